@@ -1,0 +1,21 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/emulon demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/installed
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy

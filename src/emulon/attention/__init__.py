@@ -1,0 +1,7 @@
+"""The smallest honest softmax transformer: one attention, frozen heads, named slots, a trace."""
+
+from emulon.attention.head import Head
+from emulon.attention.slots import Slots
+from emulon.attention.softmax import Record, Trace, attend
+
+__all__ = ["Head", "Record", "Slots", "Trace", "attend"]

@@ -1,0 +1,68 @@
+"""The one softmax attention that everything in emulon runs through."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one attention saw: scores and weights (..., queries, tokens), output (..., queries, width)."""
+
+    name: str
+    scores: Tensor
+    weights: Tensor
+    output: Tensor
+
+
+@dataclass
+class Trace:
+    """Collects a `Record` of every attention that runs inside `with Trace() as trace:`."""
+
+    records: list[Record] = field(default_factory=list)
+
+    def __enter__(self) -> Trace:
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _active.reset(self._token)
+
+    def __getitem__(self, name: str) -> Record:
+        """The last record of that name."""
+        for record in reversed(self.records):
+            if record.name == name:
+                return record
+        raise KeyError(f"no attention called {name!r} ran; these did: {[record.name for record in self.records]}")
+
+
+_active: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def attend(
+    queries: Float[Tensor, "... queries width"],
+    keys: Float[Tensor, "... tokens width"],
+    values: Float[Tensor, "... tokens out"],
+    *,
+    causal: bool = False,
+    name: str = "attention",
+) -> Float[Tensor, "... queries out"]:
+    """softmax(queries · keysᵀ) · values. There is no hidden scale: whoever wants one folds it into the keys.
+
+    `causal` lets query i see tokens 0..i only.
+    """
+    scores = queries @ keys.mT
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -torch.inf)
+    weights = torch.softmax(scores, dim=-1)
+    output = weights @ values
+    trace = _active.get()
+    if trace is not None:
+        trace.records.append(Record(name, scores, weights, output))
+    return output

@@ -1,0 +1,6 @@
+"""Promises and their proofs: domain, certificate, and the error terms that make it up."""
+
+from emulon.certify.certificate import Band, Certificate
+from emulon.certify.domain import Domain
+
+__all__ = ["Band", "Certificate", "Domain"]

@@ -1,0 +1,54 @@
+"""A certificate is a promise: observed sup-norm error ≤ bound for every input in the domain, in the stated dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from emulon.errors import NotCertified
+
+
+@dataclass(frozen=True)
+class Band:
+    """An interval (lo, hi) around a jump where no promise is made."""
+
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Named error terms; their sum is the bound.
+
+    `proved` is False where a term was only sampled (a plain callable has no expression to prove anything about).
+    `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out.
+    """
+
+    terms: Mapping[str, float]
+    dtype: torch.dtype
+    proved: bool = True
+    bands: tuple[Band, ...] = ()
+    note: str = ""
+    bound: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", dict(self.terms))
+        # A sum of a few floats is off by a few roundings: lift it so that the bound stays above the true sum.
+        object.__setattr__(self, "bound", float(sum(self.terms.values())) * (1 + 1e-15))
+
+    def verify(self, observed: Tensor | float, exact: Tensor | float = 0.0) -> float:
+        """The largest |observed − exact|; raises `NotCertified` when it is above the bound."""
+        difference = torch.as_tensor(observed, dtype=torch.float64) - torch.as_tensor(exact, dtype=torch.float64)
+        error = difference.abs().max().item() if difference.numel() else 0.0
+        if not error <= self.bound:
+            raise NotCertified(f"observed error {error:.3e} is above the certified {self.bound:.3e} ({self})")
+        return error
+
+    def __str__(self) -> str:
+        terms = " + ".join(f"{name} {value:.2e}" for name, value in self.terms.items() if value)
+        how = "proved" if self.proved else "sampled, not proved"
+        bands = "".join(f", outside ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
+        return f"≤ {self.bound:.2e} ({how}, {str(self.dtype).removeprefix('torch.')}{bands}: {terms or 'exact'})"

@@ -1,0 +1,85 @@
+"""The bounds a construction is built for. Data outside them is refused, never silently wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from emulon.errors import BadShape, OutOfDomain
+
+
+def require_finite(**tensors: Tensor) -> None:
+    """Refuse NaN and infinity, naming the tensor."""
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise OutOfDomain(f"{name} contains NaN or infinity; clean or impute it first")
+
+
+def require_within(bound: float, **tensors: Tensor) -> None:
+    """Refuse non-finite entries and entries above `bound` in magnitude, naming the tensor."""
+    require_finite(**tensors)
+    for name, tensor in tensors.items():
+        if tensor.numel() and (worst := tensor.abs().max().item()) > bound:
+            raise OutOfDomain(
+                f"|{name}| reaches {worst:.6g} but the domain was built for {bound:.6g}; rescale or build a wider domain"
+            )
+
+
+def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
+    """Refuse a tensor whose last dimensions are not `sizes`; every leading dimension is a batch."""
+    if tuple(tensor.shape[-len(sizes) :]) != sizes or tensor.ndim < len(sizes):
+        wanted = ", ".join(["...", *map(str, sizes)])
+        raise BadShape(f"{name} has shape {tuple(tensor.shape)}, wanted ({wanted})")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Bounds on in-context data: `samples` rows of `features` numbers, |x| ≤ x, |y| ≤ y, |w| ≤ w in every entry.
+
+    `residual` bounds |w·x − y|. By default it follows from the others (features·x·w + y); a smaller one, where it is
+    known, makes a finer construction with the same keys, and is checked on the data as everything else.
+    """
+
+    samples: int
+    features: int
+    x: float
+    y: float
+    w: float
+    residual: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "features"):
+            if int(getattr(self, name)) < 1:
+                raise OutOfDomain(f"Domain needs at least one of {name}, got {getattr(self, name)}")
+        for name in ("x", "y", "w", "residual"):
+            value = float(getattr(self, name))
+            if not 0.0 <= value < float("inf"):
+                raise OutOfDomain(f"Domain bound {name} must be finite and not negative, got {value}")
+        if self.residual == 0.0:
+            object.__setattr__(self, "residual", float(self.features * self.x * self.w + self.y))
+        if self.residual == 0.0:
+            raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, w: Tensor | float = 1.0) -> Domain:
+        """The tightest domain that holds this data; `w` is a tensor of weights or a bound on them."""
+        require_finite(x=x, y=y)
+        if x.ndim < 2 or x.shape[:-1] != y.shape:
+            raise BadShape(
+                f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}, wanted (..., samples, features), (..., samples)"
+            )
+        bound = w.abs().max().item() if isinstance(w, Tensor) else float(w)
+        return cls(x.shape[-2], x.shape[-1], x.abs().max().item(), y.abs().max().item(), bound)
+
+    def check(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        """Refuse data of the wrong shape, not finite, or outside the bounds."""
+        require_shape(x, "x", self.samples, self.features)
+        require_shape(y, "y", self.samples)
+        require_shape(w, "w", self.features)
+        require_within(self.x, x=x)
+        require_within(self.y, y=y)
+        require_within(self.w, w=w)
+        if self.residual < self.features * self.x * self.w + self.y:
+            require_within(self.residual, **{"w·x − y": (x @ w.unsqueeze(-1)).squeeze(-1) - y})

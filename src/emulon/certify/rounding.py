@@ -1,0 +1,44 @@
+"""Rounding as a bound, not a guess: the standard model of floating point, fl(a∘b) = (a∘b)(1+η), |η| ≤ u."""
+
+from __future__ import annotations
+
+import torch
+
+
+def unit(dtype: torch.dtype) -> float:
+    """The unit roundoff u: half the spacing of numbers at 1."""
+    return torch.finfo(dtype).eps / 2
+
+
+def gamma(operations: int, dtype: torch.dtype) -> float:
+    """γ_k = k·u/(1 − k·u), which bounds the relative growth of k roundings in any order (Higham, Lemma 3.1)."""
+    steps = operations * unit(dtype)
+    return steps / (1 - steps) if steps < 1 else float("inf")
+
+
+def dot(length: int, magnitude: float, dtype: torch.dtype) -> float:
+    """|fl(q·k) − q·k| for vectors of this length with Σ|q_i k_i| ≤ magnitude, in any order of summation."""
+    return gamma(length, dtype) * magnitude
+
+
+# torch evaluates exp to within one unit in the last place (Sleef's 1.0-ULP routines); 4u leaves a factor of two.
+EXP_ROUNDINGS = 4
+
+
+def softmax_weights(score_error: float, dtype: torch.dtype) -> float:
+    """How far, in log, a computed weight may be from exp(score): the score's error, exp, and x − max(x).
+
+    Claim: |log ŵ_r − log w_r − common| ≤ this for every weight that matters. The subtraction of the maximum costs
+    u·|x_r − max|; a weight with |x_r − max| > 64 is below e⁻⁶⁴ < u² and is covered by the caller's leak, so 64u.
+    """
+    return score_error + (EXP_ROUNDINGS + 64) * unit(dtype)
+
+
+def average(terms: int, magnitude: float, dtype: torch.dtype) -> float:
+    """Error of dividing by the sum of the weights and of summing weight·value, when `terms` tokens carry the weight.
+
+    Claim: 2·γ_{terms+2}·magnitude, with magnitude ≥ Σ w_r |v_r|. Adding a term t to a partial sum s errs by at most
+    min(u·|s+t|, |t|), since s itself is a floating-point number. So tokens of negligible weight add at most their own
+    weight, which the leak term counts, and only the tokens that carry weight count towards the depth.
+    """
+    return 2 * gamma(terms + 2, dtype) * magnitude

@@ -25,13 +25,13 @@ def dot(length: int, magnitude: float, dtype: torch.dtype) -> float:
 EXP_ROUNDINGS = 4
 
 
-def softmax_weights(score_error: float, dtype: torch.dtype) -> float:
+def softmax_weights(score_error: float, spread: float, dtype: torch.dtype) -> float:
     """How far, in log, a computed weight may be from exp(score): the score's error, exp, and x − max(x).
 
-    Claim: |log ŵ_r − log w_r − common| ≤ this for every weight that matters. The subtraction of the maximum costs
-    u·|x_r − max|; a weight with |x_r − max| > 64 is below e⁻⁶⁴ < u² and is covered by the caller's leak, so 64u.
+    Claim: |log ŵ_r − log w_r − common| ≤ this for every weight that matters. Subtracting the maximum costs u·|x_r − max|;
+    `spread` bounds that difference. 64 always suffices: a smaller weight is below e⁻⁶⁴ and its error below u·64·e⁻⁶⁴.
     """
-    return score_error + (EXP_ROUNDINGS + 64) * unit(dtype)
+    return score_error + (EXP_ROUNDINGS + spread) * unit(dtype)
 
 
 def average(terms: int, magnitude: float, dtype: torch.dtype) -> float:

@@ -1,0 +1,110 @@
+"""A grid: the keys of one softmax that together act as a scalar function."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.certify import rounding
+from emulon.certify.certificate import Band
+from emulon.certify.interpolation import Keys
+from emulon.certify.perturbation import shifted_average
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Keys with score_r(s) = slopes_r·s + intercepts_r and values_r, stored in the dtype they will run in.
+
+    `way` says how it was made: "paper", "spectral" or "piecewise". `bands` are left out of every promise (jumps).
+    """
+
+    slopes: Float[Tensor, "keys"]
+    intercepts: Float[Tensor, "keys"]
+    values: Float[Tensor, "keys"]
+    lo: float
+    hi: float
+    way: str
+    bands: tuple[Band, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slopes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.slopes.dtype
+
+    @property
+    def range(self) -> float:
+        """The largest |s| the grid is for."""
+        return max(abs(self.lo), abs(self.hi))
+
+    @cached_property
+    def numbers(self) -> Keys:
+        """The stored numbers, exactly, as float64 arrays."""
+        return Keys(*(part.double().numpy() for part in (self.slopes, self.intercepts, self.values)))
+
+    @cached_property
+    def score_size(self) -> float:
+        """max |slope·s| + |intercept| over keys and range: what rounding errors in scores are proportional to."""
+        return float((np.abs(self.numbers.slopes) * self.range + np.abs(self.numbers.intercepts)).max())
+
+    @cached_property
+    def log_normaliser_range(self) -> float:
+        """sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
+
+        It bounds how much another sample's tokens can outweigh one's own before routing. The function is convex: its
+        sup is at an end. With weights p at its (numerical) minimiser s₀, Jensen gives the lower bound
+        log Z(s₀) − |Σ p·a|·(hi − lo) for every s.
+        """
+        a, b = self.numbers.slopes, self.numbers.intercepts
+
+        def log_z(s: float) -> float:
+            scores = a * s + b
+            return float(scores.max() + np.log(np.exp(scores - scores.max()).sum()))
+
+        left, right = self.lo, self.hi
+        for _ in range(80):
+            middle = (left + right) / 2
+            slope = float((self.numbers.weights(np.array([middle])) @ a)[0])
+            left, right = (left, middle) if slope > 0 else (middle, right)
+        ends = (log_z(self.lo), log_z(self.hi))
+        lowest = log_z(left) - abs(float((self.numbers.weights(np.array([left])) @ a)[0])) * (right - left)
+        return max(ends) - min(lowest, *ends) + 1e-9 * (1 + self.score_size)
+
+    def rounding_error(self, deviation: float, size: float, score_error: float | None = None) -> float:
+        """Bound on what rounding adds to F(s), when scores are computed to within `score_error`.
+
+        By default the score is the two-term product (s, 1)·(slope, intercept).
+        """
+        u = rounding.unit(self.dtype)
+        if score_error is None:
+            score_error = rounding.dot(2, self.score_size, self.dtype)
+        delta = rounding.softmax_weights(score_error, min(2 * self.score_size, 64.0), self.dtype)
+        largest = float(np.abs(self.numbers.values).max())
+        return (
+            shifted_average(delta, 2 * largest, deviation)
+            + rounding.average(len(self), size + deviation, self.dtype)
+            + u * (size + deviation)
+        )
+
+    def sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
+        """(max |F − f|, max deviation, max |F|) at the points s, in float64: for searching, not for promising."""
+        weights = self.numbers.weights(s)
+        values = weights @ self.numbers.values
+        keep = np.ones(len(s), dtype=bool)
+        for band in self.bands:
+            keep &= (s < band.lo) | (s > band.hi)
+        deviation = (weights * np.abs(self.numbers.values - values[:, None])).sum(axis=1)
+        return float(np.abs(values - f)[keep].max()), float(deviation.max()), float(np.abs(values).max())
+
+    def estimate(self, f: np.ndarray, s: np.ndarray, score_error: float | None = None) -> float:
+        """Sampled interpolation error plus the rounding bound: what the search minimises."""
+        error, deviation, size = self.sampled(f, s)
+        total = error + self.rounding_error(deviation, size, score_error)
+        return total if math.isfinite(total) else math.inf

@@ -1,0 +1,226 @@
+"""One soft grid per piece, and gates: the softmax itself picks the piece.
+
+Every key right of a gate κ gets a steeper score. Inside a piece the gate adds the same to all its keys, so the weights
+there are undisturbed; across the gate, where the log-normalisers of the two pieces are made equal at κ and their slopes
+differ by G, the wrong piece keeps a share of about e^{−G|s−κ|}. Log-normalisers are convex, so beyond the margin of a
+piece its slope exceeds the one at κ by no more than its steepest key; G is chosen above that excess.
+
+A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at a
+seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from emulon.approximation.grid import Grid
+from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev
+from emulon.certify.certificate import Band
+from emulon.certify.interpolation import Keys
+from emulon.certify.rounding import unit
+from emulon.expression import Break, Function
+
+# A soft piece that needs more keys than this is cut in two.
+PIECE_LIMIT = 56
+# How far beyond a seam both neighbours are fitted, as a part of the shorter one.
+OVERLAP = 0.08
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Hands over at `at`; `sharpness` is the change of log-odds per unit of s there."""
+
+    at: float
+    sharpness: float
+
+
+def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()) -> Grid:
+    """One grid out of neighbouring ones, joined by gates."""
+    slopes, intercepts = [pieces[0].numbers.slopes], [pieces[0].numbers.intercepts]
+    for gate, right in zip(gates, pieces[1:], strict=True):
+        a, b = slopes[-1], intercepts[-1]
+        level, slope = _log_normaliser(a, b, gate.at)
+        own_level, own_slope = _log_normaliser(right.numbers.slopes, right.numbers.intercepts, gate.at)
+        excess = (a.max() - slope) + (own_slope - right.numbers.slopes.min())
+        tilt = slope - own_slope + excess + gate.sharpness
+        slopes.append(right.numbers.slopes + tilt)
+        intercepts.append(right.numbers.intercepts + level - own_level - tilt * gate.at)
+    a, b = np.concatenate(slopes), np.concatenate(intercepts)
+    # Softmax ignores what all keys share: centre both, so that rounding sees the smallest scores.
+    a, b = a - (a.max() + a.min()) / 2, b - (b.max() + b.min()) / 2
+    values = torch.cat([piece.values for piece in pieces])
+    stored = [torch.tensor(part, dtype=values.dtype) for part in (a, b)]
+    return Grid(*stored, values, pieces[0].lo, pieces[-1].hi, "piecewise", bands)
+
+
+def _log_normaliser(slopes: np.ndarray, intercepts: np.ndarray, s: float) -> tuple[float, float]:
+    """log Σ exp(score) and its derivative at s."""
+    scores = slopes * s + intercepts
+    weights = np.exp(scores - scores.max())
+    return float(scores.max() + np.log(weights.sum())), float(weights @ slopes / weights.sum())
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """The search for gated grids for one function on one interval."""
+
+    function: Function
+    f: Target
+    lo: float
+    hi: float
+    dtype: torch.dtype
+    rounding: Rounding
+
+    def smallest(self, tolerance: float) -> Grid | None:
+        """Pieces between the function's breaks, each cut further where that saves keys, joined by gates."""
+        breaks = self.function.breaks(self.lo, self.hi)
+        sharpest = max((self._kink_sharpness(b, tolerance) for b in breaks if not b.jump), default=0.0)
+        edges = [self.lo, *(b.at for b in breaks), self.hi]
+        pieces: list[Grid] = []
+        gates: list[Gate] = []
+        bands: list[Band] = []
+        for index, (left, right) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            plan = self._plan(left, right, tolerance / 4, sharpest)
+            if plan is None:
+                return None
+            plan = self._merge(plan, tolerance / 4, sharpest)
+            if index:
+                gate, band = self._break_gate(breaks[index - 1], tolerance, pieces[-1], plan[0].grid)
+                gates.append(gate)
+                bands += [band] if band else []
+            for k, fit in enumerate(plan):
+                if k:
+                    gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
+                pieces.append(fit.grid)
+        return self._refit(assemble(pieces, gates, tuple(bands)), pieces)
+
+    def _refit(self, grid: Grid, pieces: list[Grid]) -> Grid:
+        """Values fitted once more, for the slopes as they are stored: a sharp gate rounds them coarsely."""
+        values = grid.values.clone()
+        start = 0
+        for piece in pieces:
+            own = slice(start, start + len(piece))
+            start += len(piece)
+            if len(piece) < 3:
+                continue
+            numbers = grid.numbers
+            alone = Keys(numbers.slopes[own] - numbers.slopes[own][0], numbers.intercepts[own] - numbers.intercepts[own][0], numbers.values[own])
+            nodes = chebyshev(piece.lo, piece.hi, 3 * len(piece) + 2)
+            fitted = np.linalg.lstsq(alone.weights(nodes), self._inside(piece.lo, piece.hi)(nodes), rcond=1e-14)[0]
+            values[own] = torch.tensor(fitted, dtype=values.dtype)
+        return replace(grid, values=values)
+
+    def _inside(self, lo: float, hi: float) -> Target:
+        """At a jump the ends of a piece belong to the neighbour: stay a hair inside."""
+        hair = 1e-12 * (1 + max(abs(self.lo), abs(self.hi)))
+        return lambda s: self.f(np.clip(s, lo + hair, hi - hair))
+
+    def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
+        """Soft grids for one piece. A gate makes all its scores larger by up to sharpness·|s|, and so their rounding."""
+
+        def gated(grid: Grid, deviation: float, size: float) -> float:
+            tilted = replace(grid, slopes=grid.slopes + sharpness / 2, lo=self.lo, hi=self.hi)
+            return self.rounding(tilted, deviation, size)
+
+        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated)
+
+    def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
+        """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
+        spectral = self._spectral(lo, hi, sharpness)
+        # Hopeless stretches are told by their largest grid alone, without climbing up to it.
+        hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
+        fit = spectral.smallest(tolerance, limit=PIECE_LIMIT) if hopeful else None
+        # Rounding does not fall by cutting: then take the piece as it is and let the caller judge the whole.
+        if fit is not None and (fit.cost <= tolerance or fit.error <= max(tolerance, self._noise(fit))):
+            return [fit]
+        if depth >= 12:
+            return None
+        middle, extra = (lo + hi) / 2, OVERLAP * (hi - lo) / 2
+        left = self._plan(lo, middle + extra, tolerance, sharpness, depth + 1)
+        right = self._plan(middle - extra, hi, tolerance, sharpness, depth + 1) if left else None
+        return left + right if left and right else None
+
+    def _noise(self, fit: Fit) -> float:
+        """Below this a least-squares residual is rounding, not interpolation."""
+        return 200 * unit(self.dtype) * _largest(fit.grid)
+
+    def _merge(self, plan: list[Fit], tolerance: float, sharpness: float) -> list[Fit]:
+        """Let the simpler of two neighbours reach as far as it can, then join them if one grid does it with fewer keys."""
+        merged = [plan[0]]
+        for piece in plan[1:]:
+            last, piece = self._trim(merged[-1], piece, tolerance, sharpness)
+            limit = len(last.grid) + len(piece.grid) - 1
+            joint = None
+            if limit <= 2 * PIECE_LIMIT:
+                spectral = self._spectral(last.grid.lo, piece.grid.hi, sharpness)
+                most = spectral.best(limit)
+                if most is not None and most.cost <= tolerance:
+                    joint = spectral.smallest(tolerance, limit=limit)
+            if joint is not None and joint.cost <= tolerance:
+                merged[-1] = joint
+            else:
+                merged[-1:] = [last, piece]
+        return merged
+
+    def _trim(self, left: Fit, right: Fit, tolerance: float, sharpness: float) -> tuple[Fit, Fit]:
+        """Move the seam into the piece with more keys, as far as the one with fewer still covers."""
+        if len(left.grid) == len(right.grid):
+            return left, right
+        forward = len(left.grid) < len(right.grid)
+        small, large = (left, right) if forward else (right, left)
+        fixed, near, far = (left.grid.lo, left.grid.hi, right.grid.hi) if forward else (right.grid.hi, right.grid.lo, left.grid.lo)
+        reached = small
+        for _ in range(6):
+            middle = (near + far) / 2
+            trial = self._spectral(min(fixed, middle), max(fixed, middle), sharpness).best(len(small.grid))
+            if trial is not None and trial.cost <= tolerance:
+                near, reached = middle, trial
+            else:
+                far = middle
+        if reached is small:
+            return left, right
+        end = large.grid.hi if forward else large.grid.lo
+        seam = near + OVERLAP * (near - end) / (1 + OVERLAP) if abs(near - end) < abs(near - fixed) else near - OVERLAP * (near - fixed)
+        rest = self._spectral(min(seam, end), max(seam, end), sharpness).smallest(tolerance, limit=len(large.grid))
+        if rest is None or rest.cost > tolerance:
+            return left, right
+        return (reached, rest) if forward else (rest, reached)
+
+    def _kink_sharpness(self, at: Break, tolerance: float) -> float:
+        """Half the tolerance goes to 0.28·Δslope/G."""
+        near = 1e-6 * (1 + abs(at.at))
+        s = torch.tensor([at.at + k * near for k in (-2, -1, 1, 2)], dtype=torch.float64)
+        v = self.function(s).tolist()
+        return 0.56 * abs((v[3] - v[2]) - (v[1] - v[0])) / near / tolerance
+
+    def _break_gate(self, at: Break, tolerance: float, left: Grid, right: Grid) -> tuple[Gate, Band | None]:
+        """A kink wants a certain sharpness. A jump takes the sharpest gate that rounding leaves harmless."""
+        largest = _largest(left, right)
+        if not at.jump:
+            # Even a slight kink needs the wrong piece gone within a hundredth of the shorter neighbour.
+            shorter = min(left.hi - left.lo, right.hi - right.lo)
+            gone = math.log(100 * largest / tolerance + math.e) / (0.01 * shorter)
+            return Gate(at.at, max(self._kink_sharpness(at, tolerance), gone)), None
+        noise = unit(self.dtype) * max(abs(self.lo), abs(self.hi))
+        deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))
+        sharpness = min(1e-3 / noise, tolerance / (32 * noise * deviation) if deviation else math.inf)
+        width = math.log(40 * max(largest, abs(at.left - at.right)) / tolerance) / sharpness
+        # f(κ) itself belongs to one side: move the gate so that the band lies on the other.
+        side = math.isclose(at.value, at.left, abs_tol=1e-9) - math.isclose(at.value, at.right, abs_tol=1e-9)
+        center = at.at + side * width
+        lo, hi = (at.at, center + width) if side > 0 else (center - width, at.at if side < 0 else center + width)
+        return Gate(center, sharpness), Band(lo, hi)
+
+
+def _seam_gate(left: Grid, right: Grid, tolerance: float) -> Gate:
+    """Inside the overlap both pieces are right; beyond it the wrong one must be gone."""
+    at, half = (left.hi + right.lo) / 2, (left.hi - right.lo) / 2
+    return Gate(at, math.log(100 * _largest(left, right) / tolerance + math.e) / half)
+
+
+def _largest(*pieces: Grid) -> float:
+    return max(1e-300, *(float(np.abs(piece.numbers.values).max()) for piece in pieces))

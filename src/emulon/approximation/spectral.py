@@ -1,0 +1,174 @@
+"""Soft grids: do not sharpen the softmax, soften it, and let the values undo the smoothing.
+
+On a uniform grid of spacing h the weights are ∝ exp(−β(s − L_r)²). When βh² is small they vary so smoothly with s that
+the grid leaves no trace (Poisson summation: the ripple is of order exp(−π²/(βh²))), and the average is f smoothed by a
+Gaussian of variance 1/(2β). Values fitted by least squares on Chebyshev nodes undo the smoothing for any smooth f; since
+they are fitted on the interval alone, the keys outside it (the margin) are free to help. So the error falls
+exponentially with the number of keys, whatever the range: P = O(log 1/ε).
+
+Two numbers shape a grid of a given size: `softness` = βh² and `reach` = half the interval in units of h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from emulon.approximation.grid import Grid
+
+SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
+# Values far larger than f would cancel in the average; more than this is never worth it.
+LARGEST_VALUE = 30.0
+
+LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+
+Target = Callable[[np.ndarray], np.ndarray]
+# Rounding as seen by whoever uses the grid: (grid, deviation, size) → bound on what rounding adds to F.
+Rounding = Callable[[Grid, float, float], float]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A grid with what it costs: its sampled error plus its rounding bound."""
+
+    cost: float
+    error: float
+    grid: Grid
+    softness: float
+    reach: float
+
+
+def chebyshev(lo: float, hi: float, count: int) -> np.ndarray:
+    nodes = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+    return (lo + hi) / 2 + (hi - lo) / 2 * nodes
+
+
+def dense(lo: float, hi: float, keys: int) -> np.ndarray:
+    """Points close enough together to see every ripple of a grid of so many keys, ends included."""
+    return np.linspace(lo, hi, 12 * keys + 33)
+
+
+def cost(grid: Grid, f: Target, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
+    """(sampled error + rounding bound, sampled error): what every search minimises."""
+    error, deviation, size = grid.sampled(f(s), s)
+    total = error + rounding(grid, deviation, size)
+    return (total if math.isfinite(total) else math.inf), error
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """The search for soft grids for one target on one interval."""
+
+    f: Target
+    lo: float
+    hi: float
+    dtype: torch.dtype
+    rounding: Rounding
+
+    def fit(self, keys: int, softness: float, reach: float) -> Fit | None:
+        """Values fitted for the slopes and intercepts as the dtype stores them; None where they grow too large."""
+        center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
+        offsets = np.arange(keys) - (keys - 1) / 2
+        slopes = 2 * softness * offsets / spacing
+        intercepts = -softness * offsets**2 - slopes * center
+        stored = [torch.tensor(part, dtype=self.dtype) for part in (slopes, intercepts)]
+        blank = Grid(*stored, torch.zeros(keys, dtype=self.dtype), self.lo, self.hi, "spectral")
+        nodes = chebyshev(self.lo, self.hi, 3 * keys + 2)
+        wanted = self.f(nodes)
+        # Truncating the smallest singular values keeps the fitted values modest.
+        values = np.linalg.lstsq(blank.numbers.weights(nodes), wanted, rcond=1e-14)[0]
+        if not np.abs(values).max() <= LARGEST_VALUE * np.abs(wanted).max():
+            return None
+        grid = Grid(*stored, torch.tensor(values, dtype=self.dtype), self.lo, self.hi, "spectral")
+        total, error = cost(grid, self.f, dense(self.lo, self.hi, keys), self.rounding)
+        return Fit(total, error, grid, softness, reach)
+
+    def best(self, keys: int, near: Fit | None = None) -> Fit | None:
+        """The cheapest grid of this many keys: over a table of shapes, then downhill from the best of them.
+
+        With `near`, only downhill from that fit's shape.
+        """
+        if keys == 1:
+            return self.fit(1, 1.0, 1.0)
+        if keys == 2:
+            return _cheapest([self.logistic(), *(self.fit(2, softness, 0.5) for softness in SOFTNESS)])
+        if near is not None:
+            shapes = [(near.softness, near.reach * keys / len(near.grid)), (near.softness, near.reach)]
+        elif keys > 24:
+            # Large grids are needed for detail, not for range: little margin, and a softness that no longer changes.
+            shapes = [(softness, part * keys / 2) for softness in (3 / 16, 1 / 4, 3 / 8) for part in (0.6, 0.8, 0.95)]
+        else:
+            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys)))
+            shapes = [(softness, float(reach)) for softness in SOFTNESS for reach in reaches]
+        found = _cheapest([self.fit(keys, *shape) for shape in shapes])
+        for step in (1.25, 1.1) if found is not None else ():
+            turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
+            assert found is not None
+            found = _cheapest([found, *(self.fit(keys, found.softness * a, found.reach * b) for a, b in turns)])
+        return found
+
+    def logistic(self) -> Fit | None:
+        """Two keys are p + q·σ(a(s − m)) exactly: sigmoid and tanh need no more, on any range."""
+        from scipy.optimize import least_squares
+        from scipy.special import expit
+
+        s = np.linspace(self.lo, self.hi, 4001)
+        y = self.f(s)
+        rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
+        steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
+        if not steepness > 0:
+            return None
+        near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
+        wanted = self.f(near)
+        guess = [y[0], rise, steepness, s[steepest]]
+        fitted = least_squares(
+            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted, guess, xtol=1e-15, ftol=1e-15, gtol=1e-15
+        ).x
+        # The true parameters are often round numbers, a last place away from the fitted ones.
+        return _cheapest([self._two_keys(*parameters) for parameters in (fitted, np.round(fitted, 9))])
+
+    def _two_keys(self, p: float, q: float, a: float, m: float) -> Fit | None:
+        parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
+        if not all(np.isfinite(part).all() for part in parts):
+            return None
+        grid = Grid(*(torch.tensor(part, dtype=self.dtype) for part in parts), self.lo, self.hi, "spectral")
+        total, error = cost(grid, self.f, np.linspace(self.lo, self.hi, 4001), self.rounding)
+        return Fit(total, error, grid, 1.0, 1.0)
+
+    def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
+        """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
+        champion: Fit | None = None
+        below, stale = 0, 0
+        for keys in [k for k in LADDER if k < limit] + [limit]:
+            found = self.best(keys)
+            if found is not None and found.cost <= tolerance:
+                return self._shrink(tolerance, below, found)
+            champion = _cheapest([champion, found])
+            # Once interpolation alone would do and rounding is what fails, a few more rungs settle it.
+            stale += found is not None and found.error < tolerance / 2
+            if stale >= 3:
+                break
+            below = keys
+        return champion
+
+    def _shrink(self, tolerance: float, below: int, found: Fit) -> Fit:
+        """Halve towards the smallest number of keys, between one that failed and one that works."""
+        above = len(found.grid)
+        # A rung may have failed for want of the right shape, which is known now: look below it as well.
+        below = below // 2 if found.cost < tolerance / 4 else below
+        while above - below > 1:
+            middle = (above + below) // 2
+            trial = self.best(middle, found if middle > 24 else None)
+            if trial is not None and trial.cost <= tolerance:
+                above, found = middle, trial
+            else:
+                below = middle
+        return found
+
+
+def _cheapest(fits: list[Fit | None]) -> Fit | None:
+    return min((fit for fit in fits if fit is not None), key=lambda fit: fit.cost, default=None)

@@ -181,12 +181,12 @@ class _Maker:
     def floor(self, tolerance: float, found: float) -> float:
         """The smallest tolerance that can be promised, nearly. A soft grid is already the best found; gates depend on
         the tolerance, so looser ones are tried until one holds."""
-        while self._breaks and self.way != "paper" and 2 * tolerance < found:
-            tolerance *= 2
-            reached = self.smallest(HEADROOM * tolerance)[0]
-            if reached <= HEADROOM * tolerance:
-                return tolerance
-        return found / HEADROOM
+        tolerance = max(2 * tolerance, found / HEADROOM)
+        for _ in range(8 if self._breaks and self.way != "paper" else 0):
+            if self.smallest(HEADROOM * tolerance)[0] <= HEADROOM * tolerance:
+                break
+            tolerance *= 3
+        return tolerance
 
     @cached_property
     def _breaks(self) -> list[Break]:

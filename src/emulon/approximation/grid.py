@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,16 +94,10 @@ class Grid:
 
     def sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
         """(max |F − f|, max deviation, max |F|) at the points s, in float64: for searching, not for promising."""
-        weights = self.numbers.weights(s)
-        values = weights @ self.numbers.values
         keep = np.ones(len(s), dtype=bool)
         for band in self.bands:
-            keep &= (s < band.lo) | (s > band.hi)
+            keep &= (s <= band.lo) | (s >= band.hi)
+        weights = self.numbers.weights(s[keep])
+        values = weights @ self.numbers.values
         deviation = (weights * np.abs(self.numbers.values - values[:, None])).sum(axis=1)
-        return float(np.abs(values - f)[keep].max()), float(deviation.max()), float(np.abs(values).max())
-
-    def estimate(self, f: np.ndarray, s: np.ndarray, score_error: float | None = None) -> float:
-        """Sampled interpolation error plus the rounding bound: what the search minimises."""
-        error, deviation, size = self.sampled(f, s)
-        total = error + self.rounding_error(deviation, size, score_error)
-        return total if math.isfinite(total) else math.inf
+        return float(np.abs(values - f[keep]).max()), float(deviation.max()), float(np.abs(values).max())

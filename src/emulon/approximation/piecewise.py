@@ -134,8 +134,8 @@ class Piecewise:
         # Hopeless stretches are told by their largest grid alone, without climbing up to it.
         hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
         fit = spectral.smallest(tolerance, limit=PIECE_LIMIT) if hopeful else None
-        # Rounding does not fall by cutting: then take the piece as it is and let the caller judge the whole.
-        if fit is not None and (fit.cost <= tolerance or fit.error <= max(tolerance, self._noise(fit))):
+        # Rounding does not fall by cutting: where it rules, take the piece as it is and let the caller judge the whole.
+        if fit is not None and (fit.error <= max(tolerance, self._noise(fit)) or fit.cost - fit.error > tolerance):
             return [fit]
         if depth >= 12:
             return None

@@ -66,5 +66,5 @@ def require_steps(steps: int) -> None:
 def _finite(weights: Tensor) -> Tensor:
     """A diverging run ends in an error, not in NaN."""
     if not torch.isfinite(weights).all():
-        raise OutOfDomain("the weights overflowed: the steps diverge on this data; use a smaller step_size")
+        raise OutOfDomain("the weights overflowed: the steps diverge on this data; take fewer, or a smaller step_size")
     return weights

@@ -1,0 +1,64 @@
+"""The exact truth: learning algorithms in plain float64 tensor code, with no attention in it."""
+
+from emulon.algorithms.algorithm import Algorithm
+from emulon.algorithms.classification import LogisticRegression, Perceptron, SquaredHinge
+from emulon.algorithms.face import Face
+from emulon.algorithms.gradient_descent import GradientDescent, soft_threshold
+from emulon.algorithms.loss import Form, Loss
+from emulon.algorithms.losses import huber, log_cosh, logistic, perceptron, poisson, quantile, squared, squared_hinge
+from emulon.algorithms.newton import NewtonLeastSquares
+from emulon.algorithms.regression import (
+    ElasticNet,
+    HuberRegression,
+    Lasso,
+    LinearRegression,
+    LogCoshRegression,
+    PoissonRegression,
+    QuantileRegression,
+    Ridge,
+)
+
+FACES: dict[str, type[Algorithm]] = {
+    "linear_regression": LinearRegression,
+    "ridge": Ridge,
+    "lasso": Lasso,
+    "elastic_net": ElasticNet,
+    "huber_regression": HuberRegression,
+    "log_cosh_regression": LogCoshRegression,
+    "quantile_regression": QuantileRegression,
+    "logistic_regression": LogisticRegression,
+    "squared_hinge": SquaredHinge,
+    "perceptron": Perceptron,
+    "poisson_regression": PoissonRegression,
+    "newton_least_squares": NewtonLeastSquares,
+}
+
+__all__ = [
+    "FACES",
+    "Algorithm",
+    "ElasticNet",
+    "Face",
+    "Form",
+    "GradientDescent",
+    "HuberRegression",
+    "Lasso",
+    "LinearRegression",
+    "LogCoshRegression",
+    "LogisticRegression",
+    "Loss",
+    "NewtonLeastSquares",
+    "Perceptron",
+    "PoissonRegression",
+    "QuantileRegression",
+    "Ridge",
+    "SquaredHinge",
+    "huber",
+    "log_cosh",
+    "logistic",
+    "perceptron",
+    "poisson",
+    "quantile",
+    "soft_threshold",
+    "squared",
+    "squared_hinge",
+]

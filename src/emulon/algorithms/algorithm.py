@@ -1,0 +1,70 @@
+"""An algorithm: weights from data, step by step, and predictions from weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.algorithms.data import require_queries
+from emulon.errors import EmulonError, OutOfDomain
+
+
+class Algorithm(ABC):
+    """The exact reference that everything else is compared with. It computes in float64, whatever it is given.
+
+    An algorithm supplies `weights_in_turn`, and `mean_response` where a prediction is not w·x itself. There is no
+    intercept anywhere: append a column of ones to x for one (a penalty then covers it too).
+    """
+
+    @abstractmethod
+    def weights_in_turn(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Iterator[Tensor]:
+        """The weights (..., features) before the first step, then after each."""
+
+    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The prediction that belongs to w·x."""
+        return score
+
+    def run(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Float[Tensor, "*batch features"]:
+        """The weights after the last step."""
+        return _finite(deque(self.weights_in_turn(x, y), maxlen=1).pop())
+
+    def iterates(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Float[Tensor, "*batch iterates features"]:
+        """All weights, the initial ones included: steps + 1 of them."""
+        return _finite(torch.stack(list(self.weights_in_turn(x, y)), dim=-2))
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        """What the weights learned from (xs, ys) say about x_query, (..., features) or (..., queries, features)."""
+        weights = self.run(xs, ys)
+        require_queries(xs, x_query)
+        several = x_query.ndim == xs.ndim
+        queries = x_query.double() if several else x_query.double().unsqueeze(-2)
+        scores = (queries @ weights.unsqueeze(-1)).squeeze(-1)
+        return self.mean_response(scores if several else scores.squeeze(-1))
+
+
+def require_steps(steps: int) -> None:
+    if not isinstance(steps, int) or steps < 0:
+        raise EmulonError(f"steps must be a whole number, 0 or more, got {steps}")
+
+
+def _finite(weights: Tensor) -> Tensor:
+    """A diverging run ends in an error, not in NaN."""
+    if not torch.isfinite(weights).all():
+        raise OutOfDomain("the weights overflowed: the steps diverge on this data; take fewer, or a smaller step_size")
+    return weights

@@ -1,0 +1,105 @@
+"""(Proximal) gradient descent on any loss: the one algorithm under almost all of the familiar names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.algorithms.algorithm import Algorithm, require_steps
+from emulon.algorithms.loss import Loss
+from emulon.errors import EmulonError
+
+
+@dataclass(frozen=True)
+class GradientDescent(Algorithm):
+    """Minimises (1/n) Σ ℓ(t_i) + (l2/2)·‖w‖² + l1·‖w‖₁ from w = 0.
+
+    One step, in this order: w ← soft_threshold((1 − η·l2)·w − η·∇ + momentum·(w − w_before), η·l1), where ∇ is the
+    gradient of the mean loss alone.
+
+    Claim: with the default step size η = 1/(L + l2), L = `loss.smoothness`, the objective never increases, for convex
+    losses of bounded curvature and for Poisson. For losses whose derivative jumps see `smoothness.of_jump` and
+    `smoothness.of_margin_jump`.
+    Assumes: no momentum. With it the same step converges on the squared loss with or without l2; for others nothing is
+    proved.
+    """
+
+    loss: Loss
+    steps: int = 100
+    step_size: float | None = None
+    l2: float = 0.0
+    l1: float = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_steps(self.steps)
+        for name in ("l2", "l1"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise EmulonError(f"a penalty must be finite and not negative, got {getattr(self, name)} for {name}")
+        if not 0 <= self.momentum < 1:
+            raise EmulonError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        if self.step_size is not None and not 0 < self.step_size < math.inf:
+            raise EmulonError(f"step_size must be positive and finite, got {self.step_size}; None chooses one")
+        if self.step_size is None:
+            self.loss.require_smoothness()
+
+    @property
+    def descent(self) -> GradientDescent:
+        """Itself: so that this and every face of it can be asked the same question."""
+        return self
+
+    def resolved_step_size(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Float[Tensor, "*batch 1"]:
+        """η for each batch element: the one given, or 1/(L + l2) from the data (1 where nothing can move)."""
+        x, y = x.double(), y.double()
+        self.loss.effective(x, y)  # refuses bad data
+        if self.step_size is not None:
+            return x.new_full((*x.shape[:-2], 1), self.step_size)
+        smoothness = self.loss.smoothness(x, y, self.steps) + self.l2
+        return torch.where(smoothness > 0, 1 / smoothness, 1.0)
+
+    def weights_in_turn(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Iterator[Tensor]:
+        step = self.resolved_step_size(x, y)
+        x, y, linear = self.loss.effective(x.double(), y.double())
+        weights = before = x.new_zeros(*x.shape[:-2], x.shape[-1])
+        yield weights
+        for _ in range(self.steps):
+            slopes = self.loss.slope((x @ weights.unsqueeze(-1)).squeeze(-1) - y)
+            gradient = (slopes.unsqueeze(-2) @ x).squeeze(-2) / x.shape[-2]
+            if linear is not None:
+                gradient = gradient - linear
+            moved = (1 - step * self.l2) * weights - step * gradient + self.momentum * (weights - before)
+            weights, before = soft_threshold(moved, step * self.l1), weights
+            yield weights
+
+    def objective(
+        self,
+        x: Real[Tensor, "*batch samples features"],
+        y: Real[Tensor, "*batch samples"],
+        weights: Float[Tensor, "*batch features"],
+    ) -> Float[Tensor, "*batch"]:
+        """What is minimised, at these weights."""
+        x, y, linear = self.loss.effective(x.double(), y.double())
+        fit = self.loss.value((x @ weights.unsqueeze(-1)).squeeze(-1) - y).mean(dim=-1)
+        if linear is not None:
+            fit = fit - (linear * weights).sum(dim=-1)
+        return fit + self.l2 / 2 * weights.square().sum(dim=-1) + self.l1 * weights.abs().sum(dim=-1)
+
+    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """w·x for residual and margin losses; for a rate ℓ′(w·x), which is exp(w·x) for Poisson."""
+        return self.loss.slope(score) if self.loss.form == "rate" else score
+
+
+def soft_threshold(
+    v: Float[Tensor, "*batch features"], threshold: Float[Tensor, "*#batch 1"]
+) -> Float[Tensor, "*batch features"]:
+    """argmin_w ‖w − v‖²/2 + threshold·‖w‖₁: every entry moved towards zero by the threshold, and not past it."""
+    return v.sign() * (v.abs() - threshold).clamp(min=0)

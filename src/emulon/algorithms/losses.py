@@ -1,0 +1,125 @@
+"""The losses that come with emulon."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from emulon.algorithms.loss import Loss
+from emulon.algorithms.smoothness import of_counts, of_jump, of_margin_jump
+from emulon.errors import EmulonError
+
+
+def squared() -> Loss:
+    """t²/2 of the residual."""
+    return Loss("squared", "t", 1.0, "residual", _squared, _identity)
+
+
+def huber(delta: float = 1.35) -> Loss:
+    """t²/2 up to |t| = delta, linear beyond: delta·(|t| − delta/2)."""
+    if not 0 < delta < math.inf:
+        raise EmulonError(f"huber's delta is where the loss turns linear; give a positive number, not {delta}")
+    delta = float(delta)
+    return Loss(
+        f"huber({delta!r})",
+        f"Max(-{delta!r}, Min({delta!r}, t))",
+        1.0,
+        "residual",
+        partial(_huber, delta=delta),
+        partial(torch.clamp, min=-delta, max=delta),
+    )
+
+
+def log_cosh() -> Loss:
+    """log cosh t of the residual: t²/2 near zero, |t| − log 2 far out, smooth everywhere."""
+    return Loss("log_cosh", "tanh(t)", 1.0, "residual", _log_cosh, torch.tanh)
+
+
+def quantile(tau: float = 0.5) -> Loss:
+    """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau."""
+    if not 0 < tau < 1:
+        raise EmulonError(f"quantile's tau is a fraction of the targets; give a number inside (0, 1), not {tau}")
+    tau = float(tau)
+    return Loss(
+        f"quantile({tau!r})",
+        f"sign(t)/2 + 1/2 - {tau!r}",
+        math.inf,
+        "residual",
+        partial(_pinball, tau=tau),
+        partial(_pinball_slope, tau=tau),
+        stand_in=partial(of_jump, height=max(tau, 1 - tau)),
+    )
+
+
+def logistic() -> Loss:
+    """log(1 + e^{−t}) of the margin."""
+    return Loss("logistic", "-1/(1 + exp(t))", 0.25, "margin", _logistic, _logistic_slope)
+
+
+def squared_hinge() -> Loss:
+    """max(0, 1 − t)² of the margin; no factor 1/2, as in scikit-learn's LinearSVC."""
+    return Loss("squared_hinge", "-2*Max(0, 1 - t)", 2.0, "margin", _squared_hinge, _squared_hinge_slope)
+
+
+def perceptron() -> Loss:
+    """max(0, −t) of the margin. Of the subgradients at 0 we take −1, so that w = 0, where every margin is 0, learns."""
+    derivative = "Piecewise((-1, t <= 0), (0, True))"
+    return Loss("perceptron", derivative, math.inf, "margin", _perceptron, _perceptron_slope, stand_in=of_margin_jump)
+
+
+def poisson() -> Loss:
+    """e^t of the log rate t = w·x; with the subtracted mean of y·t this is the Poisson log-likelihood, negated."""
+    return Loss("poisson", "exp(t)", math.inf, "rate", torch.exp, torch.exp, stand_in=of_counts)
+
+
+def _identity(t: Tensor) -> Tensor:
+    return t
+
+
+def _squared(t: Tensor) -> Tensor:
+    return t.square() / 2
+
+
+def _huber(t: Tensor, *, delta: float) -> Tensor:
+    return torch.where(t.abs() <= delta, t.square() / 2, delta * (t.abs() - delta / 2))
+
+
+def _log_cosh(t: Tensor) -> Tensor:
+    # cosh overflows at 710; log cosh t = |t| + log(1 + e^{−2|t|}) − log 2 does not.
+    return t.abs() + softplus(-2 * t.abs()) - math.log(2)
+
+
+def _pinball(t: Tensor, *, tau: float) -> Tensor:
+    return t.abs() / 2 + (0.5 - tau) * t
+
+
+def _pinball_slope(t: Tensor, *, tau: float) -> Tensor:
+    return t.sign() / 2 + (0.5 - tau)
+
+
+def _logistic(t: Tensor) -> Tensor:
+    return softplus(-t)
+
+
+def _logistic_slope(t: Tensor) -> Tensor:
+    return -torch.sigmoid(-t)
+
+
+def _squared_hinge(t: Tensor) -> Tensor:
+    return (1 - t).clamp(min=0).square()
+
+
+def _squared_hinge_slope(t: Tensor) -> Tensor:
+    return -2 * (1 - t).clamp(min=0)
+
+
+def _perceptron(t: Tensor) -> Tensor:
+    return (-t).clamp(min=0)
+
+
+def _perceptron_slope(t: Tensor) -> Tensor:
+    return -(t <= 0).to(t.dtype)

@@ -1,0 +1,134 @@
+"""Regression by gradient descent, under familiar names. n is the number of samples; no face has an intercept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulon.algorithms.face import Face
+from emulon.algorithms.gradient_descent import GradientDescent
+from emulon.algorithms.losses import huber, log_cosh, poisson, quantile, squared
+from emulon.errors import EmulonError
+
+
+@dataclass(frozen=True)
+class LinearRegression(Face):
+    """Minimises ‖Xw − y‖²/(2n): scikit-learn's LinearRegression(fit_intercept=False), reached in the limit of steps.
+
+    Where the minimum is not unique, descent from zero ends at the one of least norm.
+    """
+
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size)
+
+
+@dataclass(frozen=True)
+class Ridge(Face):
+    """Minimises ‖Xw − y‖²/(2n) + (penalty/2)·‖w‖². scikit-learn's Ridge has alpha = n·penalty."""
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty)
+
+
+@dataclass(frozen=True)
+class Lasso(Face):
+    """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty."""
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty)
+
+
+@dataclass(frozen=True)
+class ElasticNet(Face):
+    """Minimises ‖Xw − y‖²/(2n) + penalty·l1_ratio·‖w‖₁ + (penalty·(1 − l1_ratio)/2)·‖w‖².
+
+    scikit-learn's ElasticNet has the same form: alpha = penalty, l1_ratio = l1_ratio.
+    """
+
+    penalty: float = 0.1
+    l1_ratio: float = 0.5
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        if not 0 <= self.l1_ratio <= 1:
+            raise EmulonError(f"l1_ratio is the penalty's share on ‖w‖₁; give a number in [0, 1], not {self.l1_ratio}")
+        l1, l2 = self.penalty * self.l1_ratio, self.penalty * (1 - self.l1_ratio)
+        return GradientDescent(squared(), self.steps, self.step_size, l2=l2, l1=l1)
+
+
+@dataclass(frozen=True)
+class HuberRegression(Face):
+    """Minimises (1/n) Σ huber(w·x_i − y_i), huber(t) = t²/2 up to |t| = delta and delta·(|t| − delta/2) beyond.
+
+    scikit-learn's HuberRegressor also fits a scale σ and applies its epsilon to residuals over σ; with σ held at 1, and
+    alpha = 0, its objective is 2n times this one, with epsilon = delta.
+    """
+
+    delta: float = 1.35
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(huber(self.delta), self.steps, self.step_size)
+
+
+@dataclass(frozen=True)
+class LogCoshRegression(Face):
+    """Minimises (1/n) Σ log cosh(w·x_i − y_i). Not in scikit-learn."""
+
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(log_cosh(), self.steps, self.step_size)
+
+
+@dataclass(frozen=True)
+class QuantileRegression(Face):
+    """Minimises (1/n) Σ tau·max(y_i − w·x_i, 0) + (1 − tau)·max(w·x_i − y_i, 0) by subgradient steps of fixed size.
+
+    scikit-learn's QuantileRegressor(quantile=tau, alpha=0) solves the same problem as a linear program. Subgradient
+    steps do not settle on its weights; how near the objective comes is in `smoothness.of_jump`, with the default step.
+    """
+
+    tau: float = 0.5
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(quantile(self.tau), self.steps, self.step_size)
+
+
+@dataclass(frozen=True)
+class PoissonRegression(Face):
+    """Minimises (1/n) Σ (exp(w·x_i) − y_i·w·x_i) + (penalty/2)·‖w‖², counts y ≥ 0; predicts exp(w·x).
+
+    scikit-learn's PoissonRegressor has alpha = penalty. The default step is in `smoothness.of_counts`: it never
+    overshoots, and pays for that with more steps than a second-order method takes.
+    """
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(poisson(), self.steps, self.step_size, l2=self.penalty)

@@ -1,0 +1,120 @@
+"""Bad data and parameters are refused in one line that says what to do."""
+
+import math
+import subprocess
+import sys
+
+import jaxtyping
+import pytest
+import torch
+
+from emulon.algorithms import (
+    FACES,
+    ElasticNet,
+    GradientDescent,
+    LinearRegression,
+    LogisticRegression,
+    Loss,
+    NewtonLeastSquares,
+    PoissonRegression,
+    huber,
+    quantile,
+    squared,
+)
+from emulon.errors import BadShape, EmulonError, OutOfDomain
+
+X, Y = torch.randn(6, 2, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
+
+
+@pytest.fixture
+def unchecked():
+    """What a user sees: outside the tests nothing checks shapes before emulon itself does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_every_face_refuses_what_is_not_finite(face, bad):
+    x, y = X.clone(), Y.clone()
+    x[3, 1] = bad
+    with pytest.raises(OutOfDomain, match="x contains NaN or infinity; clean or impute it first"):
+        face().run(x, Y)
+    y[2] = bad
+    with pytest.raises(OutOfDomain, match="y contains NaN or infinity"):
+        face().iterates(X, y)
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+@pytest.mark.parametrize(
+    ("x", "y"), [(X, Y[:5]), (X[0], Y), (X, Y.unsqueeze(-1)), (X.expand(3, 6, 2), Y), (X[:0], Y[:0]), (X[:, :0], Y)]
+)
+def test_every_face_refuses_wrong_shapes(face, x, y, unchecked):
+    with pytest.raises(BadShape, match=r"x has shape \("):
+        face().run(x, y)
+
+
+@pytest.mark.parametrize("query", [X[0, :1], X.expand(2, 6, 2), torch.tensor(1.0).double()])
+def test_queries_of_the_wrong_shape_are_refused(query):
+    with pytest.raises(BadShape, match=r"x_query has shape .* wanted \(2\) or \(queries, 2\)"):
+        LinearRegression().predict(X, Y, query)
+
+
+def test_queries_that_are_not_finite_are_refused():
+    with pytest.raises(OutOfDomain, match="x_query contains NaN"):
+        LinearRegression().predict(X, Y, X[0] * math.nan)
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "squared_hinge", "perceptron"])
+@pytest.mark.parametrize("label", [0.0, 2.0])
+def test_labels_other_than_plus_and_minus_one_are_refused(name, label):
+    labels = Y.clone()
+    labels[0] = label
+    with pytest.raises(OutOfDomain, match=r"labels −1 and \+1; map the classes first"):
+        FACES[name]().run(X, labels)
+
+
+def test_negative_counts_are_refused():
+    counts = Y.clone()
+    counts[0] = -2
+    with pytest.raises(OutOfDomain, match="counts cannot be negative, got -2"):
+        PoissonRegression().run(X, counts)
+
+
+@pytest.mark.parametrize(
+    ("build", "line"),
+    [
+        (lambda: FACES["ridge"](penalty=-0.1), "a penalty must be finite and not negative, got -0.1"),
+        (lambda: FACES["lasso"](penalty=math.nan), "a penalty must be finite and not negative, got nan"),
+        (lambda: LogisticRegression(penalty=math.inf), "a penalty must be finite and not negative, got inf"),
+        (lambda: ElasticNet(l1_ratio=1.5), "l1_ratio .* not 1.5"),
+        (lambda: LinearRegression(steps=-1), "steps must be a whole number, 0 or more, got -1"),
+        (lambda: NewtonLeastSquares(steps=-1), "steps must be a whole number, 0 or more, got -1"),
+        (lambda: LinearRegression(step_size=0.0), "step_size must be positive and finite, got 0.0"),
+        (lambda: GradientDescent(squared(), momentum=1.0), "momentum must be at least 0 and below 1, got 1.0"),
+        (lambda: huber(0.0), "give a positive number, not 0.0"),
+        (lambda: quantile(1.0), r"give a number inside \(0, 1\), not 1.0"),
+        (lambda: Loss("mine", "t", -1.0, "residual", torch.abs, torch.sign), "curvature .* cannot be -1.0"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused_at_once(build, line):
+    with pytest.raises(EmulonError, match=line) as refusal:
+        build()
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_form_is_refused(unchecked):
+    with pytest.raises(EmulonError, match="unknown form 'odds' of a loss; choose one of residual, margin, rate"):
+        Loss("mine", "t", 1.0, "odds", torch.abs, torch.sign)
+
+
+def test_a_diverging_run_is_an_error_and_not_nan():
+    with pytest.raises(OutOfDomain, match="take fewer, or a smaller step_size"):
+        LinearRegression(steps=2000, step_size=100.0).run(X, Y)
+
+
+def test_the_folder_imports_without_sympy_scipy_and_sklearn():
+    code = "import sys, emulon.algorithms; print([m for m in ('sympy', 'scipy', 'sklearn') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

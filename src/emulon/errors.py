@@ -14,7 +14,12 @@ class OutOfDomain(EmulonError):
 
 
 class ToleranceTooTight(EmulonError):
-    """The tolerance is below what the dtype, or the number of points, allows."""
+    """The tolerance is below what the dtype, or the number of points, allows; `smallest` is about what it allows."""
+
+    def __init__(self, what: str, tolerance: float, smallest: float, advice: str = "") -> None:
+        super().__init__(f"{what} cannot be promised to {tolerance:.1e}; ask for at least {smallest:.1e}{advice}")
+        self.smallest = smallest
+        self.advice = advice
 
 
 class BadExpression(EmulonError):

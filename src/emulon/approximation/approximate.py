@@ -67,11 +67,9 @@ def _made(maker: _Maker, tolerance: float | None, points: int | None, beta: floa
     found, grid = maker.smallest(HEADROOM * tolerance)
     if found <= tolerance and (result := maker.certified(grid)).certificate.bound <= tolerance:
         return result
-    raise ToleranceTooTight(
-        f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) cannot be promised to {tolerance:.1e} in "
-        f"{_name(maker.dtype)} with grid={maker.way!r}; ask for at least {maker.floor(tolerance, found):.1e}"
-        + ("" if maker.dtype == torch.float64 else ", or use float64")
-    )
+    what = f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) in {_name(maker.dtype)} with grid={maker.way!r}"
+    advice = "" if maker.dtype == torch.float64 else ", or use float64"
+    raise ToleranceTooTight(what, tolerance, maker.floor(tolerance, found), advice)
 
 
 class Approximation(nn.Module):
@@ -151,9 +149,7 @@ class _Maker:
         if fitting:
             return min(fitting, key=lambda option: len(option[1]))
         if not options:
-            raise ToleranceTooTight(
-                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near {tolerance:.1e}; try a smaller interval"
-            )
+            raise BadExpression(f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval")
         return min(options, key=lambda option: option[0])
 
     def best_of(self, points: int, beta: float | None) -> Grid:
@@ -175,7 +171,7 @@ class _Maker:
             found = cost(trial, self.f, self._look_into_gates(trial), self.rounding)[0]
             champion = min(filter(None, [champion, (found, trial)]), key=lambda pair: pair[0])
         if champion is None:
-            raise ToleranceTooTight(f"{points} points are too few for {self.function.text} on ({self.lo:g}, {self.hi:g}); give more")
+            raise EmulonError(f"{points} points are too few for {self.function.text} on ({self.lo:g}, {self.hi:g}); give more")
         return champion[1]
 
     def floor(self, tolerance: float, found: float) -> float:
@@ -229,7 +225,7 @@ def _checked(function: Function, interval: tuple[float, float], tolerance: float
     if (tolerance is None) == (points is None):
         raise EmulonError("give either tolerance=… or points=…, not both or neither")
     if tolerance is not None and not 0 < tolerance < math.inf:
-        raise ToleranceTooTight(f"tolerance must be a positive number, got {tolerance}")
+        raise EmulonError(f"tolerance must be a positive number, got {tolerance}")
     if points is not None and points < 1:
         raise EmulonError(f"points must be at least 1, got {points}")
     if way not in ("auto", "paper", "spectral", "piecewise"):

@@ -38,8 +38,9 @@ def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
 class Domain:
     """Bounds on in-context data: `samples` rows of `features` numbers, |x| ≤ x, |y| ≤ y, |w| ≤ w in every entry.
 
-    `residual` bounds |w·x − y|. By default it follows from the others (features·x·w + y); a smaller one, where it is
-    known, makes a finer construction with the same keys, and is checked on the data as everything else.
+    `residual` bounds |w·x − y|, `absolute` bounds Σ|w_k x_k| + |y|, which rounding errors are proportional to. By default
+    both follow from the others (features·x·w + y); smaller ones, where they are known, make a finer construction with
+    the same keys, and are checked on the data as everything else.
     """
 
     samples: int
@@ -48,19 +49,26 @@ class Domain:
     y: float
     w: float
     residual: float = 0.0
+    absolute: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("samples", "features"):
             if int(getattr(self, name)) < 1:
                 raise OutOfDomain(f"Domain needs at least one of {name}, got {getattr(self, name)}")
-        for name in ("x", "y", "w", "residual"):
+        for name in ("x", "y", "w", "residual", "absolute"):
             value = float(getattr(self, name))
             if not 0.0 <= value < float("inf"):
                 raise OutOfDomain(f"Domain bound {name} must be finite and not negative, got {value}")
-        if self.residual == 0.0:
-            object.__setattr__(self, "residual", float(self.features * self.x * self.w + self.y))
+        for name in ("absolute", "residual"):
+            if getattr(self, name) == 0.0:
+                object.__setattr__(self, name, self.widest)
         if self.residual == 0.0:
             raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
+
+    @property
+    def widest(self) -> float:
+        """The largest residual that bounds on single entries allow: features·x·w + y."""
+        return float(self.features * self.x * self.w + self.y)
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float = 1.0) -> Domain:
@@ -81,5 +89,8 @@ class Domain:
         require_within(self.x, x=x)
         require_within(self.y, y=y)
         require_within(self.w, w=w)
-        if self.residual < self.features * self.x * self.w + self.y:
+        if self.residual < self.widest:
             require_within(self.residual, **{"w·x − y": (x @ w.unsqueeze(-1)).squeeze(-1) - y})
+        if self.absolute < self.widest:
+            sums = (x.abs() @ w.abs().unsqueeze(-1)).squeeze(-1) + y.abs()
+            require_within(self.absolute, **{"w|·|x| + |y": sums})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +15,7 @@ from emulon.attention import Slots
 from emulon.certify import Domain, rounding
 from emulon.constructions.codes import Codes, circular, one_hot
 from emulon.errors import ToleranceTooTight
+from emulon.expression import Function
 
 Way = Literal["auto", "paper", "spectral", "piecewise"]
 # Of a tolerance, what may leak to other samples' tokens; the rest is for interpolation and rounding.
@@ -83,7 +83,14 @@ def _together(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def template(
-    f: Any, domain: Domain, tolerance: float | None, points: int | None, grid: Way, dtype: torch.dtype, scale: float, extra: int = 0
+    f: Function,
+    domain: Domain,
+    tolerance: float | None,
+    points: int | None,
+    grid: Way,
+    dtype: torch.dtype,
+    scale: float,
+    extra: int = 0,
 ) -> Template:
     """A template whose outputs scale·F(residual)·x are within the tolerance, the leak included.
 
@@ -104,8 +111,9 @@ def template(
             rounding=routing.rounding_error,
         )
     except ToleranceTooTight as error:
-        hint = f" (times |x| ≤ {domain.x:g}" + (f" and step {scale:g}" if scale != 1 else "") + ")"
-        raise ToleranceTooTight(str(error) + hint) from None
+        assert tolerance is not None
+        smallest = error.smallest * entry / (1 - LEAK_SHARE)
+        raise ToleranceTooTight(f"{f.text} on residuals up to {domain.residual:.4g}", tolerance, smallest, error.advice) from None
     chosen = approximation.grid
     strength = routing.strength(chosen)
     halves = {"x": domain.features, "y": 1, "bias": 1, "code": codes.width}
@@ -138,9 +146,9 @@ class _Routing:
         return grid.log_normaliser_range
 
     def leak(self, grid: Grid) -> float:
-        """ε₀: chosen so that leaking that much of the largest value, twice, stays within what is allowed."""
+        """ε₀: leaking that much of the largest value, twice, stays within what is allowed and below a rounding."""
         largest = 2 * max(float(grid.values.abs().max()), 1e-300)
-        return min(self.allowed / largest, 1e-3)
+        return min(self.allowed / largest, rounding.unit(grid.dtype) / 2)
 
     def strength(self, grid: Grid) -> float:
         """C·gap ≥ M + ln((n − 1)/ε₀): then all other samples together weigh at most ε₀."""
@@ -150,13 +158,9 @@ class _Routing:
 
     def score_error(self, grid: Grid) -> float:
         """Rounding of one score: a sum of d + 2 + width products, keys rounded once themselves."""
-        domain = self.domain
-        reach = domain.features * domain.x * domain.w + domain.y
-        magnitude = float(grid.slopes.abs().max()) * reach + float(grid.intercepts.abs().max()) + self.strength(grid) * 1.001
-        return rounding.dot(domain.features + 3 + self.codes.width, magnitude, grid.dtype)
+        slope, intercept = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
+        magnitude = slope * self.domain.absolute + intercept + self.strength(grid) * 1.001
+        return rounding.dot(self.domain.features + 3 + self.codes.width, magnitude, grid.dtype)
 
     def rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
         return grid.rounding_error(deviation, size, self.score_error(grid))
-
-
-Readout = Callable[[Tensor], Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -43,8 +43,8 @@ def approximate(
     """One softmax that acts as f on the interval, with the smallest number of keys that meets the tolerance.
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
-    its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of. `beta` fixes the
-    sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
+    its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
+    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10
@@ -159,7 +159,8 @@ class _Maker:
         if self.way == "spectral" or (self.way == "auto" and not self._breaks):
             # Fewer keys may round better than more: the number given is what may be used, not what must.
             rungs = {points, *(k for k in (2, 5, 7, 9, 11, 13, 17, 24, 32, 48, 64) if k < points)}
-            fits = [fit for fit in map(self._spectral.best, sorted(rungs)) if fit is not None]
+            weighing = replace(self._spectral, typical=True)
+            fits = [fit for fit in map(weighing.best, sorted(rungs)) if fit is not None]
             if fits:
                 return min(fits, key=lambda fit: fit.cost).grid
         champion: tuple[float, Grid] | None = None
@@ -177,7 +178,7 @@ class _Maker:
     def floor(self, tolerance: float, found: float) -> float:
         """The smallest tolerance that can be promised, nearly. A soft grid is already the best found; gates depend on
         the tolerance, so looser ones are tried until one holds."""
-        tolerance = max(2 * tolerance, found / HEADROOM)
+        tolerance = max(1.1 * tolerance, 1.05 * found / HEADROOM)
         for _ in range(8 if self._breaks and self.way != "paper" else 0):
             if self.smallest(HEADROOM * tolerance)[0] <= HEADROOM * tolerance:
                 break

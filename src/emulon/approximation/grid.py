@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,6 +92,23 @@ class Grid:
             + rounding.average(len(self), size + deviation, self.dtype)
             + u * (size + deviation)
         )
+
+    def typical_error(self, f: Callable[[np.ndarray], np.ndarray]) -> float:
+        """The error to expect on ordinary data, rounding included: an estimate, to weigh grids by.
+
+        Each score is off by an independent rounding of its own terms; data fill their range unevenly, so the geometric
+        mean is taken over magnitudes from a fiftieth of the range to half of it. A bound must take the worst of all
+        instead, which hides that close keys with small deviations round better in the middle of the range.
+        """
+        center, half = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2
+        parts = np.geomspace(0.02, 0.5, 160)
+        s = center + half * np.concatenate([-parts, parts])
+        weights = self.numbers.weights(s)
+        values = weights @ self.numbers.values
+        noise = np.abs(np.multiply.outer(s, self.numbers.slopes)) + np.abs(self.numbers.intercepts) + 2
+        spread = np.square(weights * (self.numbers.values - values[:, None]) * noise).sum(axis=1)
+        rounded = rounding.unit(self.dtype) ** 2 * (spread + values**2)
+        return float(np.exp(np.log(np.square(values - f(s)) + rounded + 1e-300).mean() / 2))
 
     def sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
         """(max |F − f|, max deviation, max |F|) at the points s, in float64: for searching, not for promising."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev
+from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev, least_squares
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -110,7 +110,7 @@ class Piecewise:
             numbers = grid.numbers
             alone = Keys(numbers.slopes[own] - numbers.slopes[own][0], numbers.intercepts[own] - numbers.intercepts[own][0], numbers.values[own])
             nodes = chebyshev(piece.lo, piece.hi, 3 * len(piece) + 2)
-            fitted = np.linalg.lstsq(alone.weights(nodes), self._inside(piece.lo, piece.hi)(nodes), rcond=1e-14)[0]
+            fitted = least_squares(alone.weights(nodes), self._inside(piece.lo, piece.hi)(nodes))
             values[own] = torch.tensor(fitted, dtype=values.dtype)
         return replace(grid, values=values)
 

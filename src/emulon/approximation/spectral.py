@@ -52,6 +52,15 @@ def dense(lo: float, hi: float, keys: int) -> np.ndarray:
     return np.linspace(lo, hi, 12 * keys + 33)
 
 
+def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Values whose averages are nearest to what is wanted; small singular values are cut, which keeps them modest."""
+    u, sizes, v = np.linalg.svd(weights, full_matrices=False)
+    scale = np.where(sizes > 1e-14 * sizes[0], 1 / sizes, 0.0)
+    values = v.T @ (scale * (u.T @ wanted))
+    # Once more on what is left: the second pass takes out the rounding of the first.
+    return values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
+
+
 def cost(grid: Grid, f: Target, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
     """(sampled error + rounding bound, sampled error): what every search minimises."""
     error, deviation, size = grid.sampled(f(s), s)
@@ -68,6 +77,8 @@ class Spectral:
     hi: float
     dtype: torch.dtype
     rounding: Rounding
+    typical: bool = False
+    """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
 
     def fit(self, keys: int, softness: float, reach: float) -> Fit | None:
         """Values fitted for the slopes and intercepts as the dtype stores them; None where they grow too large."""
@@ -79,12 +90,16 @@ class Spectral:
         blank = Grid(*stored, torch.zeros(keys, dtype=self.dtype), self.lo, self.hi, "spectral")
         nodes = chebyshev(self.lo, self.hi, 3 * keys + 2)
         wanted = self.f(nodes)
-        # Truncating the smallest singular values keeps the fitted values modest.
-        values = np.linalg.lstsq(blank.numbers.weights(nodes), wanted, rcond=1e-14)[0]
+        values = least_squares(blank.numbers.weights(nodes), wanted)
         if not np.abs(values).max() <= LARGEST_VALUE * np.abs(wanted).max():
             return None
         grid = Grid(*stored, torch.tensor(values, dtype=self.dtype), self.lo, self.hi, "spectral")
-        total, error = cost(grid, self.f, dense(self.lo, self.hi, keys), self.rounding)
+        return self._weigh(grid, softness, reach, dense(self.lo, self.hi, keys))
+
+    def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray) -> Fit:
+        total, error = cost(grid, self.f, s, self.rounding)
+        if self.typical:
+            total = grid.typical_error(self.f) + 1e-3 * error
         return Fit(total, error, grid, softness, reach)
 
     def best(self, keys: int, near: Fit | None = None) -> Fit | None:
@@ -136,8 +151,7 @@ class Spectral:
         if not all(np.isfinite(part).all() for part in parts):
             return None
         grid = Grid(*(torch.tensor(part, dtype=self.dtype) for part in parts), self.lo, self.hi, "spectral")
-        total, error = cost(grid, self.f, np.linspace(self.lo, self.hi, 4001), self.rounding)
-        return Fit(total, error, grid, 1.0, 1.0)
+        return self._weigh(grid, 1.0, 1.0, np.linspace(self.lo, self.hi, 4001))
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
@@ -147,9 +161,10 @@ class Spectral:
             found = self.best(keys)
             if found is not None and found.cost <= tolerance:
                 return self._shrink(tolerance, below, found)
+            # Where interpolation alone would do, rounding is what fails: stop once more keys no longer improve on it.
+            if found is not None and found.error < tolerance / 2:
+                stale = 0 if champion is None or found.cost < 0.9 * champion.cost else stale + 1
             champion = _cheapest([champion, found])
-            # Once interpolation alone would do and rounding is what fails, a few more rungs settle it.
-            stale += found is not None and found.error < tolerance / 2
             if stale >= 3:
                 break
             below = keys

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from emulon.attention import Head
 from emulon.certify import Certificate
+from emulon.certify.domain import require_shape
 from emulon.certify.rounding import unit
 from emulon.constructions.linear_layer import LinearLayer, head_certificate
 from emulon.constructions.template import Way
@@ -86,10 +87,7 @@ class HeadInTokens(nn.Module):
         w_v: Float[Tensor, "... width d"],
     ) -> Float[Tensor, "... n width"]:
         for name, w in (("W_K", w_k), ("W_Q", w_q), ("W_V", w_v)):
-            if w.shape[-2:] != (self.width, self.linear.features):
-                from emulon.errors import BadShape
-
-                raise BadShape(f"{name} has shape {tuple(w.shape)}, wanted (..., {self.width}, {self.linear.features})")
+            require_shape(w, name, self.width, self.linear.features)
         lead = torch.broadcast_shapes(*(w.shape[:-2] for w in (w_k, w_q, w_v)))
         stacked = torch.cat([w.expand(*lead, *w.shape[-2:]) for w in (w_k, w_q, w_v)], dim=-2)
         return self.assemble(self.linear(x, stacked))
@@ -114,6 +112,6 @@ def best_linear(
     wanted = entry_tolerance(tolerance, bound, width, beta, dtype)
     try:
         return LinearLayer(tokens, features, rows, bound, wanted, grid=grid, dtype=dtype)
-    except ToleranceTooTight:
-        # Rounding is above it: take the grid with the smallest error there is.
-        return LinearLayer(tokens, features, rows, bound, points=32, grid=grid, dtype=dtype)
+    except ToleranceTooTight as error:
+        # Rounding is above it: take the smallest that can be promised.
+        return LinearLayer(tokens, features, rows, bound, error.smallest, grid=grid, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Remark 4.5: x ↦ Θx with Θ in the prompt. One frozen head per row of Θ, each a softmax over the same grid."""
+"""Remark 4.5: x ↦ Θx with Θ in the prompt; and more generally f(Θx). One frozen head per row of Θ."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from emulon.approximation import Approximation, Grid, approximate
 from emulon.attention import Head, Slots
 from emulon.certify import Certificate, rounding
 from emulon.certify.domain import require_shape, require_within
+from emulon.certify.perturbation import shifted_average
 from emulon.constructions.template import Way
 from emulon.errors import EmulonError
+from emulon.expression import Function
 
 # Σ|θ_k x_k| may exceed |θ·x| by cancellation; up to this factor the certificate covers it.
 CANCELLATION = 4.0
@@ -21,19 +23,20 @@ CANCELLATION = 4.0
 SILENT = 800.0
 
 
-class LinearLayer(nn.Module):
-    """(x, Θ) ↦ x Θᵀ, Θ (..., width, features) given as tokens.
+class ScalarHeads(nn.Module):
+    """(x, Θ) ↦ f(x Θᵀ), entry by entry, Θ (..., width, features) given as tokens: one frozen head per row of Θ.
 
-    Claim: within `certificate.bound` of the exact product in every entry, when |θ·x| ≤ bound (and Σ|θ_k x_k| ≤ 4·bound)
+    Claim: within `certificate.bound` of the exact values in every entry, when |θ·x| ≤ bound (and Σ|θ_k x_k| ≤ 4·bound)
     for every row θ of Θ and every token x; both are checked.
     How (the first layer of Theorem 4.2): head j sees T = max(tokens, keys) tokens; token r holds x_r, the row θ_j times
     the grid's slope_r, a one, the value_r and the intercept_r. Query r is (x_r, 1), key r is (slope_r·θ_j, intercept_r):
     the head averages values with the weights of the scalar grid at θ_j·x.
-    Cost: one head per row of Θ; T tokens of width 2·features + 3.
+    Cost: T tokens of width 2·features + 3 for each head.
     """
 
     def __init__(
         self,
+        f: str | Function,
         tokens: int,
         features: int,
         width: int,
@@ -44,13 +47,14 @@ class LinearLayer(nn.Module):
         grid: Way = "auto",
         beta: float | None = None,
         dtype: torch.dtype = torch.float64,
+        name: str = "scalar heads",
     ) -> None:
         super().__init__()
         if min(tokens, features, width) < 1 or not 0 < bound < math.inf:
             raise EmulonError("tokens, features and width must be at least 1, and bound positive and finite")
         self.tokens, self.features, self.width, self.bound = tokens, features, width, float(bound)
         self.f: Approximation = approximate(
-            "t",
+            f,
             (-bound, bound),
             tolerance=tolerance,
             points=points,
@@ -66,7 +70,7 @@ class LinearLayer(nn.Module):
             self.slots.select("key", "bias", dtype=dtype),
             self.slots.select("x", "one", dtype=dtype),
             self.slots.select("value", dtype=dtype),
-            name="linear layer",
+            name=name,
         )
         self.certificate = self.f.certificate
 
@@ -81,10 +85,7 @@ class LinearLayer(nn.Module):
 
     def prompt(self, x: Float[Tensor, "*b n d"], theta: Float[Tensor, "*b width d"]) -> Float[Tensor, "*b width length w"]:
         """One token matrix per head: affine in (x, Θ), token-wise and sequence-wise."""
-        grid, spare = self.f.grid, self.length - self.f.keys
-        silent = grid.intercepts.min() - SILENT - grid.slopes.abs().max() * self.bound
-        slopes, values = (torch.nn.functional.pad(part, (0, spare)) for part in (grid.slopes, grid.values))
-        intercepts = torch.cat([grid.intercepts, silent.expand(spare)])
+        slopes, intercepts, values = padded(self.f.grid, self.length)
         lead = (*theta.shape[:-1], self.length)
         out = x.new_zeros(*lead, self.slots.width)
         out[..., : self.tokens, self.slots["x"]] = x.unsqueeze(-3)
@@ -110,6 +111,35 @@ class LinearLayer(nn.Module):
         return self.head(prompt, prompt[..., : self.tokens, :]).squeeze(-1).mT
 
 
+class LinearLayer(ScalarHeads):
+    """(x, Θ) ↦ x Θᵀ with Θ in the prompt (Remark 4.5): any linear layer, its weights not in the weights."""
+
+    def __init__(
+        self,
+        tokens: int,
+        features: int,
+        width: int,
+        bound: float,
+        tolerance: float | None = None,
+        *,
+        points: int | None = None,
+        grid: Way = "auto",
+        beta: float | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(
+            "t", tokens, features, width, bound, tolerance, points=points, grid=grid, beta=beta, dtype=dtype, name="linear layer"
+        )
+
+
+def padded(grid: Grid, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Slopes, intercepts and values of `length` tokens: the grid's, then tokens that get no weight."""
+    spare = length - len(grid)
+    silent = grid.intercepts.min() - SILENT - grid.slopes.abs().max() * grid.range
+    slopes, values = (torch.nn.functional.pad(part, (0, spare)) for part in (grid.slopes, grid.values))
+    return slopes, torch.cat([grid.intercepts, silent.expand(spare)]), values
+
+
 def head_certificate(
     entries: Certificate, keys: float, queries: float, bound: float, width: int, tokens: int, beta: float
 ) -> Certificate:
@@ -120,8 +150,6 @@ def head_certificate(
     ε + tanh(δ/2)·2·bound (Theorem 4.2's last step, with the sharp constant). "interpolation" is that with ε the entries'
     interpolation error alone: exact arithmetic. "rounding" is all that the dtype adds, the assembling softmax included.
     """
-    from emulon.certify.perturbation import shifted_average
-
     def output(entry: float, score: float) -> float:
         delta = beta * entry * (keys + queries + width * entry) + score
         return entry + shifted_average(delta, 2 * (bound + entry))

@@ -1,0 +1,158 @@
+"""The frozen decoder: GPT-2's block (LayerNorm, causal softmax attention, LayerNorm, GELU MLP, residuals), nothing else."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm
+
+from emulon.attention import attend
+from emulon.certify import Certificate
+from emulon.certify.domain import require_finite, require_shape
+from emulon.errors import BadShape, OutOfDomain
+from emulon.machine.layer import Weights
+from emulon.machine.layout import ZERO, Layout
+from emulon.machine.normalisation import EPSILON
+from emulon.machine.program import Program
+from emulon.machine.watch import Watch
+
+
+class Block(nn.Module):
+    """One block; its weights are buffers, so no optimiser can ever see them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    output_bias: Tensor
+    inward: Tensor
+    outward: Tensor
+    outward_bias: Tensor
+    gain: Tensor
+    mlp_gain: Tensor
+
+    def __init__(self, weights: Weights, dtype: torch.dtype, name: str) -> None:
+        super().__init__()
+        self.name = name
+        width = weights.output.shape[0]
+        gains = {"gain": weights.gain, "mlp_gain": weights.mlp_gain}
+        for part in ("query", "key", "value", "output", "output_bias", "inward", "outward", "outward_bias"):
+            self.register_buffer(part, getattr(weights, part).to(dtype).contiguous())
+        for part, gain in gains.items():
+            self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64).to(dtype))
+
+    def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON).unsqueeze(-3)
+        read = attend(
+            seen @ self.query.mT, seen @ self.key.mT, seen @ self.value.mT, causal=True, name=self.name
+        )
+        stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
+        seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
+        return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
+
+
+class Transformer(nn.Module):
+    """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any."""
+
+    positions: Tensor
+    final_gain: Tensor
+
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        layers: list[Weights],
+        pad: float,
+        watches: list[list[Watch]],
+        certificates: dict[str, Certificate],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
+        self.certificates = certificates
+        self.blocks = nn.ModuleList(Block(one, dtype, f"layer {i}") for i, one in enumerate(layers, start=1))
+        self.register_buffer("positions", layout.positions(pad).to(dtype))
+        gain = torch.full((layout.width,), layers[0].gain, dtype=torch.float64)
+        self.register_buffer("final_gain", gain.to(dtype))
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def width(self) -> int:
+        return self.layout.width
+
+    @property
+    def heads(self) -> int:
+        return self.layout.heads
+
+    @property
+    def inner(self) -> int:
+        """The MLP's width: that of the widest layer, as in the GPT-2 export."""
+        return max(1, *(block.inward.shape[0] for block in self.blocks))
+
+    @property
+    def parameters_count(self) -> int:
+        return sum(buffer.numel() for buffer in self.buffers())
+
+    @property
+    def certificate(self) -> Certificate:
+        """The promise about the output register (of a program without one: about its last instruction's target)."""
+        output = self.program.output
+        return self.certificates[output.name if output else self.program.instructions[-1].target.name]
+
+    def __repr__(self) -> str:
+        return (
+            f"Transformer({self.program.name}: depth {self.depth}, width {self.width}, heads {self.heads}, "
+            f"mlp {self.inner}, {self.parameters_count} parameters, error {self.certificate})"
+        )
+
+    def embed(self, **inputs: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... all_tokens width"]:
+        """Input registers into their slots, a start token before them: GPT-2's `inputs_embeds`."""
+        if set(inputs) != set(self.program.inputs):
+            raise BadShape(f"program {self.program.name} takes inputs {sorted(self.program.inputs)}, got {sorted(inputs)}")
+        for name, values in inputs.items():
+            require_shape(values, name, self.program.tokens, self.program.registers[name].size)
+            require_finite(**{name: values})
+            reach = self.program.inputs[name]
+            worst, norm = values.abs().max().item(), torch.linalg.vector_norm(values, dim=-1).max().item()
+            if worst > reach.peak or norm > reach.norm * (1 + 1e-12):
+                raise OutOfDomain(
+                    f"{name} reaches |·| = {worst:.6g}, ‖·‖ = {norm:.6g}; the program was built for "
+                    f"{reach.peak:.6g} and {reach.norm:.6g}: rescale, or build a wider domain"
+                )
+        scale = self.layout.scale
+        tokens = self.layout.slots.pack(**{name: values.to(self.dtype) / scale[name] for name, values in inputs.items()})
+        return torch.cat([torch.zeros_like(tokens[..., :1, :]), tokens], dim=-2)
+
+    def forward(self, embedded: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+        """The whole decoder, final LayerNorm included. What a program claims of its registers is watched on the way."""
+        stream = embedded + self.positions
+        for block, watches in zip(self.blocks, self.watches, strict=True):
+            stream = block(stream)
+            for watch in watches:
+                watch.check(stream)
+        return layer_norm(stream, self.final_gain.shape, self.final_gain, None, EPSILON)
+
+    def registers(self, hidden: Float[Tensor, "... tokens width"]) -> dict[str, Tensor]:
+        """Every register, (..., tokens, entries), read from the last hidden state; the start token is left out."""
+        zero = hidden[..., 1:, self.layout.slots[ZERO]]
+        return {
+            name: register.expand(hidden[..., 1:, self.layout.slots[name]] - zero) * self.layout.scale[name]
+            for name, register in self.program.registers.items()
+        }
+
+    def run(self, **inputs: Float[Tensor, "... tokens size"]) -> dict[str, Tensor]:
+        """Run the program on input registers; every register's final content comes back."""
+        return self.registers(self(self.embed(**inputs)))
+
+    def predict(
+        self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
+    ) -> Float[Tensor, "... samples"]:
+        """One prediction per position, ŷ_i for x_i from the examples before it."""
+        prompt, output = self.program.prompt, self.program.output
+        if prompt is None or output is None:
+            raise BadShape(f"program {self.program.name} is not over examples, or returns nothing; use run()")
+        return prompt.predictions(self.run(**prompt.fill(xs, ys))[output.name])

@@ -2,6 +2,7 @@
 
 from emulon.machine.errors import BadProgram
 from emulon.machine.expression import Expression, Register
+from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2
 from emulon.machine.instruction import Claim
 from emulon.machine.program import Program
 from emulon.machine.prompt import Interleaved
@@ -18,4 +19,7 @@ __all__ = [
     "Program",
     "Register",
     "Transformer",
+    "predict_gpt2",
+    "save_gpt2",
+    "to_gpt2",
 ]

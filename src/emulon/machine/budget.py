@@ -15,7 +15,7 @@ from emulon.certify import Certificate
 from emulon.machine.expression import Expression
 from emulon.machine.instruction import Instruction
 from emulon.machine.local_error import LocalError
-from emulon.machine.ranges import Analysis, Range, range_of, slack, spectral
+from emulon.machine.ranges import Analysis, Range, range_of, spectral
 
 if TYPE_CHECKING:
     from emulon.machine.program import Program
@@ -75,8 +75,8 @@ class Budget:
             self._settle(name, error, claim.growth, claim.total)
         else:
             self.errors[name] = error
-        reach = self.analysis.after[instruction.number - 1]
-        if not self.size(self.errors[name]) <= slack(self.local.dtype) * reach.peak / 2:
+        valid = math.inf if claim is None else claim.valid
+        if not self.size(self.errors[name]) <= min(self.analysis.room[instruction.number - 1], valid):
             # The ranges were widened by less than this error: nothing after it is proved.
             self.errors[name] = Error(fresh={"outside the widened ranges": math.inf})
 

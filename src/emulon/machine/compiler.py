@@ -40,7 +40,7 @@ def compile_program(program: Program, dtype: torch.dtype) -> Transformer:
     builder = LayerBuilder(layout, normalisation, divided, square(dtype), dirty)
     weights = [builder.build(layer, peaks) for layer in layers]
     watches = [layer_to_watches(layer, layout, analysis) for layer in layers]
-    return Transformer(program, layout, weights, normalisation.pad, watches, certificates, dtype)
+    return Transformer(program, layout, layers, weights, normalisation.pad, watches, certificates, dtype)
 
 
 def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:

@@ -8,6 +8,7 @@ attention comes before the mul's MLP, so the two share a layer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,8 @@ class Claim:
 
     `low`, `high` bound every entry and `norm` the 2-norm; all three are checked in the running stream, so data that
     break them are refused. `growth` bounds the 2-norm gain of one round of a recurrence on earlier errors of the target,
-    `total` the gain of any number of rounds; these two the author proves (`reason` says how).
+    `total` the gain of any number of rounds, the latter as long as the error stays below `valid`; these the author proves
+    (`reason` says how).
     """
 
     reason: str
@@ -33,6 +35,7 @@ class Claim:
     norm: float | None = None
     growth: float | None = None
     total: float | None = None
+    valid: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ class LocalError:
         terms, magnitude, coefficients = self._sizes(part, before)
         return range_of(part, before).peak, self.normalisation.read_error(terms, magnitude, coefficients)
 
+    def _skew(self, part: Expression, before: Mapping[str, Range]) -> float:
+        """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
+        terms, magnitude, coefficients = self._sizes(part, before)
+        return gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
+
     def _attended(self, where: Where, value: float, rounding: float) -> dict[str, float]:
         """A functional read with attention: leak to unwanted tokens, uneven weights of wanted ones, rounding."""
         norm, u = self.normalisation, unit(self.dtype)
@@ -108,20 +113,27 @@ class LocalError:
         return _plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
-        """Per product, with z± = x/X ± y/Y: truncation XY/4·t(2), since |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|."""
+        """Per product, with z± = x/X ± y/Y: truncation XY/4·t(2), since |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|.
+
+        The units for z and −z see the same normalised slots through opposite weights, so their arguments differ, but for
+        sign, only by the rounding of the matrix product (`skew`); that, and GELU's own rounding, the 1/s of g/s² magnifies.
+        What both arguments share (the reading of x and y) moves the product as it moves x and y.
+        """
         raw, u, way, norm = instruction.raw, unit(self.dtype), square(self.dtype), self.normalisation
         assert raw.local is not None
         (x, x_error), (y, y_error) = self._read(raw.read, before), self._read(raw.local, before)
         x, y = x or 1.0, y or 1.0
         terms = len(raw.into) // instruction.target.size
         slope = 0.5 + 0.8 * max(way.scales)  # |GELU′| up to the largest |z|, and |GELU(z)| ≤ slope·|z|
-        moved = 4 * slope * (x_error / x + y_error / y + 3 * u * 2)  # four units a scale; |z| ≤ 2
+        skew = 4 * slope * (self._skew(raw.read, before) / x + self._skew(raw.local, before) / y)  # four units a scale
         summed = 4 * slope * (GELU_ROUNDINGS * u + 2 * u + gamma(4 * len(way.scales) * terms + 4, self.dtype))
         erase = norm.read_error(1, old, old) + (8 * u + 2 * gamma(4 * len(way.scales) * terms + 4, self.dtype)) * old
         return {
             "product": terms * x * y / 4 * way.truncation,
             "normalisation": 2.1 * norm.scaling * terms * x * y + norm.scaling * old,
-            "rounding": terms * x * y / 4 * way.cost * (moved + summed) + erase + 4 * u * (terms * x * y + 2 * old),
+            "rounding": terms * (x * y / 4 * way.cost * (skew + summed) + 1.1 * (x * y_error + y * x_error + 8 * u * x * y))
+            + erase
+            + 4 * u * (terms * x * y + 2 * old),
         }
 
     def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:

@@ -37,8 +37,8 @@ class Range:
         low, high = max(low, -norm), min(high, norm)
         return cls(low, high, min(norm, math.sqrt(entries) * max(abs(low), abs(high))))
 
-    def widened(self, slack: float) -> Range:
-        return Range(self.low - slack * self.peak, self.high + slack * self.peak, self.norm * (1 + slack))
+    def widened(self, by: float) -> Range:
+        return Range(self.low - by, self.high + by, self.norm + by)
 
     def hull(self, other: Range) -> Range:
         return Range(min(self.low, other.low), max(self.high, other.high), max(self.norm, other.norm))
@@ -51,9 +51,11 @@ def spectral(matrix: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix, 2)) * (1 + 1e-12) if matrix.numel() else 0.0
 
 
-def slack(dtype: torch.dtype) -> float:
-    """Stored values differ from exact ones: ranges are widened by u^0.3, and the budget checks that this suffices."""
-    return unit(dtype) ** 0.3
+def slack(reach: Range, dtype: torch.dtype) -> float:
+    """Stored values differ from exact ones: ranges are widened by this much, and the budget checks that it suffices."""
+    room = max(unit(dtype) ** 0.25, 2.0**-10)
+    # What cannot be negative may be divided by, perhaps after adding 1: its lower end must not move by a share of its upper.
+    return room * min(reach.peak, max(reach.low, 1.0)) if reach.low >= 0 < reach.high else room * (reach.peak or 1.0)
 
 
 def range_of(expression: Expression, ranges: Mapping[str, Range]) -> Range:
@@ -71,10 +73,11 @@ def range_of(expression: Expression, ranges: Mapping[str, Range]) -> Range:
 
 @dataclass
 class Analysis:
-    """Ranges before every instruction, and the largest each register ever gets."""
+    """Ranges before every instruction and after it, the room for error in those, the largest each register ever gets."""
 
     before: list[dict[str, Range]] = field(default_factory=list)
     after: list[Range] = field(default_factory=list)
+    room: list[float] = field(default_factory=list)
     largest: dict[str, Range] = field(default_factory=dict)
 
 
@@ -93,7 +96,8 @@ def analyse(program: Program, dtype: torch.dtype) -> Analysis:
             )
         if not math.isfinite(result.peak) or result.norm > math.sqrt(torch.finfo(dtype).max) ** 0.5:
             raise BadProgram(f"{instruction.label} can reach {result.peak:.3g}, beyond what {dtype} can carry")
-        result = result.widened(slack(dtype))
+        analysis.room.append(slack(result, dtype))
+        result = result.widened(analysis.room[-1])
         analysis.after.append(result)
         name = instruction.target.name
         ranges[name] = result

@@ -15,15 +15,14 @@ from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import Program
+from emulon.machine.schedule import Layer
 from emulon.machine.watch import Watch
 
 
 class Block(nn.Module):
     """One block; its weights are buffers, so no optimiser can ever see them."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    attention: Tensor
     output: Tensor
     output_bias: Tensor
     inward: Tensor
@@ -35,18 +34,20 @@ class Block(nn.Module):
     def __init__(self, weights: Weights, dtype: torch.dtype, name: str) -> None:
         super().__init__()
         self.name = name
-        width = weights.output.shape[0]
+        self.heads, width = weights.query.shape[0], weights.output.shape[0]
         gains = {"gain": weights.gain, "mlp_gain": weights.mlp_gain}
-        for part in ("query", "key", "value", "output", "output_bias", "inward", "outward", "outward_bias"):
+        attention = torch.stack([weights.query, weights.key, weights.value])  # 3 × heads × head_width × width
+        self.register_buffer("attention", attention.flatten(0, 2).to(dtype))
+        for part in ("output", "output_bias", "inward", "outward", "outward_bias"):
             self.register_buffer(part, getattr(weights, part).to(dtype).contiguous())
         for part, gain in gains.items():
             self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64).to(dtype))
 
     def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
-        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON).unsqueeze(-3)
-        read = attend(
-            seen @ self.query.mT, seen @ self.key.mT, seen @ self.value.mT, causal=True, name=self.name
-        )
+        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
+        split = (seen @ self.attention.mT).unflatten(-1, (3, self.heads, -1))
+        queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
+        read = attend(queries, keys, values, causal=True, name=self.name)
         stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
         seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
         return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
@@ -62,7 +63,8 @@ class Transformer(nn.Module):
         self,
         program: Program,
         layout: Layout,
-        layers: list[Weights],
+        layers: list[Layer],
+        weights: list[Weights],
         pad: float,
         watches: list[list[Watch]],
         certificates: dict[str, Certificate],
@@ -70,10 +72,10 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
-        self.certificates = certificates
-        self.blocks = nn.ModuleList(Block(one, dtype, f"layer {i}") for i, one in enumerate(layers, start=1))
+        self.layers, self.certificates = layers, certificates
+        self.blocks = nn.ModuleList(Block(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
         self.register_buffer("positions", layout.positions(pad).to(dtype))
-        gain = torch.full((layout.width,), layers[0].gain, dtype=torch.float64)
+        gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64)
         self.register_buffer("final_gain", gain.to(dtype))
 
     @property

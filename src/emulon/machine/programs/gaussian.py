@@ -1,4 +1,4 @@
-"""The domain a program gets when none is given: standard normal inputs and weights, six deviations wide."""
+"""The domain a program gets when none is given: wide enough for standard normal inputs and weights."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 
 from emulon.certify import Domain
 
-DEVIATIONS = 6.0
+BEYOND = 4.0
 
 
 def gaussian(features: int, samples: int) -> tuple[Domain, float]:
     """Bounds on |x|, |y| and |w| in every entry, and on ‖x‖₂.
 
-    A standard normal vector is longer than √d + 6 with probability below e⁻¹⁸; targets w·x are shorter than that squared.
-    Iterates may be twice as long as w. Data outside are refused when they come; then pass a wider `domain`.
+    A standard normal vector is longer than √d + 4 with probability below 6e-7 (d = 1; less for larger d), and targets w·x
+    are below that length squared. Iterates may be twice as long as w. Data outside are refused: then pass a wider `domain`.
     """
-    norm = math.sqrt(features) + DEVIATIONS
-    return Domain(samples, features, x=min(DEVIATIONS, norm), y=norm**2, w=2 * norm), norm
+    norm = math.sqrt(features) + BEYOND
+    return Domain(samples, features, x=norm, y=norm**2, w=2 * norm), norm
 
 
 def domain_of(features: int, samples: int, domain: Domain | None, norm: float | None) -> tuple[Domain, float]:

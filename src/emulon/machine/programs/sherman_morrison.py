@@ -61,10 +61,12 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
     """Why nothing overflows and errors do not explode.
 
     0 ≺ P ⪯ I/λ, so ‖k‖ ≤ ‖x‖/λ, 0 ≤ x·k ≤ ‖x‖²/λ, and with a = P^½x: ‖l‖ ≤ λ^{−½}·‖a‖/(1 + ‖a‖²) ≤ 1/(2√λ).
-    ‖w‖ ≤ ‖y‖·max σ/(σ² + λ) ≤ √n·|y|/(2√λ). Errors: for symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with
-    M_P = f(P)P⁻¹ = I − l xᵀ, and M_t⋯M_{s+1} = P_t P_s⁻¹ has norm ≤ κ = 1 + n‖x‖²/λ. Along the computed sequence the same
-    product telescopes with factors I − V_r N_r between (V = P⁻¹, N the round's own error), at most e^{1/4}·8/7 in all while the
-    gathered error stays below 1/8 of 1/‖V‖. So an error in P grows by at most 3/2·κ², one in w by 3/2·κ.
+    ‖w‖ ≤ ‖y‖·max σ/(σ² + λ) ≤ √n·|y|/(2√λ).
+    Errors. For symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with M_P = f(P)P⁻¹ = I − l xᵀ, exactly. Now
+    ‖f(P)^{−½}M_P P^{½}‖² = ‖f(P)^{½}P⁻¹f(P)^{½}‖ ≤ 1 because f(P) ⪯ P: measured as P̂^{−½}(P̂ − P)P^{−½} errors never grow.
+    Back in the 2-norm a round's own error gains at most ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w
+    (multiplied by M_P̂ alone) at most √κ. The hats, and the rounds' own errors between f(P̂) and the next P̂, change this by
+    less than a quarter while errors stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
     """
     squared = norm**2
     kappa = 1 + (samples - 1) * squared / ridge
@@ -74,13 +76,18 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
         "leverage": Claim("0 ≤ xᵀPx ≤ ‖x‖²/λ", low=0.0, high=squared / ridge),
         "l": Claim("‖Px‖/(1 + xᵀPx) ≤ 1/(2√λ)", norm=1 / root),
         "P": Claim(
-            "0 ≺ P ⪯ I/λ", low=-1 / ridge, high=1 / ridge, norm=math.sqrt(features) / ridge, total=1.5 * kappa**2
+            "0 ≺ P ⪯ I/λ",
+            low=-1 / ridge,
+            high=1 / ridge,
+            norm=math.sqrt(features) / ridge,
+            total=1.25 * kappa,
+            valid=1 / (16 * ridge * kappa),
         ),
         "w": Claim(
             "‖w‖ ≤ √n·|y|/(2√λ), and the domain's |w|",
             low=-domain.w,
             high=domain.w,
             norm=min(math.sqrt(features) * domain.w, math.sqrt(samples) * domain.y / root),
-            total=1.5 * kappa,
+            total=1.25 * math.sqrt(kappa),
         ),
     }

@@ -2,7 +2,7 @@
 
 from emulon.machine.errors import BadProgram
 from emulon.machine.expression import Expression, Register
-from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2
+from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine.instruction import Claim
 from emulon.machine.program import Program
 from emulon.machine.prompt import Interleaved
@@ -22,4 +22,5 @@ __all__ = [
     "predict_gpt2",
     "save_gpt2",
     "to_gpt2",
+    "to_transformer_lens",
 ]

@@ -1,7 +1,8 @@
 """Errors through a program: what each instruction adds, what it passes on, and the certificate of every register.
 
-Errors are 2-norms over a register's entries. A register's error is Σ_s carried[s]·E_s + fresh: E_s is what the state s (a
-register under a claim of stability) has gathered so far, and the claim, not the chain of operations, says how it grows.
+Errors are 2-norms over a register's entries. A register's error is Σ_s carried[s]·E_s + fresh: E_s is what the
+state s (a register under a claim of stability) has gathered so far, and the claim, not the chain of operations,
+says how it grows.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Budget:
 
 
 def certify(program: Program, analysis: Analysis, local: LocalError) -> dict[str, Certificate]:
-    """A certificate for the final content of every register that the program writes, as read after the last LayerNorm."""
+    """A certificate for the final content of every register that is written, as read after the last LayerNorm."""
     budget = Budget(analysis, local)
     for instruction in program.instructions:
         budget.step(instruction)

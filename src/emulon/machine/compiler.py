@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from emulon.certify import Certificate
+from emulon.errors import ToleranceTooTight
 from emulon.machine.budget import certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
@@ -16,7 +18,7 @@ from emulon.machine.normalisation import plan
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.schedule import Layer, schedule
 from emulon.machine.square import square
-from emulon.machine.transformer import Transformer
+from emulon.machine.transformer import Transformer, result_name
 from emulon.machine.validation import validate
 from emulon.machine.watch import Watch
 from emulon.machine.where import Average, Where
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from emulon.machine.program import Program
 
 
-def compile_program(program: Program, dtype: torch.dtype) -> Transformer:
+def compile_program(program: Program, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
     """Validate, analyse, schedule, lay out, choose pads, certify, build."""
     validate(program)
     analysis = analyse(program, dtype)
@@ -36,11 +38,22 @@ def compile_program(program: Program, dtype: torch.dtype) -> Transformer:
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
     divided = divisions_of(layers, spans, factors)
     peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
-    certificates = certify(program, analysis, LocalError(normalisation, divided, layout.scale, program.here, layout.tokens))
+    certificates = certify(
+        program, analysis, LocalError(normalisation, divided, layout.scale, program.here, layout.tokens)
+    )
+    require_tolerance(program, certificates, tolerance)
     builder = LayerBuilder(layout, normalisation, divided, square(dtype), dirty)
     weights = [builder.build(layer, peaks) for layer in layers]
     watches = [layer_to_watches(layer, layout, analysis) for layer in layers]
     return Transformer(program, layout, layers, weights, normalisation.pad, watches, certificates, dtype)
+
+
+def require_tolerance(program: Program, certificates: dict[str, Certificate], tolerance: float | None) -> None:
+    promised = certificates[result_name(program)].bound
+    if tolerance is not None and promised > tolerance:
+        raise ToleranceTooTight(
+            f"program {program.name} can promise {promised:.3e} on this domain, not {tolerance:.3e}; narrow the domain"
+        )
 
 
 def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:
@@ -97,7 +110,13 @@ def factor_peaks(instruction: Instruction, analysis: Analysis) -> tuple[float, f
 
 def layer_to_watches(layer: Layer, layout: Layout, analysis: Analysis) -> list[Watch]:
     return [
-        Watch(layout.slots[one.target.name], layout.scale[one.target.name], analysis.after[one.number - 1], one.label, one.claim.reason)
+        Watch(
+            layout.slots[one.target.name],
+            layout.scale[one.target.name],
+            analysis.after[one.number - 1],
+            one.label,
+            one.claim.reason,
+        )
         for one in layer.instructions
         if one.claim is not None
     ]

@@ -1,10 +1,11 @@
 """A compiled program as a Hugging Face `GPT2Model`: the same weights, a checkpoint folder, and `slots.json` beside it.
 
-What GPT-2 does differently is folded into the weights: it divides scores by √head_width (the queries are multiplied by it),
-stores linear maps transposed, and gives every layer the same MLP width (units that a layer does not use are zero). The
-last LayerNorm is bypassed like all others: a register is scale · (hidden[slot] − hidden[zero]) in `last_hidden_state`.
-The certificate is for the exact GELU, `activation_function="gelu"`. GPT-2's `gelu_new`, the tanh formula, serves as well in
-practice: it has the same z² and an exact odd part too, and the scales cancel z⁴ and z⁶ whatever their coefficients.
+What GPT-2 does differently is folded into the weights: it divides scores by √head_width (the queries are multiplied
+by it), stores linear maps transposed, and gives every layer the same MLP width (units that a layer does not use are
+zero). The last LayerNorm is bypassed like all others: a register is scale · (hidden[slot] − hidden[zero]) in
+`last_hidden_state`. The certificate is for the exact GELU, `activation_function="gelu"`. GPT-2's `gelu_new`, the
+tanh formula, serves as well in practice: it has the same z² and an exact odd part too, and the scales cancel z⁴ and
+z⁶ whatever their coefficients.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def to_gpt2(transformer: Transformer) -> Any:
         use_cache=False,
         dtype=transformer.dtype,
     )
-    model = GPT2Model(config).to(transformer.dtype).eval()
+    model: Any = GPT2Model(config)
+    model = model.to(transformer.dtype).eval()
     model.load_state_dict(state_dict(transformer))
     return model.requires_grad_(False)
 
@@ -68,8 +70,7 @@ def state_dict(transformer: Transformer) -> dict[str, Tensor]:
         "ln_f.weight": transformer.final_gain,
         "ln_f.bias": zeros,
     }
-    for index, block in enumerate(transformer.blocks):
-        assert isinstance(block, Block)
+    for index, block in enumerate(transformer.typed_blocks):
         state |= {f"h.{index}.{name}": part for name, part in _block(block, transformer.inner).items()}
     return {name: part.clone().contiguous() for name, part in state.items()}
 
@@ -131,7 +132,34 @@ def _slot(layout: Layout, name: str) -> dict[str, Any]:
         role = "input" if name in program.inputs else "constant" if name in program.constants else "register"
         labels = list(register.labels)
     labels = labels or [f"{name}[{i}]" for i in range(where.stop - where.start)]
-    return {"start": where.start, "stop": where.stop, "role": role, "scale": layout.scale.get(name, 1.0), "labels": labels}
+    return {
+        "start": where.start,
+        "stop": where.stop,
+        "role": role,
+        "scale": layout.scale.get(name, 1.0),
+        "labels": labels,
+    }
+
+
+def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
+    """A TransformerLens `TransformerBridge` (release 4) over the checkpoint in `folder`, saved there if need be.
+
+    Its GPT-2 adapter knows `GPT2LMHeadModel` only, so the model is wrapped in one; the logits mean nothing. Call it
+    with `inputs_embeds`, that is, `bridge.run_with_cache(transformer.embed(...))`; `slots.json` labels every cached
+    stream.
+    """
+    try:
+        from transformer_lens.model_bridge import TransformerBridge
+        from transformers import GPT2LMHeadModel
+    except ImportError as missing:
+        raise NeedsTransformers("to_transformer_lens needs transformers and transformer_lens ≥ 4") from missing
+    if not (Path(folder) / SLOTS).exists():
+        save_gpt2(transformer, folder)
+    model = to_gpt2(transformer)
+    wrapped: Any = GPT2LMHeadModel(model.config)
+    wrapped = wrapped.to(transformer.dtype).eval()
+    wrapped.transformer.load_state_dict(model.state_dict())
+    return TransformerBridge.boot_transformers(str(folder), hf_model=wrapped, dtype=transformer.dtype, device="cpu")
 
 
 def predict_gpt2(

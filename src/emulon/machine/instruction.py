@@ -1,9 +1,9 @@
 """mov, aff, dot, mul and div, all cases of Read–Arithmetic–Write (Lemma 2), each one layer.
 
-Raw's three operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear map of
-the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and sums the products
-into the target; `÷` divides by a positive scalar. A product of something read elsewhere is a mov and a mul: the mov's
-attention comes before the mul's MLP, so the two share a layer.
+Raw's three operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
+map of the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and
+sums the products into the target; `÷` divides by a positive scalar. A product of something read elsewhere is a mov
+and a mul: the mov's attention comes before the mul's MLP, so the two share a layer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Claim:
     """What a program's author knows about a result and the compiler cannot see from the instruction alone.
 
     `low`, `high` bound every entry and `norm` the 2-norm; all three are checked in the running stream, so data that
-    break them are refused. `growth` bounds the 2-norm gain of one round of a recurrence on earlier errors of the target,
-    `total` the gain of any number of rounds, the latter as long as the error stays below `valid`; these the author proves
-    (`reason` says how).
+    break them are refused. `growth` bounds the 2-norm gain of one round of a recurrence on earlier errors of the
+    target, `total` the gain of any number of rounds, the latter as long as the error stays below `valid`; these the
+    author proves (`reason` says how).
     """
 
     reason: str
@@ -87,7 +87,9 @@ def product(target: Register, left: Expression, right: Expression) -> Raw:
     """dot and mul: the matrix product, as one elementwise product and a reduction W_o."""
     (rows, inner), (inner_right, columns) = left.shape, right.shape
     if inner != inner_right or (rows, columns) != target.shape:
-        raise BadShape(f"{target.name} {target.shape} cannot hold {left.text} {left.shape} × {right.text} {right.shape}")
+        raise BadShape(
+            f"{target.name} {target.shape} cannot hold {left.text} {left.shape} × {right.text} {right.shape}"
+        )
     entry = torch.arange(target.size).repeat_interleave(inner)
     row, column = target.stored[entry] // columns, target.stored[entry] % columns
     k = torch.arange(inner).repeat(target.size)

@@ -15,7 +15,6 @@ from emulon.machine.schedule import Layer
 from emulon.machine.square import Square
 from emulon.machine.where import Lookup, Where, sharpness
 
-
 SWEPT = "swept divisor"
 
 
@@ -58,7 +57,12 @@ class LayerBuilder:
     """Turns layers into weights; remembers which slots hold something that a write has to erase first."""
 
     def __init__(
-        self, layout: Layout, normalisation: Normalisation, divisions: dict[int, Division], square: Square, dirty: set[str]
+        self,
+        layout: Layout,
+        normalisation: Normalisation,
+        divisions: dict[int, Division],
+        square: Square,
+        dirty: set[str],
     ) -> None:
         self.layout, self.normalisation, self.divisions, self.square = layout, normalisation, divisions, square
         self.dirty = set(dirty)
@@ -90,7 +94,7 @@ class LayerBuilder:
         return Weights(*heads, output_bias, inward, outward.mT, outward_bias, gain, mlp_gain)
 
     def _divisor(self, rows: Wires, instruction: Instruction, division: Division) -> None:
-        """±D·c into the divide slots; at the start token, where every register is zero, the domain's largest c is used."""
+        """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
         assert instruction.raw.local is not None
         read = self.layout.row(instruction.raw.local) + division.high * self.layout.read(IS_START)
         write = torch.zeros(1, self.layout.width, dtype=torch.float64)

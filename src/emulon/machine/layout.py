@@ -24,8 +24,8 @@ class Layout:
     """Named slots: pads for LayerNorm, a zero, ones, position codes, one query per timestep map, then the registers.
 
     `width` is `heads` times `head_width`, GPT-2's rule; slots that nothing uses are called filler. A register is stored
-    divided by `scale[name]`, a power of two no smaller than anything it ever holds: a token's entries then all have size 1
-    at most, and LayerNorm's mean cannot drown a small register in a large one.
+    divided by `scale[name]`, a power of two no smaller than anything it ever holds: a token's entries then all have
+    size 1 at most, and LayerNorm's mean cannot drown a small register in a large one.
     """
 
     def __init__(self, program: Program, maps: Iterable[Where], peaks: Mapping[str, float], *, divides: bool) -> None:
@@ -78,7 +78,8 @@ class Layout:
     def row(self, expression: Expression) -> Tensor:
         """Each entry of an expression as a linear functional of the stream, (entries, width).
 
-        LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero slot.
+        LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero
+        slot.
         """
         rows = torch.zeros(expression.entries, self.width, dtype=torch.float64)
         for name, part in expression.parts.items():

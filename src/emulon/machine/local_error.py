@@ -113,11 +113,11 @@ class LocalError:
         return _plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
-        """Per product, with z± = x/X ± y/Y: truncation XY/4·t(2), since |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|.
+        """Per product, with z± = x/X ± y/Y: |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|: truncation XY/4·t(2).
 
-        The units for z and −z see the same normalised slots through opposite weights, so their arguments differ, but for
-        sign, only by the rounding of the matrix product (`skew`); that, and GELU's own rounding, the 1/s of g/s² magnifies.
-        What both arguments share (the reading of x and y) moves the product as it moves x and y.
+        The units for z and −z see the same normalised slots through opposite weights, so their arguments differ,
+        but for sign, only by the rounding of the matrix product (`skew`); that, and GELU's own rounding, the 1/s of
+        g/s² magnifies. What both arguments share (the reading of x and y) moves the product as it moves x and y.
         """
         raw, u, way, norm = instruction.raw, unit(self.dtype), square(self.dtype), self.normalisation
         assert raw.local is not None
@@ -131,7 +131,8 @@ class LocalError:
         return {
             "product": terms * x * y / 4 * way.truncation,
             "normalisation": 2.1 * norm.scaling * terms * x * y + norm.scaling * old,
-            "rounding": terms * (x * y / 4 * way.cost * (skew + summed) + 1.1 * (x * y_error + y * x_error + 8 * u * x * y))
+            "rounding": terms
+            * (x * y / 4 * way.cost * (skew + summed) + 1.1 * (x * y_error + y * x_error + 8 * u * x * y))
             + erase
             + 4 * u * (terms * x * y + 2 * old),
         }

@@ -1,10 +1,11 @@
 """LayerNorm, bypassed (Lemma 6) and used to divide (Lemma 7).
 
 Bypass. With ±N in two pads the variance is (2N² + Σx² − (Σx)²/L)/L, so LayerNorm with gain √(2N²/L + ε) multiplies by
-1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero, read with
-the opposite weight, takes it out again, so the second pad need not carry −Σx. (Lemma 6 prints 2N on its right; it is N.)
-Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c, up to δ ≤ Σx²/(4D²c²).
-The MLP puts ±N back, and under those the next attention reads D·c as any other number and sweeps it out.
+1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero,
+read with the opposite weight, takes it out again, so the second pad need not carry −Σx. (Lemma 6 prints 2N on its
+right; it is N.) Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c,
+up to δ ≤ Σx²/(4D²c²). The MLP puts ±N back, and under those the next attention reads D·c as any other number and
+sweeps it out.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Normalisation:
     def read_error(self, terms: int, magnitude: float, coefficients: float, *, divided: float = 0.0) -> float:
         """Rounding of a functional Σ a_i·x_i read through the bypass: Σ|a_i x_i| ≤ magnitude, Σ|a_i| ≤ coefficients.
 
-        Each normalised slot errs by 4u·(|x| + |mean|), the zero slot counts as much again, and the sum has terms + 1 terms.
+        Each normalised slot errs by 4u·(|x| + |mean|), the zero slot counts as much again, and the sum has terms +
+        1 terms.
         """
         mean = divided if divided else self.mean
         return (terms + 10) * unit(self.dtype) * (magnitude + 2 * coefficients * mean)
@@ -68,9 +70,9 @@ class Normalisation:
 def roundings(width: int) -> float:
     """Roundings of size u·N in LayerNorm's mean, and of relative size u in its variance.
 
-    Only the two pads are large. torch gathers moments in chunks and merges them in a binary tree: every merge that touches a
-    pad rounds a number of the pad's size a few times; all other terms are below u·N² and add at most themselves, which the
-    content's share counts (it is counted twice).
+    Only the two pads are large. torch gathers moments in chunks and merges them in a binary tree: every merge that
+    touches a pad rounds a number of the pad's size a few times; all other terms are below u·N² and add at most
+    themselves, which the content's share counts (it is counted twice).
     """
     return 32 + 4 * math.log2(width)
 
@@ -84,8 +86,8 @@ def plan(
 ) -> tuple[Normalisation, list[float]]:
     """N, and D for each division by c in (low, high), from the domain and the dtype alone.
 
-    `total` bounds Σ|x| over a token. The computed mean is off by at most roundings·u·N; N stops where that reaches `content`,
-    or earlier where truncation, falling as N⁻², is already below it.
+    `total` bounds Σ|x| over a token. The computed mean is off by at most roundings·u·N; N stops where that reaches
+    `content`, or earlier where truncation, falling as N⁻², is already below it.
     """
     u = unit(dtype)
     content = max(content, 1.0)

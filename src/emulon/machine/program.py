@@ -1,4 +1,4 @@
-"""A program: registers and a readable list of instructions. `print(program)` shows it, `compile` makes the transformer."""
+"""A program: registers and a list of instructions. `print(program)` shows it, `compile` makes the transformer."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ class Program:
         """target ← left × right, a matrix product; vectors are columns, `.T` makes a row."""
         self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", claim)
 
-    def div(
-        self, target: Register, numerator: Expression, divisor: Expression, *, claim: Claim | None = None
-    ) -> None:
+    def div(self, target: Register, numerator: Expression, divisor: Expression, *, claim: Claim | None = None) -> None:
         """target ← numerator / divisor, a positive scalar: LayerNorm does it (Lemma 7)."""
         if target.name in numerator.reads + divisor.reads:
-            raise BadProgram(f"div {target.name} ← {numerator.text} / {divisor.text} writes what it reads; use two registers")
+            raise BadProgram(
+                f"div {target.name} ← {numerator.text} / {divisor.text} writes what it reads; use two registers"
+            )
         raw = quotient(target, numerator, divisor)
         text = f"{target.name} ← {numerator._factor} / {divisor._factor}"
         self._append("div", target, raw, self.here, text, claim=claim)
@@ -196,11 +196,15 @@ class Program:
         validate(self)
         analyse(self, dtype)
 
-    def compile(self, dtype: torch.dtype = torch.float64) -> Transformer:
-        """The frozen transformer that runs this program; its certificate holds in this dtype."""
+    def compile(self, dtype: torch.dtype = torch.float64, *, tolerance: float | None = None) -> Transformer:
+        """The frozen transformer that runs this program; its certificate holds in this dtype.
+
+        With a `tolerance` it is refused unless the certificate promises it. No knob depends on it: every scale is
+        already the best for domain and dtype.
+        """
         from emulon.machine.compiler import compile_program
 
-        return compile_program(self, dtype)
+        return compile_program(self, dtype, tolerance)
 
     def __str__(self) -> str:
         count = len(self.instructions)
@@ -229,5 +233,3 @@ def _range_of_values(values: Tensor) -> Range:
     require_finite(values=values)
     norm = float(torch.linalg.vector_norm(values, dim=-1).max())
     return Range(float(values.min()), float(values.max()), norm)
-
-

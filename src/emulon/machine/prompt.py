@@ -36,9 +36,7 @@ class Interleaved:
         flags[:2] = 1.0
         return flags
 
-    def fill(
-        self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
-    ) -> dict[str, Tensor]:
+    def fill(self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]) -> dict[str, Tensor]:
         """The input registers x and y, (..., tokens, size); `ys` may leave out the last target, which is not used."""
         require_shape(xs, "xs", self.samples, self.features)
         if ys.shape[:-1] != xs.shape[:-2] or ys.shape[-1] not in (self.samples, self.samples - 1):

@@ -54,7 +54,8 @@ def spectral(matrix: Tensor) -> float:
 def slack(reach: Range, dtype: torch.dtype) -> float:
     """Stored values differ from exact ones: ranges are widened by this much, and the budget checks that it suffices."""
     room = max(unit(dtype) ** 0.25, 2.0**-10)
-    # What cannot be negative may be divided by, perhaps after adding 1: its lower end must not move by a share of its upper.
+    # What cannot be negative may be divided by, perhaps after adding 1: its lower end must not move by a share
+    # of its upper.
     return room * min(reach.peak, max(reach.low, 1.0)) if reach.low >= 0 < reach.high else room * (reach.peak or 1.0)
 
 
@@ -73,7 +74,7 @@ def range_of(expression: Expression, ranges: Mapping[str, Range]) -> Range:
 
 @dataclass
 class Analysis:
-    """Ranges before every instruction and after it, the room for error in those, the largest each register ever gets."""
+    """Ranges before and after every instruction, the room for error in them, the largest each register ever gets."""
 
     before: list[dict[str, Range]] = field(default_factory=list)
     after: list[Range] = field(default_factory=list)
@@ -116,7 +117,9 @@ def _result(instruction: Instruction, ranges: Mapping[str, Range]) -> Range:
     local = range_of(raw.local, ranges)
     if raw.operator == "÷":
         if local.low <= 0:
-            raise BadProgram(f"{instruction.label} divides by {raw.local.text}, which can be {local.low:.6g}; it must be > 0")
+            raise BadProgram(
+                f"{instruction.label} divides by {raw.local.text}, which can be {local.low:.6g}; it must be > 0"
+            )
         corners = [a / b for a in (read.low, read.high) for b in (local.low, local.high)]
         return Range.of(min(corners), max(corners), read.norm / local.low, size)
     corners = [a * b for a in (read.low, read.high) for b in (local.low, local.high)]
@@ -133,4 +136,6 @@ def _claimed(instruction: Instruction, result: Range) -> Range:
     low = result.low if claim.low is None else max(result.low, claim.low)
     high = result.high if claim.high is None else min(result.high, claim.high)
     norm = result.norm if claim.norm is None else min(result.norm, claim.norm)
+    if low > high:
+        raise BadProgram(f"{instruction.label} claims [{low:.6g}, {high:.6g}], which is empty")
     return Range.of(low, high, norm, instruction.target.size)

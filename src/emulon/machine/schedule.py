@@ -1,7 +1,8 @@
 """Instructions into layers: those that do not conflict share one (C.5).
 
-A layer is two phases, attention then MLP. `+` runs in the attention, `⊙` in the MLP, `÷` in both: the attention sets up the
-divisor, LayerNorm divides everything the MLP then sees, so nothing else but a division by the same may share that MLP.
+A layer is two phases, attention then MLP. `+` runs in the attention, `⊙` in the MLP, `÷` in both: the attention
+sets up the divisor, LayerNorm divides everything the MLP then sees, so nothing else but a division by the same may
+share that MLP.
 """
 
 from __future__ import annotations
@@ -82,9 +83,7 @@ def schedule(instructions: Sequence[Instruction]) -> list[Layer]:
     clock = _Clock()
     for group in _grouped(instructions):
         place = 0
-        while not all(
-            clock.fits(one, place) and (place >= len(layers) or layers[place].admits(one)) for one in group
-        ):
+        while not all(clock.fits(one, place) and (place >= len(layers) or layers[place].admits(one)) for one in group):
             place += 1
         layers += [Layer() for _ in range(place + 1 - len(layers))]
         for one in group:

@@ -40,12 +40,12 @@ def _series(n: int) -> Fraction:
 
 def _square(exponent: int, count: int) -> Square:
     """Claim: with nodes t_q = s²·4^q and L_q = Π_{r≠q} t_r/(t_r − t_q), Σ_q L_q t_q^n = 0 for 0 < n < count, so
-    Σ_q √(π/2)·(L_q/t_q)·g(s·2^q·z) = z² + Σ_{n ≥ count} ±series(n)·z^{2n+2}·Σ_q L_q t_q^n; the sum of its absolute values
-    at |z| = 2, in exact fractions, is the truncation (terms past n = count+12 fall by more than 4 each while s·4 ≤ 1)."""
+    Σ_q √(π/2)·(L_q/t_q)·g(s·2^q·z) = z² + Σ_{n ≥ count} ±series(n)·z^{2n+2}·Σ_q L_q t_q^n; the sum of its absolute
+    values at |z| = 2, in exact fractions, is the truncation (terms past n = count+12 fall by more than 4 each while
+    s·4 ≤ 1).
+    """
     nodes = [Fraction(4) ** (exponent + q) for q in range(count)]
-    basis = [
-        math.prod((t / (t - node) for t in nodes if t != node), start=Fraction(1)) for node in nodes
-    ]
+    basis = [math.prod((t / (t - node) for t in nodes if t != node), start=Fraction(1)) for node in nodes]
     terms = [
         _series(n) * REACH ** (2 * n + 2) * abs(sum(b * t**n for b, t in zip(basis, nodes, strict=True)))
         for n in range(count, count + 13)
@@ -57,6 +57,6 @@ def _square(exponent: int, count: int) -> Square:
 
 @cache
 def square(dtype: torch.dtype) -> Square:
-    """The two or three scales with the smallest sum of truncation and rounding in this dtype; powers of two are exact."""
+    """The two or three scales (exact powers of two) with the least sum of truncation and rounding in this dtype."""
     candidates = [_square(exponent, count) for count in (2, 3) for exponent in range(-30, -1 - count)]
     return min(candidates, key=lambda way: way.truncation + 256 * unit(dtype) * way.cost)

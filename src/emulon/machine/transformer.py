@@ -1,4 +1,4 @@
-"""The frozen decoder: GPT-2's block (LayerNorm, causal softmax attention, LayerNorm, GELU MLP, residuals), nothing else."""
+"""The frozen decoder: GPT-2's block (LayerNorm, causal softmax attention, LayerNorm, GELU MLP, residuals)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class Block(nn.Module):
         for part, gain in gains.items():
             self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64).to(dtype))
 
+    @property
+    def units(self) -> int:
+        return self.inward.shape[0]
+
     def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
         seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
         split = (seen @ self.attention.mT).unflatten(-1, (3, self.heads, -1))
@@ -51,6 +55,11 @@ class Block(nn.Module):
         stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
         seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
         return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
+
+
+def result_name(program: Program) -> str:
+    """The output register, or what the last instruction wrote where the program names none."""
+    return program.output.name if program.output else program.instructions[-1].target.name
 
 
 class Transformer(nn.Module):
@@ -93,7 +102,11 @@ class Transformer(nn.Module):
     @property
     def inner(self) -> int:
         """The MLP's width: that of the widest layer, as in the GPT-2 export."""
-        return max(1, *(block.inward.shape[0] for block in self.blocks))
+        return max(1, *(block.units for block in self.typed_blocks))
+
+    @property
+    def typed_blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     @property
     def parameters_count(self) -> int:
@@ -101,9 +114,8 @@ class Transformer(nn.Module):
 
     @property
     def certificate(self) -> Certificate:
-        """The promise about the output register (of a program without one: about its last instruction's target)."""
-        output = self.program.output
-        return self.certificates[output.name if output else self.program.instructions[-1].target.name]
+        """The promise about the result; `certificates` has one for every register that is written."""
+        return self.certificates[result_name(self.program)]
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +126,9 @@ class Transformer(nn.Module):
     def embed(self, **inputs: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... all_tokens width"]:
         """Input registers into their slots, a start token before them: GPT-2's `inputs_embeds`."""
         if set(inputs) != set(self.program.inputs):
-            raise BadShape(f"program {self.program.name} takes inputs {sorted(self.program.inputs)}, got {sorted(inputs)}")
+            raise BadShape(
+                f"program {self.program.name} takes inputs {sorted(self.program.inputs)}, got {sorted(inputs)}"
+            )
         for name, values in inputs.items():
             require_shape(values, name, self.program.tokens, self.program.registers[name].size)
             require_finite(**{name: values})
@@ -126,7 +140,9 @@ class Transformer(nn.Module):
                     f"{reach.peak:.6g} and {reach.norm:.6g}: rescale, or build a wider domain"
                 )
         scale = self.layout.scale
-        tokens = self.layout.slots.pack(**{name: values.to(self.dtype) / scale[name] for name, values in inputs.items()})
+        tokens = self.layout.slots.pack(
+            **{name: values.to(self.dtype) / scale[name] for name, values in inputs.items()}
+        )
         return torch.cat([torch.zeros_like(tokens[..., :1, :]), tokens], dim=-2)
 
     def forward(self, embedded: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:

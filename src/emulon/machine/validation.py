@@ -20,13 +20,17 @@ def validate(program: Program) -> None:
         _belongs(program, instruction)
         for name in instruction.reads:
             if name not in written:
-                raise BadProgram(f"{instruction.label} reads {name}, which nothing has written; write it or give it an initial value")
+                raise BadProgram(
+                    f"{instruction.label} reads {name}, which nothing has written; write it or give it an initial value"
+                )
             unread.pop(name, None)
         target = instruction.target.name
         if target in program.constants:
             raise BadProgram(f"{instruction.label} writes {target}, which is a constant; use another register")
         if target in unread:
-            raise BadProgram(f"{instruction.label} overlaps the write of {unread[target].label}, which nothing has read")
+            raise BadProgram(
+                f"{instruction.label} overlaps the write of {unread[target].label}, which nothing has read"
+            )
         written.add(target)
         unread[target] = instruction
     _groups(program)
@@ -42,7 +46,9 @@ def _belongs(program: Program, instruction: Instruction) -> None:
             raise BadProgram(f"{instruction.label} uses {name}, which is no register of program {program.name}")
     where = instruction.where
     if isinstance(where, Lookup) and len(where.table) != program.tokens:
-        raise BadProgram(f"{instruction.label} reads by a map of {len(where.table)} tokens; the program has {program.tokens}")
+        raise BadProgram(
+            f"{instruction.label} reads by a map of {len(where.table)} tokens; the program has {program.tokens}"
+        )
     if isinstance(where, Average) and not all(0 < member <= program.tokens for member in where.members):
         raise BadProgram(f"{instruction.label} averages tokens outside 1..{program.tokens}")
 
@@ -56,6 +62,10 @@ def _groups(program: Program) -> None:
         for i, later in enumerate(members):
             for earlier in members[:i]:
                 if later.target.name == earlier.target.name:
-                    raise BadProgram(f"{later.label} and {earlier.label} overlap: both write {later.target.name} in one layer")
+                    raise BadProgram(
+                        f"{later.label} and {earlier.label} overlap: both write {later.target.name} in one layer"
+                    )
                 if earlier.target.name in later.reads:
-                    raise BadProgram(f"{later.label} reads {earlier.target.name}, which {earlier.label} writes in the same layer")
+                    raise BadProgram(
+                        f"{later.label} reads {earlier.target.name}, which {earlier.label} writes in the same layer"
+                    )

@@ -12,8 +12,9 @@ BEYOND = 4.0
 def gaussian(features: int, samples: int) -> tuple[Domain, float]:
     """Bounds on |x|, |y| and |w| in every entry, and on ‖x‖₂.
 
-    A standard normal vector is longer than √d + 4 with probability below 6e-7 (d = 1; less for larger d), and targets w·x
-    are below that length squared. Iterates may be twice as long as w. Data outside are refused: then pass a wider `domain`.
+    A standard normal vector is longer than √d + 4 with probability below 6e-7 (d = 1; less for larger d), and
+    targets w·x are below that length squared. Iterates may be twice as long as w. Data outside are refused: then
+    pass a wider `domain`.
     """
     norm = math.sqrt(features) + BEYOND
     return Domain(samples, features, x=norm, y=norm**2, w=2 * norm), norm

@@ -24,10 +24,10 @@ def sherman_morrison(
     """ŷ_i = w_i·x_i with w_i = (Σ_{j<i} x_j x_jᵀ + λI)⁻¹ Σ_{j<i} x_j y_j, the ridge solution on the examples before.
 
     With P = (Σ xxᵀ + λI)⁻¹, k = Px and l = k/(1 + x·k), Eq. 12 is P ← P − k lᵀ, and w ← w + l(y − w·x) is the ridge
-    solution it leads to (for one example: the theorem's w′). Rounds run as in `sgd`: every token updates with its example,
-    then reads from the example before. P is stored as its upper triangle, so it is symmetric whatever the rounding; and
-    l, not the product of the two k, is divided: it stays below 1/(2√λ), where k kᵀ can reach (‖x‖/λ)².
-    Cost: four layers a round, width O(d²).
+    solution it leads to (for one example: the theorem's w′). Rounds run as in `sgd`: every token updates with its
+    example, then reads from the example before. P is stored as its upper triangle, so it is symmetric whatever the
+    rounding; and l, not the product of the two k, is divided: it stays below 1/(2√λ), where k kᵀ can reach
+    (‖x‖/λ)². Cost: four layers a round, width O(d²).
     """
     if not ridge > 0:
         raise BadProgram(f"sherman_morrison needs ridge > 0 to start from I/ridge, got {ridge}")
@@ -62,11 +62,12 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
 
     0 ≺ P ⪯ I/λ, so ‖k‖ ≤ ‖x‖/λ, 0 ≤ x·k ≤ ‖x‖²/λ, and with a = P^½x: ‖l‖ ≤ λ^{−½}·‖a‖/(1 + ‖a‖²) ≤ 1/(2√λ).
     ‖w‖ ≤ ‖y‖·max σ/(σ² + λ) ≤ √n·|y|/(2√λ).
-    Errors. For symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with M_P = f(P)P⁻¹ = I − l xᵀ, exactly. Now
-    ‖f(P)^{−½}M_P P^{½}‖² = ‖f(P)^{½}P⁻¹f(P)^{½}‖ ≤ 1 because f(P) ⪯ P: measured as P̂^{−½}(P̂ − P)P^{−½} errors never grow.
-    Back in the 2-norm a round's own error gains at most ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w
-    (multiplied by M_P̂ alone) at most √κ. The hats, and the rounds' own errors between f(P̂) and the next P̂, change this by
-    less than a quarter while errors stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
+    Errors. For symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with M_P = f(P)P⁻¹ = I − l xᵀ,
+    exactly. Now ‖f(P)^{−½}M_P P^{½}‖² = ‖f(P)^{½}P⁻¹f(P)^{½}‖ ≤ 1 because f(P) ⪯ P: measured as P̂^{−½}(P̂ −
+    P)P^{−½} errors never grow. Back in the 2-norm a round's own error gains at most
+    ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w (multiplied by M_P̂ alone) at most √κ. The
+    hats, and the rounds' own errors between f(P̂) and the next P̂, change this by less than a quarter while errors
+    stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
     """
     squared = norm**2
     kappa = 1 + (samples - 1) * squared / ridge

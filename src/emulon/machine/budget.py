@@ -59,7 +59,7 @@ class Budget:
         return out
 
     def size(self, error: Error) -> float:
-        return sum(self.terms(error).values())
+        return sum(self.terms(error).values(), 0.0)
 
     def of(self, expression: Expression | None) -> Error:
         out = Error()
@@ -78,8 +78,8 @@ class Budget:
             self.errors[name] = error
         valid = math.inf if claim is None else claim.valid
         if not self.size(self.errors[name]) <= min(self.analysis.room[instruction.number - 1], valid):
-            # The ranges were widened by less than this error: nothing after it is proved.
-            self.errors[name] = Error(fresh={"outside the widened ranges": math.inf})
+            # The ranges were widened by less than this error, or a claim no longer holds: nothing is proved.
+            self.errors[name] = Error(fresh={"unbounded": math.inf})
 
     def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> Error:
         raw = instruction.raw

@@ -45,7 +45,13 @@ class Expression:
 
     @property
     def _factor(self) -> str:
-        return f"({self.text})" if " " in self.text else self.text
+        """The text as a factor: in brackets if it is a sum."""
+        depth = 0
+        for letter in self.text:
+            depth += (letter == "(") - (letter == ")")
+            if letter == " " and depth == 0:
+                return f"({self.text})"
+        return self.text
 
     def __add__(self, other: Expression | float) -> Expression:
         other = constant(other, self.shape) if isinstance(other, (int, float)) else other
@@ -60,7 +66,7 @@ class Expression:
     def __radd__(self, other: float) -> Expression:
         return constant(other, self.shape) + self
 
-    def __mul__(self, factor: float) -> Expression:
+    def __mul__(self, factor: float | Expression) -> Expression:
         if not isinstance(factor, (int, float)) or not math.isfinite(factor):
             raise BadShape(f"{self.text} can be scaled by a finite number only; products of registers are dot and mul")
         parts = {name: factor * part for name, part in self.parts.items()}

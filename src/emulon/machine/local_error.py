@@ -143,10 +143,11 @@ class LocalError:
         assert raw.local is not None
         division = self.divisions[instruction.number]
         c, c_rounding = self._read(raw.local, before)
-        divisor = sum(self._attended(self.here, c, c_rounding).values()) + 4 * u * c
+        read = self._attended(self.here, c, c_rounding)
         swept = norm.scaling + 20 * u
         left = norm.divide_content / division.factor * swept**division.sweeps if division.sweeps else 0.0
-        relative = 1.1 * (divisor + left) / division.low
+        # LayerNorm's scaling and products round relative to c itself; the others are as large for a small c.
+        relative = 1.1 * (norm.scaling + 16 * u + (c_rounding + read["routing"] + left) / division.low)
         result = range_of(raw.read, before).peak / division.low
         terms, magnitude, coefficients = self._sizes(raw.read, before)
         mean = norm.divide_mean(division.factor * division.high)

@@ -16,7 +16,7 @@ from emulon.machine.errors import BadProgram
 from emulon.machine.expression import Expression, Register, constant
 from emulon.machine.instruction import Claim, Instruction, Raw, additive, product, quotient
 from emulon.machine.prompt import Interleaved
-from emulon.machine.ranges import Range, analyse
+from emulon.machine.ranges import EDGE, Range, analyse
 from emulon.machine.where import Where, here
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class Program:
         """A register that the prompt fills; |entry| ≤ bound, and 2-norm ≤ norm, are checked on the data."""
         register = self._add(name, shape, symmetric=False)
         widest = math.sqrt(register.size) * bound
-        self.inputs[name] = self.known[name] = Range.of(-bound, bound, widest if norm is None else norm, register.size)
+        reach = Range.of(-bound, bound, widest if norm is None else norm, register.size)
+        self.inputs[name], self.known[name] = reach, reach.widened(EDGE * reach.peak)
         return register
 
     def register(

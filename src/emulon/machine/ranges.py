@@ -45,6 +45,7 @@ class Range:
 
 
 ZERO = Range(0.0, 0.0, 0.0)
+EDGE = 2.0**-20  # data on the edge of their domain may be rounded over it, in float32 too
 
 
 def spectral(matrix: Tensor) -> float:

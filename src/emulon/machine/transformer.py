@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import Program
+from emulon.machine.ranges import EDGE
 from emulon.machine.schedule import Layer
 from emulon.machine.watch import Watch
 
@@ -118,12 +121,14 @@ class Transformer(nn.Module):
         return self.certificates[result_name(self.program)]
 
     def __repr__(self) -> str:
+        bound = self.certificate.bound
+        promise = f"error {self.certificate}" if math.isfinite(bound) else "no error bound on so wide a domain"
         return (
             f"Transformer({self.program.name}: depth {self.depth}, width {self.width}, heads {self.heads}, "
-            f"mlp {self.inner}, {self.parameters_count} parameters, error {self.certificate})"
+            f"mlp {self.inner}, {self.parameters_count} parameters, {promise})"
         )
 
-    def embed(self, **inputs: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... all_tokens width"]:
+    def embed(self, **inputs: Float[Tensor, "... tokens _"]) -> Float[Tensor, "... all_tokens width"]:
         """Input registers into their slots, a start token before them: GPT-2's `inputs_embeds`."""
         if set(inputs) != set(self.program.inputs):
             raise BadShape(
@@ -132,9 +137,9 @@ class Transformer(nn.Module):
         for name, values in inputs.items():
             require_shape(values, name, self.program.tokens, self.program.registers[name].size)
             require_finite(**{name: values})
-            reach = self.program.inputs[name]
+            reach, edge = self.program.inputs[name], 1 + EDGE
             worst, norm = values.abs().max().item(), torch.linalg.vector_norm(values, dim=-1).max().item()
-            if worst > reach.peak or norm > reach.norm * (1 + 1e-12):
+            if worst > reach.peak * edge or norm > reach.norm * edge:
                 raise OutOfDomain(
                     f"{name} reaches |·| = {worst:.6g}, ‖·‖ = {norm:.6g}; the program was built for "
                     f"{reach.peak:.6g} and {reach.norm:.6g}: rescale, or build a wider domain"
@@ -162,7 +167,7 @@ class Transformer(nn.Module):
             for name, register in self.program.registers.items()
         }
 
-    def run(self, **inputs: Float[Tensor, "... tokens size"]) -> dict[str, Tensor]:
+    def run(self, **inputs: Float[Tensor, "... tokens _"]) -> dict[str, Tensor]:
         """Run the program on input registers; every register's final content comes back."""
         return self.registers(self(self.embed(**inputs)))
 

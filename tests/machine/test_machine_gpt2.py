@@ -10,6 +10,7 @@ import torch
 from exact_learners import exact_batch, exact_ridge, exact_sgd, gaussian_data
 from machine_cases import CASES, Case
 
+from emulon.errors import OutOfDomain
 from emulon.machine import Program, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine import transformer as ours
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
@@ -82,6 +83,13 @@ def slots_of(model: ours.Transformer) -> dict:
     return json.loads(json.dumps(slots(model)))
 
 
+def test_a_checkpoint_refuses_data_outside_its_domain() -> None:
+    model = sgd(2, 3, 0.05).compile()
+    xs, ys = gaussian_data(2, 3, 2)
+    with pytest.raises(OutOfDomain, match="x reaches"):
+        predict_gpt2(to_gpt2(model), slots_of(model), 100 * xs, ys)
+
+
 def test_gpt2s_own_activation_serves_as_well() -> None:
     """The certificate is for the exact GELU, but Richardson cancels z⁴ and z⁶ of the tanh formula too."""
     model = sgd(4, 8, 0.05).compile()
@@ -133,7 +141,7 @@ def test_programs_without_a_prompt_are_exported_too(tmp_path: Path) -> None:
 
 
 def test_transformer_lens_takes_it(tmp_path: Path) -> None:
-    pytest.importorskip("transformer_lens", minversion="4", reason="TransformerLens 4 is not installed")
+    pytest.importorskip("transformer_lens.model_bridge", reason="TransformerLens 4 is not installed")
     model = sherman_morrison(3, 4, 1.0).compile()
     xs, ys = gaussian_data(4, 4, 3)
     bridge = to_transformer_lens(model, tmp_path)

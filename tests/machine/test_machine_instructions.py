@@ -37,8 +37,9 @@ def test_the_certificate_itself_promises_the_wanted_precision_in_float64(case: C
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_instruction_is_one_layer(case: Case) -> None:
-    """div's case has an aff before it, and one layer more, whose attention sweeps the divisor out."""
-    assert case.program().compile().depth == (3 if case.name == "div" else 1)
+    """div's case has an aff before it, whose result its attention reads."""
+    program = case.program()
+    assert program.compile().depth == len(program.instructions) == (2 if case.name == "div" else 1)
 
 
 def test_small_results_are_relatively_right_too() -> None:

@@ -22,7 +22,8 @@ def test_sgd_is_exact_sgd_at_every_position(features: int, samples: int) -> None
     xs, ys = gaussian_data(64, samples, features)
     model = sgd(features, samples, STEP).compile()
     error = model.certificate.verify(model.predict(xs, ys), exact_sgd(xs, ys, STEP))
-    print(f"sgd d={features} n={samples}: error {error:.1e}, {model}")
+    print(f"sgd d={features} n={samples}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
+    print(f"    depth {model.depth} (the paper: O(N), N = {samples}), width {model.width} (O(d), d = {features})")
     assert error < 1e-6
     assert model.depth == 2 * (samples - 1) + 1  # the paper: O(N) layers
     assert model.width <= 4 * features + 20  # the paper: O(d) (and O(N + d) with its one-hot codes)
@@ -48,7 +49,8 @@ def test_sherman_morrison_is_ridge_at_every_position(ridge: float) -> None:
     xs, ys = gaussian_data(64, 8, 4)
     model = sherman_morrison(4, 8, ridge).compile()
     error = (model.predict(xs, ys) - exact_ridge(xs, ys, ridge)).abs().max().item()
-    print(f"sherman_morrison d=4 n=8 ridge={ridge}: error {error:.1e}, {model}")
+    print(f"sherman_morrison d=4 n=8 ridge={ridge}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
+    print(f"    depth {model.depth} (the paper: O(N), N = 8), width {model.width} (O(d²), d² = 16)")
     assert error < 1e-5
     assert model.depth == 4 * 7 + 1
 

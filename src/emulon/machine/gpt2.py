@@ -23,6 +23,7 @@ from emulon.errors import EmulonError
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.prompt import Interleaved
+from emulon.machine.ranges import Range
 from emulon.machine.transformer import Block, Transformer
 
 SLOTS = "slots.json"
@@ -132,13 +133,17 @@ def _slot(layout: Layout, name: str) -> dict[str, Any]:
         role = "input" if name in program.inputs else "constant" if name in program.constants else "register"
         labels = list(register.labels)
     labels = labels or [f"{name}[{i}]" for i in range(where.stop - where.start)]
-    return {
+    out = {
         "start": where.start,
         "stop": where.stop,
         "role": role,
         "scale": layout.scale.get(name, 1.0),
         "labels": labels,
     }
+    if name in program.inputs:
+        reach = program.inputs[name]
+        out["domain"] = {"entry": reach.peak, "norm": reach.norm}
+    return out
 
 
 def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
@@ -165,11 +170,15 @@ def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
 def predict_gpt2(
     model: Any, labels: dict[str, Any], xs: Float[Tensor, "batch samples features"], ys: Float[Tensor, "batch targets"]
 ) -> Float[Tensor, "batch samples"]:
-    """Predictions of a loaded checkpoint, with nothing of emulon's transformer: `labels` is its `slots.json`."""
+    """Predictions of a loaded checkpoint, with nothing of emulon's transformer: `labels` is its `slots.json`.
+
+    Inputs outside the domain are refused. What the program claims of other registers is watched by `Transformer` only.
+    """
     prompt = Interleaved(**labels["prompt"])
     embedded = xs.new_zeros(xs.shape[0], labels["tokens"], model.config.n_embd)
     for name, values in prompt.fill(xs, ys).items():
         slot = labels["slots"][name]
+        Range(-slot["domain"]["entry"], slot["domain"]["entry"], slot["domain"]["norm"]).require(name, values)
         embedded[:, 1:, slot["start"] : slot["stop"]] = values / slot["scale"]
     hidden = model(inputs_embeds=embedded).last_hidden_state[:, 1:]
     slot = labels["slots"][labels["output"]]

@@ -126,7 +126,9 @@ class LocalError:
         terms = len(raw.into) // instruction.target.size
         slope = 0.5 + 0.8 * max(way.scales)  # |GELU′| up to the largest |z|, and |GELU(z)| ≤ slope·|z|
         skew = 4 * slope * (self._skew(raw.read, before) / x + self._skew(raw.local, before) / y)  # four units a scale
-        summed = 4 * slope * (GELU_ROUNDINGS * u + 2 * u + gamma(4 * len(way.scales) * terms + 4, self.dtype))
+        # The units' terms cancel down to the product, so no partial sum, in any order, exceeds half their
+        # magnitudes' sum.
+        summed = 4 * slope * ((GELU_ROUNDINGS + 4) * u + 0.55 * gamma(4 * len(way.scales) * terms + 4, self.dtype))
         erase = norm.read_error(1, old, old) + (8 * u + 2 * gamma(4 * len(way.scales) * terms + 4, self.dtype)) * old
         return {
             "product": terms * x * y / 4 * way.truncation,

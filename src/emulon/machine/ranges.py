@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from emulon.certify.domain import require_finite
 from emulon.certify.rounding import unit
+from emulon.errors import OutOfDomain
 from emulon.machine.errors import BadProgram
 from emulon.machine.expression import Expression
 from emulon.machine.instruction import Instruction
 
 if TYPE_CHECKING:
     from emulon.machine.program import Program
+
+
+EDGE = 2.0**-20  # data on the edge of their domain may be rounded over it, in float32 too
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,18 @@ class Range:
     def hull(self, other: Range) -> Range:
         return Range(min(self.low, other.low), max(self.high, other.high), max(self.norm, other.norm))
 
+    def require(self, name: str, values: Tensor) -> None:
+        """Refuse data that are not finite or lie outside; on the edge they may be rounded over it."""
+        require_finite(**{name: values})
+        worst, norm = values.abs().max().item(), torch.linalg.vector_norm(values, dim=-1).max().item()
+        if worst > self.peak * (1 + EDGE) or norm > self.norm * (1 + EDGE):
+            raise OutOfDomain(
+                f"{name} reaches |·| = {worst:.6g}, ‖·‖ = {norm:.6g}; the program was built for {self.peak:.6g} and "
+                f"{self.norm:.6g}: rescale, or build a wider domain"
+            )
+
 
 ZERO = Range(0.0, 0.0, 0.0)
-EDGE = 2.0**-20  # data on the edge of their domain may be rounded over it, in float32 too
 
 
 def spectral(matrix: Tensor) -> float:

@@ -2,7 +2,8 @@
 
 A layer is two phases, attention then MLP. `+` runs in the attention, `⊙` in the MLP, `÷` in both: the attention
 sets up the divisor, LayerNorm divides everything the MLP then sees, so nothing else but a division by the same may
-share that MLP.
+share that MLP. What it leaves in the divide slots the next layer's attention sweeps out, if there is one; LayerNorm's
+bypass stands it until then.
 """
 
 from __future__ import annotations
@@ -89,8 +90,6 @@ def schedule(instructions: Sequence[Instruction]) -> list[Layer]:
         for one in group:
             layers[place].put(one)
             clock.note(one, place)
-    if layers[-1].divisions:
-        layers.append(Layer())  # its attention sweeps the divisor out of the stream
     return layers
 
 

@@ -11,13 +11,12 @@ from torch.nn.functional import gelu, layer_norm
 
 from emulon.attention import attend
 from emulon.certify import Certificate
-from emulon.certify.domain import require_finite, require_shape
-from emulon.errors import BadShape, OutOfDomain
+from emulon.certify.domain import require_shape
+from emulon.errors import BadShape
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import Program
-from emulon.machine.ranges import EDGE
 from emulon.machine.schedule import Layer
 from emulon.machine.watch import Watch
 
@@ -136,14 +135,7 @@ class Transformer(nn.Module):
             )
         for name, values in inputs.items():
             require_shape(values, name, self.program.tokens, self.program.registers[name].size)
-            require_finite(**{name: values})
-            reach, edge = self.program.inputs[name], 1 + EDGE
-            worst, norm = values.abs().max().item(), torch.linalg.vector_norm(values, dim=-1).max().item()
-            if worst > reach.peak * edge or norm > reach.norm * edge:
-                raise OutOfDomain(
-                    f"{name} reaches |·| = {worst:.6g}, ‖·‖ = {norm:.6g}; the program was built for "
-                    f"{reach.peak:.6g} and {reach.norm:.6g}: rescale, or build a wider domain"
-                )
+            self.program.inputs[name].require(name, values)
         scale = self.layout.scale
         tokens = self.layout.slots.pack(
             **{name: values.to(self.dtype) / scale[name] for name, values in inputs.items()}

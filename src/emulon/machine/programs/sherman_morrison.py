@@ -68,6 +68,7 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
     ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w (multiplied by M_P̂ alone) at most √κ. The
     hats, and the rounds' own errors between f(P̂) and the next P̂, change this by less than a quarter while errors
     stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
+    All this holds in Frobenius norm, which a stored triangle's norm meets within √2.
     """
     squared = norm**2
     kappa = 1 + (samples - 1) * squared / ridge
@@ -81,8 +82,8 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
             low=-1 / ridge,
             high=1 / ridge,
             norm=math.sqrt(features) / ridge,
-            total=1.25 * kappa,
-            valid=1 / (16 * ridge * kappa),
+            total=1.25 * math.sqrt(2) * kappa,
+            valid=1 / (16 * math.sqrt(2) * ridge * kappa),
         ),
         "w": Claim(
             "‖w‖ ≤ √n·|y|/(2√λ), and the domain's |w|",

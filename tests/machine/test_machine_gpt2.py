@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from machine_cases import CASES, Case
 from emulon.errors import OutOfDomain
 from emulon.machine import Program, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine import transformer as ours
+from emulon.machine.gpt2 import NeedsTransformers, slots
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 
 transformers = pytest.importorskip(
@@ -21,6 +23,7 @@ transformers = pytest.importorskip(
 
 LEARNERS = {
     "sgd": (lambda: sgd(4, 8, 0.05), lambda xs, ys: exact_sgd(xs, ys, 0.05)),
+    "wider, longer sgd": (lambda: sgd(8, 16, 0.05), lambda xs, ys: exact_sgd(xs, ys, 0.05)),
     "sherman_morrison": (lambda: sherman_morrison(4, 8, 1.0), lambda xs, ys: exact_ridge(xs, ys, 1.0)),
     "batch": (lambda: batch_gradient_descent(4, 8, 0.05, 3), lambda xs, ys: exact_batch(xs, ys, 0.05, 3)),
 }
@@ -38,7 +41,7 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
 ) -> None:
     program, exact = LEARNERS[name]
     model = program().compile()
-    xs, ys = gaussian_data(16, 8, 4)
+    xs, ys = gaussian_data(8, model.program.prompt.samples, model.program.prompt.features)
     mine = model.predict(xs, ys)
     save_gpt2(model, tmp_path)
 
@@ -78,8 +81,6 @@ def test_the_checkpoint_computes_with_its_own_weights(weight: str) -> None:
 
 
 def slots_of(model: ours.Transformer) -> dict:
-    from emulon.machine.gpt2 import slots
-
     return json.loads(json.dumps(slots(model)))
 
 
@@ -138,6 +139,12 @@ def test_programs_without_a_prompt_are_exported_too(tmp_path: Path) -> None:
     values = torch.tensor([[[0.5], [-2.0], [1.5]]], dtype=torch.float64)
     hidden = gpt2(inputs_embeds=model.embed(a=values)).last_hidden_state
     assert (model.registers(hidden)["b"] - values**2).abs().max() < 1e-11
+
+
+def test_without_transformers_the_export_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(NeedsTransformers, match=r"emulon\[hf\]"):
+        to_gpt2(sgd(2, 3, 0.05).compile())
 
 
 def test_transformer_lens_takes_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_error_is_small_and_below_the_certificate(case: Case, dtype: torch.dtype
     target = model.program.output.name
     worst = largest = 0.0
     for corners in (False, True):
-        inputs = case.draw(200, dtype, corners=corners)
+        inputs = case.draw(60, dtype, corners=corners)
         exact = case.exact(**{name: values.double() for name, values in inputs.items()})
         worst = max(worst, model.certificates[target].verify(model.run(**inputs)[target], exact))
         largest = max(largest, exact.abs().max().item())
@@ -31,7 +31,7 @@ def test_error_is_small_and_below_the_certificate(case: Case, dtype: torch.dtype
 )
 def test_the_certificate_itself_promises_the_wanted_precision_in_float64(case: Case) -> None:
     model = case.program().compile()
-    exact = case.exact(**case.draw(200, torch.float64, corners=True))
+    exact = case.exact(**case.draw(60, torch.float64, corners=True))
     assert model.certificate.bound <= WANTED[torch.float64].get(case.name, 1e-9) * exact.abs().max().item()
 
 

@@ -19,7 +19,7 @@ STEP = 0.05
 
 @pytest.mark.parametrize(("features", "samples"), [(4, 8), (8, 16)])
 def test_sgd_is_exact_sgd_at_every_position(features: int, samples: int) -> None:
-    xs, ys = gaussian_data(64, samples, features)
+    xs, ys = gaussian_data(16, samples, features)
     model = sgd(features, samples, STEP).compile()
     error = model.certificate.verify(model.predict(xs, ys), exact_sgd(xs, ys, STEP))
     print(f"sgd d={features} n={samples}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
@@ -30,14 +30,14 @@ def test_sgd_is_exact_sgd_at_every_position(features: int, samples: int) -> None
 
 
 def test_sgd_with_ridge_and_a_start() -> None:
-    xs, ys = gaussian_data(32, 6, 3)
+    xs, ys = gaussian_data(12, 6, 3)
     start = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     model = sgd(3, 6, STEP, ridge=0.3, initial=start).compile()
     assert (model.predict(xs, ys) - exact_sgd(xs, ys, STEP, 0.3, start)).abs().max() < 1e-10
 
 
 def test_one_step_of_sgd_is_theorem_1() -> None:
-    xs, ys = gaussian_data(32, 5, 3)
+    xs, ys = gaussian_data(12, 5, 3)
     start = torch.ones(3, dtype=torch.float64)
     model = sgd(3, 5, STEP, initial=start, steps=1).compile()
     assert model.depth == 3  # O(1), whatever the number of examples
@@ -46,7 +46,7 @@ def test_one_step_of_sgd_is_theorem_1() -> None:
 
 @pytest.mark.parametrize("ridge", [1.0, 0.1, 0.01])
 def test_sherman_morrison_is_ridge_at_every_position(ridge: float) -> None:
-    xs, ys = gaussian_data(64, 8, 4)
+    xs, ys = gaussian_data(16, 8, 4)
     model = sherman_morrison(4, 8, ridge).compile()
     error = (model.predict(xs, ys) - exact_ridge(xs, ys, ridge)).abs().max().item()
     print(f"sherman_morrison d=4 n=8 ridge={ridge}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
@@ -77,7 +77,7 @@ def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
     ids=["sgd", "sherman_morrison", "batch_gradient_descent"],
 )
 def test_whole_programs_stay_below_a_finite_certificate(program, exact) -> None:
-    xs, ys = unit_data(128, 8, 4)
+    xs, ys = unit_data(24, 8, 4)
     model = program(Domain(8, 4, x=1.0, y=1.0, w=4.0)).compile()
     error = model.certificate.verify(model.predict(xs, ys), exact(xs, ys))
     print(f"{model.program.name}: error {error:.1e}, certificate {model.certificate}")
@@ -86,7 +86,7 @@ def test_whole_programs_stay_below_a_finite_certificate(program, exact) -> None:
 
 @pytest.mark.parametrize(("steps", "ridge"), [(1, 0.0), (5, 0.2)])
 def test_batch_gradient_descent(steps: int, ridge: float) -> None:
-    xs, ys = gaussian_data(64, 8, 4)
+    xs, ys = gaussian_data(16, 8, 4)
     model = batch_gradient_descent(4, 8, STEP, steps, ridge=ridge).compile()
     error = model.certificate.verify(model.predict(xs, ys), exact_batch(xs, ys, STEP, steps, ridge))
     assert error < 1e-9
@@ -125,7 +125,7 @@ def test_any_batch_shape_and_a_missing_last_target() -> None:
 
 
 def test_float32_programs_run() -> None:
-    xs, ys = unit_data(32, 8, 4)
+    xs, ys = unit_data(12, 8, 4)
     domain = Domain(8, 4, x=1.0, y=1.0, w=4.0)
     model = sgd(4, 8, STEP, domain=domain, norm=1.0).compile(torch.float32)
     predicted = model.predict(xs, ys)

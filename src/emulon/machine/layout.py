@@ -34,7 +34,6 @@ class Layout:
         self.maps = tuple(maps)
         self.tokens = program.tokens + 1
         sizes = {PAD: 2, **({DIVIDE: 2} if divides else {}), ZERO: 1, ONE: 1, IS_START: 1, CODE: 2}
-        self.system = tuple(sizes)
         for where in self.maps:
             sizes[self.key(where)] = 2 if isinstance(where, Lookup) else 1
         sizes |= {name: register.size for name, register in program.registers.items()}

@@ -3,9 +3,11 @@
 Bypass. With ±N in two pads the variance is (2N² + Σx² − (Σx)²/L)/L, so LayerNorm with gain √(2N²/L + ε) multiplies by
 1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero,
 read with the opposite weight, takes it out again, so the second pad need not carry −Σx. (Lemma 6 prints 2N on its
-right; it is N.) Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c,
-up to δ ≤ Σx²/(4D²c²). The MLP puts ±N back, and under those the next attention reads D·c as any other number and
-sweeps it out.
+right; it is N.)
+
+Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c, up to
+δ ≤ Σx²/(4D²c²). The MLP puts ±N back, and under those the next attention reads D·c as any other number and sweeps it
+out.
 """
 
 from __future__ import annotations

@@ -119,5 +119,7 @@ def certify(program: Program, analysis: Analysis, local: LocalError) -> dict[str
     for name, error in budget.errors.items():
         register, reach = program.registers[name], analysis.largest[name]
         final = local.read_out(name, reach, register.size)
-        out[name] = Certificate(added(budget.terms(error), final), local.dtype)
+        terms = added(budget.terms(error), final)
+        note = "" if all(map(math.isfinite, terms.values())) else "the domain is too wide: nothing is promised"
+        out[name] = Certificate(terms, local.dtype, note=note)
     return out

@@ -1,0 +1,122 @@
+"""Program → transformer, one call per pass."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from emulon.certify import Certificate
+from emulon.errors import ToleranceTooTight
+from emulon.machine.budget import certify
+from emulon.machine.instruction import Instruction
+from emulon.machine.layer import LayerBuilder, demands
+from emulon.machine.layout import Layout
+from emulon.machine.local_error import Division, LocalError
+from emulon.machine.normalisation import plan
+from emulon.machine.ranges import Analysis, analyse, range_of
+from emulon.machine.schedule import Layer, schedule
+from emulon.machine.square import square
+from emulon.machine.transformer import Transformer, result_name
+from emulon.machine.validation import validate
+from emulon.machine.watch import Watch
+from emulon.machine.where import Average, Where
+
+if TYPE_CHECKING:
+    from emulon.machine.program import Program
+
+
+def compile_program(program: Program, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
+    """Validate, analyse, schedule, lay out, choose pads, certify, build."""
+    validate(program)
+    analysis = analyse(program, dtype)
+    layers = schedule(program.instructions)
+    dirty = set(program.inputs) | set(program.initial)
+    layout = layers_to_layout(program, layers, analysis, dirty)
+    spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
+    normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
+    divided = divisions_of(layers, spans, factors)
+    peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
+    certificates = certify(
+        program, analysis, LocalError(normalisation, divided, layout.scale, program.here, layout.tokens)
+    )
+    require_tolerance(program, certificates, tolerance)
+    builder = LayerBuilder(layout, normalisation, divided, square(dtype), dirty)
+    weights = [builder.build(layer, peaks) for layer in layers]
+    watches = [layer_to_watches(layer, layout, analysis) for layer in layers]
+    return Transformer(program, layout, layers, weights, normalisation.pad, watches, certificates, dtype)
+
+
+def require_tolerance(program: Program, certificates: dict[str, Certificate], tolerance: float | None) -> None:
+    promised = certificates[result_name(program)].bound
+    if tolerance is not None and promised > tolerance:
+        raise ToleranceTooTight(
+            f"program {program.name} can promise {promised:.3e} on this domain, not {tolerance:.3e}; narrow the domain"
+        )
+
+
+def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:
+    maps: dict[Where, None] = {program.here: None}
+    maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
+    peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
+    layout = Layout(program, maps, peaks, divides=bool(divisions(program)))
+    layout.shape_heads(demands(layout, layers, program.here, dirty))
+    return layout
+
+
+def divisions(program: Program) -> list[Instruction]:
+    return [one for one in program.instructions if one.raw.operator == "÷"]
+
+
+def divisor_span(instruction: Instruction, analysis: Analysis) -> tuple[float, float]:
+    assert instruction.raw.local is not None
+    reach = range_of(instruction.raw.local, analysis.before[instruction.number - 1])
+    return reach.low, reach.high
+
+
+def divisions_of(
+    layers: list[Layer], spans: dict[int, tuple[float, float]], factors: list[float]
+) -> dict[int, Division]:
+    """D for every division, and how many attentions have swept the divisor before it."""
+    chosen = dict(zip(spans, factors, strict=True))
+    out: dict[int, Division] = {}
+    last = None
+    for place, layer in enumerate(layers):
+        for one in layer.divisions:
+            sweeps = 0 if last is None else 1 if last == place - 1 else 2
+            out[one.number] = Division(chosen[one.number], *spans[one.number], sweeps)
+        last = place if layer.divisions else last
+    return out
+
+
+def content(program: Program, layout: Layout, analysis: Analysis) -> tuple[float, float]:
+    """Bounds on the 2-norm and on the sum of magnitudes of a token, pads aside: registers, ones, codes, queries."""
+    system = 2 + sum(1 if isinstance(where, Average) else 2 for where in layout.maps)
+    squares, total = 1.0 + 1.0 + len(layout.maps), float(system + 1)
+    for name, reach in analysis.largest.items():
+        norm = reach.norm / layout.scale[name]
+        squares += norm**2
+        total += math.sqrt(program.registers[name].size) * norm
+    return math.sqrt(squares), total
+
+
+def factor_peaks(instruction: Instruction, analysis: Analysis) -> tuple[float, float]:
+    """X and Y, the largest magnitudes of a product's two factors; a factor that is always zero counts as 1."""
+    raw, before = instruction.raw, analysis.before[instruction.number - 1]
+    assert raw.local is not None
+    return range_of(raw.read, before).peak or 1.0, range_of(raw.local, before).peak or 1.0
+
+
+def layer_to_watches(layer: Layer, layout: Layout, analysis: Analysis) -> list[Watch]:
+    return [
+        Watch(
+            layout.slots[one.target.name],
+            layout.scale[one.target.name],
+            analysis.after[one.number - 1],
+            one.label,
+            one.claim.reason,
+        )
+        for one in layer.instructions
+        if one.claim is not None
+    ]

@@ -1,0 +1,102 @@
+"""mov, aff, dot, mul and div, all cases of Read–Arithmetic–Write (Lemma 2), each one layer.
+
+Raw's three operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
+map of the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and
+sums the products into the target; `÷` divides by a positive scalar. A product of something read elsewhere is a mov
+and a mul: the mov's attention comes before the mul's MLP, so the two share a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from emulon.errors import BadShape
+from emulon.machine.expression import Expression, Register
+from emulon.machine.where import Where
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a program's author knows about a result and the compiler cannot see from the instruction alone.
+
+    `low`, `high` bound every entry and `norm` the 2-norm; all three are checked in the running stream, so data that
+    break them are refused. `growth` bounds the 2-norm gain of one round of a recurrence on earlier errors of the
+    target, `total` the gain of any number of rounds, the latter as long as the error stays below `valid`; these the
+    author proves (`reason` says how).
+    """
+
+    reason: str
+    low: float | None = None
+    high: float | None = None
+    norm: float | None = None
+    growth: float | None = None
+    total: float | None = None
+    valid: float = math.inf
+
+
+@dataclass(frozen=True)
+class Raw:
+    """target ← read@where + local,  or Σ read ⊙ local over rows with the same `into`,  or read / local."""
+
+    operator: Literal["+", "⊙", "÷"]
+    read: Expression
+    local: Expression | None
+    into: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a program."""
+
+    number: int
+    name: str
+    target: Register
+    raw: Raw
+    where: Where
+    text: str
+    factors: tuple[Expression, ...] = ()  # dot and mul: the two matrices, before their entries are paired
+    claim: Claim | None = None
+    group: int | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        local = self.raw.local.reads if self.raw.local is not None else ()
+        return tuple(dict.fromkeys(self.raw.read.reads + local))
+
+    def __str__(self) -> str:
+        return f"{self.name}  {self.text}"
+
+    @property
+    def label(self) -> str:
+        return f"instruction {self.number} ({self.name} {self.text})"
+
+
+def additive(target: Register, read: Expression, local: Expression | None) -> Raw:
+    """mov and aff: a symmetric target stores its upper triangle, so only those entries are read."""
+    for part in (read, local):
+        if part is not None and part.shape != target.shape:
+            raise BadShape(f"{target.name} has shape {target.shape} but {part.text} has {part.shape}")
+    return Raw("+", read.take(target.stored), None if local is None else local.take(target.stored))
+
+
+def product(target: Register, left: Expression, right: Expression) -> Raw:
+    """dot and mul: the matrix product, as one elementwise product and a reduction W_o."""
+    (rows, inner), (inner_right, columns) = left.shape, right.shape
+    if inner != inner_right or (rows, columns) != target.shape:
+        raise BadShape(
+            f"{target.name} {target.shape} cannot hold {left.text} {left.shape} × {right.text} {right.shape}"
+        )
+    entry = torch.arange(target.size).repeat_interleave(inner)
+    row, column = target.stored[entry] // columns, target.stored[entry] % columns
+    k = torch.arange(inner).repeat(target.size)
+    return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
+
+
+def quotient(target: Register, numerator: Expression, divisor: Expression) -> Raw:
+    if numerator.shape != target.shape or divisor.shape != (1, 1):
+        raise BadShape(f"{target.name} {target.shape} cannot hold {numerator.text} {numerator.shape} / {divisor.text}")
+    return Raw("÷", numerator.take(target.stored), divisor)

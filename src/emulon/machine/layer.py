@@ -1,0 +1,184 @@
+"""One layer of a program as the weights of one GPT-2 block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from emulon.machine.instruction import Instruction
+from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, Layout
+from emulon.machine.local_error import Division
+from emulon.machine.normalisation import Normalisation
+from emulon.machine.schedule import Layer
+from emulon.machine.square import Square
+from emulon.machine.where import Lookup, Where, sharpness
+
+SWEPT = "swept divisor"
+
+
+@dataclass
+class Wires:
+    """Linear functionals of the normalised stream and the directions their values are written to, row by row."""
+
+    read: list[Tensor] = field(default_factory=list)
+    write: list[Tensor] = field(default_factory=list)
+
+    def add(self, read: Tensor, write: Tensor) -> None:
+        self.read.append(read)
+        self.write.append(write)
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.read)
+
+    def stacked(self, width: int) -> tuple[Tensor, Tensor]:
+        empty = torch.zeros(0, width, dtype=torch.float64)
+        return torch.cat([empty, *self.read]), torch.cat([empty, *self.write])
+
+
+@dataclass
+class Weights:
+    """A block: heads (query, key, value: heads × head_width × width), output, MLP, biases and LayerNorm gains."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    output_bias: Tensor
+    inward: Tensor
+    outward: Tensor
+    outward_bias: Tensor
+    gain: float
+    mlp_gain: float
+
+
+class LayerBuilder:
+    """Turns layers into weights; remembers which slots hold something that a write has to erase first."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        normalisation: Normalisation,
+        divisions: dict[int, Division],
+        square: Square,
+        dirty: set[str],
+    ) -> None:
+        self.layout, self.normalisation, self.divisions, self.square = layout, normalisation, divisions, square
+        self.dirty = set(dirty)
+        self.here: Where = layout.program.here
+
+    def build(self, layer: Layer, peaks: dict[int, tuple[float, float]]) -> Weights:
+        """`peaks` gives, by instruction number, the bounds X and Y of a product's factors."""
+        attention = wires(self.layout, layer, self.here, self.dirty)
+        mlp = Wires()
+        gain = mlp_gain = self.normalisation.gain
+        output_bias = torch.zeros(self.layout.width, dtype=torch.float64)
+        outward_bias = output_bias.clone()
+        self.dirty = swept(self.dirty)
+        if layer.divisions:
+            division = self.divisions[layer.divisions[0].number]
+            self._divisor(attention[self.here], layer.divisions[0], division)
+            mlp_gain = self.normalisation.divide_gain(division.factor)
+            pads = torch.tensor([self.normalisation.pad, -self.normalisation.pad], dtype=torch.float64)
+            output_bias[self.layout.slots[PAD]] = -pads
+            outward_bias[self.layout.slots[PAD]] = pads
+        for one in layer.adds + layer.divisions:
+            self.dirty.add(one.target.name)
+        for one in layer.divisions:
+            _pass(mlp, self.layout.row(one.raw.read), self.layout.write(one.target.name))
+        for one in layer.products:
+            self._multiply(mlp, one, *peaks[one.number])
+        inward, outward = mlp.stacked(self.layout.width)
+        heads = self._heads(attention)
+        return Weights(*heads, output_bias, inward, outward.mT, outward_bias, gain, mlp_gain)
+
+    def _divisor(self, rows: Wires, instruction: Instruction, division: Division) -> None:
+        """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
+        assert instruction.raw.local is not None
+        read = self.layout.row(instruction.raw.local) + division.high * self.layout.read(IS_START)
+        write = torch.zeros(1, self.layout.width, dtype=torch.float64)
+        write[0, self.layout.slots[DIVIDE]] = torch.tensor([division.factor, -division.factor], dtype=torch.float64)
+        rows.add(read, write)
+        self.dirty.add(DIVIDE)
+
+    def _multiply(self, mlp: Wires, instruction: Instruction, x: float, y: float) -> None:
+        """Σ x·y by units g(s(x/X ± y/Y)); the target's old value passes through a linear pair to be taken away."""
+        layout, raw = self.layout, instruction.raw
+        assert raw.local is not None
+        left, right = layout.row(raw.read) / x, layout.row(raw.local) / y
+        write = layout.write(instruction.target.name)[list(raw.into)] * (x * y / 4)
+        for scale, weight in zip(self.square.scales, self.square.weights, strict=True):
+            for sign, z in ((1.0, left + right), (-1.0, left - right)):
+                mlp.add(scale * z, sign * weight * write)
+                mlp.add(-scale * z, sign * weight * write)
+        name = instruction.target.name
+        if name in self.dirty:
+            _pass(mlp, layout.read(name), -layout.write(name))
+        self.dirty.add(name)
+
+    def _heads(self, attention: dict[Where, Wires]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        layout, size = self.layout, self.layout.head_width
+        query = torch.zeros(layout.heads, size, layout.width, dtype=torch.float64)
+        key, value = query.clone(), query.clone()
+        output = torch.zeros(layout.heads, layout.width, size, dtype=torch.float64)
+        head = 0
+        for where, rows in attention.items():
+            read, write = rows.stacked(layout.width)
+            for start in range(0, len(read), size):
+                part, to = read[start : start + size], write[start : start + size]
+                ask, code = self._match(where)
+                query[head, : len(ask)], key[head, : len(code)] = ask, code
+                value[head, : len(part)] = part
+                output[head, :, : len(part)] = to.mT
+                head += 1
+        return query, key, value, output.permute(1, 0, 2).reshape(layout.width, -1)
+
+    def _match(self, where: Where) -> tuple[Tensor, Tensor]:
+        """Query and key functionals: code against code for a lookup, 1 against the mark for an average."""
+        layout = self.layout
+        beta = sharpness(where, layout.tokens, self.normalisation.dtype)
+        if isinstance(where, Lookup):
+            return beta * layout.read(layout.key(where)), layout.read(CODE)
+        return beta * (layout.read(ONE) + layout.read(IS_START)), layout.read(layout.key(where))
+
+
+def _pass(mlp: Wires, read: Tensor, write: Tensor) -> None:
+    """GELU(z) − GELU(−z) = z: an exact linear pair."""
+    mlp.add(read, write)
+    mlp.add(-read, -write)
+
+
+def swept(dirty: set[str]) -> set[str]:
+    """A swept divisor leaves a trace of rounding, which the next division sweeps again."""
+    return (dirty - {DIVIDE}) | {SWEPT} if DIVIDE in dirty else dirty
+
+
+def wires(layout: Layout, layer: Layer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
+    """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it."""
+    rows: dict[Where, Wires] = {}
+    for one in layer.adds:
+        rows.setdefault(one.where, Wires()).add(layout.row(one.raw.read), layout.write(one.target.name))
+        if one.raw.local is not None:
+            rows.setdefault(here, Wires()).add(layout.row(one.raw.local), layout.write(one.target.name))
+    for one in layer.adds + layer.divisions:
+        if one.target.name in dirty:
+            rows.setdefault(here, Wires()).add(layout.read(one.target.name), -layout.write(one.target.name))
+    if DIVIDE in dirty or (layer.divisions and SWEPT in dirty):
+        rows.setdefault(here, Wires()).add(layout.read(DIVIDE), -layout.write(DIVIDE))
+    if layer.divisions:
+        rows.setdefault(here, Wires())
+    return rows
+
+
+def demands(layout: Layout, layers: list[Layer], here: Where, dirty: set[str]) -> list[list[int]]:
+    """How many values each map carries, layer by layer, before any head exists."""
+    dirty, out = set(dirty), []
+    for layer in layers:
+        rows = wires(layout, layer, here, dirty)
+        if layer.divisions:
+            rows[here].add(*(torch.zeros(1, layout.width, dtype=torch.float64) for _ in range(2)))
+        out.append([len(part) for part in rows.values()])
+        dirty = swept(dirty) | {one.target.name for one in layer.instructions}
+        dirty |= {DIVIDE} if layer.divisions else set()
+    return out

@@ -1,0 +1,107 @@
+"""LayerNorm, bypassed (Lemma 6) and used to divide (Lemma 7).
+
+Bypass. With ±N in two pads the variance is (2N² + Σx² − (Σx)²/L)/L, so LayerNorm with gain √(2N²/L + ε) multiplies by
+1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero,
+read with the opposite weight, takes it out again, so the second pad need not carry −Σx. (Lemma 6 prints 2N on its
+right; it is N.)
+
+Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c, up to
+δ ≤ Σx²/(4D²c²). The MLP puts ±N back, and under those the next attention reads D·c as any other number and sweeps it
+out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from emulon.certify.rounding import unit
+
+EPSILON = 1e-5  # GPT-2's
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """The pads and what they cost. `content` bounds the 2-norm of a token's registers and codes, `mean` its |mean|."""
+
+    width: int
+    pad: float
+    content: float
+    mean: float
+    dtype: torch.dtype
+    divide_content: float = 0.0  # the largest D·c
+
+    @property
+    def gain(self) -> float:
+        return math.sqrt(2 * self.pad**2 / self.width + EPSILON)
+
+    @property
+    def scaling(self) -> float:
+        """|factor − 1| of the bypass: δ, and the rounding of mean, variance, square root and gain."""
+        inside = (self.content**2 + 2 * self.divide_content**2) / (2 * self.pad**2)
+        return inside + self.roundings * unit(self.dtype)
+
+    @property
+    def roundings(self) -> float:
+        return roundings(self.width)
+
+    def divide_gain(self, factor: float) -> float:
+        return factor * math.sqrt(2 / self.width)
+
+    def divide_scaling(self, factor: float, least: float) -> float:
+        """The same for a division by c ≥ least through pads ±factor·c; ε counts as content here."""
+        inside = (self.content**2 + self.width * EPSILON) / (2 * (factor * least) ** 2)
+        return inside + self.roundings * unit(self.dtype)
+
+    def divide_mean(self, divisor: float) -> float:
+        """|mean| while ±D·c ≤ divisor stands in for the pads."""
+        return self.mean + self.roundings * unit(self.dtype) * divisor
+
+    def read_error(self, terms: int, magnitude: float, coefficients: float, *, divided: float = 0.0) -> float:
+        """Rounding of a functional Σ a_i·x_i read through the bypass: Σ|a_i x_i| ≤ magnitude, Σ|a_i| ≤ coefficients.
+
+        Each normalised slot errs by 4u·(|x| + |mean|), the zero slot counts as much again, and the sum has terms +
+        1 terms.
+        """
+        mean = divided if divided else self.mean
+        return (terms + 10) * unit(self.dtype) * (magnitude + 2 * coefficients * mean)
+
+
+def roundings(width: int) -> float:
+    """Roundings of size u·N in LayerNorm's mean, and of relative size u in its variance.
+
+    Only the two pads are large. torch gathers moments in chunks and merges them in a binary tree: every merge that
+    touches a pad rounds a number of the pad's size a few times; all other terms are below u·N² and add at most
+    themselves, which the content's share counts (it is counted twice).
+    """
+    return 32 + 4 * math.log2(width)
+
+
+def up_to_power_of_two(value: float) -> float:
+    return 2.0 ** math.ceil(math.log2(value))
+
+
+def plan(
+    width: int, content: float, total: float, spans: list[tuple[float, float]], dtype: torch.dtype
+) -> tuple[Normalisation, list[float]]:
+    """N, and D for each division by c in (low, high), from the domain and the dtype alone.
+
+    `total` bounds Σ|x| over a token. The computed mean is off by at most roundings·u·N; N stops where that reaches
+    `content`, or earlier where truncation, falling as N⁻², is already below it.
+    """
+    u = unit(dtype)
+    content = max(content, 1.0)
+    if not spans:
+        pad = up_to_power_of_two(content * (1 / (roundings(width) * u * u)) ** (1 / 3))
+        factors: list[float] = []
+        divide_content = 0.0
+    else:
+        ratio = max(high / low for low, high in spans)
+        step = math.sqrt(1 / (roundings(width) * u * ratio))
+        factors = [up_to_power_of_two(content * step / low) for low, _ in spans]
+        divide_content = max(f * high for f, (_, high) in zip(factors, spans, strict=True))
+        pad = up_to_power_of_two(divide_content * step)
+    mean = total / width + roundings(width) * u * pad  # ±D·c and ±N add up to nothing
+    return Normalisation(width, pad, content, mean, dtype, divide_content), factors

@@ -1,0 +1,236 @@
+"""A program: registers and a list of instructions. `print(program)` shows it, `compile` makes the transformer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from emulon.certify import Domain
+from emulon.certify.domain import require_finite
+from emulon.machine.errors import BadProgram
+from emulon.machine.expression import Expression, Register, constant
+from emulon.machine.instruction import Claim, Instruction, Raw, additive, product, quotient
+from emulon.machine.prompt import Interleaved
+from emulon.machine.ranges import EDGE, Range, analyse
+from emulon.machine.where import Where, here
+
+if TYPE_CHECKING:
+    from emulon.machine.transformer import Transformer
+
+Shape = int | tuple[int, int]
+
+
+class Program:
+    """Registers and instructions for sequences of `tokens` tokens (a start token, all zeros, is put before them).
+
+    >>> program = Program("double", tokens=3)
+    >>> a, b = program.input("a", bound=1.0), program.register("b")
+    >>> program.aff(b, 2.0 * a + 1.0)
+    >>> print(program)
+    double: 3 tokens, 1 instruction
+      a       input, |·| ≤ 1
+      b       register
+      1  aff  b ← 2·a + 1
+    """
+
+    def __init__(self, name: str, tokens: int) -> None:
+        if tokens < 1:
+            raise BadProgram(f"program {name} needs at least one token, got {tokens}")
+        self.name, self.tokens = name, tokens
+        self.registers: dict[str, Register] = {}
+        self.inputs: dict[str, Range] = {}
+        self.constants: dict[str, Tensor] = {}
+        self.initial: dict[str, Tensor] = {}
+        self.bounds: dict[str, float] = {}
+        self.known: dict[str, Range] = {}
+        self.instructions: list[Instruction] = []
+        self.here = here(tokens)
+        self.prompt: Interleaved | None = None
+        self.output: Register | None = None
+        self._group: int | None = None
+
+    @classmethod
+    def online(
+        cls, name: str, domain: Domain, *, norm: float | None = None
+    ) -> tuple[Program, Interleaved, Register, Register]:
+        """A program over the tokens x₁, y₁, x₂, …, x_n of the paper, with input registers x and y.
+
+        `norm` bounds ‖x‖₂ (√features·|x| where it is not given).
+        """
+        prompt = Interleaved(domain.features, domain.samples)
+        program = cls(name, prompt.tokens)
+        program.prompt = prompt
+        x = program.input("x", domain.features, bound=domain.x, norm=norm)
+        y = program.input("y", bound=domain.y)
+        return program, prompt, x, y
+
+    # Registers
+
+    def input(self, name: str, shape: Shape = 1, *, bound: float, norm: float | None = None) -> Register:
+        """A register that the prompt fills; |entry| ≤ bound, and 2-norm ≤ norm, are checked on the data."""
+        register = self._add(name, shape, symmetric=False)
+        widest = math.sqrt(register.size) * bound
+        reach = Range.of(-bound, bound, widest if norm is None else norm, register.size)
+        self.inputs[name], self.known[name] = reach, reach.widened(EDGE * reach.peak)
+        return register
+
+    def register(
+        self,
+        name: str,
+        shape: Shape = 1,
+        *,
+        initial: Tensor | None = None,
+        bound: float | None = None,
+        symmetric: bool = False,
+    ) -> Register:
+        """A register; `initial` is its value at every token, `bound` a promise the compiler checks."""
+        register = self._add(name, shape, symmetric=symmetric)
+        if bound is not None:
+            self.bounds[name] = bound
+        if initial is not None:
+            stored = initial.to(torch.float64).reshape(-1)[register.stored]
+            self.initial[name] = stored
+            self.known[name] = _range_of_values(stored.expand(self.tokens, -1))
+        return register
+
+    def constant(self, name: str, values: Tensor) -> Register:
+        """A register (tokens, size) that no instruction may write; it comes with the position embedding."""
+        if values.ndim != 2 or values.shape[0] != self.tokens:
+            raise BadProgram(f"constant {name} has shape {tuple(values.shape)}, wanted ({self.tokens}, size)")
+        register = self._add(name, values.shape[1], symmetric=False)
+        self.constants[name] = values.to(torch.float64)
+        self.known[name] = _range_of_values(self.constants[name])
+        return register
+
+    def _add(self, name: str, shape: Shape, *, symmetric: bool) -> Register:
+        if name in self.registers:
+            raise BadProgram(f"program {self.name} already has a register called {name}")
+        full = (shape, 1) if isinstance(shape, int) else shape
+        self.registers[name] = Register(name, full, symmetric=symmetric)
+        return self.registers[name]
+
+    # Instructions
+
+    def mov(self, target: Register, source: Register, *, at: Where, claim: Claim | None = None) -> None:
+        """target ← source, as it stands at the token (or averaged over the tokens) that `at` names."""
+        text = f"{target.name} ← {source.text} @ {at.name}"
+        self._append("mov", target, additive(target, source, None), at, text, claim=claim)
+
+    def aff(
+        self,
+        target: Register,
+        value: Expression | float | Tensor,
+        *,
+        at: Where | None = None,
+        plus: Expression | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        """target ← a linear expression, read at `at` (here by default), plus another of the token's own registers."""
+        expression = value if isinstance(value, Expression) else constant(value, target.shape)
+        text = f"{target.name} ← {expression.text}" + ("" if at is None else f" @ {at.name}")
+        text += "" if plus is None else f" + {plus.text}"
+        self._append("aff", target, additive(target, expression, plus), at or self.here, text, claim=claim)
+
+    def dot(self, target: Register, left: Expression, right: Expression, *, claim: Claim | None = None) -> None:
+        """target ← left · right, two columns."""
+        text = f"{target.name} ← {left._factor} · {right._factor}"
+        self._product("dot", target, left.T, right, text, claim)
+
+    def mul(self, target: Register, left: Expression, right: Expression, *, claim: Claim | None = None) -> None:
+        """target ← left × right, a matrix product; vectors are columns, `.T` makes a row."""
+        self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", claim)
+
+    def div(self, target: Register, numerator: Expression, divisor: Expression, *, claim: Claim | None = None) -> None:
+        """target ← numerator / divisor, a positive scalar: LayerNorm does it (Lemma 7)."""
+        if target.name in numerator.reads + divisor.reads:
+            raise BadProgram(
+                f"div {target.name} ← {numerator.text} / {divisor.text} writes what it reads; use two registers"
+            )
+        raw = quotient(target, numerator, divisor)
+        text = f"{target.name} ← {numerator._factor} / {divisor._factor}"
+        self._append("div", target, raw, self.here, text, claim=claim)
+
+    def _product(
+        self, name: str, target: Register, left: Expression, right: Expression, text: str, claim: Claim | None
+    ) -> None:
+        self._append(name, target, product(target, left, right), self.here, text, factors=(left, right), claim=claim)
+
+    def _append(
+        self,
+        name: str,
+        target: Register,
+        raw: Raw,
+        where: Where,
+        text: str,
+        *,
+        factors: tuple[Expression, ...] = (),
+        claim: Claim | None = None,
+    ) -> None:
+        number = len(self.instructions) + 1
+        self.instructions.append(Instruction(number, name, target, raw, where, text, factors, claim, self._group))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Instructions inside run in one layer; they may not write the same register, nor read what another writes."""
+        self._group = len(self.instructions)
+        try:
+            yield
+        finally:
+            self._group = None
+
+    def returns(self, output: Register) -> Program:
+        """Name the register that holds the prediction, and give the program back."""
+        self.output = output
+        return self
+
+    # Checking and compiling
+
+    def check(self, dtype: torch.dtype = torch.float64) -> None:
+        """Refuse, with the instruction named, what cannot be compiled; no weight has been built yet."""
+        from emulon.machine.validation import validate
+
+        validate(self)
+        analyse(self, dtype)
+
+    def compile(self, dtype: torch.dtype = torch.float64, *, tolerance: float | None = None) -> Transformer:
+        """The frozen transformer that runs this program; its certificate holds in this dtype.
+
+        With a `tolerance` it is refused unless the certificate promises it. No knob depends on it: every scale is
+        already the best for domain and dtype.
+        """
+        from emulon.machine.compiler import compile_program
+
+        return compile_program(self, dtype, tolerance)
+
+    def __str__(self) -> str:
+        count = len(self.instructions)
+        lines = [f"{self.name}: {self.tokens} tokens, {count} instruction{'s' if count != 1 else ''}"]
+        for name, register in self.registers.items():
+            lines.append(f"  {name:6s}  {self._describe(register)}")
+        width = len(str(count))
+        lines += [f"  {i.number:{width}d}  {i}" for i in self.instructions]
+        return "\n".join(lines)
+
+    def _describe(self, register: Register) -> str:
+        rows, columns = register.shape
+        shape = "" if register.size == 1 else f"[{rows}]" if columns == 1 else f"[{rows}×{columns}]"
+        kind = "symmetric " if register.symmetric else ""
+        if register.name in self.inputs:
+            reach = self.inputs[register.name]
+            extra = f", ‖·‖ ≤ {reach.norm:.4g}" if register.size > 1 else ""
+            return f"input{shape}, |·| ≤ {reach.peak:.4g}{extra}"
+        role = "constant" if register.name in self.constants else "register"
+        start = ", starts filled" if register.name in self.initial else ""
+        end = ", the output" if register is self.output else ""
+        return f"{kind}{role}{shape}{start}{end}"
+
+
+def _range_of_values(values: Tensor) -> Range:
+    require_finite(values=values)
+    norm = float(torch.linalg.vector_norm(values, dim=-1).max())
+    return Range(float(values.min()), float(values.max()), norm)

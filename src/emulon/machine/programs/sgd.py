@@ -1,0 +1,72 @@
+"""Stochastic gradient descent over the examples seen so far (Theorem 1 and its generalisation to many steps)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from emulon.certify import Domain
+from emulon.machine.instruction import Claim
+from emulon.machine.program import Program
+from emulon.machine.programs.gaussian import domain_of
+
+
+def sgd(
+    features: int,
+    samples: int,
+    step_size: float,
+    *,
+    ridge: float = 0.0,
+    initial: Tensor | None = None,
+    steps: int | None = None,
+    domain: Domain | None = None,
+    norm: float | None = None,
+) -> Program:
+    """ŷ_i = w_i·x_i, w_{i+1} = w_i − α(x_i(w_i·x_i − y_i) + 2λw_i): Eq. 11, one example after the other.
+
+    Claim: after round t every token of example i holds the w that t steps on the examples i − t, …, i − 1 give (all of
+    i − 1 where there are fewer). Proof. A round takes one step at every token with that token's example and then reads
+    the result from the example before; the first example reads zeros and takes w₁. Induct on t. QED
+    So `samples` − 1 rounds run the whole pass at every position; `steps` stops earlier (1 is Theorem 1).
+    Cost: two layers a round (the paper: O(N) in all), width O(d).
+    The paper's chain has −2λ where its Eq. 11 has +2λ; Eq. 11 is the gradient.
+    """
+    domain, norm = domain_of(features, samples, domain, norm)
+    start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
+    rounds = samples - 1 if steps is None else min(steps, samples - 1)
+    program, prompt, x, y = Program.online("sgd", domain, norm=norm)
+    first = program.constant("first", prompt.first())
+    w = program.register("w", features, initial=start)
+    guess, gradient = program.register("guess"), program.register("gradient", features)
+
+    program.mov(x, x, at=prompt.own_example)
+    program.dot(guess, w, x)
+    reach = float(start.norm())
+    begin = first.map(start[:, None], (features, 1), "first·w₁")
+    for _ in range(rounds):
+        reach = step_gain(step_size, ridge, norm) * reach + step_size * norm * domain.y + float(start.norm())
+        claim = stable(step_size, ridge, norm, reach, domain)
+        program.mul(gradient, x, guess - y)
+        kept = (1 - 2 * step_size * ridge) * w - step_size * gradient
+        program.aff(w, kept, at=prompt.previous_example, plus=begin if start.any() else None, claim=claim)
+        program.dot(guess, w, x)
+    return program.returns(guess)
+
+
+def step_gain(step_size: float, ridge: float, norm: float) -> float:
+    """‖I − α(xxᵀ + 2λI)‖₂ for ‖x‖₂ ≤ norm: the eigenvalues are 1 − 2αλ and 1 − α(‖x‖² + 2λ)."""
+    return max(abs(1 - 2 * step_size * ridge), abs(1 - step_size * (norm**2 + 2 * ridge)))
+
+
+def stable(step_size: float, ridge: float, norm: float, reach: float, domain: Domain) -> Claim:
+    """w as bounded by the recurrence, or by the domain; an error in w is multiplied by I − α(xxᵀ + 2λI)."""
+    within = min(reach, math.sqrt(domain.features) * domain.w)
+    return Claim(
+        "‖w − α∇‖ ≤ ‖I − α(xxᵀ + 2λ)‖·‖w‖ + α‖x‖|y|, and the domain's |w|",
+        low=-domain.w,
+        high=domain.w,
+        norm=within,
+        growth=step_gain(step_size, ridge, norm),
+    )

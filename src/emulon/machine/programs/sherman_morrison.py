@@ -1,0 +1,95 @@
+"""Ridge regression by Sherman–Morrison updates, example by example (Theorem 2)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from emulon.certify import Domain
+from emulon.machine.errors import BadProgram
+from emulon.machine.instruction import Claim
+from emulon.machine.program import Program
+from emulon.machine.programs.gaussian import domain_of
+
+
+def sherman_morrison(
+    features: int,
+    samples: int,
+    ridge: float = 1.0,
+    *,
+    domain: Domain | None = None,
+    norm: float | None = None,
+) -> Program:
+    """ŷ_i = w_i·x_i with w_i = (Σ_{j<i} x_j x_jᵀ + λI)⁻¹ Σ_{j<i} x_j y_j, the ridge solution on the examples before.
+
+    With P = (Σ xxᵀ + λI)⁻¹, k = Px and l = k/(1 + x·k), Eq. 12 is P ← P − k lᵀ, and w ← w + l(y − w·x) is the ridge
+    solution it leads to (for one example: the theorem's w′). Rounds run as in `sgd`: every token updates with its
+    example, then reads from the example before. P is stored as its upper triangle, so it is symmetric whatever the
+    rounding; and l, not the product of the two k, is divided: it stays below 1/(2√λ), where k kᵀ can reach
+    (‖x‖/λ)². Cost: four layers a round, width O(d²).
+    """
+    if not ridge > 0:
+        raise BadProgram(f"sherman_morrison needs ridge > 0 to start from I/ridge, got {ridge}")
+    domain, norm = domain_of(features, samples, domain, norm)
+    program, prompt, x, y = Program.online("sherman_morrison", domain, norm=norm)
+    first = program.constant("first", prompt.first())
+    identity = torch.eye(features, dtype=torch.float64) / ridge
+    inverse = program.register("P", (features, features), initial=identity, symmetric=True)
+    w = program.register("w", features, initial=torch.zeros(features))
+    k, gain = program.register("k", features), program.register("l", features)
+    leverage, guess = program.register("leverage"), program.register("guess")
+    change, move = program.register("change", (features, features), symmetric=True), program.register("move", features)
+    begin = first.map(identity.reshape(-1, 1), (features, features), "first·I/λ")
+    claims = _claims(features, samples, ridge, domain, norm)
+
+    program.mov(x, x, at=prompt.own_example)
+    program.dot(guess, w, x)
+    for _ in range(samples - 1):
+        program.mul(k, inverse, x, claim=claims["k"])
+        program.dot(leverage, x, k, claim=claims["leverage"])
+        program.div(gain, k, 1.0 + leverage, claim=claims["l"])
+        program.mul(change, k, gain.T)
+        program.mul(move, gain, y - guess)
+        program.aff(inverse, inverse - change, at=prompt.previous_example, plus=begin, claim=claims["P"])
+        program.aff(w, w + move, at=prompt.previous_example, claim=claims["w"])
+        program.dot(guess, w, x)
+    return program.returns(guess)
+
+
+def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: float) -> dict[str, Claim]:
+    """Why nothing overflows and errors do not explode.
+
+    0 ≺ P ⪯ I/λ, so ‖k‖ ≤ ‖x‖/λ, 0 ≤ x·k ≤ ‖x‖²/λ, and with a = P^½x: ‖l‖ ≤ λ^{−½}·‖a‖/(1 + ‖a‖²) ≤ 1/(2√λ).
+    ‖w‖ ≤ ‖y‖·max σ/(σ² + λ) ≤ √n·|y|/(2√λ).
+    Errors. For symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with M_P = f(P)P⁻¹ = I − l xᵀ,
+    exactly. Now ‖f(P)^{−½}M_P P^{½}‖² = ‖f(P)^{½}P⁻¹f(P)^{½}‖ ≤ 1 because f(P) ⪯ P: measured as P̂^{−½}(P̂ −
+    P)P^{−½} errors never grow. Back in the 2-norm a round's own error gains at most
+    ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w (multiplied by M_P̂ alone) at most √κ. The
+    hats, and the rounds' own errors between f(P̂) and the next P̂, change this by less than a quarter while errors
+    stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
+    All this holds in Frobenius norm, which a stored triangle's norm meets within √2.
+    """
+    squared = norm**2
+    kappa = 1 + (samples - 1) * squared / ridge
+    root = 2 * math.sqrt(ridge)
+    return {
+        "k": Claim("‖Px‖ ≤ ‖x‖/λ", norm=norm / ridge),
+        "leverage": Claim("0 ≤ xᵀPx ≤ ‖x‖²/λ", low=0.0, high=squared / ridge),
+        "l": Claim("‖Px‖/(1 + xᵀPx) ≤ 1/(2√λ)", norm=1 / root),
+        "P": Claim(
+            "0 ≺ P ⪯ I/λ",
+            low=-1 / ridge,
+            high=1 / ridge,
+            norm=math.sqrt(features) / ridge,
+            total=1.25 * math.sqrt(2) * kappa,
+            valid=1 / (16 * math.sqrt(2) * ridge * kappa),
+        ),
+        "w": Claim(
+            "‖w‖ ≤ √n·|y|/(2√λ), and the domain's |w|",
+            low=-domain.w,
+            high=domain.w,
+            norm=min(math.sqrt(features) * domain.w, math.sqrt(samples) * domain.y / root),
+            total=1.25 * math.sqrt(kappa),
+        ),
+    }

@@ -1,0 +1,173 @@
+"""The frozen decoder: GPT-2's block (LayerNorm, causal softmax attention, LayerNorm, GELU MLP, residuals)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm
+
+from emulon.attention import attend
+from emulon.certify import Certificate
+from emulon.certify.domain import require_shape
+from emulon.errors import BadShape
+from emulon.machine.layer import Weights
+from emulon.machine.layout import ZERO, Layout
+from emulon.machine.normalisation import EPSILON
+from emulon.machine.program import Program
+from emulon.machine.schedule import Layer
+from emulon.machine.watch import Watch
+
+
+class Block(nn.Module):
+    """One block; its weights are buffers, so no optimiser can ever see them."""
+
+    attention: Tensor
+    output: Tensor
+    output_bias: Tensor
+    inward: Tensor
+    outward: Tensor
+    outward_bias: Tensor
+    gain: Tensor
+    mlp_gain: Tensor
+
+    def __init__(self, weights: Weights, dtype: torch.dtype, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.heads, width = weights.query.shape[0], weights.output.shape[0]
+        gains = {"gain": weights.gain, "mlp_gain": weights.mlp_gain}
+        attention = torch.stack([weights.query, weights.key, weights.value])  # 3 × heads × head_width × width
+        self.register_buffer("attention", attention.flatten(0, 2).to(dtype))
+        for part in ("output", "output_bias", "inward", "outward", "outward_bias"):
+            self.register_buffer(part, getattr(weights, part).to(dtype).contiguous())
+        for part, gain in gains.items():
+            self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64).to(dtype))
+
+    @property
+    def units(self) -> int:
+        return self.inward.shape[0]
+
+    def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
+        split = (seen @ self.attention.mT).unflatten(-1, (3, self.heads, -1))
+        queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
+        read = attend(queries, keys, values, causal=True, name=self.name)
+        stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
+        seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
+        return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
+
+
+def result_name(program: Program) -> str:
+    """The output register, or what the last instruction wrote where the program names none."""
+    return program.output.name if program.output else program.instructions[-1].target.name
+
+
+class Transformer(nn.Module):
+    """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any."""
+
+    positions: Tensor
+    final_gain: Tensor
+
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        layers: list[Layer],
+        weights: list[Weights],
+        pad: float,
+        watches: list[list[Watch]],
+        certificates: dict[str, Certificate],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
+        self.layers, self.certificates = layers, certificates
+        self.blocks = nn.ModuleList(Block(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
+        self.register_buffer("positions", layout.positions(pad).to(dtype))
+        gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64)
+        self.register_buffer("final_gain", gain.to(dtype))
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def width(self) -> int:
+        return self.layout.width
+
+    @property
+    def heads(self) -> int:
+        return self.layout.heads
+
+    @property
+    def inner(self) -> int:
+        """The MLP's width: that of the widest layer, as in the GPT-2 export."""
+        return max(1, *(block.units for block in self.typed_blocks))
+
+    @property
+    def typed_blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    @property
+    def parameters_count(self) -> int:
+        return sum(buffer.numel() for buffer in self.buffers())
+
+    @property
+    def certificate(self) -> Certificate:
+        """The promise about the result; `certificates` has one for every register that is written."""
+        return self.certificates[result_name(self.program)]
+
+    def __repr__(self) -> str:
+        bound = self.certificate.bound
+        promise = f"error {self.certificate}" if math.isfinite(bound) else "no error bound on so wide a domain"
+        return (
+            f"Transformer({self.program.name}: depth {self.depth}, width {self.width}, heads {self.heads}, "
+            f"mlp {self.inner}, {self.parameters_count} parameters, {promise})"
+        )
+
+    def embed(self, **inputs: Float[Tensor, "... tokens _"]) -> Float[Tensor, "... all_tokens width"]:
+        """Input registers into their slots, a start token before them: GPT-2's `inputs_embeds`."""
+        if set(inputs) != set(self.program.inputs):
+            raise BadShape(
+                f"program {self.program.name} takes inputs {sorted(self.program.inputs)}, got {sorted(inputs)}"
+            )
+        for name, values in inputs.items():
+            require_shape(values, name, self.program.tokens, self.program.registers[name].size)
+            self.program.inputs[name].require(name, values)
+        scale = self.layout.scale
+        tokens = self.layout.slots.pack(
+            **{name: values.to(self.dtype) / scale[name] for name, values in inputs.items()}
+        )
+        return torch.cat([torch.zeros_like(tokens[..., :1, :]), tokens], dim=-2)
+
+    def forward(self, embedded: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+        """The whole decoder, final LayerNorm included. What a program claims of its registers is watched on the way."""
+        stream = embedded + self.positions
+        for block, watches in zip(self.blocks, self.watches, strict=True):
+            stream = block(stream)
+            for watch in watches:
+                watch.check(stream)
+        return layer_norm(stream, self.final_gain.shape, self.final_gain, None, EPSILON)
+
+    def registers(self, hidden: Float[Tensor, "... tokens width"]) -> dict[str, Tensor]:
+        """Every register, (..., tokens, entries), read from the last hidden state; the start token is left out."""
+        zero = hidden[..., 1:, self.layout.slots[ZERO]]
+        return {
+            name: register.expand(hidden[..., 1:, self.layout.slots[name]] - zero) * self.layout.scale[name]
+            for name, register in self.program.registers.items()
+        }
+
+    def run(self, **inputs: Float[Tensor, "... tokens _"]) -> dict[str, Tensor]:
+        """Run the program on input registers; every register's final content comes back."""
+        return self.registers(self(self.embed(**inputs)))
+
+    def predict(
+        self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
+    ) -> Float[Tensor, "... samples"]:
+        """One prediction per position, ŷ_i for x_i from the examples before it."""
+        prompt, output = self.program.prompt, self.program.output
+        if prompt is None or output is None:
+            raise BadShape(f"program {self.program.name} is not over examples, or returns nothing; use run()")
+        return prompt.predictions(self.run(**prompt.fill(xs, ys))[output.name])

@@ -1,0 +1,133 @@
+"""One table of single instructions, run at every level: exact → float64 weights → float32 weights → GPT-2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from emulon.machine import Average, Claim, Lookup, Program, Register
+
+TOKENS = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """`build` appends the instruction and returns its target; `exact` says what it must hold."""
+
+    name: str
+    inputs: dict[str, tuple[int | tuple[int, int], float]]
+    build: Callable[..., Register]
+    exact: Callable[..., Tensor]
+    positive: tuple[str, float] | None = None  # an input, and its least value
+
+    def program(self) -> Program:
+        program = Program(self.name, TOKENS)
+        registers = {name: program.input(name, shape, bound=bound) for name, (shape, bound) in self.inputs.items()}
+        return program.returns(self.build(program, **registers))
+
+    def draw(self, batch: int, dtype: torch.dtype, *, corners: bool) -> dict[str, Tensor]:
+        """Uniform draws from the whole domain, or its corners, where products are largest."""
+        out = {}
+        for name, (shape, bound) in self.inputs.items():
+            size = shape if isinstance(shape, int) else shape[0] * shape[1]
+            values = 2 * torch.rand(batch, TOKENS, size, dtype=torch.float64) - 1
+            values = values.sign() if corners else values
+            if self.positive and name == self.positive[0]:
+                least = self.positive[1] / bound
+                values = least + (1 - least) * (values.abs() if not corners else (values > 0).double())
+            out[name] = (bound * values).to(dtype)
+        return out
+
+
+def _mov(program: Program, a: Register) -> Register:
+    b = program.register("b", a.shape)
+    program.mov(b, a, at=Lookup("previous", (None, *range(1, TOKENS))))
+    return b
+
+
+def _fetch(program: Program, a: Register) -> Register:
+    b = program.register("b", a.shape)
+    program.mov(b, a, at=Lookup("token 2", (None, *(2 for _ in range(TOKENS - 1)))))
+    return b
+
+
+def _mean(program: Program, a: Register) -> Register:
+    b = program.register("b", a.shape)
+    program.mov(b, a, at=Average("even", (2, 4, 6)))
+    return b
+
+
+def _exact_mean(a: Tensor) -> Tensor:
+    out = torch.zeros_like(a)
+    for token in range(1, TOKENS + 1):
+        members = [m - 1 for m in (2, 4, 6) if m <= token]
+        if members:
+            out[:, token - 1] = a[:, members].mean(dim=1)
+    return out
+
+
+def _aff(program: Program, a: Register, b: Register) -> Register:
+    c = program.register("c", a.shape)
+    program.aff(c, 2.0 * a - 0.5 * b + 1.0)
+    return c
+
+
+def _overwrite(program: Program, a: Register, b: Register) -> Register:
+    program.aff(a, 0.5 * a - b)
+    return a
+
+
+def _dot(program: Program, a: Register, b: Register) -> Register:
+    c = program.register("c")
+    program.dot(c, a, b)
+    return c
+
+
+def _mul(program: Program, a: Register, b: Register) -> Register:
+    c = program.register("c", (3, 2))
+    program.mul(c, a, b)
+    return c
+
+
+def _outer(program: Program, a: Register) -> Register:
+    c = program.register("c", (a.size, a.size), symmetric=True)
+    program.mul(c, a, a.T)
+    return c
+
+
+def _scaled_in_place(program: Program, a: Register, b: Register) -> Register:
+    program.mul(a, a, b)
+    return a
+
+
+def _div(program: Program, a: Register, b: Register) -> Register:
+    c, positive = program.register("c", a.shape), program.register("positive")
+    program.aff(positive, b, claim=Claim("drawn so", low=0.5))
+    program.div(c, a, positive)
+    return c
+
+
+def _matrices(a: Tensor, b: Tensor) -> Tensor:
+    return (a.unflatten(-1, (3, 4)) @ b.unflatten(-1, (4, 2))).flatten(-2)
+
+
+CASES = [
+    Case("mov", {"a": (4, 7.0)}, _mov, lambda a: torch.cat([torch.zeros_like(a[:, :1]), a[:, :-1]], dim=1)),
+    Case(
+        "mov from one token",
+        {"a": (4, 7.0)},
+        _fetch,
+        lambda a: torch.cat([0 * a[:, :1], a[:, 1:2].expand(-1, 5, -1)], 1),
+    ),
+    Case("mov of a mean", {"a": (4, 7.0)}, _mean, _exact_mean),
+    Case("aff", {"a": (4, 7.0), "b": (4, 0.1)}, _aff, lambda a, b: 2 * a - 0.5 * b + 1),
+    Case("aff in place", {"a": (4, 7.0), "b": (4, 3.0)}, _overwrite, lambda a, b: 0.5 * a - b),
+    Case("dot", {"a": (8, 7.0), "b": (8, 0.1)}, _dot, lambda a, b: (a * b).sum(-1, keepdim=True)),
+    Case("mul", {"a": ((3, 4), 70.0), "b": ((4, 2), 0.1)}, _mul, _matrices),
+    Case("mul, symmetric", {"a": (5, 3.0)}, _outer, lambda a: (a[..., None] * a[..., None, :]).flatten(-2)),
+    Case("mul in place", {"a": (4, 3.0), "b": (1, 100.0)}, _scaled_in_place, lambda a, b: a * b),
+    Case("div", {"a": (4, 7.0), "b": (1, 20.0)}, _div, lambda a, b: a / b, positive=("b", 0.5)),
+]

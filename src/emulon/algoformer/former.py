@@ -1,0 +1,65 @@
+"""What the assemblies share: choosing heads from the tolerance, checking, running, and saying what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from emulon.algoformer.frame import Frame
+from emulon.algoformer.stencil import MOST_PAIRS
+from emulon.attention import Slots
+from emulon.certify import Certificate
+from emulon.errors import OutOfDomain, ToleranceTooTight
+
+# Loops every tolerance is promised for unless the caller asks for more.
+HORIZON = 50
+
+
+def fewest_pairs(bound: Callable[[int], float], tolerance: float | None) -> int:
+    """The fewest ± pairs of heads whose certificate keeps the tolerance; without one, the pairs that promise most."""
+    bounds = {pairs: bound(pairs) for pairs in range(1, MOST_PAIRS + 1)}
+    best = min(bounds, key=lambda pairs: bounds[pairs])
+    if tolerance is None:
+        return best
+    for pairs, value in bounds.items():
+        if value <= tolerance:
+            return pairs
+    raise ToleranceTooTight(
+        f"tolerance {tolerance:.2e} is below the {bounds[best]:.2e} that {best} pairs of heads can promise here; "
+        "loosen it, shorten the horizon, narrow the domain, or use a wider dtype"
+    )
+
+
+def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
+    """Split an accumulated bound over the named terms of the step it is proportional to."""
+    whole = sum(terms.values())
+    return {name: total * part / whole if whole else 0.0 for name, part in terms.items()}
+
+
+class Former(nn.Module):
+    """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
+
+    slots: Slots
+    frame: Frame
+
+    def __init__(self, *, dtype: torch.dtype, horizon: int) -> None:
+        super().__init__()
+        self.dtype, self.horizon = dtype, horizon
+
+    def certificate(self, loops: int | None = None) -> Certificate:
+        """|prediction − exact iterate| after `loops` (by default `horizon`) loops, for every input in the domain."""
+        raise NotImplementedError
+
+    def require_loops(self, loops: int) -> None:
+        if not 0 <= loops <= self.horizon:
+            raise OutOfDomain(f"loops = {loops}, but the promise was made for 0 to {self.horizon}; build with a horizon")
+
+    def require_dtype(self, **tensors: Tensor) -> None:
+        for name, tensor in tensors.items():
+            if tensor.dtype != self.dtype:
+                raise OutOfDomain(f"{name} is {tensor.dtype}, the weights are {self.dtype}; convert one of them first")
+
+    def extra_repr(self) -> str:
+        return f"width={self.slots.width} {self.slots}\nafter {self.horizon} loops: {self.certificate()}"

@@ -6,9 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algoformer.circuit import Circuit
-from emulon.algoformer.codes import code_length, position_codes
-from emulon.algoformer.copying import copy_head
+from emulon.algoformer.codes import code_length
 from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.gradient_step import (
@@ -16,18 +14,14 @@ from emulon.algoformer.gradient_step import (
     gradient_layer,
     gradient_stencil,
     largest_prediction,
-    others,
 )
-from emulon.algoformer.layer import Layer
 from emulon.algoformer.representation import Representation
 from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.stencil import Stencil
-from emulon.algoformer.wiring import read
+from emulon.algoformer.tokens import KINDS, exchange_layer, others, pair_tokens
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.errors import BadShape, OutOfDomain
-
-KINDS = ("train", "label", "query", "sink")
 
 
 class GradientDescentFormer(Former):
@@ -96,48 +90,17 @@ class GradientDescentFormer(Former):
         depth, lift = 0, []
         if self.representation is not None:
             depth = self.representation.depth
-            off = others(self.slots, KINDS, "train", "query")
-            lift = self.representation.layers(self.slots, "x", off, self.dtype)
-        stated = {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)}
-        step = gradient_layer(self.slots, self._stencil(self.pairs), self.domain, self.step_size, KINDS)
-        return Frame([*lift, self._exchange()], [step], [self._answer()], stated)
-
-    def _exchange(self) -> Layer:
-        """res_i = A_0 x_i − y_i = −y_i: the label's token shares its code with the sample's."""
-        code = read(self.slots, code=1.0)
-        heads = copy_head(self.slots, code, code, read(self.slots, y=-2.0), "step")
-        circuit = Circuit(self.slots).move(
-            read(self.slots, step=1.0), "res", off=others(self.slots, KINDS, "train"), bound=self.domain.y
-        )
-        return Layer(heads, circuit.clear("step").matrices, dtype=self.dtype, name="label exchange")
-
-    def _answer(self) -> Layer:
-        """The last token, which shares its code with the query, receives the prediction in its y."""
-        code = read(self.slots, code=1.0)
-        heads = copy_head(self.slots, code, code, read(self.slots, y=2.0), "step")
+            lift = self.representation.layers(self.slots, "x", others(self.slots, "train", "query"), self.dtype)
         most = largest_prediction(self.domain, self.step_size, self.horizon) + self.certificate().bound
-        circuit = Circuit(self.slots).move(
-            read(self.slots, step=1.0), "y", off=others(self.slots, KINDS, "sink"), bound=self.domain.y + most
+        labels = exchange_layer(
+            self.slots, "train", "res", sign=-1.0, bound=self.domain.y, dtype=self.dtype, name="label exchange"
         )
-        return Layer(heads, circuit.matrices, dtype=self.dtype, name="answer")
-
-    def prompt(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """The paper's tokens x_1, y_1, …, x_N, y_N, x_query, answer; ys is (..., samples, outputs)."""
-        batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-2], x_query.shape[:-1])
-        end = 2 * self.domain.samples
-        tokens = xs.new_zeros(*batch, self.tokens, self.slots.width)
-        first = self.slots["x" if self.representation is None else "ping"].start
-        inputs = slice(first, first + xs.shape[-1])
-        for kind, where, slot, content in (
-            ("train", slice(0, end, 2), inputs, xs),
-            ("label", slice(1, end, 2), self.slots["y"], ys),
-            ("query", slice(end, end + 1), inputs, x_query.unsqueeze(-2)),
-            ("sink", slice(end + 1, None), self.slots["y"], 0.0),
-        ):
-            tokens[..., where, slot] = content
-            tokens[..., where, self.slots[kind]] = 1.0
-        tokens[..., self.slots["code"]] = position_codes(self.domain.samples + 1).to(xs.dtype).repeat_interleave(2, dim=0)
-        return tokens
+        answer = exchange_layer(
+            self.slots, "sink", "y", sign=1.0, bound=self.domain.y + most, dtype=self.dtype, name="answer"
+        )
+        stated = {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)}
+        step = gradient_layer(self.slots, self._stencil(self.pairs), self.domain, self.step_size)
+        return Frame([*lift, labels], [step], [answer], stated)
 
     def predict(
         self,
@@ -155,7 +118,7 @@ class GradientDescentFormer(Former):
         scalar = ys.ndim == xs.ndim - 1
         labels = ys.unsqueeze(-1) if scalar else ys
         self._require(xs, labels, x_query, loops)
-        tokens = self.prompt(xs, labels, x_query)
+        tokens = pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
         answers = [self.frame.finish(state)[..., -1, self.slots["y"]] for state in self.frame.iterates(tokens, loops)]
         out = torch.stack(answers)
         return out.squeeze(-1) if scalar else out

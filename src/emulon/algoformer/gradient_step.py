@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from emulon.algoformer.circuit import Circuit
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
 from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
+from emulon.algoformer.tokens import KINDS, others
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
 from emulon.certify.rounding import unit
 
 
 def gradient_layer(
-    slots: Slots, stencil: Stencil, domain: SpectralDomain, step_size: float, indicators: tuple[str, ...]
+    slots: Slots, stencil: Stencil, domain: SpectralDomain, step_size: float, kinds: tuple[str, ...] = KINDS
 ) -> Layer:
     """Claim: res_i ← res_i − (η/N)Σ_j (x_i·x_j)·res_j on train tokens, and the query's prediction in y likewise.
 
     With res_i = A_k x_i − y_i that is A_{k+1} = A_k − η∇L(A_k), L(A) = (1/2N)Σ‖A x_j − y_j‖².
     Assumes: res is zero except on train tokens, so that only they are summed (the paper's extra row x/N is not needed);
-    among `indicators`, which hold exactly one 1 per token, are train, query and sink.
+    among `kinds`, which hold exactly one 1 per token, are train, query and sink.
     Bound: `Stencil.error` per step, `descent_error` over loops. Cost: one layer, 2·pairs heads.
     """
     heads = readout_heads(
@@ -34,19 +34,14 @@ def gradient_layer(
         key=read(slots, x=1.0),
         value=read(slots, res=-step_size / domain.samples),
         into="step",
-        one=constant(slots, *indicators),
+        one=constant(slots, *kinds),
         sink=read(slots, sink=1.0),
     )
     bound = 2 * step_size * stencil.reach * math.sqrt(domain.samples) * domain.y * (1 + stencil.relative)
     circuit = Circuit(slots)
     for name, into in (("train", "res"), ("query", "y")):
-        circuit.move(read(slots, step=1.0), into, off=others(slots, indicators, name), bound=bound)
+        circuit.move(read(slots, step=1.0), into, off=others(slots, name, kinds=kinds), bound=bound)
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="gradient step")
-
-
-def others(slots: Slots, indicators: tuple[str, ...], *names: str) -> Tensor:
-    """The row that is 0 on tokens of these kinds and 1 on all others."""
-    return constant(slots, *(name for name in indicators if name not in names))
 
 
 def gradient_stencil(

@@ -17,10 +17,13 @@ from emulon.errors import OutOfDomain, ToleranceTooTight
 HORIZON = 50
 
 
-def fewest_pairs(bound: Callable[[int], float], tolerance: float | None) -> int:
-    """The fewest ± pairs of heads whose certificate keeps the tolerance; without one, the pairs that promise most."""
-    bounds = {pairs: bound(pairs) for pairs in range(1, MOST_PAIRS + 1)}
-    best = min(bounds, key=lambda pairs: bounds[pairs])
+def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, horizon: int) -> int:
+    """The fewest ± pairs whose bound(pairs, loops) keeps the tolerance up to the horizon; without one, the best pairs.
+
+    Where nothing can be promised up to the horizon (an infinite bound), the best pairs are those of a single loop.
+    """
+    bounds = {pairs: bound(pairs, horizon) for pairs in range(1, MOST_PAIRS + 1)}
+    best = min(bounds, key=lambda pairs: (bounds[pairs], bound(pairs, 1)))
     if tolerance is None:
         return best
     for pairs, value in bounds.items():

@@ -53,7 +53,7 @@ class GradientDescentFormer(Former):
         if representation is not None:
             representation.require(self.domain.features)
         self.tokens = 2 * self.domain.samples + 2
-        self.pairs = fewest_pairs(lambda pairs: self._certificate(pairs, horizon).bound, tolerance)
+        self.pairs = fewest_pairs(lambda *size: self._certificate(*size).bound, tolerance, horizon)
         self.slots = Slots(
             x=self.domain.features,
             y=outputs,

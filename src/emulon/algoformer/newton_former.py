@@ -49,7 +49,7 @@ class NewtonFormer(Former):
                 "positive `smallest` eigenvalue of XᵀX/samples (and so at least as many samples as features)"
             )
         self.tokens = 2 * self.domain.samples + 2
-        self.pairs = fewest_pairs(lambda pairs: self._certificate(pairs, horizon).bound, tolerance)
+        self.pairs = fewest_pairs(lambda *size: self._certificate(*size).bound, tolerance, horizon)
         features = self.domain.features
         kinds = {kind: 1 for kind in KINDS}
         self.slots = Slots(

@@ -1,0 +1,147 @@
+"""Theorem 4.2: a decoder in which every position predicts its label by gradient descent on the pairs before it."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.algoformer.causal_step import (
+    CAUSAL_KINDS,
+    causal_error,
+    causal_layer,
+    causal_stencils,
+    product_layer,
+)
+from emulon.algoformer.circuit import Circuit
+from emulon.algoformer.codes import code_length, position_codes
+from emulon.algoformer.copying import copy_head
+from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
+from emulon.algoformer.frame import Frame, Size
+from emulon.algoformer.layer import Layer
+from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
+from emulon.algoformer.tokens import others
+from emulon.algoformer.wiring import read
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.errors import OutOfDomain
+
+
+class CausalGradientDescentFormer(Former):
+    """Claim: position i predicts w^i_T·x_i, w^i_T after T exact gradient steps of size η from 0 on the mean of
+    ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate(T)`; the query is position N+1.
+
+    Assumes: data in `domain`; η ≤ 2/norm² (default 1/norm²), because a prefix of one sample has that curvature.
+    Bound: `causal_error`; the heads are the fewest that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Cost: pre 1 layer of 1 head, loop 1 layer of 2·pairs, post 1 layer of 2·pairs, where the theorem has 1, 1 and 2
+    layers of two heads; width 4d + 1 + log₂(N+2) + 4.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        step_size: float | None = None,
+        horizon: int = HORIZON,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(dtype=dtype, horizon=horizon)
+        self.domain = SpectralDomain.lift(domain)
+        limit = 2 / (self.domain.norm * (1 + SLACK)) ** 2
+        self.step_size = limit / 2 if step_size is None else step_size
+        if not 0 < self.step_size <= limit:
+            raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {limit:.6g}] = (0, 2/norm²]")
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
+        features = self.domain.features
+        self.slots = Slots(
+            x=features,
+            y=1,
+            past=features,
+            w=features,
+            step=features,
+            log_count=1,
+            code=code_length(self.domain.samples + 2),
+            **{kind: 1 for kind in CAUSAL_KINDS},
+        )
+        step, answer = causal_stencils(self.domain, self.step_size, self.pairs, dtype, horizon)
+        self.frame = Frame(
+            [self._recall()],
+            [causal_layer(self.slots, step, self.domain, self.step_size)],
+            [product_layer(self.slots, answer)],
+            {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
+        )
+
+    def certificate(self, loops: int | None = None) -> Certificate:
+        loops = self.horizon if loops is None else loops
+        stencils = causal_stencils(self.domain, self.step_size, self.pairs, self.dtype, self.horizon)
+        drift, total = causal_error(self.domain, self.step_size, stencils, loops)
+        terms = {f"loop {name}": part for name, part in share(drift * self.domain.norm, stencils[0].terms).items()}
+        answer = total - drift * self.domain.norm if total < float("inf") else 0.0
+        terms |= {f"answer {name}": part for name, part in share(answer, stencils[1].terms).items()}
+        return Certificate(terms, self.dtype)
+
+    def _bound(self, pairs: int, loops: int) -> float:
+        stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
+        return causal_error(self.domain, self.step_size, stencils, loops)[1]
+
+    def _recall(self) -> Layer:
+        """The label's token copies x from the sample before it, which shares its code."""
+        code = read(self.slots, code=1.0)
+        heads = copy_head(self.slots, code, code, read(self.slots, x=2.0), "step")
+        circuit = Circuit(self.slots).move(
+            read(self.slots, step=1.0),
+            "past",
+            off=others(self.slots, "label", kinds=CAUSAL_KINDS),
+            bound=2 * self.domain.x,
+        )
+        return Layer(heads, circuit.clear("step").matrices, dtype=self.dtype, causal=True, name="recall")
+
+    def prompt(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        """Tokens sink, x_1, y_1, …, x_N, y_N, x_query, with log(i−1) beside x_i (the paper writes 1/(i−1))."""
+        batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])
+        samples = self.domain.samples
+        tokens = xs.new_zeros(*batch, 2 * samples + 2, self.slots.width)
+        points, labels = slice(1, None, 2), slice(2, None, 2)
+        tokens[..., 0, self.slots["sink"]] = 1.0
+        tokens[..., points, self.slots["point"]] = 1.0
+        tokens[..., labels, self.slots["label"]] = 1.0
+        tokens[..., slice(1, -1, 2), self.slots["x"]] = xs
+        tokens[..., -1, self.slots["x"]] = x_query
+        tokens[..., labels, self.slots["y"]] = ys.unsqueeze(-1)
+        counts = torch.arange(samples + 1, dtype=torch.float64).clamp(min=1).log()
+        tokens[..., points, self.slots["log_count"]] = counts.to(xs.dtype).unsqueeze(-1)
+        # The sink has no code: what the answer adds to its score must be the same for every position.
+        codes = position_codes(samples + 2)[: samples + 1].to(xs.dtype)
+        tokens[..., 1:, self.slots["code"]] = codes.repeat_interleave(2, dim=0)[:-1]
+        return tokens
+
+    def predict(
+        self,
+        xs: Float[Tensor, "... samples features"],
+        ys: Float[Tensor, "... samples"],
+        x_query: Float[Tensor, "... features"],
+        *,
+        loops: int,
+    ) -> Float[Tensor, "..."]:
+        """w_T·x_query, w_T from all the samples."""
+        return self.predict_prefixes(xs, ys, x_query, loops=loops)[..., -1]
+
+    def predict_prefixes(
+        self,
+        xs: Float[Tensor, "... samples features"],
+        ys: Float[Tensor, "... samples"],
+        x_query: Float[Tensor, "... features"],
+        *,
+        loops: int,
+    ) -> Float[Tensor, "... positions"]:
+        """w^i_T·x_i at every position i = 1, …, N+1, each from the pairs before it (the first predicts 0)."""
+        return self.predictions(xs, ys, x_query, loops=loops)[-1]
+
+    def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
+        """The predictions of all positions after 0, 1, …, loops steps, along a new first dimension."""
+        self.require_loops(loops)
+        self.require_dtype(xs=xs, ys=ys, x_query=x_query)
+        self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
+        states = self.frame.iterates(self.prompt(xs, ys, x_query), loops)
+        return torch.stack([self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1) for state in states])

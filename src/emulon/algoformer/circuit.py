@@ -48,13 +48,22 @@ class Circuit:
         return self.move(read(self.slots, **{name: -1.0}), name, off=off, bound=bound)
 
     def leaky(
-        self, rows: Tensor, bias: Tensor, slope: float, into: str, *, off: Tensor | None = None, bound: float = 1.0
+        self,
+        rows: Tensor,
+        into: str,
+        *,
+        slope: float,
+        bias: Tensor | None = None,
+        scale: float = 1.0,
+        off: Tensor | None = None,
+        bound: float = 1.0,
     ) -> Circuit:
-        """Add leaky-ReLU(rows·token + bias) = ReLU(z) − slope·ReLU(−z) to a slot, where `off` is zero."""
+        """Add scale·(ReLU(z) − slope·ReLU(−z)), z = rows·token + bias, to a slot, where `off` is zero."""
         shut = self._shut(off, bound)
-        eye = torch.eye(rows.shape[0], dtype=torch.float64)
-        self.unit(rows - shut, bias, write(self.slots, into, eye))
-        return self.unit(-rows - shut, -bias, write(self.slots, into, -slope * eye))
+        eye = scale * torch.eye(rows.shape[0], dtype=torch.float64)
+        offset = torch.zeros(rows.shape[0], dtype=torch.float64) if bias is None else bias
+        self.unit(rows - shut, offset, write(self.slots, into, eye))
+        return self.unit(-rows - shut, -offset, write(self.slots, into, -slope * eye))
 
     def _shut(self, off: Tensor | None, bound: float) -> Tensor:
         return torch.zeros(1, self.slots.width, dtype=torch.float64) if off is None else gate_height(bound) * off

@@ -36,7 +36,7 @@ class Frame(nn.Module):
     @property
     def sizes(self) -> dict[str, Size]:
         stacks = {"pre": self.pre, "loop": self.loop, "post": self.post}
-        return {name: Size(len(stack), max(layer.heads for layer in stack)) for name, stack in stacks.items()}
+        return {name: Size(len(stack), max((layer.heads for layer in stack), default=0)) for name, stack in stacks.items()}
 
     def extra_repr(self) -> str:
         return "\n".join(f"{name}: {size} (theorem: {self.stated[name]})" for name, size in self.sizes.items())

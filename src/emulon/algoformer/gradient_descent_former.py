@@ -7,31 +7,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algoformer.codes import code_length
-from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
+from emulon.algoformer.descent import Descent
+from emulon.algoformer.former import HORIZON, Former, fewest_pairs
 from emulon.algoformer.frame import Frame, Size
-from emulon.algoformer.gradient_step import (
-    descent_error,
-    gradient_layer,
-    gradient_stencil,
-    largest_prediction,
-)
 from emulon.algoformer.representation import Representation
 from emulon.algoformer.spectral_domain import SpectralDomain
-from emulon.algoformer.stencil import Stencil
 from emulon.algoformer.tokens import KINDS, exchange_layer, others, pair_tokens
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.errors import BadShape, OutOfDomain
+from emulon.errors import BadShape
 
 
 class GradientDescentFormer(Former):
     """Claim: `predict` returns A_T·Φ(x_query), A_T after T exact gradient steps of size η from A_0 = 0 on
-    (1/2N)Σ‖A·Φ(x_i) − y_i‖², up to `certificate(T)`.
+    (1/2N)Σ‖A·Φ(x_i) − y_i‖², up to `certificate(T)`; Φ is the identity unless a representation is given.
 
     Assumes: the data (Φ(x) where there is a representation) in `domain`; η ≤ 2/largest (default 1/largest).
     Bound: `descent_error`; the heads are the fewest that keep `tolerance` for every T ≤ horizon (None: the most exact).
     Cost: pre L+1 layers, loop 1, post 1 as in the theorem; 2·pairs heads in the loop, where the theorem's two are one
-    pair, whose error is O(c²); width d + 3·outputs + log₂(N+1) + 4, and 2h for a representation of width h.
+    pair, whose error is O(c²); width d + 3·outputs + ⌈log₂(N+1)⌉ + 4, and two buffers for a representation.
     """
 
     def __init__(
@@ -48,59 +42,36 @@ class GradientDescentFormer(Former):
         super().__init__(dtype=dtype, horizon=horizon)
         self.domain, self.outputs, self.representation = SpectralDomain.lift(domain), outputs, representation
         self.step_size = 1 / self.domain.largest if step_size is None else step_size
-        if not 0 < self.step_size * self.domain.largest <= 2 * (1 + 1e-12):
-            raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {2 / self.domain.largest:.6g}] = (0, 2/L]")
+        feature_error, buffers = 0.0, {}
         if representation is not None:
             representation.require(self.domain.features)
-        self.tokens = 2 * self.domain.samples + 2
-        self.pairs = fewest_pairs(lambda *size: self._certificate(*size).bound, tolerance, horizon)
-        self.slots = Slots(
-            x=self.domain.features,
-            y=outputs,
-            res=outputs,
-            step=outputs,
-            code=code_length(self.domain.samples + 1),
-            **{kind: 1 for kind in KINDS},
-            **({} if representation is None else representation.slots),
-        )
+            feature_error, buffers = representation.error(dtype), representation.slots
+        tokens = 2 * self.domain.samples + 2
+        self.descent = Descent(self.domain, self.step_size, tokens, dtype, feature_error)
+        self.pairs = fewest_pairs(self.descent.bound, tolerance, horizon)
+        sizes = {"x": self.domain.features, "y": outputs, "res": outputs, "step": outputs}
+        self.slots = Slots(**sizes, code=code_length(self.domain.samples + 1), **dict.fromkeys(KINDS, 1), **buffers)
         self.frame = self._frame()
 
-    def certificate(self, loops: int | None = None) -> Certificate:
-        return self._certificate(self.pairs, self.horizon if loops is None else loops)
-
-    def _certificate(self, pairs: int, loops: int) -> Certificate:
-        terms = dict(self._stencil(pairs).terms)
-        off = self._feature_error
-        # x̂_i·x̂_j differs from x_i·x_j by at most 2·norm·off + off², counted relative to the norm² of a score.
-        terms["representation"] = off * (2 + off / self.domain.norm) / self.domain.norm
-        # The stencil's reach is a little above norm².
-        relative = sum(terms.values()) * (1 + off / self.domain.norm) ** 2
-        total = descent_error(self.domain, self.step_size, relative, loops, self.dtype)
-        # The query's own features are off too: ‖Â x̂ − Â x‖ is already in each step's score.
-        return Certificate(share(total, terms), self.dtype)
-
-    @property
-    def _feature_error(self) -> float:
-        return 0.0 if self.representation is None else self.representation.error(self.dtype)
-
-    def _stencil(self, pairs: int) -> Stencil:
-        return gradient_stencil(self.domain, pairs, self.tokens, self.dtype, self._feature_error)
-
     def _frame(self) -> Frame:
-        depth, lift = 0, []
+        slots, dtype, depth, lift = self.slots, self.dtype, 0, []
         if self.representation is not None:
             depth = self.representation.depth
-            lift = self.representation.layers(self.slots, "x", others(self.slots, "train", "query"), self.dtype)
-        most = largest_prediction(self.domain, self.step_size, self.horizon) + self.certificate().bound
+            lift = self.representation.layers(slots, "x", others(slots, "train", "query"), dtype)
+        most = self.domain.y + self.descent.largest_prediction(self.horizon)
         labels = exchange_layer(
-            self.slots, "train", "res", sign=-1.0, bound=self.domain.y, dtype=self.dtype, name="label exchange"
+            slots, "train", "res", sign=-1.0, bound=self.domain.y, dtype=dtype, name="label exchange"
         )
-        answer = exchange_layer(
-            self.slots, "sink", "y", sign=1.0, bound=self.domain.y + most, dtype=self.dtype, name="answer"
+        answer = exchange_layer(slots, "sink", "y", sign=1.0, bound=most, dtype=dtype, name="answer")
+        return Frame(
+            [*lift, labels],
+            [self.descent.layer(slots, self.pairs, KINDS)],
+            [answer],
+            {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)},
         )
-        stated = {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)}
-        step = gradient_layer(self.slots, self._stencil(self.pairs), self.domain, self.step_size)
-        return Frame([*lift, labels], [step], [answer], stated)
+
+    def certificate(self, loops: int | None = None) -> Certificate:
+        return self.descent.certificate(self.pairs, self.horizon if loops is None else loops)
 
     def predict(
         self,
@@ -110,7 +81,7 @@ class GradientDescentFormer(Former):
         *,
         loops: int,
     ) -> Tensor:
-        """A_T·Φ(x_query) after `loops` steps: (...,) for scalar labels, (..., outputs) for labels (..., samples, outputs)."""
+        """A_T·Φ(x_query) after `loops` steps: (...) for labels (..., samples), (..., outputs) for (..., samples, outputs)."""
         return self.predictions(xs, ys, x_query, loops=loops)[-1]
 
     def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
@@ -119,9 +90,9 @@ class GradientDescentFormer(Former):
         labels = ys.unsqueeze(-1) if scalar else ys
         self._require(xs, labels, x_query, loops)
         tokens = pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
-        answers = [self.frame.finish(state)[..., -1, self.slots["y"]] for state in self.frame.iterates(tokens, loops)]
-        out = torch.stack(answers)
-        return out.squeeze(-1) if scalar else out
+        states = self.frame.iterates(tokens, loops)
+        answers = torch.stack([self.frame.finish(state)[..., -1, self.slots["y"]] for state in states])
+        return answers.squeeze(-1) if scalar else answers
 
     def _require(self, xs: Tensor, labels: Tensor, x_query: Tensor, loops: int) -> None:
         self.require_loops(loops)

@@ -76,9 +76,11 @@ def largest_prediction(domain: SpectralDomain, step_size: float, loops: int) -> 
     return domain.norm * gain(domain, step_size, loops) * domain.y
 
 
-def descent_error(domain: SpectralDomain, step_size: float, relative: float, loops: int, dtype: torch.dtype) -> float:
+def descent_error(
+    domain: SpectralDomain, step_size: float, relative: float, loops: int, dtype: torch.dtype, label_error: float = 0.0
+) -> float:
     """Claim: |prediction − exact prediction after `loops` steps| ≤ this in every entry, when the sum Σ_j (x_i·x_j)res_j
-    of each step is off by at most norm²·Σ|res_j|·relative.
+    of each step is off by at most norm²·Σ|res_j|·relative and the labels by label_error.
 
     Assumes: η·largest ≤ 2, A_0 = 0. Proof. The exact residuals obey r ← (I − ηG)r, G = XXᵀ/N, which does not expand,
     so ‖r_k‖₂ ≤ √N·y. Let δ_k be the entrywise error made in step k, e_k the error of the residuals: e_{k+1} = (I−ηG)e_k
@@ -87,13 +89,14 @@ def descent_error(domain: SpectralDomain, step_size: float, relative: float, loo
     δ_k = (η/N)·norm²·Σ|res|·relative with Σ|res| ≤ √N·‖res‖₂, plus the rounding of res + step and y + step.
     """
     root = math.sqrt(domain.samples)
-    drift, total, shocks = 0.0, 0.0, []
+    drift, total = root * label_error, 0.0
+    shocks: list[float] = []
     for step in range(loops):
         size = root * domain.y + drift
         held = size + largest_prediction(domain, step_size, step + 1) + total
         shocks.append(step_size * domain.norm**2 * size / root * relative + 4 * unit(dtype) * held)
         drift += root * shocks[-1]
-        total = sum(
+        total = label_error * domain.norm * gain(domain, step_size, step + 1) + sum(
             shock * (1 + domain.norm * gain(domain, step_size, step - earlier)) for earlier, shock in enumerate(shocks)
         )
     # The domain's check of norms and eigenvalues has a slack of 1e-9 per step.

@@ -77,7 +77,9 @@ class Representation(nn.Module):
             target = into if level == self.depth - 1 else ("pong", "ping")[level % 2]
             rows = read(slots, **{source: _padded(weight, slots.size(source), 1)})
             rows, offset = _padded(rows, slots.size(target), 0), _padded(bias, slots.size(target), 0)
-            circuit = Circuit(slots).leaky(rows, offset, self.slope, target, off=off, bound=reach[level + 1])
+            circuit = Circuit(slots).leaky(
+                rows, target, slope=self.slope, bias=offset, off=off, bound=reach[level + 1]
+            )
             circuit.clear(source)
             out.append(Layer(no_heads(slots), circuit.matrices, dtype=dtype, name=f"representation {level + 1}"))
         return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -113,11 +115,24 @@ class AutoRegressionFormer(Former):
 
     def predictions(self, series: Tensor, *, loops: int) -> Tensor:
         """The predictions after 0, 1, …, loops steps, along a new first dimension."""
+        states = self._states(series, loops)
+        return torch.stack([self.frame.finish(state)[..., -1, self.slots["y"]] for state in states])
+
+    def audit(self, series: Tensor, *, loops: int) -> Certificate:
+        """The certificate of this one run, the worst of the batch: far tighter than `certificate`."""
+        readings = (
+            (state[..., 1:-1, self.slots["res"]], state[..., -1, self.slots["y"]])
+            for state in self._states(series, loops)
+        )
+        windows = self.windows(series.double())
+        features, error = self.representation(windows), self.representation.error(torch.float64, windows)
+        return self.descent.audit(features[..., :-1, :], series, features[..., -1, :], readings, error)
+
+    def _states(self, series: Tensor, loops: int) -> Iterator[Tensor]:
         self.require_loops(loops)
         self.require_dtype(series=series)
         require_shape(series, "series", self.domain.samples, self.outputs)
         self.representation.require(self.domain.features, **{"series windows": self.windows(series)})
         features = self.representation(self.windows(series.double()))
         self.domain.require(features[..., :-1, :], series, features[..., -1, :])
-        states = self.frame.iterates(self.prompt(series), loops)
-        return torch.stack([self.frame.finish(state)[..., -1, self.slots["y"]] for state in states])
+        return self.frame.iterates(self.prompt(series), loops)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.algoformer.causal_audit import CausalAudit
 from emulon.algoformer.causal_step import (
     CAUSAL_KINDS,
     causal_error,
@@ -123,7 +126,7 @@ class CausalGradientDescentFormer(Former):
         x_query: Float[Tensor, "... features"],
         *,
         loops: int,
-    ) -> Float[Tensor, "..."]:
+    ) -> Float[Tensor, "*batch"]:
         """w_T·x_query, w_T from all the samples."""
         return self.predict_prefixes(xs, ys, x_query, loops=loops)[..., -1]
 
@@ -140,8 +143,24 @@ class CausalGradientDescentFormer(Former):
 
     def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
         """The predictions of all positions after 0, 1, …, loops steps, along a new first dimension."""
+        return torch.stack([self._answers(state) for state in self._states(xs, ys, x_query, loops)])
+
+    def audit(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Certificate:
+        """The certificate of this one run, for the worst position of the batch: tighter than `certificate`."""
+        audit = CausalAudit(xs, ys, x_query, self.step_size)
+        for step, state in enumerate(self._states(xs, ys, x_query, loops)):
+            if step:
+                audit.watch(state[..., 1::2, self.slots["w"]])
+        carried, answer = audit.carried(), audit.answer(self._answers(state))
+        worst = (carried + answer).argmax()
+        terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
+        return Certificate(terms, self.dtype, note="for this run only")
+
+    def _answers(self, state: Tensor) -> Tensor:
+        return self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1)
+
+    def _states(self, xs: Tensor, ys: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
         self.require_loops(loops)
         self.require_dtype(xs=xs, ys=ys, x_query=x_query)
         self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
-        states = self.frame.iterates(self.prompt(xs, ys, x_query), loops)
-        return torch.stack([self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1) for state in states])
+        return self.frame.iterates(self.prompt(xs, ys, x_query), loops)

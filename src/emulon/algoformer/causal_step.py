@@ -65,7 +65,10 @@ def product_layer(slots: Slots, stencil: Stencil) -> Layer:
         into="y",
         one=constant(slots, *CAUSAL_KINDS),
         sink=read(slots, sink=1.0),
-        extra=(torch.cat([code, constant(slots, *CAUSAL_KINDS)]), torch.cat([sharpness * code, lift * read(slots, sink=1.0)])),
+        extra=(
+            torch.cat([code, constant(slots, *CAUSAL_KINDS)]),
+            torch.cat([sharpness * code, lift * read(slots, sink=1.0)]),
+        ),
     )
     return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
 
@@ -105,13 +108,13 @@ def causal_stencils(
 
 
 def weight_norm(domain: SpectralDomain, step_size: float, loops: int) -> float:
-    """‖w_k‖₂ ≤ √(cap·η·loops)·y for every prefix and every k ≤ loops (`gain` without a spectrum), doubled for errors."""
+    """‖w_k‖₂ ≤ √(cap·η·loops)·y for every prefix and k ≤ loops (`gain` without a spectrum), doubled for errors."""
     cap = 1.0 if step_size * domain.norm**2 <= 1 else 2.0
     return 2 * math.sqrt(cap * step_size * max(loops, 1)) * domain.y
 
 
 def residual_reach(domain: SpectralDomain, step_size: float, loops: int) -> float:
-    """|w_k·x_h − y_h| ≤ √n·y because no step expands the n residuals of a prefix; or ≤ ‖w‖‖x‖ + y. With room for errors."""
+    """|w_k·x_h − y_h| ≤ √n·y, as no step expands the n residuals of a prefix, or ≤ ‖w‖‖x‖ + y; with room for errors."""
     return 1.01 * min(
         math.sqrt(domain.samples) * domain.y, weight_norm(domain, step_size, loops) / 2 * domain.norm + domain.y
     )

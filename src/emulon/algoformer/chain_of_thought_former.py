@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,7 +21,7 @@ from emulon.algoformer.tokens import others
 from emulon.algoformer.wiring import join, no_heads, read, write
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.domain import require_shape
+from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
 from emulon.errors import BadShape, OutOfDomain
 
@@ -27,8 +29,8 @@ CHAIN_KINDS = ("sink", "train", "query", "other")
 
 
 class ChainOfThoughtFormer(Former):
-    """Claim: given N chains x, s¹, …, s^L with s^{ℓ+1} = σ(W_ℓ s^ℓ) and the start x̂, …, ŝ^ℓ of another, `predict` returns
-    σ(A_T ŝ^ℓ), A_T after T exact gradient steps of size η from 0 on (1/2N)Σ‖A s^ℓ_i − σ⁻¹(s^{ℓ+1}_i)‖².
+    """Claim: given N chains x, s¹, …, s^L with s^{ℓ+1} = σ(W_ℓ s^ℓ) and the start x̂, …, ŝ^ℓ of another, `predict`
+    returns σ(A_T ŝ^ℓ), A_T after T exact gradient steps of size η from 0 on (1/2N)Σ‖A s^ℓ_i − σ⁻¹(s^{ℓ+1}_i)‖².
 
     Assumes: the states s^ℓ and the labels σ⁻¹(s^{ℓ+1}) of the step that is asked for in `domain`, every other state
     within its x; η ≤ 2/largest (default 1/largest); slope in (0, 1].
@@ -86,7 +88,9 @@ class ChainOfThoughtFormer(Former):
         2·sample − 5) is exactly 1 there and 0 elsewhere.
         """
         slots = self.slots
-        told = copy_head(slots, constant(slots, *CHAIN_KINDS), GAP * read(slots, query=1.0), read(slots, stage=1.0), "wanted")
+        told = copy_head(
+            slots, constant(slots, *CHAIN_KINDS), GAP * read(slots, query=1.0), read(slots, stage=1.0), "wanted"
+        )
         fetched = copy_head(
             slots,
             torch.cat([read(slots, code=1.0), read(slots, next_stage=1.0)]),
@@ -138,7 +142,9 @@ class ChainOfThoughtFormer(Former):
         tokens[..., :-1, slots["stage"]] = one_hot[stage, :stages]
         tokens[..., :-1, slots["next_stage"]] = one_hot[stage + 1, :stages]
         codes = position_codes(samples + 1).to(chains.dtype)
-        tokens[..., :-1, slots["code"]] = torch.cat([codes[:-1].repeat_interleave(stages, dim=0), codes[-1:].expand(known, -1)])
+        tokens[..., :-1, slots["code"]] = torch.cat(
+            [codes[:-1].repeat_interleave(stages, dim=0), codes[-1:].expand(known, -1)]
+        )
         return tokens
 
     def predict(
@@ -153,21 +159,34 @@ class ChainOfThoughtFormer(Former):
 
     def predictions(self, chains: Tensor, start: Tensor, *, loops: int) -> Tensor:
         """The predictions after 0, 1, …, loops steps, along a new first dimension."""
-        self._require(chains, start, loops)
-        states = self.frame.iterates(self.prompt(chains, start), loops)
+        states = self._states(chains, start, loops)
         return torch.stack([self.frame.finish(state)[..., -2, self.slots["step"]] for state in states])
 
-    def _require(self, chains: Tensor, start: Tensor, loops: int) -> None:
+    def audit(self, chains: Tensor, start: Tensor, *, loops: int) -> Certificate:
+        """The certificate of this one run, the worst of the batch: far tighter than `certificate`."""
+        known, end = start.shape[-2], self.domain.samples * (self.depth + 1)
+        kept = slice(known - 1, end, self.depth + 1)
+        readings = (
+            (state[..., kept, self.slots["res"]], state[..., -2, self.slots["y"]])
+            for state in self._states(chains, start, loops)
+        )
+        loop = self.descent.audit(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :], readings)
+        activation = 2 * unit(self.dtype) * self.descent.largest_prediction(self.horizon)
+        return Certificate(dict(loop.terms) | {"activation": activation}, self.dtype, note=loop.note)
+
+    def _labels(self, chains: Tensor, known: int) -> Tensor:
+        """σ⁻¹ of the state after the last known one, in float64."""
+        following = chains[..., known, :].double()
+        return following.clamp(min=0) + following.clamp(max=0) / self.slope
+
+    def _states(self, chains: Tensor, start: Tensor, loops: int) -> Iterator[Tensor]:
         self.require_loops(loops)
         self.require_dtype(chains=chains, start=start)
         require_shape(chains, "chains", self.domain.samples, self.depth + 1, self.domain.features)
         known = start.shape[-2]
         require_shape(start, "start", known, self.domain.features)
         if not 1 <= known <= self.depth:
-            raise BadShape(f"start has {known} states; a chain of depth {self.depth} can be continued from 1 to {self.depth}")
-        follow = chains[..., known, :].double()
-        labels = follow.clamp(min=0) + follow.clamp(max=0) / self.slope
-        for kept in (chains.flatten(-3, -2), start):
-            if kept.abs().max().item() > self.domain.x:
-                raise OutOfDomain(f"|state| reaches {kept.abs().max().item():.6g}, the domain has {self.domain.x:.6g}")
-        self.domain.require(chains[..., known - 1, :], labels, start[..., -1, :])
+            raise BadShape(f"start has {known} states; a chain of depth {self.depth} goes on from 1 to {self.depth}")
+        require_within(self.domain.x, chains=chains, start=start)
+        self.domain.require(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
+        return self.frame.iterates(self.prompt(chains, start), loops)

@@ -1,11 +1,14 @@
-"""Gradient descent in the loop, as every assembly that uses Lemma A.2 needs it: step size, stencil, layer, certificate."""
+"""Gradient descent in the loop, as every assembly on Lemma A.2 needs it: step size, stencil, layer, certificate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from emulon.algoformer.descent_audit import DescentAudit
 from emulon.algoformer.former import share
 from emulon.algoformer.gradient_step import descent_error, gradient_layer, gradient_stencil, largest_prediction
 from emulon.algoformer.layer import Layer
@@ -38,7 +41,7 @@ class Descent:
         return gradient_layer(slots, self.stencil(pairs), self.domain, self.step_size, kinds)
 
     def certificate(self, pairs: int, loops: int) -> Certificate:
-        """x̂_i·x̂_j is off by at most 2·norm·off + off², counted relative to the norm² of a score like the other terms."""
+        """Features off by e make x_i·x_j off by at most 2·norm·e + e²: relative to norm², one more term of the step."""
         off = self.feature_error / self.domain.norm
         # The stencil's reach is (1 + off)²·norm².
         terms = {name: part * (1 + off) ** 2 for name, part in self.stencil(pairs).terms.items()}
@@ -50,6 +53,20 @@ class Descent:
 
     def bound(self, pairs: int, loops: int) -> float:
         return self.certificate(pairs, loops).bound
+
+    def audit(
+        self,
+        xs: Tensor,
+        ys: Tensor,
+        x_query: Tensor,
+        readings: Iterable[tuple[Tensor, Tensor]],
+        feature_error: float = 0.0,
+    ) -> Certificate:
+        """The certificate of one run from its (residuals, prediction) before and after every loop (`DescentAudit`)."""
+        audit = DescentAudit(xs, ys, x_query, self.step_size, feature_error, self.label_error)
+        for step, (residuals, prediction) in enumerate(readings):
+            audit.watch(residuals, prediction, start=step == 0)
+        return Certificate({"loop": audit.bound.max().item()}, self.dtype, note="for this run only")
 
     def largest_prediction(self, loops: int) -> float:
         """Above every |prediction| the loop can hold, exact or computed with one pair or more."""

@@ -57,7 +57,9 @@ class Former(nn.Module):
 
     def require_loops(self, loops: int) -> None:
         if not 0 <= loops <= self.horizon:
-            raise OutOfDomain(f"loops = {loops}, but the promise was made for 0 to {self.horizon}; build with a horizon")
+            raise OutOfDomain(
+                f"loops = {loops}, but the promise was made for 0 to {self.horizon}; build with a horizon"
+            )
 
     def require_dtype(self, **tensors: Tensor) -> None:
         for name, tensor in tensors.items():

@@ -34,9 +34,14 @@ class Frame(nn.Module):
         self.stated = dict(stated)
 
     @property
-    def sizes(self) -> dict[str, Size]:
+    def heads(self) -> dict[str, list[int]]:
+        """The heads of every layer of the three stacks."""
         stacks = {"pre": self.pre, "loop": self.loop, "post": self.post}
-        return {name: Size(len(stack), max((layer.heads for layer in stack), default=0)) for name, stack in stacks.items()}
+        return {name: [layer.heads for layer in stack if isinstance(layer, Layer)] for name, stack in stacks.items()}
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        return {name: Size(len(heads), max(heads, default=0)) for name, heads in self.heads.items()}
 
     def extra_repr(self) -> str:
         return "\n".join(f"{name}: {size} (theorem: {self.stated[name]})" for name, size in self.sizes.items())

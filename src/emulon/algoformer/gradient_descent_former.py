@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -81,25 +83,38 @@ class GradientDescentFormer(Former):
         *,
         loops: int,
     ) -> Tensor:
-        """A_T·Φ(x_query) after `loops` steps: (...) for labels (..., samples), (..., outputs) for (..., samples, outputs)."""
+        """A_T·Φ(x_query) after `loops` steps, with a last dimension of outputs where ys has one."""
         return self.predictions(xs, ys, x_query, loops=loops)[-1]
 
     def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
         """The predictions after 0, 1, …, loops steps, along a new first dimension."""
         scalar = ys.ndim == xs.ndim - 1
-        labels = ys.unsqueeze(-1) if scalar else ys
-        self._require(xs, labels, x_query, loops)
-        tokens = pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
-        states = self.frame.iterates(tokens, loops)
+        states = self._states(xs, ys.unsqueeze(-1) if scalar else ys, x_query, loops)
         answers = torch.stack([self.frame.finish(state)[..., -1, self.slots["y"]] for state in states])
         return answers.squeeze(-1) if scalar else answers
 
-    def _require(self, xs: Tensor, labels: Tensor, x_query: Tensor, loops: int) -> None:
+    def audit(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Certificate:
+        """The certificate of this one run, the worst of the batch: far tighter than `certificate`."""
+        labels = ys.unsqueeze(-1) if ys.ndim == xs.ndim - 1 else ys
+        readings = (
+            (state[..., 0:-2:2, self.slots["res"]], state[..., -2, self.slots["y"]])
+            for state in self._states(xs, labels, x_query, loops)
+        )
+        features, query, error = xs.double(), x_query.double(), 0.0
+        if self.representation is not None:
+            features, query = self.representation(features), self.representation(query)
+            error = self.representation.error(torch.float64, xs, x_query)
+        return self.descent.audit(features, labels, query, readings, error)
+
+    def _states(self, xs: Tensor, labels: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
         self.require_loops(loops)
         self.require_dtype(xs=xs, ys=labels, x_query=x_query)
         if labels.shape[-1] != self.outputs:
             raise BadShape(f"ys has {labels.shape[-1]} outputs, the former was built for {self.outputs}")
+        features, query = xs, x_query
         if self.representation is not None:
             self.representation.require(self.domain.features, xs=xs, x_query=x_query)
-            xs, x_query = self.representation(xs.double()), self.representation(x_query.double())
-        self.domain.require(xs, labels, x_query)
+            features, query = self.representation(xs.double()), self.representation(x_query.double())
+        self.domain.require(features, labels, query)
+        tokens = pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
+        return self.frame.iterates(tokens, loops)

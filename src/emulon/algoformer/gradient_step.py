@@ -89,15 +89,16 @@ def descent_error(
     δ_k = (η/N)·norm²·Σ|res|·relative with Σ|res| ≤ √N·‖res‖₂, plus the rounding of res + step and y + step.
     """
     root = math.sqrt(domain.samples)
+    gains = [domain.norm * gain(domain, step_size, steps) for steps in range(loops + 1)]
     drift, total = root * label_error, 0.0
     shocks: list[float] = []
     for step in range(loops):
         size = root * domain.y + drift
-        held = size + largest_prediction(domain, step_size, step + 1) + total
+        held = size + gains[step + 1] * domain.y + total
         shocks.append(step_size * domain.norm**2 * size / root * relative + 4 * unit(dtype) * held)
         drift += root * shocks[-1]
-        total = label_error * domain.norm * gain(domain, step_size, step + 1) + sum(
-            shock * (1 + domain.norm * gain(domain, step_size, step - earlier)) for earlier, shock in enumerate(shocks)
-        )
+        # Above the sum below, and needed only for what the additions round.
+        total = (1 + gains[step + 1]) * drift / root
+    total = gains[loops] * label_error + sum(shock * (1 + gains[loops - 1 - j]) for j, shock in enumerate(shocks))
     # The domain's check of norms and eigenvalues has a slack of 1e-9 per step.
     return total * (1 + 1e-6)

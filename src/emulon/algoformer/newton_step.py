@@ -23,8 +23,9 @@ ROOM = 2.0**-6
 def newton_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Layer:
     """Claim: m_i ← 2m_i − Σ_j m_j (x_j·m_i) on train tokens; with m_i = M x_i that is M ← 2M − M S M, S = XᵀX.
 
-    Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step` keeps the attention's output apart from m, because the MLP
-    has to double m: the paper's layout has no room for it. Bound: `newton_error`. Cost: one layer, 2·pairs heads.
+    Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
+    keeps the attention's output apart from m, because the MLP has to double m: the paper's layout has no room for it.
+    Bound: `newton_error`. Cost: one layer, 2·pairs heads.
     """
     heads = readout_heads(
         slots,
@@ -94,26 +95,28 @@ def newton_error(domain: SpectralDomain, stencils: tuple[Stencil, Stencil, Stenc
     """Claim: ‖P̂_T − P_T‖_F ≤ this, P = MXᵀ the d × N matrix whose columns are the m_i; infinite where nothing holds.
 
     Assumes: smallest ≤ eigenvalues of XᵀX/N ≤ largest. Proof. Each computed step is F(P) = 2P − PXP plus Δ. With
-    P̂ = P + E, F(P̂) − F(P) = 2E − E(XP) − (PX)E − EXE. XP and PX are symmetric, commute with everything here and have
-    eigenvalues p ∈ {0} ∪ [p_min, 1], those of PX without the 0: so the linear part has norm ≤ 2 − p_min, and
-    e' ≤ (2 − p_min)e + √(N·largest)·e² + ‖Δ‖_F. Exactly, p ← p(2 − p): relative to p_min errors never grow, and once
-    p_min ≈ 1 they only add. ‖Δ‖_F: entry (l, i) is off by reach·relative·Σ_j|P̂_lj| ≤ …·√N‖P̂_l‖₂, so
-    ‖Δ‖_F ≤ reach·relative·N·‖P̂‖_F, plus the rounding of 2m − step. ‖P_k‖_F ≤ √d·max_λ p_k/√λ. QED
+    P̂ = P + E, F(P̂) − F(P) = 2E − E(XP) − (PX)E − EXE. XP and PX are symmetric; PX has eigenvalues p ∈ [p_min, 1], XP
+    the same on the columns of X (projection Π) and 0 elsewhere. So, with r = ‖EΠ‖_F, o = ‖E(I−Π)‖_F, σ = √(N·largest):
+    r ← (2 − 2p_min)r + σr² + ‖Δ‖_F,  o ← (2 − p_min)o + σro + ‖Δ‖_F,  because EX = EΠX.
+    Exactly, p ← p(2 − p): relative to p_min errors never grow, and once p_min ≈ 1, r is forgotten and o only adds up.
+    ‖Δ‖_F: entry (l, i) is off by reach·relative·Σ_j|P̂_lj| ≤ …·√N‖P̂_l‖₂, so ‖Δ‖_F ≤ reach·relative·N·‖P̂‖_F, plus the
+    rounding of 2m − step. ‖P_k‖_F ≤ √d·max p_k/√λ. QED
     """
     start, step, _ = stencils
     n, d, small = domain.samples, domain.features, unit(step.dtype)
     top, low = n * domain.largest * (1 + 2 * SLACK), n * (domain.smallest - SLACK * domain.largest)
     if low <= 0:
         return math.inf
-    # Σ_j |x_j[l]|: entries of X have root mean square ≤ √largest down every column.
-    columns = math.sqrt(n) * math.sqrt(top)
-    error = start_scale(domain) * math.sqrt(n * d) * (start.error(columns) + 4 * small * domain.norm**2 * columns)
-    least, norm = start_scale(domain) * low**2, math.sqrt(d / top)
+    # Σ_j |x_j[l]| ≤ √N·‖X e_l‖₂.
+    columns = math.sqrt(n * top)
+    inside = start_scale(domain) * math.sqrt(n * d) * (start.error(columns) + 4 * small * domain.norm**2 * columns)
+    outside, least, norm = inside, start_scale(domain) * low**2, math.sqrt(d / top)
     for _ in range(loops):
-        if domain.norm * error > ROOM:
+        if domain.norm * (inside + outside) > ROOM:
             return math.inf
-        size = norm + error
-        shock = n * size * step.reach * step.relative + 8 * small * (size + math.sqrt(n) * size)
-        error = (2 - least) * error + math.sqrt(top) * error**2 + shock
+        size = norm + inside + outside
+        shock = n * size * step.reach * step.relative + 8 * small * (1 + math.sqrt(n)) * size
+        curve = math.sqrt(top) * inside
+        inside, outside = (2 - 2 * least + curve) * inside + shock, (2 - least + curve) * outside + shock
         least, norm = least * (2 - least), min(2 * norm, math.sqrt(d / low))
-    return error
+    return inside + outside

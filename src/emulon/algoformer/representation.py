@@ -14,21 +14,25 @@ from emulon.algoformer.wiring import no_heads, read
 from emulon.attention import Slots
 from emulon.certify.domain import require_within
 from emulon.certify.rounding import gamma
-from emulon.errors import BadShape
+from emulon.errors import BadShape, OutOfDomain
 
 
 class Representation(nn.Module):
-    """Φ(x) = σ(W_L … σ(W_1 x + b_1) … + b_L), σ a leaky ReLU of this slope, for inputs |x| ≤ bound."""
+    """Φ(x) = σ(W_L … σ(W_1 x + b_1) … + b_L), σ a leaky ReLU of slope in [0, 1], for inputs |x| ≤ bound."""
 
     def __init__(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None, *, slope: float = 0.01, bound: float
     ) -> None:
         super().__init__()
+        if not 0 <= slope <= 1:
+            raise OutOfDomain(f"slope must be in [0, 1] so that errors do not grow in the activation, got {slope}")
         biases = [weight.new_zeros(weight.shape[0]) for weight in weights] if biases is None else biases
         self.slope, self.bound, self.depth = slope, bound, len(weights)
         for level, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             if level and weight.shape[1] != weights[level - 1].shape[0]:
-                raise BadShape(f"weight {level} reads {weight.shape[1]} features, {weights[level - 1].shape[0]} come in")
+                raise BadShape(
+                    f"weight {level} reads {weight.shape[1]} features, {weights[level - 1].shape[0]} come in"
+                )
             self.register_buffer(f"weight_{level}", weight.double())
             self.register_buffer(f"bias_{level}", bias.double())
 
@@ -77,9 +81,7 @@ class Representation(nn.Module):
             target = into if level == self.depth - 1 else ("pong", "ping")[level % 2]
             rows = read(slots, **{source: _padded(weight, slots.size(source), 1)})
             rows, offset = _padded(rows, slots.size(target), 0), _padded(bias, slots.size(target), 0)
-            circuit = Circuit(slots).leaky(
-                rows, target, slope=self.slope, bias=offset, off=off, bound=reach[level + 1]
-            )
+            circuit = Circuit(slots).leaky(rows, target, slope=self.slope, bias=offset, off=off, bound=reach[level + 1])
             circuit.clear(source)
             out.append(Layer(no_heads(slots), circuit.matrices, dtype=dtype, name=f"representation {level + 1}"))
         return out
@@ -93,16 +95,22 @@ class Representation(nn.Module):
             bounds.append(sizes.max().item())
         return bounds
 
-    def error(self, dtype: torch.dtype) -> float:
-        """‖computed Φ(x) − Φ(x)‖₂ ≤ this: each level rounds by γ·(|W||h| + |b|) and passes on |W| times what came."""
-        sizes = torch.full((self.inputs,), float(self.bound), dtype=torch.float64)
-        errors = torch.zeros_like(sizes)
+    def error(self, dtype: torch.dtype, *inputs: Tensor) -> float:
+        """‖computed Φ(x) − Φ(x)‖₂ ≤ this, for these inputs or, where none are given, for all within the bound.
+
+        Proof. A level rounds by γ·(|W||h| + |b|) ≤ γ·(‖|W|‖₂‖h‖₂ + ‖b‖₂), and passes on ‖W‖₂ times the error that comes
+        in, σ being 1-Lipschitz; ‖h‖₂ ≤ ‖W‖₂‖h'‖₂ + ‖b‖₂ likewise. QED
+        """
+        size, error = self.bound * self.inputs**0.5, 0.0
+        if inputs:
+            size = max(tensor.double().norm(dim=-1).max().item() for tensor in inputs)
         for level in range(self.depth):
             weight, bias = self.level(level)
-            errors = weight.abs() @ errors
-            sizes = weight.abs() @ sizes + bias.abs()
-            errors = errors + gamma(weight.shape[1] + 6, dtype) * (sizes + errors)
-        return errors.norm().item()
+            spread, norm = torch.linalg.matrix_norm(weight.abs(), 2).item(), torch.linalg.matrix_norm(weight, 2).item()
+            shift = bias.norm().item()
+            error = norm * error + gamma(weight.shape[1] + 6, dtype) * (spread * (size + error) + shift)
+            size = norm * size + shift
+        return error * (1 + 1e-9)
 
 
 def _padded(tensor: Tensor, size: int, dim: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -22,13 +23,16 @@ def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, ho
 
     Where nothing can be promised up to the horizon (an infinite bound), the best pairs are those of a single loop.
     """
-    bounds = {pairs: bound(pairs, horizon) for pairs in range(1, MOST_PAIRS + 1)}
-    best = min(bounds, key=lambda pairs: (bounds[pairs], bound(pairs, 1)))
+    bounds = {}
+    for pairs in range(1, MOST_PAIRS + 1):
+        bounds[pairs] = bound(pairs, horizon)
+        if tolerance is not None and bounds[pairs] <= tolerance:
+            return pairs
+    best = min(bounds, key=lambda pairs: bounds[pairs])
+    if bounds[best] == math.inf:
+        best = min(bounds, key=lambda pairs: bound(pairs, 1))
     if tolerance is None:
         return best
-    for pairs, value in bounds.items():
-        if value <= tolerance:
-            return pairs
     raise ToleranceTooTight(
         f"tolerance {tolerance:.2e} is below the {bounds[best]:.2e} that {best} pairs of heads can promise here; "
         "loosen it, shorten the horizon, narrow the domain, or use a wider dtype"

@@ -31,6 +31,7 @@ def test_the_theorems_two_heads_reach_1e_7():
     xs, ys, x_query = regression(40, 20, seed=2)
     former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-3)
     assert former.frame.sizes == {**former.frame.stated, "pre": type(former.frame.stated["pre"])(1, 1)}
+    assert former.slots.width == 20 + 3 + 6 + 4 < 2 * 20 + 2 + 6 + 4  # the paper's rows x, x/N, y, res, p, indicators
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     assert former.certificate(50).verify(got, want) < 1e-7
 

@@ -2,6 +2,7 @@
 
 from emulon.algoformer.auto_regression_former import AutoRegressionFormer
 from emulon.algoformer.causal_gradient_descent_former import CausalGradientDescentFormer
+from emulon.algoformer.causal_newton_former import CausalNewtonFormer
 from emulon.algoformer.chain_of_thought_former import ChainOfThoughtFormer
 from emulon.algoformer.codes import position_codes
 from emulon.algoformer.convergence import Curve, convergence
@@ -16,6 +17,7 @@ from emulon.algoformer.stencil import Stencil
 __all__ = [
     "AutoRegressionFormer",
     "CausalGradientDescentFormer",
+    "CausalNewtonFormer",
     "ChainOfThoughtFormer",
     "Curve",
     "Frame",

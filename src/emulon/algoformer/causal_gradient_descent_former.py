@@ -9,22 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algoformer.causal_audit import CausalAudit
-from emulon.algoformer.causal_step import (
-    CAUSAL_KINDS,
-    causal_error,
-    causal_layer,
-    causal_stencils,
-    product_layer,
-)
-from emulon.algoformer.circuit import Circuit
-from emulon.algoformer.codes import code_length, position_codes
-from emulon.algoformer.copying import copy_head
+from emulon.algoformer.causal_step import causal_error, causal_layer, causal_stencils, product_layer
+from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, recall_layer
 from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
 from emulon.algoformer.frame import Frame, Size
-from emulon.algoformer.layer import Layer
 from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
-from emulon.algoformer.tokens import others
-from emulon.algoformer.wiring import read
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.errors import OutOfDomain
@@ -64,12 +53,12 @@ class CausalGradientDescentFormer(Former):
             w=features,
             step=features,
             log_count=1,
-            code=code_length(self.domain.samples + 2),
-            **{kind: 1 for kind in CAUSAL_KINDS},
+            code=causal_code_length(self.domain.samples),
+            **dict.fromkeys(CAUSAL_KINDS, 1),
         )
         step, answer = causal_stencils(self.domain, self.step_size, self.pairs, dtype, horizon)
         self.frame = Frame(
-            [self._recall()],
+            [recall_layer(self.slots, "step", self.domain.x, dtype)],
             [causal_layer(self.slots, step, self.domain, self.step_size)],
             [product_layer(self.slots, answer)],
             {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
@@ -87,37 +76,6 @@ class CausalGradientDescentFormer(Former):
     def _bound(self, pairs: int, loops: int) -> float:
         stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
         return causal_error(self.domain, self.step_size, stencils, loops)[1]
-
-    def _recall(self) -> Layer:
-        """The label's token copies x from the sample before it, which shares its code."""
-        code = read(self.slots, code=1.0)
-        heads = copy_head(self.slots, code, code, read(self.slots, x=2.0), "step")
-        circuit = Circuit(self.slots).move(
-            read(self.slots, step=1.0),
-            "past",
-            off=others(self.slots, "label", kinds=CAUSAL_KINDS),
-            bound=2 * self.domain.x,
-        )
-        return Layer(heads, circuit.clear("step").matrices, dtype=self.dtype, causal=True, name="recall")
-
-    def prompt(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """Tokens sink, x_1, y_1, …, x_N, y_N, x_query, with log(i−1) beside x_i (the paper writes 1/(i−1))."""
-        batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])
-        samples = self.domain.samples
-        tokens = xs.new_zeros(*batch, 2 * samples + 2, self.slots.width)
-        points, labels = slice(1, None, 2), slice(2, None, 2)
-        tokens[..., 0, self.slots["sink"]] = 1.0
-        tokens[..., points, self.slots["point"]] = 1.0
-        tokens[..., labels, self.slots["label"]] = 1.0
-        tokens[..., slice(1, -1, 2), self.slots["x"]] = xs
-        tokens[..., -1, self.slots["x"]] = x_query
-        tokens[..., labels, self.slots["y"]] = ys.unsqueeze(-1)
-        counts = torch.arange(samples + 1, dtype=torch.float64).clamp(min=1).log()
-        tokens[..., points, self.slots["log_count"]] = counts.to(xs.dtype).unsqueeze(-1)
-        # The sink has no code: what the answer adds to its score must be the same for every position.
-        codes = position_codes(samples + 2)[: samples + 1].to(xs.dtype)
-        tokens[..., 1:, self.slots["code"]] = codes.repeat_interleave(2, dim=0)[:-1]
-        return tokens
 
     def predict(
         self,
@@ -163,4 +121,4 @@ class CausalGradientDescentFormer(Former):
         self.require_loops(loops)
         self.require_dtype(xs=xs, ys=ys, x_query=x_query)
         self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
-        return self.frame.iterates(self.prompt(xs, ys, x_query), loops)
+        return self.frame.iterates(causal_tokens(self.slots, xs, ys, x_query), loops)

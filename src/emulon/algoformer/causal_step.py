@@ -6,19 +6,16 @@ import math
 
 import torch
 
+from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, elsewhere
 from emulon.algoformer.circuit import Circuit
-from emulon.algoformer.codes import GAP, code_length
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
+from emulon.algoformer.self_product import self_product_heads, self_stencil
 from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
-from emulon.algoformer.tokens import others
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
 from emulon.certify.rounding import unit
-
-# The sink comes first: every later token can see it. `point` tokens hold an x, the `label` token after it its y.
-CAUSAL_KINDS = ("sink", "point", "label")
 
 
 def causal_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain, step_size: float) -> Layer:
@@ -44,38 +41,14 @@ def causal_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain, step_si
         extra=(read(slots, log_count=1.0), read(slots, sink=1.0)),
     )
     bound = 2 * step_size * domain.x * stencil.reach
-    circuit = Circuit(slots).move(
-        read(slots, step=1.0), "w", off=others(slots, "point", kinds=CAUSAL_KINDS), bound=bound
-    )
+    circuit = Circuit(slots).move(read(slots, step=1.0), "w", off=elsewhere(slots, "point"), bound=bound)
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, causal=True, name="causal gradient step")
 
 
 def product_layer(slots: Slots, stencil: Stencil) -> Layer:
-    """Claim: point j's y becomes w^j·x_j: a readout that only the token itself answers, because its code matches."""
-    code = read(slots, code=1.0)
-    sharpness = self_sharpness(stencil.tokens, stencil.dtype)
-    # Where the code matches, its product is `length`; the sink is lifted by as much, so that C stays the difference.
-    lift = sharpness * slots.size("code")
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=read(slots, w=1.0),
-        key=read(slots, x=1.0),
-        value=read(slots, point=1.0),
-        into="y",
-        one=constant(slots, *CAUSAL_KINDS),
-        sink=read(slots, sink=1.0),
-        extra=(
-            torch.cat([code, constant(slots, *CAUSAL_KINDS)]),
-            torch.cat([sharpness * code, lift * read(slots, sink=1.0)]),
-        ),
-    )
+    """Claim: point j's y becomes w^j·x_j."""
+    heads = self_product_heads(slots, stencil, read(slots, w=1.0), read(slots, x=1.0), "y")
     return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
-
-
-def self_sharpness(tokens: int, dtype: torch.dtype) -> float:
-    """The integer scale at which all tokens of other codes weigh less than one rounding of the matching one."""
-    return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + 2) / GAP))
 
 
 def causal_stencils(
@@ -94,15 +67,13 @@ def causal_stencils(
         dtype=dtype,
         cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
     )
-    length = code_length(domain.samples + 2)
-    answer = Stencil.best(
+    answer = self_stencil(
         pairs,
         reach=weight * domain.norm * (1 + SLACK),
         tokens=tokens,
-        summed=1,
-        width=width + length,
+        width=domain.features,
+        code=causal_code_length(domain.samples),
         dtype=dtype,
-        offset=2 * self_sharpness(tokens, dtype) * length,
     )
     return step, answer
 

@@ -24,7 +24,7 @@ class Size:
 
 
 class Frame(nn.Module):
-    """The three stacks of layers; `stated` is what the theorem says they take."""
+    """The three stacks of layers; `stated` is what the theorem says they take, where there is one."""
 
     def __init__(
         self, pre: Sequence[Layer], loop: Sequence[Layer], post: Sequence[Layer], stated: Mapping[str, Size]
@@ -44,7 +44,8 @@ class Frame(nn.Module):
         return {name: Size(len(heads), max(heads, default=0)) for name, heads in self.heads.items()}
 
     def extra_repr(self) -> str:
-        return "\n".join(f"{name}: {size} (theorem: {self.stated[name]})" for name, size in self.sizes.items())
+        stated = {name: f" (theorem: {size})" for name, size in self.stated.items()}
+        return "\n".join(f"{name}: {size}{stated.get(name, '')}" for name, size in self.sizes.items())
 
     def forward(self, tokens: Float[Tensor, "... tokens features"], loops: int) -> Float[Tensor, "... tokens features"]:
         *_, looped = self.iterates(tokens, loops)

@@ -13,6 +13,9 @@ from emulon.certify.rounding import EXP_ROUNDINGS, gamma, unit
 
 MOST_PAIRS = 8
 
+# Heads that answer only themselves keep all other tokens below u·e^{(mτ − STRAY)·cauchy}.
+STRAY = 6.0
+
 
 @cache
 def pair_weights(pairs: int) -> tuple[Fraction, ...]:
@@ -60,6 +63,7 @@ class Stencil:
       truncation τ^{2m}, because the ± pair cancels even orders and each further pair one more odd one;
       leak, the sink's normaliser, amplified by Σ|w_g|cosh(gτ)/(gτ) ~ 1/τ, as is
       rounding: of score − max (C + mτ), of exp, of the normaliser, of the sum over `summed` tokens and over heads;
+      strays, where an `offset` in the score makes only the asking token answer (`self_product`);
       score rounding, relative to the score itself, hence not amplified (`cauchy` ≥ Σ_l |q_l k_l| / reach).
     """
 
@@ -89,11 +93,12 @@ class Stencil:
         # Scores hold c·s ≤ mτ, and an exactly representable offset that other terms of the dot product are added to.
         score = (self.sink + self.pairs * self.tau + EXP_ROUNDINGS) * small
         score += gamma(self.width + 2, self.dtype) * self.offset
-        sums = 2 * leak + 3 * small + gamma(self.summed + 2, self.dtype) + gamma(2 * self.pairs + 4, self.dtype)
+        stray = small * math.exp(min((self.pairs * self.tau - STRAY) * self.cauchy, 700.0)) if self.offset else 0.0
+        sums = 2 * leak + stray + 3 * small + gamma(self.summed + 2, self.dtype) + gamma(2 * self.pairs + 4, self.dtype)
         return {
             "truncation": truncation(self.pairs, self.tau),
             "leak": leak * amplified,
-            "rounding": math.expm1(score + sums) * amplified * (1 + leak)
+            "rounding": (math.expm1(score + sums) if score + sums < 1 else math.inf) * amplified * (1 + leak)
             + gamma(self.width + 3, self.dtype) * self.cauchy * plain,
         }
 
@@ -136,5 +141,5 @@ def _best_tau(
     while high - low > 2:
         third = (high - low) // 3
         left, right = low + third, high - third
-        low, high = (low, right) if error(left) <= error(right) else (left, high)
+        low, high = (low, right) if error(left) < error(right) else (left, high)
     return 2.0 ** (1 - min(range(low, high + 1), key=error) / 8)

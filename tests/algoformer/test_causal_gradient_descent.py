@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.algoformer import CausalGradientDescentFormer, SpectralDomain
+from emulon.algoformer.causal_tokens import causal_tokens
 from emulon.errors import OutOfDomain
 
 
@@ -59,6 +60,14 @@ def test_no_position_sees_its_own_label_or_a_later_pair():
     again = former.predict_prefixes(changed_x, changed_y, x_query, loops=10)
     assert torch.equal(got[:4], again[:4]) and not torch.equal(got[4:], again[4:])
     assert got[0] == 0
+
+
+def test_only_points_hold_weights_in_long_prompts():
+    """A label's token sums over its prefix undivided, which must not slip through the gate."""
+    xs = torch.ones(150, 1, dtype=torch.float64)
+    former = CausalGradientDescentFormer(SpectralDomain(150, 1, 1.0, 1.0, 0.0), tolerance=1e-4, horizon=3)
+    *_, state = former.frame.iterates(causal_tokens(former.slots, xs, xs.squeeze(-1), xs[0]), 3)
+    assert not state[0::2, former.slots["w"]].any() and state[3::2, former.slots["w"]].all()
 
 
 @settings(max_examples=15, deadline=None)

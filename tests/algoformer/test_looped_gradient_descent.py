@@ -157,5 +157,7 @@ def test_what_is_outside_the_domain_is_refused():
         former.predict(xs[:3], ys[:3], x_query, loops=1)
     with pytest.raises(BadShape, match="outputs"):
         former.predict(xs, torch.zeros(4, 2, dtype=torch.float64), x_query, loops=1)
+    with pytest.raises(OutOfDomain, match="float32 or float64"):
+        GradientDescentFormer(domain, dtype=torch.bfloat16)
     with pytest.raises(OutOfDomain, match="step size"):
         GradientDescentFormer(domain, step_size=5.0)

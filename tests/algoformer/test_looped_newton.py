@@ -84,6 +84,15 @@ def test_newton_and_gradient_descent_reach_least_squares_when_their_exact_iterat
     assert len(descent.transformer) == len(descent.exact) == 321
 
 
+def test_the_tolerance_is_kept_at_every_loop_count_up_to_the_horizon():
+    """Newton forgets errors as it converges: the certificate of the last loop is not the largest."""
+    domain = SpectralDomain(16, 3, 1.0, 1.0, 0.0, smallest=0.02, largest=1.0)
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        former = NewtonFormer(domain, tolerance, horizon=20)
+        bounds = [former.certificate(loops).bound for loops in range(21)]
+        assert max(bounds) <= tolerance * (1 + 1e-9)
+
+
 def test_layers_and_heads_are_the_theorems():
     former = NewtonFormer(SpectralDomain(8, 2, 1.0, 1.0, 0.0, smallest=0.5, largest=1.0), tolerance=1e-2)
     assert former.pairs == 1 and former.frame.sizes == former.frame.stated

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from exact_solvers import gradient_descent, leaky
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emulon.algoformer import AutoRegressionFormer, ChainOfThoughtFormer, Representation, SpectralDomain
 from emulon.attention import Trace
@@ -70,6 +72,23 @@ def test_series_are_batched_and_checked():
         AutoRegressionFormer(former.domain, phi, order=7)
 
 
+@settings(max_examples=10, deadline=None)
+@given(order=st.integers(1, 3), size=st.integers(1, 2), loops=st.integers(0, 8), seed=st.integers(0, 10_000))
+def test_series_at_the_edges_of_the_domain_stay_within_the_bound(order, size, loops, seed):
+    """Entries of ±bound, float32 against float64, a representation with biases."""
+    draw = normal(seed)
+    phi = Representation([draw(3, order * size), draw(2, 3)], [draw(3), draw(2)], slope=0.5, bound=2.0)
+    series = (2.0 * draw(5, size).sign()).float()
+    padded = torch.cat([torch.zeros(order, size, dtype=torch.float64), series.double()])
+    features = phi(torch.stack([padded[t : t + order].flatten() for t in range(6)]))
+    domain = SpectralDomain.covering(features[:-1], series.double(), features[-1])
+    former = AutoRegressionFormer(domain, phi, order=order, horizon=8, dtype=torch.float32)
+    got = former.predict(series, loops=loops)
+    want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, loops)[-1]
+    former.certificate(loops).verify(got, want)
+    former.audit(series, loops=loops).verify(got, want)
+
+
 def chain_task(samples: int = 40, size: int = 20, depth: int = 6, slope: float = 0.1):
     """Chains x, s¹, …, s⁶ of a leaky ReLU MLP of six layers; the last chain is the query (§5.1)."""
     draw = normal(1)
@@ -123,6 +142,26 @@ def test_the_filter_keeps_exactly_the_tokens_of_the_asked_stage():
     assert former.frame.heads == {"pre": [2, 0], "loop": [2], "post": [0]}
     for name, size in former.frame.sizes.items():
         assert size.layers <= former.frame.stated[name].layers and size.heads <= former.frame.stated[name].heads
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    known=st.integers(1, 3),
+    slope=st.sampled_from([0.01, 0.5, 1.0]),
+    loops=st.integers(0, 8),
+    seed=st.integers(0, 10_000),
+)
+def test_chains_at_the_edges_of_the_domain_stay_within_the_bound(known, slope, loops, seed):
+    """States of ±bound that no MLP made: the promise is about gradient descent, whatever the data."""
+    chains = (2.0 * normal(seed)(5, 4, 2).sign()).float()
+    wide = chains.double()
+    labels = leaky(wide[:-1, known], 1 / slope)
+    domain = SpectralDomain.covering(wide[:-1, known - 1], labels, wide[-1, known - 1])
+    former = ChainOfThoughtFormer(domain, depth=3, slope=slope, horizon=8, dtype=torch.float32)
+    got = former.predict(chains[:-1], chains[-1, :known], loops=loops)
+    exact = gradient_descent(wide[:-1, known - 1], labels, wide[-1, known - 1], former.step_size, loops)[-1]
+    former.certificate(loops).verify(got, leaky(exact, slope))
+    former.audit(chains[:-1], chains[-1, :known], loops=loops).verify(got, leaky(exact, slope))
 
 
 def test_chains_are_checked_and_traced():

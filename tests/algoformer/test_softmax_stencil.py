@@ -13,7 +13,7 @@ from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
 from emulon.algoformer.stencil import MOST_PAIRS, pair_weights, truncation
 from emulon.algoformer.wiring import read
-from emulon.attention import Slots
+from emulon.attention import Slots, attend
 
 SLOTS = Slots(q=3, k=3, v=2, out=2, data=1, sink=1)
 
@@ -89,6 +89,24 @@ def test_more_pairs_pay_in_float64_and_four_are_best_in_float32():
     assert wide[0] < 1e-9 and wide[1] < 1e-11 and wide[3] < 1e-12
     narrow = {pairs: relative(pairs, torch.float32) for pairs in range(1, MOST_PAIRS + 1)}
     assert min(narrow, key=narrow.__getitem__) == 4 and narrow[4] < 1e-4
+
+
+def test_the_papers_two_heads_lose_half_the_digits_a_symmetric_pair_keeps():
+    """One head at c and one at 0 cancel the constant only: O(c) instead of O(c²), each at its own best c."""
+    generator = torch.Generator().manual_seed(0)
+    scores = (2 * torch.rand(1, 40, generator=generator, dtype=torch.float64) - 1) * 0.9
+    values = torch.randn(40, 1, generator=generator, dtype=torch.float64)
+    exact, sink = scores @ values, 42.0
+
+    def head(c: float) -> torch.Tensor:
+        keys = torch.cat([c * scores.mT, torch.full((1, 1), sink, dtype=torch.float64)])
+        shown = torch.cat([values, torch.zeros(1, 1, dtype=torch.float64)])
+        return math.exp(sink) * attend(torch.ones(1, 1, dtype=torch.float64), keys, shown)
+
+    powers = [2.0**-k for k in range(2, 40)]
+    paper = min(((head(c) - head(0.0)) / c - exact).abs().item() for c in powers)
+    ours = min(((head(c) - head(-c)) / (2 * c) - exact).abs().item() for c in powers)
+    assert ours < 1e-9 < 1e-8 < paper
 
 
 def test_tau_balances_truncation_against_rounding():

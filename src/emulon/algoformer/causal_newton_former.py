@@ -23,7 +23,7 @@ class CausalNewtonFormer(Former):
     up to `certificate(T)`: Newton's method in a decoder, converging to ridge regression on every prefix.
 
     Assumes: data in `domain`; λ > 0. α = 1/(norm² + λ)². The error grows with ((norm² + λ)/λ)².
-    Bound: `CausalNewton.errors`; the fewest heads that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Bound: `CausalNewton.drifts`; the fewest heads that keep `tolerance` for T ≤ horizon (None: the most exact).
     Cost: pre 2 layers, loop 2, post 2; the loop's layers have 2·pairs·d² heads and tokens are 4d² + O(d) wide, against
     two heads and O(d) for the encoder, because each of N positions iterates another matrix: meant for small d.
     """
@@ -41,9 +41,7 @@ class CausalNewtonFormer(Former):
         if not ridge > 0:
             raise OutOfDomain(f"ridge must be positive: prefixes shorter than the features are singular, got {ridge}")
         self.domain, self.ridge = SpectralDomain.lift(domain), ridge
-        self.pairs = fewest_pairs(
-            lambda pairs, loops: sum(self._solver(pairs).errors(loops).values()), tolerance, horizon
-        )
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
         d = self.domain.features
         squares = dict.fromkeys(("gram", "inverse", "product", "step"), d * d)
         self.slots = Slots(
@@ -67,7 +65,13 @@ class CausalNewtonFormer(Former):
         return CausalNewton(self.domain, self.ridge, pairs, self.dtype)
 
     def certificate(self, loops: int | None = None) -> Certificate:
-        return Certificate(self.solver.errors(self.horizon if loops is None else loops), self.dtype)
+        drift = self.solver.drifts(self.horizon if loops is None else loops)[-1]
+        return Certificate(self.solver.terms(drift), self.dtype)
+
+    def _bound(self, pairs: int, horizon: int) -> float:
+        """The largest bound of any loop count up to the horizon: Newton forgets, so the last need not be the worst."""
+        solver = self._solver(pairs)
+        return sum(solver.terms(max(solver.drifts(horizon))).values())
 
     def predict(
         self,

@@ -96,9 +96,11 @@ class CausalNewton:
         groups.append(heads(self.stencils["moment"], read(slots, y=1.0), past, "w"))
         here, diagonal = elsewhere(slots, "point"), torch.eye(d, dtype=torch.float64).reshape(-1, 1)
         gram = read(slots, step=1.0, point=self.ridge * diagonal)
-        circuit = Circuit(slots).move(gram, "gram", off=here, bound=2 * self.top)
-        circuit.move(self.scale * gram, "inverse", off=here, bound=2 * self.scale * self.top)
-        circuit.move(read(slots, w=1.0), "moment", off=here, bound=2 * self.domain.norm * self.domain.y)
+        # A label's token, shut out here, sums over its prefix without dividing.
+        most = 2 * self.domain.samples
+        circuit = Circuit(slots).move(gram, "gram", off=here, bound=most * self.top)
+        circuit.move(self.scale * gram, "inverse", off=here, bound=most * self.scale * self.top)
+        circuit.move(read(slots, w=1.0), "moment", off=here, bound=most * self.domain.norm * self.domain.y)
         circuit.clear("step").clear("w")
         return Layer(join(*groups), circuit.matrices, dtype=self.dtype, causal=True, name="collect")
 
@@ -145,32 +147,38 @@ class CausalNewton:
             )
         )
 
-    def errors(self, loops: int) -> dict[str, float]:
-        """Claim: the prediction's error is at most the sum of these, at every position.
+    def drifts(self, loops: int) -> list[float]:
+        """Claim: ‖M̂_T − M_T‖_F ≤ the T-th of these, at every position; infinite where nothing holds.
 
-        Proof. Entries of the collected means are off by x·reach·relative. T errs by t = d·reach·relative in Frobenius
-        norm, the step by d·reach·relative more, so Δ ≤ ‖M̂‖t + … + ‖M̂‖²·‖Ĥ − H‖ and, as in `newton_error` but with M
-        square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. w errs by e·‖moment‖ + ‖M̂‖·(moment's) + its readout. QED
+        Proof. Entries of the collected H are off by x·reach·relative. T = HM errs by d·reach·relative in Frobenius
+        norm, the step by as much of its own reach, so Δ ≤ ‖M̂‖·… + … + ‖M̂‖²·‖Ĥ − H‖ and, as in `newton_errors` but with M
+        square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. QED
         """
         d, small, inverse, stencils = self.domain.features, unit(self.dtype), 1 / self.ridge, self.stencils
-        moment_norm = self.domain.norm * self.domain.y
         gram = d * (stencils["gram"].error(self.domain.x) + 4 * small * self.top)
-        moment = math.sqrt(d) * (stencils["moment"].error(self.domain.x) + 2 * small * moment_norm)
         error, least = self.scale * (gram + 4 * small * d * self.top), (self.ridge / self.top) ** 2
-        for _ in range(loops):
+        errors = [error]
+        for step in range(loops):
             if self.top * error > ROOM or error > ROOM * inverse or gram * inverse > ROOM / 4:
-                return {"loop": math.inf}
+                return errors + [math.inf] * (loops - step)
             size = inverse + error
             shock = d * (size * stencils["product"].error(1.0) + stencils["step"].error(1.0))
             shock += size**2 * gram + 8 * small * math.sqrt(d) * size * (2 + ROOM)
             error = (2 - 2 * least + self.top * error) * error + shock
             least = least * (2 - least)
-        size, length = inverse + error, self.domain.norm * (1 + SLACK)
+            errors.append(error)
+        return errors
+
+    def terms(self, drift: float) -> dict[str, float]:
+        """The prediction's error from ‖M̂ − M‖ ≤ drift: w errs by drift·‖moment‖ + ‖M̂‖·(moment's) + its readout."""
+        d, stencils, size = self.domain.features, self.stencils, 1 / self.ridge + drift
+        moment_norm, length = self.domain.norm * self.domain.y, self.domain.norm * (1 + SLACK)
+        moment = math.sqrt(d) * (stencils["moment"].error(self.domain.x) + 2 * unit(self.dtype) * moment_norm)
         readout = math.sqrt(d) * stencils["weights"].error(1.0)
-        if error * moment_norm + size * moment + readout > ROOM * self.weight_norm / 2:
+        if drift * moment_norm + size * moment + readout > ROOM * self.weight_norm / 2:
             return {"loop": math.inf}
         return {
-            "loop": error * moment_norm * length,
+            "loop": drift * moment_norm * length,
             "collected means": size * moment * length,
             "weights": readout * length,
             "answer": stencils["answer"].error(1.0),

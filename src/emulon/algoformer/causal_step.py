@@ -40,7 +40,8 @@ def causal_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain, step_si
         sink=read(slots, sink=1.0),
         extra=(read(slots, log_count=1.0), read(slots, sink=1.0)),
     )
-    bound = 2 * step_size * domain.x * stencil.reach
+    # A label's token, shut out here, sums over its prefix without dividing.
+    bound = 2 * step_size * domain.samples * domain.x * stencil.reach
     circuit = Circuit(slots).move(read(slots, step=1.0), "w", off=elsewhere(slots, "point"), bound=bound)
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, causal=True, name="causal gradient step")
 

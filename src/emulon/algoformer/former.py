@@ -42,7 +42,7 @@ def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, ho
 def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
     """Split an accumulated bound over the named terms of the step it is proportional to."""
     whole = sum(terms.values())
-    return {name: total * part / whole if whole else 0.0 for name, part in terms.items()}
+    return {name: total * (part / whole) if part else 0.0 for name, part in terms.items()}
 
 
 class Former(nn.Module):
@@ -53,6 +53,10 @@ class Former(nn.Module):
 
     def __init__(self, *, dtype: torch.dtype, horizon: int) -> None:
         super().__init__()
+        if dtype not in (torch.float32, torch.float64):
+            raise OutOfDomain(f"{dtype} cannot hold the position codes' scores exactly; use float32 or float64")
+        if horizon < 1:
+            raise OutOfDomain(f"horizon must be at least one loop, got {horizon}")
         self.dtype, self.horizon = dtype, horizon
 
     def certificate(self, loops: int | None = None) -> Certificate:

@@ -12,7 +12,7 @@ from emulon.certify.rounding import gamma
 
 
 class NewtonAudit:
-    """Measures the defect of every loop in float64; `newton_error`'s recursion carries it, with this data's spectrum.
+    """Measures the defect of every loop in float64; `newton_errors`'s recursion carries it, with this data's spectrum.
 
     Claim: after each `watch`, ‖(P̂ − P)Π‖_F ≤ inside and ‖(P̂ − P)(I − Π)‖_F ≤ outside, P the exact iterate M_k Xᵀ and Π
     the projection on the columns of X, one entry per problem. No exact iterate is computed: only P̂_{k+1} − F(P̂_k), plus
@@ -25,9 +25,11 @@ class NewtonAudit:
         self.low, self.top = values[..., 0] - SLACK * values[..., -1], values[..., -1] * (1 + SLACK)
         self.size = torch.linalg.matrix_norm(self.rows)
         self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
-        # Householder's basis of the columns is off by a small multiple of u·cond(X).
+        # Householder's basis spans the columns of X + ΔX with ‖ΔX‖ ≤ √d·γ_{12Nd}‖X‖ (Higham, Theorem 19.4).
+        samples, features = self.rows.shape[-2:]
         self.basis = torch.linalg.qr(self.rows).Q
-        self.tilt = 8 * self.ops * (self.top / self.low.clamp(min=1e-300)).sqrt()
+        cond = (self.top / self.low.clamp(min=1e-300)).sqrt()
+        self.tilt = 2 * features**0.5 * gamma(12 * samples * features, torch.float64) * cond
         self.least = start_scale * self.low.clamp(min=0) ** 2
         self.before = start_scale * self.rows.mT @ self.rows @ self.rows.mT
         self.inside = self.outside = torch.zeros_like(self.low)

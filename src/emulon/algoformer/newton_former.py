@@ -15,7 +15,7 @@ from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.newton_audit import NewtonAudit
-from emulon.algoformer.newton_step import newton_error, newton_layer, newton_stencils, start_layer, start_scale
+from emulon.algoformer.newton_step import newton_errors, newton_layer, newton_stencils, start_layer, start_scale
 from emulon.algoformer.readout import constant, readout_heads
 from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.tokens import KINDS, others, pair_tokens
@@ -30,7 +30,7 @@ class NewtonFormer(Former):
 
     Assumes: data in `domain`, whose `smallest` must be positive: with a direction in which S is singular every rounding
     error doubles at each loop, and nothing could be promised. α = 1/(N·largest)².
-    Bound: `newton_error` into the prediction, and the answer's own readout; the heads are the fewest that keep
+    Bound: `newton_errors` into the prediction, and the answer's own readout; the heads are the fewest that keep
     `tolerance` for every T ≤ horizon (None: the most exact).
     Cost: pre 1 layer, loop 1, post 2, as in the theorem; 2·pairs heads, where the theorem's two are one pair;
     width 3d + 1 + log₂(N+1) + 4, the paper's 2d + … and d for `step`.
@@ -52,7 +52,7 @@ class NewtonFormer(Former):
                 "positive `smallest` eigenvalue of XᵀX/samples (and so at least as many samples as features)"
             )
         self.tokens = 2 * self.domain.samples + 2
-        self.pairs = fewest_pairs(lambda *size: self._certificate(*size).bound, tolerance, horizon)
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
         features = self.domain.features
         kinds = {kind: 1 for kind in KINDS}
         self.slots = Slots(
@@ -61,16 +61,20 @@ class NewtonFormer(Former):
         self.frame = self._frame()
 
     def certificate(self, loops: int | None = None) -> Certificate:
-        return self._certificate(self.pairs, self.horizon if loops is None else loops)
-
-    def _certificate(self, pairs: int, loops: int) -> Certificate:
-        domain = self.domain
-        stencils = newton_stencils(domain, pairs, self.tokens, self.dtype)
-        inverse = newton_error(domain, stencils, loops) * domain.norm * domain.samples**0.5 * domain.y
+        domain, loops = self.domain, self.horizon if loops is None else loops
+        stencils = newton_stencils(domain, self.pairs, self.tokens, self.dtype)
+        inverse = newton_errors(domain, stencils, loops)[-1] * domain.norm * domain.samples**0.5 * domain.y
         answer = stencils[2].error(domain.samples * domain.y)
         terms = {f"loop {name}": part for name, part in share(inverse, stencils[1].terms).items()}
         terms |= {f"answer {name}": part for name, part in share(answer, stencils[2].terms).items()}
         return Certificate(terms, self.dtype)
+
+    def _bound(self, pairs: int, horizon: int) -> float:
+        """The largest bound of any loop count up to the horizon: Newton forgets, so the last need not be the worst."""
+        domain = self.domain
+        stencils = newton_stencils(domain, pairs, self.tokens, self.dtype)
+        inverse = max(newton_errors(domain, stencils, horizon)) * domain.norm * domain.samples**0.5 * domain.y
+        return inverse + stencils[2].error(domain.samples * domain.y)
 
     def _frame(self) -> Frame:
         start, step, answer = newton_stencils(self.domain, self.pairs, self.tokens, self.dtype)

@@ -25,7 +25,7 @@ def newton_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Laye
 
     Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
     keeps the attention's output apart from m, because the MLP has to double m: the paper's layout has no room for it.
-    Bound: `newton_error`. Cost: one layer, 2·pairs heads.
+    Bound: `newton_errors`. Cost: one layer, 2·pairs heads.
     """
     heads = readout_heads(
         slots,
@@ -91,8 +91,8 @@ def newton_stencils(
     return best(square, 1.0), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest, 1.0)
 
 
-def newton_error(domain: SpectralDomain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> float:
-    """Claim: ‖P̂_T − P_T‖_F ≤ this, P = MXᵀ the d × N matrix whose columns are the m_i; infinite where nothing holds.
+def newton_errors(domain: SpectralDomain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> list[float]:
+    """Claim: ‖P̂_T − P_T‖_F ≤ the T-th of these, P = MXᵀ the d × N matrix of the m_i; infinite where nothing holds.
 
     Assumes: smallest ≤ eigenvalues of XᵀX/N ≤ largest. Proof. Each computed step is F(P) = 2P − PXP plus Δ. With
     P̂ = P + E, F(P̂) − F(P) = 2E − E(XP) − (PX)E − EXE. XP and PX are symmetric; PX has eigenvalues p ∈ [p_min, 1], XP
@@ -106,17 +106,19 @@ def newton_error(domain: SpectralDomain, stencils: tuple[Stencil, Stencil, Stenc
     n, d, small = domain.samples, domain.features, unit(step.dtype)
     top, low = n * domain.largest * (1 + 2 * SLACK), n * (domain.smallest - SLACK * domain.largest)
     if low <= 0:
-        return math.inf
+        return [math.inf] * (loops + 1)
     # Σ_j |x_j[l]| ≤ √N·‖X e_l‖₂.
     columns = math.sqrt(n * top)
     inside = start_scale(domain) * math.sqrt(n * d) * (start.error(columns) + 4 * small * domain.norm**2 * columns)
     outside, least, norm = inside, start_scale(domain) * low**2, math.sqrt(d / top)
-    for _ in range(loops):
-        if domain.norm * (inside + outside) > ROOM:
-            return math.inf
+    errors = [inside + outside]
+    for step_count in range(loops):
+        if domain.norm * errors[-1] > ROOM:
+            return errors + [math.inf] * (loops - step_count)
         size = norm + inside + outside
         shock = n * size * step.reach * step.relative + 8 * small * (1 + math.sqrt(n)) * size
         curve = math.sqrt(top) * inside
         inside, outside = (2 - 2 * least + curve) * inside + shock, (2 - least + curve) * outside + shock
         least, norm = least * (2 - least), min(2 * norm, math.sqrt(d / low))
-    return inside + outside
+        errors.append(inside + outside)
+    return errors

@@ -59,7 +59,8 @@ class CausalNewton:
 
         def collect(reach: float) -> Stencil:
             samples, dtype = self.domain.samples, self.dtype
-            return Stencil.best(self.pairs, reach=reach, tokens=tokens, summed=samples, width=3, dtype=dtype)
+            lift = math.log(samples)
+            return Stencil.best(self.pairs, reach=reach, tokens=tokens, summed=samples, width=3, dtype=dtype, lift=lift)
 
         def inside(reach: float, cauchy: float) -> Stencil:
             ratio = max(1.0, cauchy / reach)
@@ -151,8 +152,8 @@ class CausalNewton:
         """Claim: ‖M̂_T − M_T‖_F ≤ the T-th of these, at every position; infinite where nothing holds.
 
         Proof. Entries of the collected H are off by x·reach·relative. T = HM errs by d·reach·relative in Frobenius
-        norm, the step by as much of its own reach, so Δ ≤ ‖M̂‖·… + … + ‖M̂‖²·‖Ĥ − H‖ and, as in `newton_errors` but with M
-        square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. QED
+        norm, the step by as much of its own reach, so Δ ≤ ‖M̂‖·… + … + ‖M̂‖²·‖Ĥ − H‖ and, as in `newton_errors` but
+        with M square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. QED
         """
         d, small, inverse, stencils = self.domain.features, unit(self.dtype), 1 / self.ridge, self.stencils
         gram = d * (stencils["gram"].error(self.domain.x) + 4 * small * self.top)

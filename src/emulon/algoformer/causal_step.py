@@ -67,6 +67,7 @@ def causal_stencils(
         width=width,
         dtype=dtype,
         cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
+        lift=math.log(domain.samples),
     )
     answer = self_stencil(
         pairs,

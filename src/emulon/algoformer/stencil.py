@@ -62,7 +62,7 @@ class Stencil:
     Bound: |output − Σ v_j s_j| ≤ reach·Σ|v_j|·relative (`error`). The terms:
       truncation τ^{2m}, because the ± pair cancels even orders and each further pair one more odd one;
       leak, the sink's normaliser, amplified by Σ|w_g|cosh(gτ)/(gτ) ~ 1/τ, as is
-      rounding: of score − max (C + mτ), of exp, of the normaliser, of the sum over `summed` tokens and over heads;
+      rounding: of score − max (C + mτ, and `lift` where the sink's score carries a log n), of exp, of the normaliser, of the sum over `summed` tokens and over heads;
       strays, where an `offset` in the score makes only the asking token answer (`self_product`);
       score rounding, relative to the score itself, hence not amplified (`cauchy` ≥ Σ_l |q_l k_l| / reach).
     """
@@ -76,6 +76,7 @@ class Stencil:
     dtype: torch.dtype
     cauchy: float = 1.0
     offset: float = 0.0
+    lift: float = 0.0
 
     @property
     def sink(self) -> float:
@@ -91,7 +92,7 @@ class Stencil:
         small = unit(self.dtype)
         leak = self.tokens * math.exp(self.pairs * self.tau - self.sink)
         # Scores hold c·s ≤ mτ, and an exactly representable offset that other terms of the dot product are added to.
-        score = (self.sink + self.pairs * self.tau + EXP_ROUNDINGS) * small
+        score = (self.sink + 3 * self.lift + self.pairs * self.tau + EXP_ROUNDINGS) * small
         score += gamma(self.width + 2, self.dtype) * self.offset
         stray = small * math.exp(min((self.pairs * self.tau - STRAY) * self.cauchy, 700.0)) if self.offset else 0.0
         sums = 2 * leak + stray + 3 * small + gamma(self.summed + 2, self.dtype) + gamma(2 * self.pairs + 4, self.dtype)
@@ -122,20 +123,22 @@ class Stencil:
         dtype: torch.dtype,
         cauchy: float = 1.0,
         offset: float = 0.0,
+        lift: float = 0.0,
     ) -> Stencil:
         """τ where truncation (rising as τ^{2m}) and rounding (falling as 1/τ) balance."""
-        tau = _best_tau(pairs, tokens, summed, width, dtype, cauchy, offset)
-        return cls(pairs, tau, reach, tokens, summed, width, dtype, cauchy, offset)
+        tau = _best_tau(pairs, tokens, summed, width, dtype, cauchy, offset, lift)
+        return cls(pairs, tau, reach, tokens, summed, width, dtype, cauchy, offset, lift)
 
 
 @cache
 def _best_tau(
-    pairs: int, tokens: int, summed: int, width: int, dtype: torch.dtype, cauchy: float, offset: float
+    pairs: int, tokens: int, summed: int, width: int, dtype: torch.dtype, cauchy: float, offset: float, lift: float
 ) -> float:
     """The best of 2^{1 − k/8}: the relative error falls, then rises, so that a search by thirds finds it."""
 
     def error(power: int) -> float:
-        return Stencil(pairs, 2.0 ** (1 - power / 8), 1.0, tokens, summed, width, dtype, cauchy, offset).relative
+        tau = 2.0 ** (1 - power / 8)
+        return Stencil(pairs, tau, 1.0, tokens, summed, width, dtype, cauchy, offset, lift).relative
 
     low, high = 0, 168
     while high - low > 2:

@@ -62,7 +62,8 @@ class Stencil:
     Bound: |output − Σ v_j s_j| ≤ reach·Σ|v_j|·relative (`error`). The terms:
       truncation τ^{2m}, because the ± pair cancels even orders and each further pair one more odd one;
       leak, the sink's normaliser, amplified by Σ|w_g|cosh(gτ)/(gτ) ~ 1/τ, as is
-      rounding: of score − max (C + mτ, and `lift` where the sink's score carries a log n), of exp, of the normaliser, of the sum over `summed` tokens and over heads;
+      rounding: of score − max (C + mτ, and `lift` where the sink's score carries a log n), of exp, of the normaliser,
+      of the sum over `summed` tokens and over heads;
       strays, where an `offset` in the score makes only the asking token answer (`self_product`);
       score rounding, relative to the score itself, hence not amplified (`cauchy` ≥ Σ_l |q_l k_l| / reach).
     """

@@ -1,0 +1,107 @@
+"""Beyond the paper: a decoder in which every position runs Newton–Schulz for ridge regression on its own prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.algoformer.causal_newton_step import CausalNewton
+from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, recall_layer
+from emulon.algoformer.former import HORIZON, Former, fewest_pairs
+from emulon.algoformer.frame import Frame
+from emulon.algoformer.spectral_domain import SpectralDomain
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.errors import OutOfDomain
+
+
+class CausalNewtonFormer(Former):
+    """Claim: position i predicts x_i·M_T·mean_{j<i} y_j x_j, M_0 = αH, M ← 2M − MHM, H = mean_{j<i} x_j x_jᵀ + λI,
+    up to `certificate(T)`: Newton's method in a decoder, converging to ridge regression on every prefix.
+
+    Assumes: data in `domain`; λ > 0. α = 1/(norm² + λ)². The error grows with ((norm² + λ)/λ)².
+    Bound: `CausalNewton.drifts`; the fewest heads that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Cost: pre 2 layers, loop 2, post 2; the loop's layers have 2·pairs·d² heads and tokens are 4d² + O(d) wide, against
+    two heads and O(d) for the encoder, because each of N positions iterates another matrix: meant for small d.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        ridge: float,
+        tolerance: float | None = None,
+        *,
+        horizon: int = HORIZON,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(dtype=dtype, horizon=horizon)
+        if not ridge > 0:
+            raise OutOfDomain(f"ridge must be positive: prefixes shorter than the features are singular, got {ridge}")
+        self.domain, self.ridge = SpectralDomain.lift(domain), ridge
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
+        d = self.domain.features
+        squares = dict.fromkeys(("gram", "inverse", "product", "step"), d * d)
+        self.slots = Slots(
+            **dict.fromkeys(("x", "past", "moment", "w"), d),
+            **squares,
+            y=1,
+            log_count=1,
+            code=causal_code_length(self.domain.samples),
+            **dict.fromkeys(CAUSAL_KINDS, 1),
+        )
+        self.solver = self._solver(self.pairs)
+        recall = recall_layer(self.slots, "w", self.domain.x, dtype)
+        self.frame = Frame(
+            [recall, self.solver.collect_layer(self.slots)],
+            self.solver.loop_layers(self.slots),
+            self.solver.answer_layers(self.slots),
+            {},
+        )
+
+    def _solver(self, pairs: int) -> CausalNewton:
+        return CausalNewton(self.domain, self.ridge, pairs, self.dtype)
+
+    def certificate(self, loops: int | None = None) -> Certificate:
+        drift = self.solver.drifts(self.horizon if loops is None else loops)[-1]
+        return Certificate(self.solver.terms(drift), self.dtype)
+
+    def _bound(self, pairs: int, horizon: int) -> float:
+        """The largest bound of any loop count up to the horizon: Newton forgets, so the last need not be the worst."""
+        solver = self._solver(pairs)
+        return sum(solver.terms(max(solver.drifts(horizon))).values())
+
+    def predict(
+        self,
+        xs: Float[Tensor, "... samples features"],
+        ys: Float[Tensor, "... samples"],
+        x_query: Float[Tensor, "... features"],
+        *,
+        loops: int,
+    ) -> Float[Tensor, "*batch"]:
+        """x_query·w_T, w_T from all the samples."""
+        return self.predict_prefixes(xs, ys, x_query, loops=loops)[..., -1]
+
+    def predict_prefixes(
+        self,
+        xs: Float[Tensor, "... samples features"],
+        ys: Float[Tensor, "... samples"],
+        x_query: Float[Tensor, "... features"],
+        *,
+        loops: int,
+    ) -> Float[Tensor, "... positions"]:
+        """w^i_T·x_i at every position i = 1, …, N+1, each from the pairs before it (the first predicts 0)."""
+        return self.predictions(xs, ys, x_query, loops=loops)[-1]
+
+    def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
+        """The predictions of all positions after 0, 1, …, loops steps, along a new first dimension."""
+        states = self._states(xs, ys, x_query, loops)
+        return torch.stack([self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1) for state in states])
+
+    def _states(self, xs: Tensor, ys: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
+        self.require_loops(loops)
+        self.require_dtype(xs=xs, ys=ys, x_query=x_query)
+        self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
+        return self.frame.iterates(causal_tokens(self.slots, xs, ys, x_query), loops)

@@ -1,0 +1,163 @@
+"""Theorem 3.1: GradientDescentFormer against exact gradient descent, and its promises."""
+
+import pytest
+import torch
+from exact_solvers import gradient_descent, regression
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulon.algoformer import GradientDescentFormer, Representation, SpectralDomain
+from emulon.attention import Trace
+from emulon.certify import Domain
+from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
+
+
+def exact(former, xs, ys, x_query, loops):
+    doubles = (tensor.double() for tensor in (xs, ys.unsqueeze(-1), x_query))
+    return gradient_descent(*doubles, former.step_size, loops).squeeze(-1)
+
+
+def test_the_papers_size_is_within_1e_7_and_the_certificate_at_every_loop_count():
+    xs, ys, x_query = regression(40, 20, seed=1, batch=(2,))
+    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-7)
+    got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
+    for loops in range(51):
+        assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-10
+    assert former.certificate(50).bound <= 1e-7
+    assert former.audit(xs, ys, x_query, loops=50).verify(got[50], want[50]) < 1e-10
+
+
+def test_the_theorems_two_heads_reach_1e_7():
+    xs, ys, x_query = regression(40, 20, seed=2)
+    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-3)
+    assert former.frame.sizes == {**former.frame.stated, "pre": type(former.frame.stated["pre"])(1, 1)}
+    assert former.slots.width == 20 + 3 + 6 + 4 < 2 * 20 + 2 + 6 + 4  # the paper's rows x, x/N, y, res, p, indicators
+    got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
+    assert former.certificate(50).verify(got, want) < 1e-7
+
+
+def test_float32_is_within_1e_2_and_its_certificates():
+    xs, ys, x_query = (tensor.float() for tensor in regression(40, 20, seed=3, batch=(2,)))
+    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), dtype=torch.float32)
+    got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
+    for loops in range(51):
+        assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-2
+    audit = former.audit(xs, ys, x_query, loops=50)
+    assert audit.verify(got[50], want[50]) < audit.bound < 2e-2
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    samples=st.integers(1, 6),
+    features=st.integers(1, 4),
+    bound=st.sampled_from([1e-3, 1.0, 50.0]),
+    rate=st.sampled_from([0.3, 1.0, 2.0]),
+    loops=st.integers(0, 12),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    data=st.data(),
+)
+def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(
+    samples, features, bound, rate, loops, dtype, data
+):
+    """Entries of ±bound and 0: scores at the reach, eigenvalues at `largest`, labels at y."""
+    bound = torch.tensor(bound, dtype=dtype).item()
+    domain = SpectralDomain(samples, features, bound, 2.0, 0.0)
+    former = GradientDescentFormer(domain, step_size=rate / domain.largest, horizon=12, dtype=dtype)
+    edge = st.sampled_from([-1.0, 0.0, 1.0])
+
+    def drawn(*shape: int) -> torch.Tensor:
+        size = torch.Size(shape).numel()
+        return torch.tensor(data.draw(st.lists(edge, min_size=size, max_size=size)), dtype=dtype).reshape(shape)
+
+    xs, ys, x_query = bound * drawn(samples, features), 2.0 * drawn(samples), bound * drawn(features)
+    got = former.predict(xs, ys, x_query, loops=loops)
+    want = exact(former, xs, ys, x_query, loops)[-1]
+    former.certificate(loops).verify(got, want)
+    former.audit(xs, ys, x_query, loops=loops).verify(got, want)
+
+
+def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors():
+    xs, _, x_query = regression(6, 3, batch=(2, 3))
+    ys = torch.stack([regression(6, 3, seed=seed, batch=(2, 3))[1] for seed in (4, 5)], dim=-1)
+    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), outputs=2, horizon=10)
+    got = former.predict(xs, ys, x_query, loops=10)
+    assert got.shape == (2, 3, 2)
+    former.certificate(10).verify(got, gradient_descent(xs, ys, x_query, former.step_size, 10)[-1])
+    alone = former.predict(xs[1, 2], ys[1, 2], x_query[1, 2], loops=10)
+    torch.testing.assert_close(alone, got[1, 2], rtol=0, atol=1e-12)
+
+
+def test_a_representation_runs_inside_the_pre_transformer():
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(20, 20, generator=generator, dtype=torch.float64) * 0.3 for _ in range(3)]
+    biases = [torch.randn(20, generator=generator, dtype=torch.float64) * 0.1 for _ in range(3)]
+    phi = Representation(weights, biases, slope=0.1, bound=5.0)
+    xs, ys, x_query = regression(40, 20, seed=6)
+    former = GradientDescentFormer(SpectralDomain.covering(phi(xs), ys, phi(x_query), 1.001), representation=phi)
+    got = former.predictions(xs, ys, x_query, loops=50)
+    want = gradient_descent(phi(xs), ys.unsqueeze(-1), phi(x_query), former.step_size, 50).squeeze(-1)
+    for loops in (0, 1, 20, 50):
+        assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-10
+    assert former.frame.sizes["pre"].layers == former.frame.stated["pre"].layers == 4
+    former.audit(xs, ys, x_query, loops=20).verify(got[20], want[20])
+
+
+def test_the_heads_are_the_fewest_that_keep_the_tolerance():
+    domain = SpectralDomain(10, 4, 1.0, 1.0, 0.0)
+    pairs = [GradientDescentFormer(domain, tolerance).pairs for tolerance in (1e-3, 1e-8, 1e-10)]
+    assert pairs[0] == 1 and pairs == sorted(pairs) and pairs[-1] > pairs[0]
+    with pytest.raises(ToleranceTooTight, match="loosen it"):
+        GradientDescentFormer(domain, 1e-15)
+
+
+def test_the_numbers_come_out_of_attention():
+    """Take the loop's attention away and nothing is learned; every attention that ran is in the trace."""
+    xs, ys, x_query = regression(6, 3)
+    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), 1e-6)
+    with Trace() as trace:
+        assert former.predict(xs, ys, x_query, loops=3).abs() > 1e-3
+    assert [record.name for record in trace.records] == [
+        "label exchange",
+        "answer",
+        "gradient step",
+        "answer",
+        "gradient step",
+        "answer",
+        "gradient step",
+        "answer",
+    ]
+    former.frame.loop[0].w_v.zero_()
+    assert former.predict(xs, ys, x_query, loops=3) == 0
+
+
+def test_nothing_is_trainable_and_weights_are_plain_matrices():
+    former = GradientDescentFormer(Domain(4, 2, 1.0, 1.0, 1.0))
+    assert not list(former.parameters())
+    layer = former.frame.loop[0]
+    assert layer.w_v.shape == (2 * former.pairs, former.slots.width, former.slots.width)
+    assert layer.w_1.shape[1] == layer.w_2.shape[0] == former.slots.width
+    assert "theorem" in repr(former)
+
+
+def test_what_is_outside_the_domain_is_refused():
+    domain = SpectralDomain(4, 2, 1.0, 1.0, 0.0, largest=0.5)
+    former, xs = GradientDescentFormer(domain), 0.1 * torch.ones(4, 2, dtype=torch.float64)
+    ys, x_query = torch.zeros(4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    former.predict(xs, ys, x_query, loops=1)
+    for bad in (20 * xs, xs.index_fill(0, torch.tensor([0]), torch.nan), 10 * xs):
+        with pytest.raises(OutOfDomain):
+            former.predict(bad, ys, x_query, loops=1)
+    with pytest.raises(OutOfDomain, match="eigenvalues"):
+        former.predict(10 * xs, ys, x_query, loops=1)
+    with pytest.raises(OutOfDomain, match="loops"):
+        former.predict(xs, ys, x_query, loops=51)
+    with pytest.raises(OutOfDomain, match="float32"):
+        former.predict(xs.float(), ys, x_query, loops=1)
+    with pytest.raises(BadShape):
+        former.predict(xs[:3], ys[:3], x_query, loops=1)
+    with pytest.raises(BadShape, match="outputs"):
+        former.predict(xs, torch.zeros(4, 2, dtype=torch.float64), x_query, loops=1)
+    with pytest.raises(OutOfDomain, match="float32 or float64"):
+        GradientDescentFormer(domain, dtype=torch.bfloat16)
+    with pytest.raises(OutOfDomain, match="step size"):
+        GradientDescentFormer(domain, step_size=5.0)

@@ -1,0 +1,178 @@
+"""Theorems 3.2 and 3.3 at the paper's sizes, against Φ* and gradient descent run outside a transformer."""
+
+import pytest
+import torch
+from exact_solvers import gradient_descent, leaky
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulon.algoformer import AutoRegressionFormer, ChainOfThoughtFormer, Representation, SpectralDomain
+from emulon.attention import Trace
+from emulon.errors import BadShape, OutOfDomain
+
+
+def normal(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def series_task(time: int = 40, size: int = 20, order: int = 3):
+    """x_{t+1} = A·Φ(x_{t−2}, x_{t−1}, x_t) + noise, Φ a 3-layer leaky ReLU MLP from 60 to 20 numbers (§5.1)."""
+    draw = normal(0)
+    shapes = [(size, order * size), (size, size), (size, size)]
+    weights = [1.3 * draw(*shape) / shape[1] ** 0.5 for shape in shapes]
+    phi = Representation(weights, slope=0.1, bound=8.0)
+    mixing, past = 0.15 * draw(size, size), [torch.zeros(size, dtype=torch.float64)] * order
+    for _ in range(time):
+        past.append(mixing @ phi(torch.cat(past[-order:])) + draw(size))
+    windows = torch.stack([torch.cat(past[t : t + order]) for t in range(time + 1)])
+    return phi, torch.stack(past[order:]), phi(windows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_autoregression_of_order_3_is_within_1e_6_of_running_it_outside(dtype):
+    phi, series, features = series_task()
+    series = series.to(dtype)
+    if dtype == torch.float32:
+        padded = torch.cat([torch.zeros(3, 20, dtype=torch.float64), series.double()])
+        features = phi(torch.stack([padded[t : t + 3].flatten() for t in range(41)]))
+    domain = SpectralDomain.covering(features[:-1], series.double(), features[-1], 1.001)
+    former = AutoRegressionFormer(domain, phi, dtype=dtype)
+    got = former.predictions(series, loops=50)
+    want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, 50)
+    for loops in range(51):
+        error = former.certificate(loops).verify(got[loops], want[loops])
+        assert error < (1e-10 if dtype == torch.float64 else 1e-2)
+    former.audit(series, loops=20).verify(got[20], want[20])
+    assert former.audit(series, loops=50).bound < (1e-6 if dtype == torch.float64 else 1e-1)
+    assert former.frame.heads == {"pre": [3, 0, 0, 0], "loop": [2 * former.pairs], "post": []}
+    for name, size in former.frame.sizes.items():
+        assert size.layers <= former.frame.stated[name].layers
+
+
+def test_the_window_is_copied_exactly_and_is_zero_before_the_start():
+    phi, series, features = series_task()
+    former = AutoRegressionFormer(SpectralDomain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
+    window = former.frame.pre[0](former.prompt(series))[1:, former.slots["ping"]]
+    assert torch.equal(window, former.windows(series))
+    assert not window[0].any() and torch.equal(window[2], torch.cat([series[0] * 0, series[0], series[1]]))
+    assert former.pairs == 1 and former.frame.sizes["loop"] == former.frame.stated["loop"]
+
+
+def test_series_are_batched_and_checked():
+    phi, series, features = series_task()
+    former = AutoRegressionFormer(SpectralDomain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
+    pair = former.predict(series.expand(2, 40, 20), loops=3)
+    torch.testing.assert_close(pair[1], former.predict(series, loops=3), rtol=0, atol=1e-9)
+    with pytest.raises(BadShape):
+        former.predict(series[:39], loops=3)
+    with pytest.raises(OutOfDomain):
+        former.predict(3 * series, loops=3)
+    with pytest.raises(BadShape):
+        AutoRegressionFormer(former.domain, phi, order=7)
+
+
+@settings(max_examples=10, deadline=None)
+@given(order=st.integers(1, 3), size=st.integers(1, 2), loops=st.integers(0, 8), seed=st.integers(0, 10_000))
+def test_series_at_the_edges_of_the_domain_stay_within_the_bound(order, size, loops, seed):
+    """Entries of ±bound, float32 against float64, a representation with biases."""
+    draw = normal(seed)
+    phi = Representation([draw(3, order * size), draw(2, 3)], [draw(3), draw(2)], slope=0.5, bound=2.0)
+    series = (2.0 * draw(5, size).sign()).float()
+    padded = torch.cat([torch.zeros(order, size, dtype=torch.float64), series.double()])
+    features = phi(torch.stack([padded[t : t + order].flatten() for t in range(6)]))
+    domain = SpectralDomain.covering(features[:-1], series.double(), features[-1])
+    former = AutoRegressionFormer(domain, phi, order=order, horizon=8, dtype=torch.float32)
+    got = former.predict(series, loops=loops)
+    want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, loops)[-1]
+    former.certificate(loops).verify(got, want)
+    former.audit(series, loops=loops).verify(got, want)
+
+
+def chain_task(samples: int = 40, size: int = 20, depth: int = 6, slope: float = 0.1):
+    """Chains x, s¹, …, s⁶ of a leaky ReLU MLP of six layers; the last chain is the query (§5.1)."""
+    draw = normal(1)
+    states = [draw(samples + 1, size)]
+    for _ in range(depth):
+        states.append(leaky(states[-1] @ (1.3 * draw(size, size) / size**0.5).mT, slope))
+    return torch.stack(states, dim=1)
+
+
+def chain_domain(chains, slope):
+    """One domain for all the stages of these chains."""
+    stages = []
+    for known in range(1, chains.shape[1]):
+        labels = leaky(chains[:-1, known], 1 / slope)
+        stages.append(SpectralDomain.covering(chains[:-1, known - 1], labels, chains[-1, known - 1], 1.001))
+    widest = {name: max(getattr(stage, name) for stage in stages) for name in ("y", "norm", "largest")}
+    lowest = min(stage.smallest for stage in stages)
+    return SpectralDomain(40, 20, chains.abs().max().item(), widest.pop("y"), 0.0, **widest, smallest=lowest)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("known", [1, 3, 6])
+def test_a_chain_of_six_layers_is_continued_within_1e_6_of_running_it_outside(known, dtype):
+    slope, chains = 0.1, chain_task().to(dtype)
+    former = ChainOfThoughtFormer(
+        chain_domain(chains.double(), slope), 1e-6 if dtype == torch.float64 else None, dtype=dtype
+    )
+    got = former.predictions(chains[:-1], chains[-1, :known], loops=50)
+    wide = chains.double()
+    labels = leaky(wide[:-1, known], 1 / slope)
+    want = leaky(gradient_descent(wide[:-1, known - 1], labels, wide[-1, known - 1], former.step_size, 50), slope)
+    for loops in range(51):
+        error = former.certificate(loops).verify(got[loops], want[loops])
+        assert error < (1e-9 if dtype == torch.float64 else 1e-2)
+    former.audit(chains[:-1], chains[-1, :known], loops=20).verify(got[20], want[20])
+
+
+def test_the_filter_keeps_exactly_the_tokens_of_the_asked_stage():
+    slope, chains = 0.1, chain_task()
+    former = ChainOfThoughtFormer(chain_domain(chains, slope), 1e-2)
+    tokens = former.prompt(chains[:-1], chains[-1, :4])
+    for layer in former.frame.pre:
+        tokens = layer(tokens)
+    train = torch.zeros(len(tokens), 1, dtype=torch.float64)
+    train[3:280:7] = 1.0
+    assert torch.equal(tokens[:, former.slots["train"]], train)
+    kept = tokens[:, former.slots["x"]]
+    assert torch.equal(kept[3:280:7], chains[:-1, 3]) and torch.equal(kept[-2], chains[-1, 3])
+    assert not kept[(train + tokens[:, former.slots["query"]]).squeeze(-1) == 0].any()
+    torch.testing.assert_close(tokens[3:280:7, former.slots["res"]], -leaky(chains[:-1, 4], 1 / slope))
+    assert former.frame.heads == {"pre": [2, 0], "loop": [2], "post": [0]}
+    for name, size in former.frame.sizes.items():
+        assert size.layers <= former.frame.stated[name].layers and size.heads <= former.frame.stated[name].heads
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    known=st.integers(1, 3),
+    slope=st.sampled_from([0.01, 0.5, 1.0]),
+    loops=st.integers(0, 8),
+    seed=st.integers(0, 10_000),
+)
+def test_chains_at_the_edges_of_the_domain_stay_within_the_bound(known, slope, loops, seed):
+    """States of ±bound that no MLP made: the promise is about gradient descent, whatever the data."""
+    chains = (2.0 * normal(seed)(5, 4, 2).sign()).float()
+    wide = chains.double()
+    labels = leaky(wide[:-1, known], 1 / slope)
+    domain = SpectralDomain.covering(wide[:-1, known - 1], labels, wide[-1, known - 1])
+    former = ChainOfThoughtFormer(domain, depth=3, slope=slope, horizon=8, dtype=torch.float32)
+    got = former.predict(chains[:-1], chains[-1, :known], loops=loops)
+    exact = gradient_descent(wide[:-1, known - 1], labels, wide[-1, known - 1], former.step_size, loops)[-1]
+    former.certificate(loops).verify(got, leaky(exact, slope))
+    former.audit(chains[:-1], chains[-1, :known], loops=loops).verify(got, leaky(exact, slope))
+
+
+def test_chains_are_checked_and_traced():
+    chains = chain_task()
+    former = ChainOfThoughtFormer(chain_domain(chains, 0.1), 1e-2)
+    with Trace() as trace:
+        former.predict(chains[:-1], chains[-1, :2], loops=1)
+    assert trace["find the stage"].weights[0, 5].argmax() == 281  # everyone looks at the last known state
+    with pytest.raises(BadShape, match="depth"):
+        former.predict(chains[:-1], chains[-1], loops=1)
+    with pytest.raises(OutOfDomain):
+        former.predict(2 * chains[:-1], chains[-1, :2], loops=1)
+    with pytest.raises(OutOfDomain, match="slope"):
+        ChainOfThoughtFormer(former.domain, slope=0.0)

@@ -33,7 +33,7 @@ NAMED = {
     "sign": "sign(t)",
     "square": "t**2",
 }
-FUNCTIONS = ("exp log sin cos tan sinh cosh tanh asin acos atan erf sqrt Abs Max Min sign Heaviside Piecewise").split()
+FUNCTIONS = ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt", "Abs", "Max", "Min", "sign", "Heaviside", "Piecewise"]
 CONSTANTS = ("pi", "E", "True", "False")
 
 
@@ -200,7 +200,12 @@ def _read(text: str) -> sympy.Expr:
 
     words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\d+\.?\d*[eE][+-]?\d+", "0", text)))
     unknown = sorted(words - set(FUNCTIONS) - set(CONSTANTS) - {"t", "x"})
-    if unknown or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text) or not text.strip() or re.search(r"\.\s*[A-Za-z_]", text):
+    if (
+        unknown
+        or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text)
+        or not text.strip()
+        or re.search(r"\.\s*[A-Za-z_]", text)
+    ):
         what = f"unknown name {unknown[0]!r}" if unknown else "it is not an expression"
         raise BadExpression(
             f"cannot read {text!r}: {what}; write it in t with {', '.join(FUNCTIONS)}, or name one of {', '.join(NAMED)}"
@@ -213,7 +218,9 @@ def _read(text: str) -> sympy.Expr:
     except Exception as error:
         raise BadExpression(f"cannot read {text!r}: {type(error).__name__}; check brackets and operators") from None
     if not isinstance(expression, sympy.Expr):
-        raise BadExpression(f"cannot read {text!r}: it is a condition, not a number; use Piecewise((a, condition), (b, True))")
+        raise BadExpression(
+            f"cannot read {text!r}: it is a condition, not a number; use Piecewise((a, condition), (b, True))"
+        )
     return expression
 
 
@@ -310,7 +317,9 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
         if name in operations.functions and len(node.args) == 1:
             argument, function = build(node.args[0]), operations.functions[name]
             return lambda values: function(argument(values))
-        raise BadExpression(f"no exact evaluation of {node}; pass the function as a Python callable to sample it instead")
+        raise BadExpression(
+            f"no exact evaluation of {node}; pass the function as a Python callable to sample it instead"
+        )
 
     def power(base: sympy.Expr, exponent: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
         if base == sympy.E:
@@ -345,7 +354,7 @@ TORCH = Operations(
     constant=lambda node: float(node),
     functions={
         name: lambda value, function=getattr(torch, name): function(_tensor(value))
-        for name in "exp log sin cos tan sinh cosh tanh asin acos atan erf sqrt".split()
+        for name in ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt"]
     },
 )
 
@@ -368,7 +377,7 @@ def _arb_operations() -> Operations:
     def tanh(x: Any) -> Any:
         return 1 - 2 / (1 + (2 * x).exp())
 
-    functions = {name: method(name) for name in "exp log sin cos tan asin acos atan erf sqrt".split()}
+    functions = {name: method(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "sqrt"]}
     functions["sinh"] = lambda x: (x.exp() - (-x).exp()) / 2
     functions["cosh"] = lambda x: (x.exp() + (-x).exp()) / 2
     functions["tanh"] = tanh

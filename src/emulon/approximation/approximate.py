@@ -91,7 +91,9 @@ class Approximation(nn.Module):
             grid.dtype,
             proved=known.proved,
             bands=grid.bands,
-            note="" if known.proved else "the function is a plain callable: its interpolation error was sampled, not proved",
+            note=""
+            if known.proved
+            else "the function is a plain callable: its interpolation error was sampled, not proved",
         )
 
     @property
@@ -107,7 +109,9 @@ class Approximation(nn.Module):
         require_finite(s=s)
         if s.numel() and (s.min() < self.grid.lo or s.max() > self.grid.hi):
             worst = (s.min() if s.min() < self.grid.lo else s.max()).item()
-            raise OutOfDomain(f"s = {worst:.6g} is outside ({self.grid.lo:g}, {self.grid.hi:g}); approximate on a wider interval")
+            raise OutOfDomain(
+                f"s = {worst:.6g} is outside ({self.grid.lo:g}, {self.grid.hi:g}); approximate on a wider interval"
+            )
         queries = torch.stack([s, torch.ones_like(s)], dim=-1).reshape(-1, 2)
         keys = torch.stack([self.slopes, self.intercepts], dim=-1)
         return attend(queries, keys, self.values.unsqueeze(-1), name="approximation").reshape(s.shape)
@@ -149,7 +153,9 @@ class _Maker:
         if fitting:
             return min(fitting, key=lambda option: len(option[1]))
         if not options:
-            raise BadExpression(f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval")
+            raise BadExpression(
+                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
+            )
         return min(options, key=lambda option: option[0])
 
     def best_of(self, points: int, beta: float | None) -> Grid:
@@ -172,7 +178,9 @@ class _Maker:
             found = cost(trial, self.f, self._look_into_gates(trial), self.rounding)[0]
             champion = min(filter(None, [champion, (found, trial)]), key=lambda pair: pair[0])
         if champion is None:
-            raise EmulonError(f"{points} points are too few for {self.function.text} on ({self.lo:g}, {self.hi:g}); give more")
+            raise EmulonError(
+                f"{points} points are too few for {self.function.text} on ({self.lo:g}, {self.hi:g}); give more"
+            )
         return champion[1]
 
     def floor(self, tolerance: float, found: float) -> float:
@@ -219,7 +227,9 @@ def _target(function: Function) -> Target:
     return lambda s: function(torch.from_numpy(np.ascontiguousarray(s))).numpy()
 
 
-def _checked(function: Function, interval: tuple[float, float], tolerance: float | None, points: int | None, way: str) -> tuple[float, float]:
+def _checked(
+    function: Function, interval: tuple[float, float], tolerance: float | None, points: int | None, way: str
+) -> tuple[float, float]:
     lo, hi = float(interval[0]), float(interval[1])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
@@ -237,7 +247,9 @@ def _checked(function: Function, interval: tuple[float, float], tolerance: float
         require_smooth(function, lo, hi)
     elif not torch.isfinite(values).all():
         at = s[~torch.isfinite(values)][0].item()
-        raise BadExpression(f"{function.text} is not finite at t = {at:.6g} in ({lo:g}, {hi:g}); choose an interval without it")
+        raise BadExpression(
+            f"{function.text} is not finite at t = {at:.6g} in ({lo:g}, {hi:g}); choose an interval without it"
+        )
     return lo, hi
 
 

@@ -108,7 +108,11 @@ class Piecewise:
             if len(piece) < 3:
                 continue
             numbers = grid.numbers
-            alone = Keys(numbers.slopes[own] - numbers.slopes[own][0], numbers.intercepts[own] - numbers.intercepts[own][0], numbers.values[own])
+            alone = Keys(
+                numbers.slopes[own] - numbers.slopes[own][0],
+                numbers.intercepts[own] - numbers.intercepts[own][0],
+                numbers.values[own],
+            )
             nodes = chebyshev(piece.lo, piece.hi, 3 * len(piece) + 2)
             fitted = least_squares(alone.weights(nodes), self._inside(piece.lo, piece.hi)(nodes))
             values[own] = torch.tensor(fitted, dtype=values.dtype)
@@ -172,7 +176,9 @@ class Piecewise:
             return left, right
         forward = len(left.grid) < len(right.grid)
         small, large = (left, right) if forward else (right, left)
-        fixed, near, far = (left.grid.lo, left.grid.hi, right.grid.hi) if forward else (right.grid.hi, right.grid.lo, left.grid.lo)
+        fixed, near, far = (
+            (left.grid.lo, left.grid.hi, right.grid.hi) if forward else (right.grid.hi, right.grid.lo, left.grid.lo)
+        )
         reached = small
         for _ in range(6):
             middle = (near + far) / 2
@@ -184,7 +190,11 @@ class Piecewise:
         if reached is small:
             return left, right
         end = large.grid.hi if forward else large.grid.lo
-        seam = near + OVERLAP * (near - end) / (1 + OVERLAP) if abs(near - end) < abs(near - fixed) else near - OVERLAP * (near - fixed)
+        seam = (
+            near + OVERLAP * (near - end) / (1 + OVERLAP)
+            if abs(near - end) < abs(near - fixed)
+            else near - OVERLAP * (near - fixed)
+        )
         rest = self._spectral(min(seam, end), max(seam, end), sharpness).smallest(tolerance, limit=len(large.grid))
         if rest is None or rest.cost > tolerance:
             return left, right

@@ -147,7 +147,9 @@ def _prove(
                 done.append((error, deviation, size))
             elif right - left <= narrowest:
                 if not np.isfinite(error):
-                    raise BadExpression(f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it")
+                    raise BadExpression(
+                        f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it"
+                    )
                 done.append((error, deviation, size))
             elif evaluated > MAX_CELLS:
                 done.append((error, deviation, size))
@@ -183,7 +185,9 @@ def _cells(
     return cells
 
 
-def _cell(keys: Keys, function: Function, breaks: frozenset[float], left: float, right: float) -> tuple[float, float, float, float]:
+def _cell(
+    keys: Keys, function: Function, breaks: frozenset[float], left: float, right: float
+) -> tuple[float, float, float, float]:
     """(upper bound on |F − f|, |F − f| at the centre, upper bound on the deviation, on |F|) over one cell."""
     from flint import arb, arb_mat, arb_poly, arb_series
 
@@ -245,7 +249,9 @@ def _cell(keys: Keys, function: Function, breaks: frozenset[float], left: float,
         return np.inf, 0.0, np.inf, np.inf
     error = _up(worst)
     # Σ w|v − F| ≤ Σ w|v − guess| + |guess − f| + |f − F|. The first sum in float64, lifted by 1 % over its rounding.
-    spread = float((w * np.exp(np.array([float(abs(x)) for x in kappa])) * np.abs(keys.values[near] - guess)).sum() / w.sum())
+    spread = float(
+        (w * np.exp(np.array([float(abs(x)) for x in kappa])) * np.abs(keys.values[near] - guess)).sum() / w.sum()
+    )
     spread *= 1.01 * float((moments[1, 0] / lowest).upper())
     moved = _up(swing) + error
     return error, 0.0 if len(branches) > 1 else _down(at_center), spread + moved, abs(guess) + moved

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.certify import Certificate, Domain
-from emulon.certify.domain import require_finite
 from emulon.certify.composition import accumulated, step_lipschitz
+from emulon.certify.domain import require_finite
 from emulon.constructions.gradient_step import GradientStep, as_loss, domain_step_size
 from emulon.constructions.template import Way
 from emulon.errors import EmulonError, OutOfDomain, ToleranceTooTight
@@ -54,7 +54,9 @@ class GradientDescent(nn.Module):
         loss = as_loss(loss)
         step_size = domain_step_size(loss, domain, l2) if step_size is None else float(step_size)
         if not 0 < step_size * max(l2, 0) <= 2 and l2:
-            raise EmulonError(f"step_size·l2 = {step_size * l2:g} is above 2: the steps diverge; take a smaller step_size")
+            raise EmulonError(
+                f"step_size·l2 = {step_size * l2:g} is above 2: the steps diverge; take a smaller step_size"
+            )
         self.steps, self.strong = steps, float(strong)
         # ‖error‖∞ ≤ ‖error‖₂ ≤ √d·(sup-norm error of a step)·(sum of the Lipschitz constants' powers)
         smoothest = 2 / step_size if strong == 0 else 1 / step_size
@@ -74,11 +76,15 @@ class GradientDescent(nn.Module):
         self.certificate = Certificate(terms, one.dtype, one.proved, one.bands, one.note)
 
     @classmethod
-    def of(cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: object) -> GradientDescent:
+    def of(
+        cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: object
+    ) -> GradientDescent:
         """The construction of this algorithm for this data: its step size, and a domain with some room around its path."""
         descent = getattr(algorithm, "descent", None)
         if descent is None or descent.momentum:
-            raise EmulonError(f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here")
+            raise EmulonError(
+                f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here"
+            )
         path = descent.iterates(x, y)
         inner_x, inner_y, _ = descent.loss.effective(x.double(), y.double())
         residual = (inner_x @ path.mT - inner_y.unsqueeze(-1)).abs().max().item()

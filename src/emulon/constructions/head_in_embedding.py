@@ -63,7 +63,9 @@ class HeadInEmbedding(nn.Module):
         n, vector = self.length, 3 * width * features
         self.slots = Slots(x=features, indexed=vector, vector=vector, position=n)
         identity = torch.eye(3 * width, dtype=dtype)
-        self.assemble = Head(beta * identity[:width], identity[width : 2 * width], identity[2 * width :], name="assemble")
+        self.assemble = Head(
+            beta * identity[:width], identity[width : 2 * width], identity[2 * width :], name="assemble"
+        )
         self._entries = entries
         self.certificate = self._certificate(width * self.bound, width * self.bound, self.bound)
 
@@ -79,7 +81,13 @@ class HeadInEmbedding(nn.Module):
             # A piecewise grid's slopes are not evenly spaced, which j·row needs.
             way: Way = "spectral" if grid == "auto" else grid
             return approximate(
-                "t", (-self.bound, self.bound), tolerance=entry, points=points, grid=way, dtype=dtype, rounding=self._rounding_error
+                "t",
+                (-self.bound, self.bound),
+                tolerance=entry,
+                points=points,
+                grid=way,
+                dtype=dtype,
+                rounding=self._rounding_error,
             )
 
         try:
@@ -119,7 +127,9 @@ class HeadInEmbedding(nn.Module):
     def _certificate(self, keys: float, queries: float, bound: float) -> Certificate:
         entries = self._entries
         exact = sum(value for name, value in entries.terms.items() if name != "rounding")
-        plain = Certificate({"interpolation": exact, "rounding": entries.terms["rounding"]}, entries.dtype, entries.proved)
+        plain = Certificate(
+            {"interpolation": exact, "rounding": entries.terms["rounding"]}, entries.dtype, entries.proved
+        )
         return head_certificate(plain, keys, queries, bound, self.width, self.tokens, self.beta)
 
     def certificate_for(self, x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> Certificate:
@@ -144,7 +154,12 @@ class HeadInEmbedding(nn.Module):
         dtype, d = self.step.dtype, self.features
         pick = {name: self.slots.select(name, dtype=dtype) for name in self.slots}
         own = slice(row * d, (row + 1) * d)
-        w_k = torch.cat([self.step * pick["indexed"][own] + self.starts[head] * pick["vector"][own], self.intercepts[head] @ pick["position"]])
+        w_k = torch.cat(
+            [
+                self.step * pick["indexed"][own] + self.starts[head] * pick["vector"][own],
+                self.intercepts[head] @ pick["position"],
+            ]
+        )
         w_q = torch.cat([pick["x"], pick["position"].sum(dim=0, keepdim=True)])
         return w_k, w_q, self.levels[head] @ pick["position"]
 

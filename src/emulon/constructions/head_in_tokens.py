@@ -25,7 +25,9 @@ def entry_tolerance(tolerance: float, bound: float, width: int, beta: float, dty
     finest = unit(dtype) * bound
     if tolerance < amplification * finest:
         what = f"a head of width {width} with entries up to {bound:g} in {str(dtype).removeprefix('torch.')}"
-        raise ToleranceTooTight(what, tolerance, amplification * finest, "" if dtype == torch.float64 else ", or use float64")
+        raise ToleranceTooTight(
+            what, tolerance, amplification * finest, "" if dtype == torch.float64 else ", or use float64"
+        )
     return tolerance / amplification / 1.05
 
 
@@ -60,9 +62,13 @@ class HeadInTokens(nn.Module):
         if (tolerance is None) == (points is None):
             raise EmulonError("give either tolerance=… or points=…, not both or neither")
         self.width, self.beta = width, float(beta)
-        self.linear = best_linear(tokens, features, 3 * width, bound, tolerance, points, grid, grid_beta, dtype, width, beta)
+        self.linear = best_linear(
+            tokens, features, 3 * width, bound, tolerance, points, grid, grid_beta, dtype, width, beta
+        )
         identity = torch.eye(3 * width, dtype=dtype)
-        self.assemble = Head(beta * identity[:width], identity[width : 2 * width], identity[2 * width :], name="assemble")
+        self.assemble = Head(
+            beta * identity[:width], identity[width : 2 * width], identity[2 * width :], name="assemble"
+        )
         whole = width * self.linear.bound
         self.certificate = self._certificate(whole, whole, self.linear.bound)
 

@@ -83,7 +83,9 @@ class ScalarHeads(nn.Module):
         error = rounding.dot(self.features + 2, slope * CANCELLATION * self.bound + intercept, grid.dtype)
         return grid.rounding_error(deviation, size, error)
 
-    def prompt(self, x: Float[Tensor, "*b n d"], theta: Float[Tensor, "*b width d"]) -> Float[Tensor, "*b width length w"]:
+    def prompt(
+        self, x: Float[Tensor, "*b n d"], theta: Float[Tensor, "*b width d"]
+    ) -> Float[Tensor, "*b width length w"]:
         """One token matrix per head: affine in (x, Θ), token-wise and sequence-wise."""
         slopes, intercepts, values = padded(self.f.grid, self.length)
         lead = (*theta.shape[:-1], self.length)
@@ -101,9 +103,7 @@ class ScalarHeads(nn.Module):
         require_within(self.bound, **{f"{name}x": x @ theta.mT})
         require_within(CANCELLATION * self.bound, **{f"{name}|·|x": x.abs() @ theta.abs().mT})
 
-    def forward(
-        self, x: Float[Tensor, "... n d"], theta: Float[Tensor, "... width d"]
-    ) -> Float[Tensor, "... n width"]:
+    def forward(self, x: Float[Tensor, "... n d"], theta: Float[Tensor, "... width d"]) -> Float[Tensor, "... n width"]:
         x, theta = x.to(self.head.w_k.dtype), theta.to(self.head.w_k.dtype)
         self.check(x, theta)
         lead = torch.broadcast_shapes(x.shape[:-2], theta.shape[:-2])
@@ -128,7 +128,17 @@ class LinearLayer(ScalarHeads):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(
-            "t", tokens, features, width, bound, tolerance, points=points, grid=grid, beta=beta, dtype=dtype, name="linear layer"
+            "t",
+            tokens,
+            features,
+            width,
+            bound,
+            tolerance,
+            points=points,
+            grid=grid,
+            beta=beta,
+            dtype=dtype,
+            name="linear layer",
         )
 
 
@@ -150,6 +160,7 @@ def head_certificate(
     ε + tanh(δ/2)·2·bound (Theorem 4.2's last step, with the sharp constant). "interpolation" is that with ε the entries'
     interpolation error alone: exact arithmetic. "rounding" is all that the dtype adds, the assembling softmax included.
     """
+
     def output(entry: float, score: float) -> float:
         delta = beta * entry * (keys + queries + width * entry) + score
         return entry + shifted_average(delta, 2 * (bound + entry))

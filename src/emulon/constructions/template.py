@@ -113,7 +113,9 @@ def template(
     except ToleranceTooTight as error:
         assert tolerance is not None
         smallest = error.smallest * entry / (1 - LEAK_SHARE)
-        raise ToleranceTooTight(f"{f.text} on residuals up to {domain.residual:.4g}", tolerance, smallest, error.advice) from None
+        raise ToleranceTooTight(
+            f"{f.text} on residuals up to {domain.residual:.4g}", tolerance, smallest, error.advice
+        ) from None
     chosen = approximation.grid
     strength = routing.strength(chosen)
     halves = {"x": domain.features, "y": 1, "bias": 1, "code": codes.width}

@@ -90,7 +90,9 @@ class PaperTruncatedLinear(nn.Module):
         levels, biases, values = paper_levels(offsets, tokens, lo, self.spacing, dtype)
         select = {name: self.slots.select(name, dtype=dtype) for name in self.slots}
         w_k = [
-            torch.cat([2 * self.beta * (select["indexed"] + offset * select["w"]), -self.beta * bias @ select["position"]])
+            torch.cat(
+                [2 * self.beta * (select["indexed"] + offset * select["w"]), -self.beta * bias @ select["position"]]
+            )
             for offset, bias in zip(offsets, biases, strict=True)
         ]
         w_q = torch.cat([select["x"], select["position"].sum(dim=0, keepdim=True)])
@@ -102,7 +104,9 @@ class PaperTruncatedLinear(nn.Module):
     def prompt(self, x: Tensor, w: Tensor) -> Float[Tensor, "... n width"]:
         index = torch.arange(self.tokens, dtype=x.dtype, device=x.device).unsqueeze(-1)
         w = w.unsqueeze(-2)
-        return self.slots.pack(x=x, indexed=index * w, w=w, position=torch.eye(self.tokens, dtype=x.dtype, device=x.device))
+        return self.slots.pack(
+            x=x, indexed=index * w, w=w, position=torch.eye(self.tokens, dtype=x.dtype, device=x.device)
+        )
 
     def forward(self, x: Float[Tensor, "... n d"], w: Float[Tensor, "... d"]) -> Float[Tensor, "... n"]:
         x, w = x.to(self.head.w_k.dtype), w.to(self.head.w_k.dtype)

@@ -39,12 +39,14 @@ def approximate(
     dtype: torch.dtype = torch.float64,
     beta: float | None = None,
     rounding: Rounding = Grid.rounding_error,
+    best_effort: bool = False,
 ) -> Approximation:
     """One softmax that acts as f on the interval, with the smallest number of keys that meets the tolerance.
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
     `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
+    With `best_effort` a tolerance that cannot be promised gives the best there is; its certificate says what that is.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10
@@ -55,10 +57,12 @@ def approximate(
     maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding)
     # Thousands of tiny least-squares problems: threads would only wait for each other.
     with threadpool_limits(1):
-        return _made(maker, tolerance, points, beta)
+        return _made(maker, tolerance, points, beta, best_effort)
 
 
-def _made(maker: _Maker, tolerance: float | None, points: int | None, beta: float | None) -> Approximation:
+def _made(
+    maker: _Maker, tolerance: float | None, points: int | None, beta: float | None, best_effort: bool
+) -> Approximation:
     if points is not None:
         return maker.certified(maker.best_of(points, beta))
     if beta is not None:
@@ -67,6 +71,9 @@ def _made(maker: _Maker, tolerance: float | None, points: int | None, beta: floa
     found, grid = maker.smallest(HEADROOM * tolerance)
     if found <= tolerance and (result := maker.certified(grid)).certificate.bound <= tolerance:
         return result
+    if best_effort:
+        # Three times the floor: the last factor would cost several times the keys.
+        return maker.certified(maker.smallest(3 * HEADROOM * maker.floor(tolerance, found))[1])
     what = f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) in {_name(maker.dtype)} with grid={maker.way!r}"
     advice = "" if maker.dtype == torch.float64 else ", or use float64"
     raise ToleranceTooTight(what, tolerance, maker.floor(tolerance, found), advice)

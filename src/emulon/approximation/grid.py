@@ -59,23 +59,18 @@ class Grid:
         """sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
 
         It bounds how much another sample's tokens can outweigh one's own before routing. The function is convex: its
-        sup is at an end. With weights p at its (numerical) minimiser s₀, Jensen gives the lower bound
-        log Z(s₀) − |Σ p·a|·(hi − lo) for every s.
+        sup is at an end, and between two of its points it lies above the tangents at both, so that its inf over a cell
+        is at least the value at one end less |slope|·width.
         """
         a, b = self.numbers.slopes, self.numbers.intercepts
-
-        def log_z(s: float) -> float:
-            scores = a * s + b
-            return float(scores.max() + np.log(np.exp(scores - scores.max()).sum()))
-
-        left, right = self.lo, self.hi
-        for _ in range(80):
-            middle = (left + right) / 2
-            slope = float((self.numbers.weights(np.array([middle])) @ a)[0])
-            left, right = (left, middle) if slope > 0 else (middle, right)
-        ends = (log_z(self.lo), log_z(self.hi))
-        lowest = log_z(left) - abs(float((self.numbers.weights(np.array([left])) @ a)[0])) * (right - left)
-        return max(ends) - min(lowest, *ends) + 1e-9 * (1 + self.score_size)
+        s = np.linspace(self.lo, self.hi, 129)
+        scores = np.multiply.outer(s, a) + b
+        top = scores.max(axis=1)
+        weights = np.exp(scores - top[:, None])
+        log_z = top + np.log(weights.sum(axis=1))
+        slope = weights @ a / weights.sum(axis=1)
+        lowest = (log_z - np.abs(slope) * (s[1] - s[0])).min()
+        return float(max(log_z[0], log_z[-1]) - lowest + 1e-9 * (1 + self.score_size))
 
     def rounding_error(self, deviation: float, size: float, score_error: float | None = None) -> float:
         """Bound on what rounding adds to F(s), when scores are computed to within `score_error`.

@@ -38,8 +38,14 @@ class Gate:
     sharpness: float
 
 
-def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()) -> Grid:
-    """One grid out of neighbouring ones, joined by gates."""
+def assemble(
+    pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = (), pivot: int | None = None
+) -> Grid:
+    """One grid out of neighbouring ones, joined by gates.
+
+    Softmax ignores what all keys share, so scores can be centred: on all pieces together, or on the `pivot` one, whose
+    scores then stay as small as they are alone.
+    """
     slopes, intercepts = [pieces[0].numbers.slopes], [pieces[0].numbers.intercepts]
     for gate, right in zip(gates, pieces[1:], strict=True):
         a, b = slopes[-1], intercepts[-1]
@@ -50,8 +56,8 @@ def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()
         slopes.append(right.numbers.slopes + tilt)
         intercepts.append(right.numbers.intercepts + level - own_level - tilt * gate.at)
     a, b = np.concatenate(slopes), np.concatenate(intercepts)
-    # Softmax ignores what all keys share: centre both, so that rounding sees the smallest scores.
-    a, b = a - (a.max() + a.min()) / 2, b - (b.max() + b.min()) / 2
+    around = slice(None) if pivot is None else slice(*np.cumsum([0, *map(len, slopes)])[pivot : pivot + 2])
+    a, b = a - (a[around].max() + a[around].min()) / 2, b - (b[around].max() + b[around].min()) / 2
     values = torch.cat([piece.values for piece in pieces])
     stored = [torch.tensor(part, dtype=values.dtype) for part in (a, b)]
     return Grid(*stored, values, pieces[0].lo, pieces[-1].hi, "piecewise", bands)

@@ -1,0 +1,8 @@
+"""One frozen two-layer transformer, every algorithm by prompt."""
+
+from emulon.interpreter.compiler import compile
+from emulon.interpreter.interpreter import Capacity, Interpreter
+from emulon.interpreter.program import Program
+from emulon.interpreter.run import Run, run
+
+__all__ = ["Capacity", "Interpreter", "Program", "Run", "compile", "run"]

@@ -21,6 +21,7 @@ from emulon.attention import attend
 from emulon.certify.certificate import Certificate
 from emulon.certify.domain import require_finite
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
+from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
 
@@ -40,12 +41,14 @@ def approximate(
     beta: float | None = None,
     rounding: Rounding = Grid.rounding_error,
     best_effort: bool = False,
+    score_noise: float | None = None,
 ) -> Approximation:
     """One softmax that acts as f on the interval, with the smallest number of keys that meets the tolerance.
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
     `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
+    `score_noise` is the relative error of its scores, by default the dtype's; it limits how sharp a jump can be.
     With `best_effort` a tolerance that cannot be promised gives the best there is; its certificate says what that is.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
@@ -54,7 +57,8 @@ def approximate(
     """
     function = parse(f)  # type: ignore[arg-type]
     lo, hi = _checked(function, interval, tolerance, points, grid)
-    maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding)
+    noise = unit(dtype) if score_noise is None else score_noise
+    maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding, noise)
     # Thousands of tiny least-squares problems: threads would only wait for each other.
     with threadpool_limits(1):
         return _made(maker, tolerance, points, beta, best_effort)
@@ -69,14 +73,15 @@ def _made(
         raise EmulonError("give beta together with points: a tolerance chooses its own sharpness")
     assert tolerance is not None
     found, grid = maker.smallest(HEADROOM * tolerance)
-    if found <= tolerance and (result := maker.certified(grid)).certificate.bound <= tolerance:
+    if grid is not None and found <= tolerance and (result := maker.certified(grid)).certificate.bound <= tolerance:
         return result
+    floor = maker.floor(tolerance, found)
     if best_effort:
-        # Three times the floor: the last factor would cost several times the keys.
-        return maker.certified(maker.smallest(3 * HEADROOM * maker.floor(tolerance, found))[1])
+        # Three times the floor of a soft grid: the last factor would cost several times the keys.
+        return maker.certified(maker.required((1 if maker.breaks else 3) * HEADROOM * floor))
     what = f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) in {_name(maker.dtype)} with grid={maker.way!r}"
     advice = "" if maker.dtype == torch.float64 else ", or use float64"
-    raise ToleranceTooTight(what, tolerance, maker.floor(tolerance, found), advice)
+    raise ToleranceTooTight(what, tolerance, floor, advice)
 
 
 class Approximation(nn.Module):
@@ -135,18 +140,27 @@ class _Maker:
     way: Way
     dtype: torch.dtype
     rounding: Rounding
+    noise: float
 
     def certified(self, grid: Grid) -> Approximation:
         known = self._interpolation(grid)
         return Approximation(self.function, grid, known, self.rounding(grid, known.deviation, known.size))
 
-    def smallest(self, tolerance: float) -> tuple[float, Grid]:
+    def required(self, tolerance: float) -> Grid:
+        grid = self.smallest(tolerance)[1]
+        if grid is None:
+            raise BadExpression(
+                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
+            )
+        return grid
+
+    def smallest(self, tolerance: float) -> tuple[float, Grid | None]:
         """(cost, grid) of the smallest grid of the asked way within the tolerance; else of the best one found."""
         if self.way == "paper":
             return smallest_paper_grid(self.f, self.lo, self.hi, tolerance, self.dtype, self.rounding)
         options: list[tuple[float, Grid]] = []
         worth_cutting = True
-        if self.way == "spectral" or (self.way == "auto" and not self._breaks):
+        if self.way == "spectral" or (self.way == "auto" and not self.breaks):
             fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else 96)
             if fit is not None:
                 options.append((fit.cost, fit.grid))
@@ -160,16 +174,14 @@ class _Maker:
         if fitting:
             return min(fitting, key=lambda option: len(option[1]))
         if not options:
-            raise BadExpression(
-                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
-            )
+            return math.inf, None
         return min(options, key=lambda option: option[0])
 
     def best_of(self, points: int, beta: float | None) -> Grid:
         """The most accurate grid with at most this many keys."""
         if self.way == "paper":
             return paper_grid(self.f, self.lo, self.hi, points, self.dtype, beta)
-        if self.way == "spectral" or (self.way == "auto" and not self._breaks):
+        if self.way == "spectral" or (self.way == "auto" and not self.breaks):
             # Fewer keys may round better than more: the number given is what may be used, not what must.
             rungs = {points, *(k for k in (2, 5, 7, 9, 11, 13, 17, 24, 32, 48, 64) if k < points)}
             weighing = replace(self._spectral, typical=True)
@@ -191,17 +203,24 @@ class _Maker:
         return champion[1]
 
     def floor(self, tolerance: float, found: float) -> float:
-        """The smallest tolerance that can be promised, nearly. A soft grid is already the best found; gates depend on
-        the tolerance, so looser ones are tried until one holds."""
-        tolerance = max(1.1 * tolerance, 1.05 * found / HEADROOM)
-        for _ in range(8 if self._breaks and self.way != "paper" else 0):
-            if self.smallest(HEADROOM * tolerance)[0] <= HEADROOM * tolerance:
+        """The smallest tolerance that can be promised, nearly. A soft grid is already the best found; a gate trades its
+        own error, which falls with its sharpness, against rounding, which grows with it: walk down to the best trade."""
+        if not self.breaks or self.way == "paper":
+            return max(1.1 * tolerance, 1.05 * found / HEADROOM)
+        # The gate's error is about t/2 and rounding about r·t₀/t, so one trial at t₀ tells the best t = √(2·r·t₀).
+        scale = float(np.abs(self.f(dense(self.lo, self.hi, 16))).max()) or 1.0
+        trial = max(1e-4 * scale, tolerance)
+        grid = self.required(HEADROOM * trial)
+        _, deviation, size = grid.sampled(self.f(s := self._look_into_gates(grid)), s)
+        best = max(math.sqrt(2 * self.rounding(grid, deviation, size) * trial), 1.1 * tolerance)
+        for _ in range(6):
+            if self.smallest(HEADROOM * best)[0] <= HEADROOM * best:
                 break
-            tolerance *= 3
-        return tolerance
+            best *= 2.5
+        return best
 
     @cached_property
-    def _breaks(self) -> list[Break]:
+    def breaks(self) -> list[Break]:
         return self.function.breaks(self.lo, self.hi)
 
     @property
@@ -210,7 +229,7 @@ class _Maker:
 
     @property
     def _piecewise(self) -> Piecewise:
-        return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding)
+        return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding, self.noise)
 
     def _interpolation(self, grid: Grid) -> Interpolation:
         """Proved for an expression, sampled for a callable."""
@@ -225,7 +244,7 @@ class _Maker:
     def _look_into_gates(self, grid: Grid) -> np.ndarray:
         """Test points also where the error lives on a scale of 1/G: around the breaks."""
         near = np.geomspace(0.01, 40, 200) / max(float(np.ptp(grid.numbers.slopes)), 1e-300)
-        points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self._breaks for sign in (-1, 1))]
+        points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self.breaks for sign in (-1, 1))]
         s = np.sort(np.concatenate(points))
         return s[(s >= self.lo) & (s <= self.hi)]
 

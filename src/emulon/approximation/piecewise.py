@@ -80,6 +80,7 @@ class Piecewise:
     hi: float
     dtype: torch.dtype
     rounding: Rounding
+    noise: float
 
     def smallest(self, tolerance: float) -> Grid | None:
         """Pieces between the function's breaks, each cut further where that saves keys, joined by gates."""
@@ -221,7 +222,7 @@ class Piecewise:
             shorter = min(left.hi - left.lo, right.hi - right.lo)
             gone = math.log(100 * largest / tolerance + math.e) / (0.01 * shorter)
             return Gate(at.at, max(self._kink_sharpness(at, tolerance), gone)), None
-        noise = unit(self.dtype) * max(abs(self.lo), abs(self.hi))
+        noise = self.noise * max(abs(self.lo), abs(self.hi))
         deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))
         sharpness = min(1e-3 / noise, tolerance / (32 * noise * deviation) if deviation else math.inf)
         width = math.log(40 * max(largest, abs(at.left - at.right)) / tolerance) / sharpness

@@ -22,6 +22,10 @@ from emulon.interpreter.program import Facts, Program, function_error
 
 # Of a step's tolerance: the gradient's share where a proximal step follows.
 GRADIENT_SHARE = 0.5
+# How far errors on ordinary data stay below their bound, about.
+EXPECTED = 64.0
+# The number line's relative error, in units of the dtype's own.
+LINE_NOISE = 5e4
 
 
 def compile(
@@ -115,13 +119,25 @@ def _phase(draft: Phase, f: str, tolerance: float) -> tuple[Phase, Facts]:
     def made(grid: Grid) -> Phase:
         return replace(draft, grid=grid, strength=routing.strength(grid))
 
+    # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
+    function = parse(f)
+    expected = EXPECTED if function.breaks(-domain.residual, domain.residual) else 1.0
+
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)
         reach = max(phase.magnitudes(0.0, 0.0, 0.0, 0.0).values())
-        return function_error(phase, number_line(reach, dtype), deviation, size) if reach < 1e9 else float("inf")
+        if reach > 1e9:
+            return float("inf")
+        return function_error(phase, number_line(reach, dtype), deviation, size) / expected
 
     found = approximate(
-        parse(f), (-domain.residual, domain.residual), tolerance=tolerance, dtype=dtype, rounding=noise, best_effort=True
+        function,
+        (-domain.residual, domain.residual),
+        tolerance=tolerance,
+        dtype=dtype,
+        rounding=noise,
+        best_effort=True,
+        score_noise=LINE_NOISE * torch.finfo(dtype).eps,
     )
     known = found.interpolation
     leak = routing.leak(found.grid)

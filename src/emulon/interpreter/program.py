@@ -90,7 +90,7 @@ class Program:
         growth = self.growth
         note = "" if proved else "the loss is a plain callable: its interpolation error was sampled, not proved"
         scaled = {name: value * growth for name, value in terms.items()}
-        return Certificate(scaled, self.dtype, proved, self.gradient_facts.bands, note)
+        return Certificate(scaled, self.dtype, proved, widened_bands(self.gradient, self.gradient_facts, line), note)
 
     @property
     def growth(self) -> float:
@@ -118,9 +118,23 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
 
 
+def is_switch(phase: Phase, facts: Facts) -> bool:
+    """Two keys and a jump: then a moved score is a moved jump, and widens the band instead of adding an error."""
+    return len(phase.grid) == 2 and len(facts.bands) == 1
+
+
+def widened_bands(phase: Phase, facts: Facts, line: NumberLine) -> tuple[Band, ...]:
+    if not is_switch(phase, facts):
+        return facts.bands
+    steepness = float((phase.grid.slopes[1] - phase.grid.slopes[0]).abs())
+    band, room = facts.bands[0], 2 * score_error(phase, line) / steepness
+    return (Band(band.lo - room, band.hi + room),)
+
+
 def function_error(phase: Phase, line: NumberLine, deviation: float, size: float) -> float:
     """Bound on what emulation and rounding add to F(residual)."""
-    return phase.grid.rounding_error(deviation, size, score_error(phase, line))
+    error = 0.0 if len(phase.grid) == 2 and phase.grid.bands else score_error(phase, line)
+    return phase.grid.rounding_error(deviation, size, error)
 
 
 def phase_terms(
@@ -136,7 +150,9 @@ def phase_terms(
     return {
         "interpolation": entry * facts.interpolation,
         "routing leak": copies * facts.leak * (entry * largest + 2 * step * fixed),
-        "emulated scores": entry * shifted_average(score_error(phase, line), 2 * largest, facts.deviation),
+        "emulated scores": 0.0
+        if is_switch(phase, facts)
+        else entry * shifted_average(score_error(phase, line), 2 * largest, facts.deviation),
         "emulated values": copies * line.error(m["value"]) + (line.error(m["state"]) if shrink else 0.0),
         "rounding": entry * phase.grid.rounding_error(facts.deviation, facts.size, 0.0)
         + rounding.average(len(phase.grid), carried + step * fixed, dtype)

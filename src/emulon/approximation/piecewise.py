@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Spectral, Target, chebyshev, least_squares
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -28,6 +28,8 @@ from emulon.expression import Break, Function
 PIECE_LIMIT = 56
 # How far beyond a seam both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
+# Values of gated pieces stay within this many times max |f|.
+GATED_VALUE = 4.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ class Piecewise:
             tilted = replace(grid, slopes=grid.slopes + sharpness / 2, lo=self.lo, hi=self.hi)
             return self.rounding(tilted, deviation, size)
 
-        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated)
+        # Gates make large scores, and their rounding meets the values' spread: keep it small.
+        largest = GATED_VALUE if sharpness else LARGEST_VALUE
+        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
@@ -218,9 +222,10 @@ class Piecewise:
         """A kink wants a certain sharpness. A jump takes the sharpest gate that rounding leaves harmless."""
         largest = _largest(left, right)
         if not at.jump:
-            # Even a slight kink needs the wrong piece gone within a hundredth of the shorter neighbour.
-            shorter = min(left.hi - left.lo, right.hi - right.lo)
-            gone = math.log(100 * largest / tolerance + math.e) / (0.01 * shorter)
+            # Beyond the kink a piece is continued by extrapolation, good for a small part of its own width (one or two
+            # keys are continued exactly): there it must be gone.
+            widths = [piece.hi - piece.lo for piece in (left, right) if len(piece) > 2]
+            gone = math.log(100 * largest / tolerance + math.e) / (0.03 * min(widths)) if widths else 0.0
             return Gate(at.at, max(self._kink_sharpness(at, tolerance), gone)), None
         noise = self.noise * max(abs(self.lo), abs(self.hi))
         deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))

@@ -77,6 +77,7 @@ class Spectral:
     hi: float
     dtype: torch.dtype
     rounding: Rounding
+    largest: float = LARGEST_VALUE
     typical: bool = False
     """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
 
@@ -91,7 +92,7 @@ class Spectral:
         nodes = chebyshev(self.lo, self.hi, 3 * keys + 2)
         wanted = self.f(nodes)
         values = least_squares(blank.numbers.weights(nodes), wanted)
-        if not np.abs(values).max() <= LARGEST_VALUE * np.abs(wanted).max():
+        if not np.abs(values).max() <= self.largest * np.abs(wanted).max():
             return None
         grid = Grid(*stored, torch.tensor(values, dtype=self.dtype), self.lo, self.hi, "spectral")
         return self._weigh(grid, softness, reach, dense(self.lo, self.hi, keys))

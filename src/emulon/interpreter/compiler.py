@@ -23,7 +23,7 @@ from emulon.interpreter.program import Facts, Program, function_error
 # Of a step's tolerance: the gradient's share where a proximal step follows.
 GRADIENT_SHARE = 0.5
 # How far errors on ordinary data stay below their bound, about.
-EXPECTED = 64.0
+EXPECTED = 512.0
 # The number line's relative error, in units of the dtype's own.
 LINE_NOISE = 5e4
 

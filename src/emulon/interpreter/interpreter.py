@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,10 @@ from emulon.attention import Head, attend
 from emulon.certify.domain import require_within
 from emulon.errors import BadShape
 from emulon.interpreter.number_line import NumberLine, number_line
+
+if TYPE_CHECKING:
+    from emulon.interpreter.program import Program
+    from emulon.interpreter.run import Path, Run
 
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
@@ -61,14 +66,14 @@ class Interpreter(nn.Module):
         self.assemble = Head(*identity.split(capacity.width), name="layer 2")
 
     @classmethod
-    def fitting(cls, *programs: object) -> Interpreter:
+    def fitting(cls, *programs: Program) -> Interpreter:
         """The smallest interpreter that all these programs fit into."""
         if not programs:
             raise BadShape("Interpreter.fitting needs at least one program")
-        capacity, dtype = programs[0].capacity, programs[0].dtype  # type: ignore[attr-defined]
+        capacity = programs[0].capacity
         for program in programs:
-            capacity = capacity | program.capacity  # type: ignore[attr-defined]
-        return cls(capacity, dtype)
+            capacity = capacity | program.capacity
+        return cls(capacity, programs[0].dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -89,6 +94,12 @@ class Interpreter(nn.Module):
             f"features={c.features}, tokens={c.tokens}, width={c.width}, reach={c.reach:g}, "
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
+
+    def run(self, program: Program, x: Tensor, y: Tensor, path: Path = "fast") -> Run:
+        """The program on this data: x (..., samples, features), y (..., samples). See `Run` for what comes back."""
+        from emulon.interpreter.run import run
+
+        return run(self, program, x, y, path)
 
     def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
         """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""

@@ -77,7 +77,7 @@ class TrainConfig:
     graph: bool = True
     """on a GPU, replay the whole step as one CUDA graph"""
     compile: str = "off"
-    """off, block (each block by torch.compile: quick to build) or whole (the whole loss: fastest)"""
+    """off, block (each block by torch.compile, quick to build), whole (faster) or autotune (slow to build)"""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice"""
     tensorboard: bool = False
@@ -90,7 +90,7 @@ class TrainConfig:
             ("task", self.task, TASKS),
             ("schedule", self.schedule, ("constant", "cosine")),
             ("precision", self.precision, ("fp32", "tf32", "bf16")),
-            ("compile", self.compile, ("off", "block", "whole")),
+            ("compile", self.compile, ("off", "block", "whole", "autotune")),
         ):
             if name not in known:
                 raise unknown(kind, name, known)

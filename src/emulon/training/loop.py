@@ -13,7 +13,6 @@ from emulon.models import Learner
 from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
-from emulon.training.precision import matrix_precision
 from emulon.training.processes import Processes, joined
 from emulon.training.refusals import OutOfMemory, TrainingDiverged
 from emulon.training.reporter import Reporter
@@ -77,11 +76,10 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
     evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
     reporter = Reporter(folder, config, start, silent=not processes.leads)
     try:
-        with matrix_precision(config.precision):
-            if processes.leads:
-                folder.write_json("baselines.json", evaluation.baselines)
-            done = _steps(config, folder, step, evaluation, reporter, patience, start)
-            curve = evaluation.curve(step.learner).tolist()
+        if processes.leads:
+            folder.write_json("baselines.json", evaluation.baselines)
+        done = _steps(config, folder, step, evaluation, reporter, patience, start)
+        curve = evaluation.curve(step.learner).tolist()
         return Trained(step.learner, done, curve, evaluation.baselines)
     except torch.OutOfMemoryError as error:
         raise _memory_refusal(config, folder) from error

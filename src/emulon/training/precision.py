@@ -40,7 +40,7 @@ class Worker:
                     setattr(module, key, original)
 
     def compile_blocks(self) -> None:
-        """All blocks of one shape share one compilation, so a looped or deep learner costs no more than a shallow one."""
+        """All blocks of one shape share one compilation, so a deep learner builds as fast as a shallow one."""
         for module in self.learner.modules():
             if isinstance(module, Block):
                 module.compile(dynamic=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 from emulon.models import Learner
 from emulon.tasks import Task, at_step
 from emulon.training.configuration import TrainConfig
-from emulon.training.precision import Worker
+from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
 from emulon.training.schedule import learning_rate, live_features, live_points
 
@@ -47,15 +47,19 @@ class TrainStep:
         self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
         self.weight = torch.ones(asked, device=device) if config.start_points is not None else None
         self.loss = torch.zeros((), device=device)
+        self._total, self._counted = torch.zeros((), device=device), 0
         self._loss_of = self._plain_loss
         if config.compile == "whole":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False)
+        elif config.compile == "autotune":
+            self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
         elif config.compile == "block":
             self.worker.compile_blocks()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
 
     def __call__(self, step: int) -> Float[Tensor, ""]:
+        self._counted += 1
         if self._stream is None:
             self._prepare(step)
             self._work()
@@ -71,6 +75,15 @@ class TrainStep:
     def synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def mean_loss(self) -> float:
+        """The mean loss of the steps since this was last asked. Waits for them."""
+        self.synchronise()
+        mean = self._total.item() / max(self._counted, 1)
+        self._total.zero_()
+        self.synchronise()
+        self._counted = 0
+        return mean
 
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
@@ -95,6 +108,10 @@ class TrainStep:
             _open(self.weight, live_points(self.config, step, len(self.weight)))
 
     def _work(self) -> None:
+        with matrix_precision(self.config.precision):
+            self._sample_and_descend()
+
+    def _sample_and_descend(self) -> None:
         batch, rank = self.config.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
         prompts = self.task.sample(self.generator, batch * self.processes.world, self.live)
@@ -107,6 +124,7 @@ class TrainStep:
         self.processes.average([self.loss, *(p.grad for p in self.parameters if p.grad is not None)])
         if self.config.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self._total.add_(self.loss)
         self.optimiser.step()
         self.worker.refresh()
 
@@ -129,6 +147,7 @@ class TrainStep:
         self.synchronise()
         self._graph = graph
         self.load(saved)
+        self._total.zero_()
         self.synchronise()
 
 

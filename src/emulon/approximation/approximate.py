@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from emulon.approximation.grid import Grid
@@ -59,6 +58,8 @@ def approximate(
     lo, hi = _checked(function, interval, tolerance, points, grid)
     noise = unit(dtype) if score_noise is None else score_noise
     maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding, noise)
+    from threadpoolctl import threadpool_limits
+
     # Thousands of tiny least-squares problems: threads would only wait for each other.
     with threadpool_limits(1):
         return _made(maker, tolerance, points, beta, best_effort)

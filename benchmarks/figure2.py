@@ -54,6 +54,7 @@ def configurations(args: argparse.Namespace, task: str) -> dict[str, TrainConfig
 def run_task(args: argparse.Namespace, task_name: str, device: torch.device) -> None:
     """Trains everything on one task until the steps or the time are used up."""
     began = time.perf_counter()
+    torch._dynamo.reset()  # a task's shapes are its own: keep below torch's limit of recompilations
     configs = configurations(args, task_name)
     where = args.out / f"figure2_{task_name}.json"
     report = provenance(device) | {
@@ -79,6 +80,7 @@ def run_task(args: argparse.Namespace, task_name: str, device: torch.device) -> 
             together.synchronise()  # also keeps the queue short, so that the budget means what it says
         late = time.perf_counter() - began > args.budget and done % 50 == 0
         if done % args.evaluate_every == 0 or done == args.steps or late:
+            together.synchronise()
             rate = k / (time.perf_counter() - started + 1e-9)
             record(report, steps, evaluation, done, rate, time.perf_counter() - began)
             where.write_text(json.dumps(report))

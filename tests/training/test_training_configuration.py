@@ -52,6 +52,12 @@ def test_a_wrong_request_ends_with_code_2_and_one_line(args, said, capsys, tmp_p
     assert not list(tmp_path.iterdir())  # refused before anything is built
 
 
+def test_a_value_of_the_wrong_type_ends_with_code_2_too(capsys):
+    assert main(["standard", "--steps", "many"]) == 2
+    assert "many" in capsys.readouterr().err
+    assert main(["standard", "--help"]) == 0
+
+
 def test_help_and_nothing_show_the_usage(capsys):
     assert main(["--help"]) == 0 and main([]) == 2
     assert "emulon train --resume RUN" in capsys.readouterr().out

@@ -98,7 +98,7 @@ def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines(
     assert {"zero", "ols", "ridge", "gd", "knn"} == set(evaluation.baselines)
 
     class Oracle(Learner):
-        def states(self, embedded):
+        def states(self, embedded, window=None):
             raise NotImplementedError
 
         def forward(self, tokens):

@@ -41,6 +41,21 @@ VARIANTS: dict[str, dict[str, object]] = {
 HUGGING_FACE = "Hugging Face GPT-2, eager fp32"
 
 
+SEEDS = {"2 seeds together, compiled blocks": 2, "4 seeds together, compiled blocks": 4}
+
+
+class SeedsStep:
+    """Several seeds of the model at once; a step counts once for each."""
+
+    def __init__(self, config: TrainConfig, task: Task, device: torch.device, seeds: int) -> None:
+        configs = [dataclasses.replace(config, seed=config.seed + k) for k in range(seeds)]
+        self.together = Together([TrainStep(c.make_learner(task), task, c, device) for c in configs])
+        self.parameters = [p for step in self.together.steps for p in step.parameters]
+
+    def __call__(self, step: int) -> torch.Tensor:
+        return self.together(step)[0]
+
+
 class HuggingFaceStep:
     """The step everybody writes first: GPT2Model on embeddings, Adam, nothing fused."""
 
@@ -77,6 +92,17 @@ class HuggingFaceStep:
         loss.backward()
         self.optimiser.step()
         return loss.detach()
+
+
+def make_step(
+    name: str, config: TrainConfig, task: Task, device: torch.device
+) -> TrainStep | HuggingFaceStep | SeedsStep:
+    if name == HUGGING_FACE:
+        return HuggingFaceStep(config, task, device)
+    if name in SEEDS:
+        return SeedsStep(dataclasses.replace(config, precision="bf16", compile="block"), task, device, SEEDS[name])
+    chosen = dataclasses.replace(config, **VARIANTS[name])  # type: ignore[arg-type]
+    return TrainStep(chosen.make_learner(task), task, chosen, device)
 
 
 def rate(step: Callable[[int], torch.Tensor], device: torch.device, seconds: float) -> dict[str, float]:
@@ -117,19 +143,16 @@ def table(
     for name in names:
         print(f"{name} …", flush=True)
         try:
-            if name == HUGGING_FACE:
-                step: Callable[[int], torch.Tensor] = HuggingFaceStep(config, task, device)
-            else:
-                chosen = dataclasses.replace(config, **VARIANTS[name])  # type: ignore[arg-type]
-                step = TrainStep(chosen.make_learner(task), task, chosen, device)
-            count = sum(p.numel() for p in step.parameters)  # type: ignore[attr-defined]
-            rows[name] = {**rate(step, device, seconds), "parameters": count}
+            torch._dynamo.reset()  # every row compiles for itself
+            step = make_step(name, config, task, device)
+            rows[name] = rate(step, device, seconds) | {"parameters": sum(p.numel() for p in step.parameters)}
+            rows[name]["steps_per_s"] *= SEEDS.get(name, 1)
         except Exception as error:  # one way that fails must not cost the others their turn
             traceback.print_exc()
             rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
         print(f"    {rows[name]}", flush=True)
         save(rows)
-        del step
+        step = None
         if device.type == "cuda":
             torch.cuda.empty_cache()
     base = rows[HUGGING_FACE].get("steps_per_s")
@@ -229,7 +252,7 @@ def main() -> None:
     if args.check_loss:
         check_loss(config, device, args.steps, args.compile, save)
     else:
-        names = [HUGGING_FACE, *(name for name in VARIANTS if name != TUNED or args.autotune)]
+        names = [HUGGING_FACE, *(name for name in VARIANTS if name != TUNED or args.autotune), *SEEDS]
         table(config, device, args.seconds, names, save)
 
 

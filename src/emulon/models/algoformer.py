@@ -38,7 +38,9 @@ class AlgoFormer(Learner):
         self.body = Decoder(width, layers, heads, init=init, fused=fused, name="loop")
         self.post = Decoder(width, layers, heads, init=init, fused=fused, name="post")
 
-    def states(self, embedded: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "loops batch tokens width"]:
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
         prepared = self.pre(embedded)
-        turns = loop(self.body, prepared, prepared, self.loops, self.window)
+        turns = loop(self.body, prepared, prepared, self.loops, window or self.window)
         return self.post(turns.flatten(0, 1)).unflatten(0, turns.shape[:2])

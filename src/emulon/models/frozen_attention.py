@@ -52,7 +52,9 @@ class FrozenAttention(Learner):
         names = ("make_keys", "make_queries", "make_values") if assemble else ("make_values",)
         self.parts = nn.ModuleDict({name: MultiHead(width, width, width, heads, name) for name in names})
 
-    def states(self, embedded: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "1 batch tokens width"]:
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "1 batch tokens width"]:
         made = {name: part(embedded) for name, part in self.parts.items()}
         if not self.assemble:
             return made["make_values"].unsqueeze(0)

@@ -26,8 +26,10 @@ class Learner(nn.Module):
         self.read_out = Affine(width, width_out)
 
     @abstractmethod
-    def states(self, embedded: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "loops batch tokens width"]:
-        """The last state for every loop count that the loss averages over, the final one last."""
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
+        """The states after the last `window` loop counts, the final one last; None for as many as the loss uses."""
 
     def embed(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens width"]:
         if tokens.shape[-1] != self.width_in or tokens.shape[-2] > self.tokens:
@@ -38,7 +40,7 @@ class Learner(nn.Module):
         return self.read_in(tokens) + self.position[: tokens.shape[-2]]
 
     def forward(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
-        return self.read_out(self.states(self.embed(tokens))[-1])
+        return self.read_out(self.states(self.embed(tokens), window=1)[-1])
 
     def loss(
         self,

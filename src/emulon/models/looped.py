@@ -36,8 +36,10 @@ class Looped(Learner):
         require_loops(loops, window)
         self.loops, self.window = loops, window
 
-    def states(self, embedded: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "loops batch tokens width"]:
-        return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, self.window)
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
+        return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window)
 
 
 def loop(

@@ -27,5 +27,7 @@ class Standard(Learner):
         super().__init__(width_in, width_out, tokens, width)
         self.decoder = Decoder(width, layers, heads, init=init, fused=fused)
 
-    def states(self, embedded: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "1 batch tokens width"]:
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "1 batch tokens width"]:
         return self.decoder(embedded).unsqueeze(0)

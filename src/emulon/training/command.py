@@ -30,6 +30,8 @@ def main(args: list[str]) -> int:
         else:
             config, out = parse(args)
             trained = train(config, out)
+    except SystemExit as end:  # tyro's: --help, or a value that is not of its flag's type
+        return int(end.code or 0)
     except BadConfig as error:
         print(f"emulon train: {error}", file=sys.stderr)
         return 2

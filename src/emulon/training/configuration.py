@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,8 @@ class TrainConfig:
     wandb: bool = False
     quiet: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> TrainConfig:
+        """Itself, if it makes sense: names exist, sizes are positive, and task and model take what is set."""
         for kind, name, known in (
             ("model", self.model, LEARNERS),
             ("task", self.task, TASKS),
@@ -100,6 +102,9 @@ class TrainConfig:
             _require(name, getattr(self, name), at_least=1)
         for name in ("steps", "warmup", "clip", "patience", "lr", "threads"):
             _require(name, getattr(self, name), at_least=0)
+        self.make_task()
+        self._learner_options()
+        return self
 
     def make_task(self) -> Task:
         chosen = {"features": self.features, "points": self.points} | self._given(_TASK_OPTIONS)
@@ -111,17 +116,18 @@ class TrainConfig:
 
     def make_learner(self, task: Task) -> Learner:
         """A new learner, its weights a function of the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return LEARNERS[self.model](task.width_in, task.width_out, task.tokens, **self._learner_options())
+
+    def _learner_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"width": self.width, "heads": self.heads} | self._given(_MODEL_OPTIONS)
-        learner = LEARNERS[self.model]
-        takes = learner.__init__.__kwdefaults__ or {}
+        signature = inspect.signature(LEARNERS[self.model]).parameters.values()
+        takes = [parameter.name for parameter in signature if parameter.kind is parameter.KEYWORD_ONLY]
         for name in options:
             if name not in takes:
                 raise BadConfig(f"the model {self.model} has no {name!r}; it takes {', '.join(takes)}")
-        if "fused" in takes:
-            options["fused"] = self.fused
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return learner(task.width_in, task.width_out, task.tokens, **options)
+        return options | ({"fused": self.fused} if "fused" in takes else {})
 
     def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -145,13 +151,13 @@ class TrainConfig:
         for key in values:
             if key not in fields:
                 raise unknown("configuration key", key, fields)
-        return cls(**values)
+        return cls(**values).check()
 
 
 _TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")
 _MODEL_OPTIONS = ("layers", "init", "loops", "window", "assemble")
 
 
-def _require(name: str, value: float, at_least: int) -> None:
+def _require(name: str, value: float | int, at_least: int) -> None:
     if not value >= at_least:
         raise BadConfig(f"{name} must be at least {at_least}, got {value}")

@@ -45,6 +45,7 @@ class Patience:
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
     """Begins a run in a new folder. `resume` continues one."""
+    config.check()
     with joined(config.device) as processes:
         if processes.leads:
             RunFolder(Path(out)).begin(config)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from emulon.models import Affine, Block, Learner
+from emulon.models import Affine, Decoder, Learner
 
 
 class Worker:
@@ -42,8 +42,9 @@ class Worker:
     def compile_blocks(self) -> None:
         """All blocks of one shape share one compilation, so a deep learner builds as fast as a shallow one."""
         for module in self.learner.modules():
-            if isinstance(module, Block):
-                module.compile(dynamic=False)
+            if isinstance(module, Decoder):
+                for part in module.blocks if len(module.blocks) > 1 else [module]:
+                    part.compile(dynamic=False)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -33,7 +33,9 @@ NAMED = {
     "sign": "sign(t)",
     "square": "t**2",
 }
-FUNCTIONS = ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt", "Abs", "Max", "Min", "sign", "Heaviside", "Piecewise"]
+SMOOTH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt")
+KINKED = ("Abs", "Max", "Min", "sign", "Heaviside", "Piecewise")
+FUNCTIONS = (*SMOOTH, *KINKED)
 CONSTANTS = ("pi", "E", "True", "False")
 
 
@@ -207,9 +209,8 @@ def _read(text: str) -> sympy.Expr:
         or re.search(r"\.\s*[A-Za-z_]", text)
     ):
         what = f"unknown name {unknown[0]!r}" if unknown else "it is not an expression"
-        raise BadExpression(
-            f"cannot read {text!r}: {what}; write it in t with {', '.join(FUNCTIONS)}, or name one of {', '.join(NAMED)}"
-        )
+        allowed, named = ", ".join(FUNCTIONS), ", ".join(NAMED)
+        raise BadExpression(f"cannot read {text!r}: {what}; write it in t with {allowed}, or name one of {named}")
     names = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E")} | {"t": _t(), "x": _t()}
     try:
         expression = sympy_parser.parse_expr(
@@ -350,13 +351,12 @@ def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-TORCH = Operations(
-    constant=lambda node: float(node),
-    functions={
-        name: lambda value, function=getattr(torch, name): function(_tensor(value))
-        for name in ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt"]
-    },
-)
+def _torch_function(name: str) -> Callable[[Any], Tensor]:
+    function = getattr(torch, name)
+    return lambda value: function(_tensor(value))
+
+
+TORCH = Operations(constant=float, functions={name: _torch_function(name) for name in SMOOTH})
 
 
 def _arb_operations() -> Operations:
@@ -374,11 +374,9 @@ def _arb_operations() -> Operations:
     def method(name: str) -> Callable:
         return lambda value: getattr(value, name)()
 
-    def tanh(x: Any) -> Any:
-        return 1 - 2 / (1 + (2 * x).exp())
-
-    functions = {name: method(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "sqrt"]}
-    functions["sinh"] = lambda x: (x.exp() - (-x).exp()) / 2
-    functions["cosh"] = lambda x: (x.exp() + (-x).exp()) / 2
-    functions["tanh"] = tanh
-    return Operations(constant, functions)
+    hyperbolic = {  # which Arb has for balls but not for series
+        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
+        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
+    }
+    return Operations(constant, {name: hyperbolic.get(name) or method(name) for name in SMOOTH})

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from emulon.approximation.grid import Grid
@@ -27,6 +26,7 @@ from emulon.expression import Break, Function, parse
 Way = Literal["auto", "paper", "spectral", "piecewise"]
 # The search samples, the proof encloses: leave room between the two.
 HEADROOM = 0.75
+SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
 
 def approximate(
@@ -44,7 +44,8 @@ def approximate(
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
-    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
+    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than
+    slope·s + intercept.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10
@@ -53,6 +54,8 @@ def approximate(
     function = parse(f)  # type: ignore[arg-type]
     lo, hi = _checked(function, interval, tolerance, points, grid)
     maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding)
+    from threadpoolctl import threadpool_limits
+
     # Thousands of tiny least-squares problems: threads would only wait for each other.
     with threadpool_limits(1):
         return _made(maker, tolerance, points, beta)
@@ -91,9 +94,7 @@ class Approximation(nn.Module):
             grid.dtype,
             proved=known.proved,
             bands=grid.bands,
-            note=""
-            if known.proved
-            else "the function is a plain callable: its interpolation error was sampled, not proved",
+            note="" if known.proved else SAMPLED,
         )
 
     @property
@@ -101,8 +102,8 @@ class Approximation(nn.Module):
         return len(self.grid)
 
     def extra_repr(self) -> str:
-        grid = self.grid
-        return f"{self.function.text!r} on ({grid.lo:g}, {grid.hi:g}), {grid.way}, keys={self.keys}, error {self.certificate}"
+        interval = f"({self.grid.lo:g}, {self.grid.hi:g})"
+        return f"{self.function.text!r} on {interval}, {self.grid.way}, keys={self.keys}, error {self.certificate}"
 
     def forward(self, s: Tensor | float) -> Tensor:
         s = torch.as_tensor(s, dtype=self.slopes.dtype, device=self.slopes.device)

@@ -32,6 +32,22 @@ class Grid:
     way: str
     bands: tuple[Band, ...] = ()
 
+    @classmethod
+    def stored(
+        cls,
+        slopes: np.ndarray,
+        intercepts: np.ndarray,
+        values: np.ndarray,
+        dtype: torch.dtype,
+        lo: float,
+        hi: float,
+        way: str,
+        bands: tuple[Band, ...] = (),
+    ) -> Grid:
+        """A grid from float64 arrays, each rounded to the dtype: from here on these numbers are exact."""
+        tensors = [torch.tensor(part, dtype=dtype) for part in (slopes, intercepts, values)]
+        return cls(tensors[0], tensors[1], tensors[2], lo, hi, way, bands)
+
     def __len__(self) -> int:
         return len(self.slopes)
 

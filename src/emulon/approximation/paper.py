@@ -21,8 +21,7 @@ def paper_grid(f: Target, lo: float, hi: float, points: int, dtype: torch.dtype,
     if beta is None:
         steps = max(points - 1, 1)
         beta = 4 / 3 / ((hi - lo) / steps) ** 2 * max(1.0, 2 * math.log(steps))
-    parts = (2 * beta * nodes, -beta * nodes**2, f(nodes))
-    return Grid(*(torch.tensor(part, dtype=dtype) for part in parts), lo, hi, "paper")
+    return Grid.stored(2 * beta * nodes, -beta * nodes**2, f(nodes), dtype, lo, hi, "paper")
 
 
 def smallest_paper_grid(

@@ -5,14 +5,15 @@ there are undisturbed; across the gate, where the log-normalisers of the two pie
 differ by G, the wrong piece keeps a share of about e^{−G|s−κ|}. Log-normalisers are convex, so beyond the margin of a
 piece its slope exceeds the one at κ by no more than its steepest key; G is chosen above that excess.
 
-A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at a
-seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
+A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at
+a seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -52,9 +53,8 @@ def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()
     a, b = np.concatenate(slopes), np.concatenate(intercepts)
     # Softmax ignores what all keys share: centre both, so that rounding sees the smallest scores.
     a, b = a - (a.max() + a.min()) / 2, b - (b.max() + b.min()) / 2
-    values = torch.cat([piece.values for piece in pieces])
-    stored = [torch.tensor(part, dtype=values.dtype) for part in (a, b)]
-    return Grid(*stored, values, pieces[0].lo, pieces[-1].hi, "piecewise", bands)
+    values = np.concatenate([piece.numbers.values for piece in pieces])
+    return Grid.stored(a, b, values, pieces[0].dtype, pieces[0].lo, pieces[-1].hi, "piecewise", bands)
 
 
 def _log_normaliser(slopes: np.ndarray, intercepts: np.ndarray, s: float) -> tuple[float, float]:
@@ -83,7 +83,7 @@ class Piecewise:
         pieces: list[Grid] = []
         gates: list[Gate] = []
         bands: list[Band] = []
-        for index, (left, right) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for index, (left, right) in enumerate(pairwise(edges)):
             plan = self._plan(left, right, tolerance / 4, sharpest)
             if plan is None:
                 return None
@@ -124,7 +124,7 @@ class Piecewise:
         return lambda s: self.f(np.clip(s, lo + hair, hi - hair))
 
     def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
-        """Soft grids for one piece. A gate makes all its scores larger by up to sharpness·|s|, and so their rounding."""
+        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
 
         def gated(grid: Grid, deviation: float, size: float) -> float:
             tilted = replace(grid, slopes=grid.slopes + sharpness / 2, lo=self.lo, hi=self.hi)
@@ -153,7 +153,7 @@ class Piecewise:
         return 200 * unit(self.dtype) * _largest(fit.grid)
 
     def _merge(self, plan: list[Fit], tolerance: float, sharpness: float) -> list[Fit]:
-        """Let the simpler of two neighbours reach as far as it can, then join them if one grid does it with fewer keys."""
+        """Let the simpler of two neighbours reach as far as it can; join them if one grid does it with fewer keys."""
         merged = [plan[0]]
         for piece in plan[1:]:
             last, piece = self._trim(merged[-1], piece, tolerance, sharpness)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ def _cells(
         stops = {stop for stop in stops if not band.lo < stop < band.hi} | {max(lo, band.lo), min(hi, band.hi)}
     edges = sorted(stop for stop in stops if lo <= stop <= hi)
     cells: list[tuple[float, float]] = []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in pairwise(edges):
         if any(band.lo <= left and right <= band.hi for band in bands) or left == right:
             continue
         s = np.linspace(left, right, 65)

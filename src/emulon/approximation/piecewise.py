@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Spectral, Target, chebyshev, least_squares
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -29,6 +29,8 @@ from emulon.expression import Break, Function
 PIECE_LIMIT = 56
 # How far beyond a seam both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
+# How much of the shortest piece the band at a jump may take.
+WIDEST_BAND = 0.01
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class Piecewise:
     def smallest(self, tolerance: float) -> Grid | None:
         """Pieces between the function's breaks, each cut further where that saves keys, joined by gates."""
         breaks = self.function.breaks(self.lo, self.hi)
-        sharpest = max((self._kink_sharpness(b, tolerance) for b in breaks if not b.jump), default=0.0)
         edges = [self.lo, *(b.at for b in breaks), self.hi]
+        shortest = min(right - left for left, right in pairwise(edges))
+        sharpest = max((self._least_sharpness(b, tolerance, shortest) for b in breaks), default=0.0)
         pieces: list[Grid] = []
         gates: list[Gate] = []
         bands: list[Band] = []
@@ -200,29 +203,32 @@ class Piecewise:
             return left, right
         return (reached, rest) if forward else (rest, reached)
 
-    def _kink_sharpness(self, at: Break, tolerance: float) -> float:
-        """Half the tolerance goes to 0.28·Δslope/G."""
-        near = 1e-6 * (1 + abs(at.at))
-        s = torch.tensor([at.at + k * near for k in (-2, -1, 1, 2)], dtype=torch.float64)
-        v = self.function(s).tolist()
-        return 0.56 * abs((v[3] - v[2]) - (v[1] - v[0])) / near / tolerance
+    def _least_sharpness(self, at: Break, tolerance: float, shortest: float) -> float:
+        """At a kink half the tolerance goes to 0.28·Δslope/G; at a jump the band may take a part of the piece."""
+        if not at.jump:
+            return 0.56 * at.bend / tolerance
+        largest = LARGEST_VALUE * max(abs(at.left), abs(at.right), abs(at.left - at.right))
+        return 2 * math.log(40 * largest / tolerance + math.e) / (WIDEST_BAND * shortest)
 
     def _break_gate(self, at: Break, tolerance: float, left: Grid, right: Grid) -> tuple[Gate, Band | None]:
         """A kink wants a certain sharpness. A jump takes the sharpest gate that rounding leaves harmless."""
         largest = _largest(left, right)
+        shorter = min(left.hi - left.lo, right.hi - right.lo)
         if not at.jump:
             # Even a slight kink needs the wrong piece gone within a hundredth of the shorter neighbour.
-            shorter = min(left.hi - left.lo, right.hi - right.lo)
             gone = math.log(100 * largest / tolerance + math.e) / (0.01 * shorter)
-            return Gate(at.at, max(self._kink_sharpness(at, tolerance), gone)), None
+            return Gate(at.at, max(self._least_sharpness(at, tolerance, shorter), gone)), None
         noise = unit(self.dtype) * max(abs(self.lo), abs(self.hi))
         deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))
         sharpness = min(1e-3 / noise, tolerance / (32 * noise * deviation) if deviation else math.inf)
+        sharpness = max(sharpness, self._least_sharpness(at, tolerance, shorter))
         width = math.log(40 * max(largest, abs(at.left - at.right)) / tolerance) / sharpness
         # f(κ) itself belongs to one side: move the gate so that the band lies on the other.
         side = math.isclose(at.value, at.left, abs_tol=1e-9) - math.isclose(at.value, at.right, abs_tol=1e-9)
         center = at.at + side * width
         lo, hi = (at.at, center + width) if side > 0 else (center - width, at.at if side < 0 else center + width)
+        if not at.exact:
+            lo, hi = min(lo, at.at - at.nearby), max(hi, at.at + at.nearby)
         return Gate(center, sharpness), Band(lo, hi)
 
 

@@ -142,8 +142,14 @@ class Spectral:
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
         guess = [y[0], rise, steepness, s[steepest]]
+        # Whatever is one finds its parameters in a few steps; the rest need not be followed far.
         fitted = least_squares(
-            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted, guess, xtol=1e-15, ftol=1e-15, gtol=1e-15
+            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted,
+            guess,
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-15,
+            max_nfev=60,
         ).x
         # The true parameters are often round numbers, a last place away from the fitted ones.
         return _cheapest([self._two_keys(*parameters) for parameters in (fitted, np.round(fitted, 9))])

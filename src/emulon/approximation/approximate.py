@@ -80,10 +80,15 @@ def _made(
     result, least = maker.within(tolerance)
     if result is not None:
         return result
+    if best_effort and not maker.breaks and math.isfinite(least):
+        # Three times the least cost met: the last factor would cost several times the keys.
+        for factor in (3, 9, 27):
+            result = maker.within(factor * least)[0]
+            if result is not None:
+                return result
     floor, kept = maker.floor(tolerance, least)
     if best_effort:
-        # Of soft grids one at three times the floor: the last factor would cost several times the keys.
-        return kept if maker.breaks else maker.within(3 * floor)[0] or kept
+        return kept
     what = f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) in {_name(maker.dtype)} with grid={maker.way!r}"
     advice = "" if maker.dtype == torch.float64 else ", or use float64"
     raise ToleranceTooTight(what, tolerance, floor, advice)

@@ -66,12 +66,14 @@ def checked_to(length: int, absolute: float) -> float:
 def closest(build: Callable[[Accuracy], Built], accuracy: Accuracy) -> tuple[float, Built]:
     """(tolerance, what was built for it): the one given, or else a larger one at which building succeeds."""
     assert accuracy.tolerance is not None
-    for _ in range(TRIES):
+    for tried in range(TRIES):
         try:
             return accuracy.tolerance, build(accuracy)
         except ToleranceTooTight as error:
             refused = error
-            accuracy = replace(accuracy, tolerance=rounded_up(max(error.smallest, 1.05 * accuracy.tolerance)))
+            accuracy = replace(
+                accuracy, tolerance=rounded_up(max(error.smallest, (1 + 0.05 * 2**tried) * accuracy.tolerance))
+            )
     raise refused
 
 

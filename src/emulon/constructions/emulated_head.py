@@ -13,7 +13,7 @@ from emulon.certify import Certificate, rounding
 from emulon.certify.perturbation import shifted_average
 from emulon.constructions.accuracy import rounded_up
 from emulon.constructions.batches import aligned
-from emulon.constructions.linear_layer import require_products, require_sizes
+from emulon.constructions.linear_layer import require_products, require_sizes, with_room
 from emulon.errors import EmulonError, ToleranceTooTight
 
 
@@ -23,11 +23,11 @@ class EmulatedHead(nn.Module):
     A construction supplies `rows`, which computes [K Q V], and passes to `assembled` how exact its entries are.
     """
 
-    def __init__(self, tokens: int, features: int, width: int, bound: float, beta: float) -> None:
+    def __init__(self, sizes: tuple[int, int, int], bound: float, beta: float, dtype: torch.dtype) -> None:
         super().__init__()
-        require_sizes(tokens, features, width, bound)
-        self.tokens, self.features, self.width = tokens, features, width
-        self.bound, self.beta = float(bound), float(beta)
+        require_sizes(*sizes, bound)
+        self.tokens, self.features, self.width = sizes
+        self.bound, self.beta = with_room(bound, self.features, dtype), float(beta)
 
     def assembled(self, entries: Certificate) -> None:
         """The second layer: W_K = β·[I 0 0], W_Q = [0 I 0], W_V = [0 0 I], as in D.38 (A.1's sketch permutes them)."""
@@ -114,7 +114,7 @@ def entry_tolerance(tolerance: float, bound: float, width: int, beta: float, dty
     return tolerance / amplification / 1.05
 
 
-def require_one(**options: float | None) -> None:
+def require_one(**options: int | float | None) -> None:
     """Exactly one of these says how exact a construction is."""
     if sum(value is not None for value in options.values()) != 1:
         names = " or ".join(f"{name}=…" for name in options)

@@ -17,6 +17,7 @@ from emulon.certify import Domain
 from emulon.certify.composition import accumulated, step_lipschitz
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
+from emulon.constructions.covering import covering
 from emulon.constructions.curvature import Slopes
 from emulon.constructions.gradient_step import GradientStep, as_loss, domain_step_size
 from emulon.errors import EmulonError, OutOfDomain
@@ -102,17 +103,11 @@ class GradientDescent(nn.Module):
         sizes = descent.resolved_step_size(x, y)
         if (sizes.max() > sizes.min() * (1 + SLACK)).item():
             raise EmulonError("the datasets of this batch have different step sizes; give the algorithm a step_size")
-        path = descent.iterates(x, y)
-        inner_x, inner_y, _ = descent.loss.effective(x, y)
-        residual = (inner_x @ path.mT - inner_y.unsqueeze(-1)).abs().max().item()
-        absolute = (inner_x.abs() @ path.abs().mT + inner_y.abs().unsqueeze(-1)).max().item()
-        wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
-        domain = replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
         strong = 0.0
         if descent.loss.derivative == "t":
             strong = max(0.0, torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])[..., 0].min().item())
         options |= {"l2": descent.l2, "l1": descent.l1, "strong": strong, "steps": descent.steps}
-        return cls(descent.loss, domain, tolerance, step_size=sizes.min().item(), **options)
+        return cls(descent.loss, covering(descent, x, y, room), tolerance, step_size=sizes.min().item(), **options)
 
     def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
         return self.iterates(x, y)[..., -1, :]

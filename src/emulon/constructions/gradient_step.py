@@ -15,7 +15,7 @@ from emulon.certify.domain import require_within
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.proximal import Proximal
-from emulon.constructions.template import Template, template
+from emulon.constructions.template import Template, as_stored, template
 from emulon.errors import EmulonError, ToleranceTooTight
 from emulon.expression import parse
 
@@ -59,10 +59,13 @@ class GradientStep(nn.Module):
         self.domain = domain
         self.step_size = domain_step_size(self.loss, domain, l2) if step_size is None else float(step_size)
         self.l2, self.l1 = float(l2), float(l1)
-        self.inner = effective_domain(self.loss, domain)
+        # What the bounds are once data are stored, as they come and as f sees them.
+        self.stored = as_stored(domain, dtype)
+        self.inner = as_stored(effective_domain(self.loss, domain), dtype)
         what = f"a step of gradient descent on the {self.loss.name} loss"
         parts = promised(self._parts, Accuracy(tolerance, points, grid, dtype), what)
         self.template, self.proximal, self.certificate = parts
+        self.f = self.template.f
         self.head = self.template.head("gradient", self._value_rows(dtype))
 
     def extra_repr(self) -> str:
@@ -77,8 +80,8 @@ class GradientStep(nn.Module):
         certificate, proximal = self._certificate(made), None
         if self.l1:
             # The proximal head sees what the first one really gives out, its error included.
-            moved = step * (self.domain.x * made.f.interpolation.size + self._fixed)
-            reach = (abs(1 - step * self.l2) * self.domain.w + moved) * (1 + 1e-9) + certificate.bound
+            moved = step * (self.stored.x * made.f.interpolation.size + self._fixed)
+            reach = (abs(1 - step * self.l2) * self.stored.w + moved) * (1 + 1e-9) + certificate.bound
             proximal = accuracy.part(PROXIMAL_SHARE, lambda asked: Proximal(step * self.l1, d, reach, asked))
             terms = {**certificate.terms, "proximal step": proximal.certificate.bound}
             certificate = replace(certificate, terms=terms)
@@ -98,7 +101,7 @@ class GradientStep(nn.Module):
     @property
     def _fixed(self) -> float:
         """Bound on the entries of y_i·x_i, where they are carried."""
-        return self.domain.x * self.domain.y if self.loss.form == "rate" else 0.0
+        return self.stored.x * self.stored.y if self.loss.form == "rate" else 0.0
 
     def _certificate(self, made: Template) -> Certificate:
         """Of the step before the proximal one."""
@@ -113,9 +116,9 @@ class GradientStep(nn.Module):
         """What rounding costs beyond the gradient head's own: the state that tokens carry, and the readout."""
         f, dtype, step = made.f, made.grid.dtype, self.step_size
         # 1 + η·l2, not |1 − η·l2|: the coefficient itself is a difference of rounded numbers.
-        carried = (1 + step * self.l2) * self.domain.w + step * self._fixed
-        largest = step * self.domain.x * float(made.grid.values.abs().max())
-        moved = step * self.domain.x * f.interpolation.size
+        carried = (1 + step * self.l2) * self.stored.w + step * self._fixed
+        largest = step * self.stored.x * float(made.grid.values.abs().max())
+        moved = step * self.stored.x * f.interpolation.size
         # W_V adds three products with rounded coefficients, y·x is rounded itself; the average sums the state, too; the
         # readout sums n outputs and divides.
         return (
@@ -139,7 +142,7 @@ class GradientStep(nn.Module):
     ) -> Float[Tensor, "... d"]:
         n, d = self.domain.samples, self.domain.features
         x, y, w = aligned(self.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
-        require_within(self.domain.y, y=y)
+        require_within(self.stored.y, y=y)
         inner_x, inner_y, _ = self.loss.effective(x.double(), y.double())
         self.inner.check(inner_x, inner_y, w.double())
         prompt = self.prompt(x, y, w)

@@ -42,7 +42,7 @@ class HeadInEmbedding(EmulatedHead):
         beta: float = 1.0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__(tokens, features, width, bound, beta)
+        super().__init__((tokens, features, width), bound, beta, dtype)
         require_one(tolerance=tolerance, points=points, heads=heads)
         if (grid == "paper") != (heads is not None):
             raise EmulonError(

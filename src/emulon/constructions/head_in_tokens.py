@@ -48,7 +48,7 @@ class HeadInTokens(EmulatedHead):
         grid_beta: float | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__(tokens, features, width, bound, beta)
+        super().__init__((tokens, features, width), bound, beta, dtype)
         require_one(tolerance=tolerance, points=points)
         if tolerance is not None:
             tolerance = entry_tolerance(tolerance, bound, width, beta, dtype)

@@ -63,6 +63,6 @@ class HopfieldResidualMap(nn.Module):
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... n d"]:
-        x, y, w = admitted(self.domain, self.w_v.dtype, x, y, w)
+        x, y, w = admitted(self.template.domain, self.w_v.dtype, x, y, w)
         stored, values = self.patterns(x, y)
         return attend(self.state(w), self.beta * stored, values @ self.w_v.mT, name="hopfield")

@@ -56,7 +56,8 @@ class ScalarHeads(nn.Module):
     ) -> None:
         super().__init__()
         require_sizes(tokens, features, width, bound)
-        self.tokens, self.features, self.width, self.bound = tokens, features, width, float(bound)
+        self.tokens, self.features, self.width = tokens, features, width
+        self.bound = with_room(bound, features, dtype)
         reach = self.bound + checked_to(features, CANCELLATION * self.bound)
         self.f = self._made(
             lambda asked: asked.approximate(parse(f), reach, self._rounding_error, beta),
@@ -130,6 +131,12 @@ class LinearLayer(ScalarHeads):
         super().__init__(
             "t", tokens, features, width, bound, tolerance, points=points, grid=grid, beta=beta, dtype=dtype
         )
+
+
+def with_room(bound: float, features: int, dtype: torch.dtype) -> float:
+    """A bound on products with a little room: at its very edge they may be rounded outwards when cast or checked."""
+    last = 4 * rounding.unit(dtype) * CANCELLATION * bound
+    return bound + last + checked_to(features, CANCELLATION * bound)
 
 
 def require_sizes(tokens: int, features: int, width: int, bound: float) -> None:

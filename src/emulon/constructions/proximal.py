@@ -28,6 +28,7 @@ class Proximal(nn.Module):
         f = parse(f"sign(t)*Max(Abs(t) - {threshold!r}, 0)")
         # The twentieth that is held back is for the leaks of all d queries and the sum, both of a few roundings.
         self.template = accuracy.part(0.95, lambda asked: template(f, self.domain, asked))
+        self.f = self.template.f
         self.head = self.template.head("proximal")
         own = self.template.certificate()
         terms = dict(own.terms)

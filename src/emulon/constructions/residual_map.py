@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from emulon.certify import Domain
 from emulon.constructions.accuracy import Accuracy, Way, promised
-from emulon.constructions.template import Template, admitted, template
+from emulon.constructions.template import Template, admitted, as_stored, template
 from emulon.expression import parse
 
 
@@ -59,12 +59,12 @@ class ResidualMap(nn.Module):
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... n d"]:
-        prompt = self.prompt(*admitted(self.domain, self.f.grid.dtype, x, y, w))
+        prompt = self.prompt(*admitted(self.template.domain, self.f.grid.dtype, x, y, w))
         return self.head(prompt, prompt[..., : self.domain.samples, :])
 
 
 def residual_template(f: Any, domain: Domain, accuracy: Accuracy) -> Template:
     """The template of f on the domain's residuals; a tolerance that cannot be kept is refused."""
-    function = parse(f)
+    function, stored = parse(f), as_stored(domain, accuracy.dtype)
     what = f"{function.text} on residuals up to {domain.residual:.4g}"
-    return promised(lambda asked: template(function, domain, asked), accuracy, what)
+    return promised(lambda asked: template(function, stored, asked), accuracy, what)

@@ -16,7 +16,8 @@ class RowHeads(nn.Module):
     """(x, rows) ↦ x rowsᵀ. Token j of the prompt is (x_j, j·v, v, e_j), v = vec of all rows, j = 0..length−1.
 
     Head h for a row has keys (α·(j·row) + γ_h·row, intercept_hj), queries (x_i, 1) and values value_hj: its scores are
-    (γ_h + α·j)·(row·x_i) + intercept_hj. The heads of a row are added.
+    (γ_h + α·j)·(row·x_i) + intercept_hj. The heads of a row are added. (What γ_h adds is the same for all tokens, and a
+    softmax ignores it: it is there because the theorems have it.)
     """
 
     starts: Tensor

@@ -95,8 +95,9 @@ class SharpGrid:
         """Of the sum of all heads, on rows and tokens with `features` entries."""
         largest = float(self.levels.abs().max())
         # Scores are β·k·(2w·x − L_k − L_0): large sums that cancel. Keys add offset·w and j·w, |offset| + j ≤ p + 2.
+        # Four of the roundings are for products a little outside [lo, hi], which are let pass.
         magnitude = self.beta * (self.points + 2) * (2 * CANCELLATION * largest + 2 * largest)
-        delta = rounding.softmax_weights(rounding.dot(features + 8, magnitude, dtype), 64.0, dtype)
+        delta = rounding.softmax_weights(rounding.dot(features + 12, magnitude, dtype), 64.0, dtype)
         each = shifted_average(delta, 2 * largest) + rounding.average(self.tokens + 1, largest, dtype)
         terms = {
             "interpolation": self.spacing / 2,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from emulon.approximation import Approximation, Grid
 from emulon.attention import Head, Slots
-from emulon.certify import Certificate, Domain
+from emulon.certify import Certificate, Domain, rounding
 from emulon.constructions.accuracy import Accuracy, checked_to
 from emulon.constructions.batches import aligned
 from emulon.constructions.codes import Codes, circular, one_hot
@@ -50,13 +50,13 @@ class Template:
 
     def keys(self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> dict[str, Tensor]:
         """The key half of every token, (..., samples·keys, ·) by slot name."""
-        grid = self.grid
-        slopes, values, intercepts = (part.unsqueeze(-1) for part in (grid.slopes, grid.values, grid.intercepts))
+        keys, codes = self.f.keys, self.codes.vectors.to(x.device)
+        slopes, values, intercepts = (part.unsqueeze(-1) for part in (self.f.slopes, self.f.values, self.f.intercepts))
         parts = {
             "key_x": slopes * x.unsqueeze(-2),
             "key_y": slopes * y[..., None, None],
-            "key_bias": intercepts.expand(*y.shape, len(grid), 1),
-            "key_code": (self.strength * self.codes.vectors).unsqueeze(-2).expand(*x.shape[:-1], len(grid), -1),
+            "key_bias": intercepts.expand(*y.shape, keys, 1),
+            "key_code": (self.strength * codes).unsqueeze(-2).expand(*x.shape[:-1], keys, -1),
             "value": values * x.unsqueeze(-2),
         }
         return {name: part.flatten(-3, -2) for name, part in parts.items()}
@@ -69,7 +69,7 @@ class Template:
             "query_x": w.unsqueeze(-2).expand(*w.shape[:-1], n, w.shape[-1]),
             "query_y": -ones,
             "query_bias": ones,
-            "query_code": self.codes.vectors.expand(*w.shape[:-1], n, -1),
+            "query_code": self.codes.vectors.to(w.device).expand(*w.shape[:-1], n, -1),
         }
 
     def tokens(
@@ -98,8 +98,20 @@ class Template:
         return replace(own, terms=terms)
 
 
+def as_stored(domain: Domain, dtype: torch.dtype) -> Domain:
+    """The same domain with a little room: data at its very edge may be rounded outwards when cast or checked."""
+    room = 1 + 4 * rounding.unit(dtype)
+    edges = {name: getattr(domain, name) * room for name in ("x", "y", "w")}
+    # A bound that only follows from the others is left to follow again.
+    last = 4 * rounding.unit(dtype) * domain.absolute + checked_to(domain.features + 1, domain.absolute)
+    residual, absolute = (
+        bound + last if bound < domain.widest else 0.0 for bound in (domain.residual, domain.absolute)
+    )
+    return replace(domain, **edges, residual=residual, absolute=absolute)
+
+
 def template(f: Function, domain: Domain, accuracy: Accuracy, scale: float = 1.0, state: int = 0) -> Template:
-    """A template whose outputs scale·F(residual)·x are within the tolerance, the leak included.
+    """A template whose outputs scale·F(residual)·x are within the tolerance, leak included; the domain is `as_stored`.
 
     `scale` is what multiplies F·x afterwards; `state` the width of a further slot that a construction's tokens carry.
     """

@@ -12,7 +12,7 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_within
 from emulon.constructions.accuracy import Way
 from emulon.constructions.batches import aligned
-from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes
+from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
 from emulon.errors import EmulonError, ToleranceTooTight
@@ -24,8 +24,8 @@ class TruncatedLinear(nn.Module):
     The default is one head on the piecewise grid of the clipping function, the prompt padded to as many tokens as it
     has keys. With grid="paper" it is the paper's construction (`SharpGrid`): the prompt keeps its n tokens, so each
     head has only n − 2 grid points, and `heads` of them share the range; a head whose interval does not contain w·x_i
-    is silenced by its two end values, which are zero. That needs the sharp regime, and covers [lo, hi] alone: outside it
-    every head falls silent and the sum is 0, not lo or hi as Definition D.1 says. So there data must lie in [lo, hi].
+    is silenced by its two end values, which are zero. That needs the sharp regime, and covers [lo, hi] alone: outside
+    it every head falls silent and the sum is 0, not lo or hi as Definition D.1 says. There data must lie in [lo, hi].
     """
 
     certificate: Certificate
@@ -81,7 +81,9 @@ class TruncatedLinear(nn.Module):
         x, w = aligned(self.dtype, x=(x, self.sizes["x"]), w=(w, self.sizes["w"]))
         row = w.unsqueeze(-2)
         if isinstance(self.heads, RowHeads):
-            require_products(max(abs(self.lo), abs(self.hi)), x, w=row)
+            largest = max(abs(self.lo), abs(self.hi))
+            edge = with_room(largest, x.shape[-1], self.dtype)
+            require_products(edge, x, w=row)
             middle, half = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2
-            require_within(half, **{"w·x − (lo + hi)/2": x.double() @ row.double().mT - middle})
+            require_within(half + edge - largest, **{"w·x − (lo + hi)/2": x.double() @ row.double().mT - middle})
         return self.heads(x, row).squeeze(-1)

@@ -159,13 +159,17 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    failed = []
     for task in args.tasks:
         try:
             run_task(args, task, device)
         except Exception:  # a task that fails must not cost the others their turn
             traceback.print_exc()
+            failed.append(task)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    if failed:
+        raise SystemExit(f"these tasks failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -162,6 +162,9 @@ def table(
         row["ratio"] = speed / base if speed and base else None
         print(f"{name:<34}{speed:>10.1f}{row['ratio'] or 0:>7.2f}×" if speed else f"{name:<34}    failed")
     save(rows)
+    failed = [name for name, row in rows.items() if "error" in row]
+    if failed:
+        raise SystemExit(f"these rows failed: {', '.join(failed)}")
     return rows
 
 

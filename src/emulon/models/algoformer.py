@@ -31,7 +31,7 @@ class AlgoFormer(Learner):
         init: float = 0.02,
         fused: bool = False,
     ) -> None:
-        super().__init__(width_in, width_out, tokens, width)
+        super().__init__(width_in, width_out, tokens, width, init)
         require_loops(loops, window)
         self.loops, self.window = loops, window
         self.pre = Decoder(width, layers, heads, init=init, fused=fused, name="pre")

@@ -59,7 +59,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Several blocks and a last norm, initialised as GPT-2 is: matrices from N(0, init²).
 
-    GPT-2's 0.02 suits its width; a width of 64 learns several times faster from 0.08.
+    0.02 is GPT-2's. A width of 64 leaves the first plateau in half the steps with 0.08 (measured on 5 features).
     """
 
     def __init__(

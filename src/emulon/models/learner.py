@@ -18,11 +18,11 @@ from emulon.tasks.prompts import interleave
 class Learner(nn.Module):
     """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another."""
 
-    def __init__(self, width_in: int, width_out: int, tokens: int, width: int) -> None:
+    def __init__(self, width_in: int, width_out: int, tokens: int, width: int, init: float = 0.02) -> None:
         super().__init__()
         self.width_in, self.width_out, self.tokens = width_in, width_out, tokens
         self.read_in = Affine(width_in, width)
-        self.position = nn.Parameter(torch.empty(tokens, width).normal_(0.0, 0.02))
+        self.position = nn.Parameter(torch.empty(tokens, width).normal_(0.0, init))
         self.read_out = Affine(width, width_out)
 
     @abstractmethod

@@ -31,7 +31,7 @@ class Looped(Learner):
         init: float = 0.02,
         fused: bool = False,
     ) -> None:
-        super().__init__(width_in, width_out, tokens, width)
+        super().__init__(width_in, width_out, tokens, width, init)
         self.decoder = Decoder(width, layers, heads, init=init, fused=fused, name="loop")
         require_loops(loops, window)
         self.loops, self.window = loops, window

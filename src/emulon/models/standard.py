@@ -24,7 +24,7 @@ class Standard(Learner):
         init: float = 0.02,
         fused: bool = False,
     ) -> None:
-        super().__init__(width_in, width_out, tokens, width)
+        super().__init__(width_in, width_out, tokens, width, init)
         self.decoder = Decoder(width, layers, heads, init=init, fused=fused)
 
     def states(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -58,14 +59,9 @@ class HeadEmulation(Task):
         return (scale * one).expand(batch, -1, -1, -1)
 
 
+@functools.cache
 def fixed_head(seed: int, shape: tuple[int, int, int], device: torch.device) -> Float[Tensor, "3 hidden features"]:
-    key = (seed, shape, device)
-    if key not in _heads:
-        _heads[key] = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-    return _heads[key]
-
-
-_heads: dict[tuple[int, tuple[int, int, int], torch.device], Tensor] = {}
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def _labelled(rows: Float[Tensor, "batch rows features"], kind: int) -> Float[Tensor, "batch rows width"]:

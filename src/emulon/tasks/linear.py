@@ -30,7 +30,7 @@ class Linear(RegressionTask):
         return (xs @ self.weights(generator, xs.shape[0]).unsqueeze(-1)).squeeze(-1)
 
     def predictors(self) -> dict[str, Baseline | Algorithm]:
-        """OLS, one long descent, the neighbours, and with noise the Bayes predictor: ridge with λ = σ²/τ²."""
+        """OLS, ten steps of descent, the neighbours, and with noise the Bayes predictor: ridge with λ = σ²/τ²."""
         known: dict[str, Baseline | Algorithm] = {
             "ols": LeastSquares(),
             "gd": LinearRegression(steps=10),

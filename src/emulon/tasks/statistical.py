@@ -86,7 +86,7 @@ class Statistical(Task):
 def _lasso(
     gram: Float[Tensor, "batch d d"], moment: Float[Tensor, "batch d 1"], shrinkage: float, steps: int = 50
 ) -> Float[Tensor, "batch d 1"]:
-    """Minimises wᵀGw/2 − wᵀm + shrinkage·‖w‖₁ (FISTA). The trace bounds the largest eigenvalue without a solver."""
+    """Minimises wᵀGw/2 − wᵀm + shrinkage·‖w‖₁ (FISTA); the Frobenius norm bounds the curvature without a solver."""
     step = 1 / torch.linalg.matrix_norm(gram, ord="fro", keepdim=True).clamp(min=1e-6)
     w = ahead = torch.zeros_like(moment)
     t = 1.0

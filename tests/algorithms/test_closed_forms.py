@@ -9,8 +9,8 @@ from sklearn.neighbors import KNeighborsRegressor
 from torch import Tensor
 
 from emulon.algorithms import (
-    CoordinateLasso,
     Lasso,
+    LassoRegression,
     LeastSquares,
     NearestNeighbours,
     OnlineSGD,
@@ -18,6 +18,7 @@ from emulon.algorithms import (
     RidgeRegression,
     ShermanMorrisonRidge,
     Zero,
+    lasso_path,
 )
 from emulon.errors import BadShape, EmulonError
 
@@ -58,14 +59,27 @@ def test_online_sgd_takes_one_example_after_the_other():
 
 
 @pytest.mark.parametrize("samples", [3, 12])
-def test_coordinate_lasso_is_scikit_learns_and_the_limit_of_proximal_steps(samples: int):
+def test_the_lasso_path_is_scikit_learns_and_the_limit_of_proximal_steps(samples: int):
     x, y, _ = datasets(samples=samples)
-    weights = CoordinateLasso(0.1).run(x, y)
+    weights = LassoRegression(0.1).run(x, y)
     for i in range(len(x)):
         theirs = SklearnLasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(x[i], y[i])
-        np.testing.assert_allclose(weights[i], theirs.coef_, atol=1e-6)
+        np.testing.assert_allclose(weights[i], theirs.coef_, atol=1e-8)
     torch.testing.assert_close(weights, Lasso(0.1, steps=4000).run(x, y), atol=1e-6, rtol=0.0)
     assert (weights == 0).any() and (weights != 0).any()
+
+
+@pytest.mark.parametrize("samples", [1, 3, 5, 12])
+def test_the_lasso_path_is_optimal_at_every_penalty(samples: int):
+    """|slope| ≤ penalty, with equality and the weight's sign where a weight is not zero."""
+    x, y, _ = datasets(batch=200, samples=samples, features=5)
+    gram, moment = x.mT @ x / samples, (x.mT @ y.unsqueeze(-1)).squeeze(-1) / samples
+    path = lasso_path(gram, moment)
+    for penalty in (1.0, 0.3, 0.1, 0.01, 1e-4):
+        weights = path.at(penalty)
+        slope = moment - (gram @ weights.unsqueeze(-1)).squeeze(-1)
+        assert (slope.abs() <= penalty + 1e-9).all()
+        assert ((slope - penalty * weights.sign()).abs()[weights != 0] < 1e-9).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -92,7 +106,7 @@ def test_what_makes_no_sense_is_refused():
         lambda: RidgeRegression(0.0),
         lambda: ShermanMorrisonRidge(-1.0),
         lambda: OnlineSGD(0.0),
-        lambda: CoordinateLasso(-0.1),
+        lambda: LassoRegression(-0.1),
         lambda: NearestNeighbours(0),
     ):
         with pytest.raises(EmulonError):

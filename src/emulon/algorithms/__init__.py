@@ -3,9 +3,9 @@
 from emulon.algorithms.algorithm import Algorithm
 from emulon.algorithms.baseline import PreviousTarget, Zero
 from emulon.algorithms.classification import LogisticRegression, Perceptron, SquaredHinge
-from emulon.algorithms.coordinate_lasso import CoordinateLasso
 from emulon.algorithms.face import Face
 from emulon.algorithms.gradient_descent import GradientDescent, soft_threshold
+from emulon.algorithms.lasso_path import LassoPath, LassoRegression, lasso_path
 from emulon.algorithms.least_squares import LeastSquares
 from emulon.algorithms.loss import Form, Loss
 from emulon.algorithms.losses import huber, log_cosh, logistic, perceptron, poisson, quantile, squared, squared_hinge
@@ -42,13 +42,14 @@ FACES: dict[str, type[Algorithm]] = {
 __all__ = [
     "FACES",
     "Algorithm",
-    "CoordinateLasso",
     "ElasticNet",
     "Face",
     "Form",
     "GradientDescent",
     "HuberRegression",
     "Lasso",
+    "LassoPath",
+    "LassoRegression",
     "LeastSquares",
     "LinearRegression",
     "LogCoshRegression",
@@ -67,6 +68,7 @@ __all__ = [
     "SquaredHinge",
     "Zero",
     "huber",
+    "lasso_path",
     "log_cosh",
     "logistic",
     "perceptron",

@@ -1,0 +1,67 @@
+"""A reference algorithm with its free parameters, all settings of which are tried at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.interrogate.prefixes import Prefixes
+
+# (prefixes, whole (settings,), real (settings,)) ↦ predictions (settings, datasets, counts)
+Respond = Callable[[Prefixes, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A parameter that counts, and the values to begin with."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Real:
+    """A positive parameter, searched on a logarithmic grid between low and high, in units that the data suggest."""
+
+    name: str
+    low: float
+    high: float
+    unit: Callable[[Prefixes], float]
+    points: int = 36
+
+    def grid(self, prefixes: Prefixes) -> Float[Tensor, " points"]:
+        ends = torch.tensor([self.low, self.high], dtype=torch.float64).log()
+        unit = max(self.unit(prefixes), torch.finfo(torch.float64).tiny)
+        return torch.linspace(*ends.tolist(), self.points, dtype=torch.float64).exp() * unit
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`kind` groups those that are limits of each other, as OLS is of ridge, of many steps, of no lasso penalty.
+
+    >>> from emulon.interrogate.references import REFERENCES
+    >>> [reference.name for reference in REFERENCES][:4]
+    ['zero', 'previous target', 'ols', 'ridge']
+    """
+
+    name: str
+    kind: str
+    respond: Respond
+    whole: Whole | None = None
+    real: Real | None = None
+
+    @property
+    def free(self) -> int:
+        """How many parameters are fitted: of two that cannot be told apart the one with fewer is named."""
+        return (self.whole is not None) + (self.real is not None)
+
+    def predict(self, prefixes: Prefixes, parameters: dict[str, float]) -> Float[Tensor, "datasets counts"]:
+        """The predictions with these parameters."""
+        whole = parameters[self.whole.name] if self.whole else 0
+        real = parameters[self.real.name] if self.real else 0.0
+        setting = torch.tensor([whole]).long(), torch.tensor([real], dtype=torch.float64)
+        return self.respond(prefixes, *setting)[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from emulon.interrogate.reference import Real, Reference, Whole
 
 # Points across a bracket; each round narrows it to the two around the best, a sixth of it.
 ACROSS = 13
-ROUNDS = 14
+FIRST_ROUNDS, ROUNDS = 3, 14
 # Whole values that stay in the race after the first look, and at the end.
 SHORT_LIST = 8
 FINALISTS = 3
@@ -29,13 +31,16 @@ def fit(reference: Reference, few: Exam, many: Exam) -> dict[str, float]:
 
 
 def _best_pair(reference: Reference, whole: Whole, real: Real, few: Exam, many: Exam) -> tuple[int, float]:
-    """Every whole value with the whole grid; all get a real one of their own before any is dropped."""
+    """Every whole value with the whole grid; then fewer and fewer whole values, with ever finer real ones."""
     counted, grid = torch.tensor(whole.values), real.grid(many.prefixes).log()
     step = grid[1] - grid[0]
     start = grid[_table(few, reference, counted, grid.expand(len(counted), -1)).argmin(dim=1)]
-    fine, loss = _narrow(few, reference, counted, start, step, 2, 0.02)
-    counted, fine = _with_those_between(counted, fine, loss.topk(SHORT_LIST, largest=False).indices)
+    fine, loss = _narrow(few, reference, counted, start, step, FIRST_ROUNDS, 0.02)
+    kept = loss.topk(SHORT_LIST, largest=False).indices
+    counted, fine = counted[kept], fine[kept]
     fine, loss = _narrow(few, reference, counted, fine, step / 2, ROUNDS, 0.02)
+    counted, fine = _with_those_between(whole, counted, fine, loss)
+    fine, loss = _narrow(few, reference, counted, fine, step / 8, ROUNDS, 0.02)
     kept = loss.topk(min(FINALISTS, len(counted)), largest=False).indices
     fine, loss = _narrow(many, reference, counted[kept], fine[kept], step / 8, ROUNDS, 1e-3)
     return int(counted[kept][loss.argmin()]), fine[loss.argmin()].exp().item()
@@ -86,14 +91,16 @@ def _narrow(
     return best, loss
 
 
-def _with_those_between(whole: Tensor, real: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The kept whole values, and all that the grid had left out around the best of them.
+def _with_those_between(whole: Whole, counted: Tensor, real: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    """The best whole values so far, and all that the grid had left out around the best of them.
 
     k steps of size η and k′ of size ηk/k′ are much alike, so that is where the search for those left out begins.
     """
-    best = int(kept[0])
-    low, high = int(whole[max(best - 1, 0)]), int(whole[min(best + 1, len(whole) - 1)])
-    known = dict(zip(whole.tolist(), real, strict=True))
-    wanted = sorted({int(whole[i]) for i in kept} | set(range(low, high + 1)))
-    starts = [known[k] if k in known else real[best] + torch.log(whole[best] / k) for k in wanted]
-    return torch.tensor(wanted), torch.stack(starts)
+    order = loss.argsort().tolist()
+    best = int(counted[order[0]])
+    place = whole.values.index(best)
+    around = range(whole.values[max(place - 2, 0)], whole.values[min(place + 2, len(whole.values) - 1)] + 1)
+    known = {int(counted[i]): real[i] for i in order[:FINALISTS]}
+    left_out = [k for k in around if k not in known and k not in whole.values]
+    known |= {k: real[order[0]] + math.log(best / k) for k in left_out}
+    return torch.tensor(list(known)), torch.stack(list(known.values()))

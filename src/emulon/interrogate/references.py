@@ -180,14 +180,14 @@ REFERENCES: tuple[Reference, ...] = (
     Reference("knn", "neighbours", uniform_neighbours, _NEIGHBOURS),
     Reference("weighted knn", "neighbours", weighted_neighbours, _NEIGHBOURS),
     Reference(
-        "gradient descent", "least squares", descent_on_the_mean, _STEPS, Real("step_size", 1e-5, 10.0, _inverse)
+        "gradient descent", "least squares", descent_on_the_mean, _STEPS, Real("step_size", 1e-4, 10.0, _inverse)
     ),
     Reference(
         "gradient descent on the sum",
         "least squares",
         descent_on_the_sum,
         _STEPS,
-        Real("step_size", 1e-6, 4.0, _inverse),
+        Real("step_size", 1e-5, 4.0, _inverse),
     ),
     Reference(
         "newton, fixed start",

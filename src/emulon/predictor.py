@@ -47,7 +47,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
         return EstimatorPredictor(thing)
     if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
         return WeightsPredictor(thing)
-    if callable(thing) and not isinstance(thing, type):
+    if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
         return FunctionPredictor(thing)
     raise NotAPredictor(
         f"{type(thing).__name__} does not predict: give it predict(xs, ys, x_query), or give a function of these"
@@ -62,10 +62,21 @@ class FunctionPredictor:
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         if not self.each:
-            return _numbers(self.function(xs, ys, x_query), xs)
+            return self._call(xs, ys, x_query)
         lead, flat = xs.shape[:-2], len(xs.shape) - 3
         rows = zip(xs.flatten(0, flat), ys.flatten(0, flat), x_query.flatten(0, flat), strict=True)
-        return torch.stack([_numbers(self.function(*row), row[0]) for row in rows]).reshape(lead)
+        return torch.stack([self._call(*row) for row in rows]).reshape(lead)
+
+    def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        try:
+            answer = self.function(xs, ys, x_query)
+        except (TypeError, IndexError, KeyError, ValueError) as error:
+            if isinstance(error, EmulonError):
+                raise
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {error}"
+            raise NotAPredictor(what) from error
+        return _numbers(answer, xs)
 
 
 class EstimatorPredictor:
@@ -191,8 +202,8 @@ def load_object(target: str | Path) -> Any:
         found: Any = _module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
-        raise NotAPredictor(f"{target} cannot be loaded: {error}") from None
+    except Exception as error:  # whatever a module does when it is imported
+        raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
     makes = inspect.isfunction(found) or inspect.isclass(found)
     return found() if makes and not _required(found) else found
 
@@ -219,6 +230,16 @@ def _parameters(function: object) -> list[str]:
         return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
+
+
+def _takes_three(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin: only calling it tells
+        return True
+    return True
 
 
 def _required(function: Any) -> list[str]:

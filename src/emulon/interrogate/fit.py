@@ -16,6 +16,8 @@ FIRST_ROUNDS, ROUNDS = 3, 14
 # Whole values that stay in the race after the first look, and at the end.
 SHORT_LIST = 8
 FINALISTS = 3
+# Whole values that the grid left out are tried only where the fit is this close already.
+CLOSE = 1e-3
 # Below this squared relative error a fit is exact as far as float64 tells.
 EXACT = 1e-26
 
@@ -39,8 +41,9 @@ def _best_pair(reference: Reference, whole: Whole, real: Real, few: Exam, many: 
     kept = loss.topk(SHORT_LIST, largest=False).indices
     counted, fine = counted[kept], fine[kept]
     fine, loss = _narrow(few, reference, counted, fine, step / 2, ROUNDS, 0.02)
-    counted, fine = _with_those_between(whole, counted, fine, loss)
-    fine, loss = _narrow(few, reference, counted, fine, step / 8, ROUNDS, 0.02)
+    if loss.min() < CLOSE:
+        counted, fine = _with_those_between(whole, counted, fine, loss)
+        fine, loss = _narrow(few, reference, counted, fine, step / 8, ROUNDS, 0.02)
     kept = loss.topk(min(FINALISTS, len(counted)), largest=False).indices
     fine, loss = _narrow(many, reference, counted[kept], fine[kept], step / 8, ROUNDS, 1e-3)
     return int(counted[kept][loss.argmin()]), fine[loss.argmin()].exp().item()

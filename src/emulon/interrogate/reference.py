@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,9 +35,9 @@ class Real:
     points: int = 36
 
     def grid(self, prefixes: Prefixes) -> Float[Tensor, " points"]:
-        ends = torch.tensor([self.low, self.high], dtype=torch.float64).log()
         unit = max(self.unit(prefixes), torch.finfo(torch.float64).tiny)
-        return torch.linspace(*ends.tolist(), self.points, dtype=torch.float64).exp() * unit
+        low, high = math.log(self.low), math.log(self.high)
+        return torch.linspace(low, high, self.points, dtype=torch.float64).exp() * unit
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
@@ -34,7 +35,7 @@ class Predictor(Protocol):
 def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     """An algorithm, a learner, a compiled machine, an AlgoFormer (with `loops`), a construction that returns weights, a
     scikit-learn estimator, or a function of (xs, ys, x_query), behind the one call."""
-    asked = _parameters(getattr(thing, "predict", None))
+    asked = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
     if hasattr(thing, "program") and asked[:2] == ["xs", "ys"]:
         return MachinePredictor(thing)
     if "loops" in asked:
@@ -43,7 +44,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
         return LoopedPredictor(thing, loops)
     if len(asked) >= 3 and isinstance(thing, Predictor):
         return thing
-    if hasattr(thing, "fit") and hasattr(thing, "predict"):
+    if asked and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
     if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
         return WeightsPredictor(thing)
@@ -254,7 +255,8 @@ def _required(function: Any) -> list[str]:
 
 def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:
     """Whatever a function returned, as a tensor, one number a dataset."""
-    out = torch.as_tensor(answer, device=like.device)
+    # A Python float would become float32, whatever precision it was computed in.
+    out = answer if isinstance(answer, Tensor) else torch.as_tensor(np.asarray(answer), device=like.device)
     if out.shape != like.shape[:-2]:
         raise BadShape(
             f"the function answered {tuple(out.shape)} for xs of shape {tuple(like.shape)}; wanted "

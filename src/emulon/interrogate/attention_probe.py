@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from emulon.errors import EmulonError
 from emulon.interrogate.hidden_states import HiddenStates
 from emulon.interrogate.linear_probe import explained, shuffled
 
@@ -73,8 +72,6 @@ def attention_probe(
     seed: int = 0,
 ) -> AttentionScores:
     """For every layer a probe and one for the control task, trained on half of the datasets, scored on the others."""
-    if kind not in ("linear", "mlp"):
-        raise EmulonError(f"a probe is linear or mlp, not {kind!r}")
     layers = tuple(range(len(hidden.states))) if layers is None else tuple(layers)
     states, half = _standard(hidden.states[list(layers)]), len(target) // 2
     goals = torch.stack([_unit(target), _unit(shuffled(target, seed))]).repeat_interleave(len(layers), dim=0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.interrogate.exam import Exam
-from emulon.interrogate.reference import Real, Reference, Whole
+from emulon.interrogate.reference import Parameters, Real, Reference, Whole
 
 # Points across a bracket; each round narrows it to the two around the best, a sixth of it.
 ACROSS = 13
@@ -22,7 +22,7 @@ CLOSE = 1e-3
 EXACT = 1e-26
 
 
-def fit(reference: Reference, few: Exam, many: Exam) -> dict[str, float]:
+def fit(reference: Reference, few: Exam, many: Exam) -> Parameters:
     """The parameters that bring the reference nearest: a wide search on few datasets, the end of it on many."""
     whole, real = reference.whole, reference.real
     if whole and real:

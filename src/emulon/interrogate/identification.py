@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulon.interrogate.interval import Interval
+from emulon.interrogate.reference import Parameters
 
 NONE = "none of these"
 
@@ -17,7 +18,7 @@ class Match:
     """
 
     name: str
-    parameters: dict[str, float]
+    parameters: Parameters
     unexplained: Interval
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class Identification:
         return self.nearest.name if self.found else NONE
 
     @property
-    def parameters(self) -> dict[str, float]:
+    def parameters(self) -> Parameters:
         return self.nearest.parameters if self.found else {}
 
     def __getitem__(self, name: str) -> Match:

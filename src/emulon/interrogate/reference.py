@@ -16,6 +16,10 @@ from emulon.interrogate.prefixes import Prefixes
 Respond = Callable[[Prefixes, Tensor, Tensor], Tensor]
 
 
+# Fitted values by name: a count is an int.
+Parameters = dict[str, int | float]
+
+
 @dataclass(frozen=True)
 class Whole:
     """A parameter that counts, and the values to begin with."""
@@ -60,7 +64,7 @@ class Reference:
         """How many parameters are fitted: of two that cannot be told apart the one with fewer is named."""
         return (self.whole is not None) + (self.real is not None)
 
-    def predict(self, prefixes: Prefixes, parameters: dict[str, float]) -> Float[Tensor, "datasets counts"]:
+    def predict(self, prefixes: Prefixes, parameters: Parameters) -> Float[Tensor, "datasets counts"]:
         """The predictions with these parameters."""
         whole = parameters[self.whole.name] if self.whole else 0
         real = parameters[self.real.name] if self.real else 0.0

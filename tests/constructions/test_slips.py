@@ -1,4 +1,4 @@
-"""The source's slips, one by one: the printed formula fails, the corrected one holds. Letters as in DESIGN section 8."""
+"""The source's slips, one by one: the printed formula fails, the corrected one holds. Letters as in the log."""
 
 import math
 

@@ -48,9 +48,9 @@ def approximate(
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
     `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than
-    slope·s + intercept; `score_noise` is the relative error of their scores, by default the dtype's: it limits how sharp
-    a jump can be. With `best_effort` a tolerance that cannot be promised gives about the best there is instead of an
-    error; its certificate says what that is.
+    slope·s + intercept; `score_noise` is the relative error of their scores, by default the dtype's: it limits how
+    sharp a jump can be. With `best_effort` a tolerance that cannot be promised gives about the best there is instead of
+    an error; its certificate says what that is.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10

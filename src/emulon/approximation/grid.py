@@ -80,8 +80,8 @@ class Grid:
 
         It bounds how much another sample's tokens can outweigh one's own before routing. The function is convex: its
         sup is at an end, and over a cell between two of its points its inf is at least the value at one end less
-        |slope|·width, as it lies above the tangent there. What rounding can do to all this is a few hundred units in the
-        last place of the largest score: 10⁻⁹ of it is ample.
+        |slope|·width, as it lies above the tangent there. What rounding can do to all this is a few hundred units in
+        the last place of the largest score: 10⁻⁹ of it is ample.
         """
         a, b = self.numbers.slopes, self.numbers.intercepts
         s = np.linspace(self.lo, self.hi, 129)

@@ -43,9 +43,7 @@ class Gate:
     sharpness: float
 
 
-def assemble(
-    pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = (), pivot: int | None = None
-) -> Grid:
+def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = (), pivot: int | None = None) -> Grid:
     """One grid out of neighbouring ones, joined by gates.
 
     Softmax ignores what all keys share, so scores can be centred: on all pieces together, or on the `pivot` one, whose

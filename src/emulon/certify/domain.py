@@ -75,8 +75,8 @@ class Domain:
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float | None = None) -> Domain:
         """The domain of this data; `w` is a tensor of weights, or a bound on them.
 
-        Without `w` the weights are those of descent from zero towards a least-squares fit: ‖w‖₂ ≤ 2‖w*‖₂ along it, which
-        bounds the residuals, too. Other losses may leave it, and are told so when they do.
+        Without `w` the weights are those of descent from zero towards a least-squares fit: ‖w‖₂ ≤ 2‖w*‖₂ along it,
+        which bounds the residuals, too. Other losses may leave it, and are told so when they do.
         """
         require_finite(x=x, y=y)
         if x.ndim < 2 or x.shape[:-1] != y.shape:

@@ -13,7 +13,7 @@ from emulon.certify import Domain
 from emulon.constructions.codes import circular
 from emulon.constructions.covering import covering
 from emulon.constructions.gradient_step import effective_domain
-from emulon.constructions.template import _Routing
+from emulon.constructions.routing import Routing
 from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.interpreter.number_line import number_line
@@ -137,7 +137,7 @@ def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> 
 
 def _phase(draft: Phase, f: str, tolerance: float) -> tuple[Phase, Facts]:
     domain, dtype = draft.domain, draft.codes.vectors.dtype
-    routing = _Routing(domain, draft.codes, "auto", 0.02 * tolerance)
+    routing = Routing(domain, draft.codes, False, 0.02 * tolerance)
 
     def made(grid: Grid) -> Phase:
         return replace(draft, grid=grid, strength=routing.strength(grid))

@@ -49,6 +49,7 @@ def test_early_stopping_resumes_with_its_patience(tmp_path):
     assert train(hopeless, tmp_path / "run").steps == 30
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert newest.stem == "step-000000030"
+    assert resume(tmp_path / "run").steps == 30  # over is over
     newest.unlink()
     assert resume(tmp_path / "run").steps == 30
 

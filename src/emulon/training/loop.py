@@ -37,9 +37,11 @@ class Patience:
     best: float = math.inf
     waited: int = 0
 
-    def over(self, error: float, patience: int) -> bool:
+    def hear(self, error: float) -> None:
         better = error < self.best
         self.best, self.waited = (error, 0) if better else (self.best, self.waited + 1)
+
+    def over(self, patience: int) -> bool:
         return 0 < patience <= self.waited
 
 
@@ -102,6 +104,8 @@ def _steps(
     start: int,
 ) -> int:
     """Steps start, …, config.steps − 1, with what happens between them. Returns how many steps the weights have had."""
+    if patience.over(config.patience):  # resumed after it had stopped early
+        return start
     for k in range(start, config.steps):
         loss = step(k)
         done = k + 1
@@ -117,7 +121,8 @@ def _steps(
             error = curve.mean().item()
             _require_finite(error, done, config, folder)
             reporter.record("evaluation", done, error=error, curve=curve.tolist())
-            stop = step.processes.agree(patience.over(error, config.patience))
+            patience.hear(error)
+            stop = step.processes.agree(patience.over(config.patience))
         if done % config.checkpoint_every == 0 or last or stop:
             step.synchronise()
             _require_finite(sum(p.detach().abs().sum().item() for p in step.parameters), done, config, folder)

@@ -15,7 +15,7 @@ from emulon.interrogate import (
     prefix_weights,
     register_probe,
 )
-from emulon.machine.programs import sgd
+from emulon.machine.programs import batch_gradient_descent, sgd
 from emulon.predictor import NotAPredictor
 
 STEP, FEATURES, SAMPLES = 0.05, 3, 6
@@ -70,10 +70,20 @@ def test_the_whole_stream_tells_layer_and_position_too(machine, data, hidden):
     assert scores.control.abs().max() < 0.15
 
 
-def test_a_moment_is_not_the_weights(data, hidden):
-    """SGD never computes Xᵀy of several examples: it is correlated with w, and no probe reads it off exactly."""
-    scores = linear_probe(hidden, moments(*data)[:, 4])
-    assert 0.3 < scores.score.max() < 0.99
+def test_the_moment_is_found_where_one_step_of_batch_descent_collects_it(data):
+    """One step from zero is step_size·Xᵀy/n: the machine averages y·x over the past examples and nothing else."""
+    machine = batch_gradient_descent(FEATURES, SAMPLES, STEP, 1).compile()
+    hidden, target = hidden_states(machine, *data), moments(*data)[:, 4]
+    collects = next(
+        number
+        for number, layer in enumerate(machine.layers, 1)
+        if any(one.target.name == "w" for one in layer.instructions)
+    )
+    scores = register_probe(hidden, target)["w"]
+    assert scores.first_layer("x5") == collects
+    assert all(abs(score - control) < 0.1 for score, control in scores.at("x5")[:collects])
+    least_squares = linear_probe(hidden, prefix_weights(LeastSquares(), *data)[:, 4])
+    assert least_squares.score.max() < 0.9
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
@@ -110,5 +120,5 @@ def test_a_learner_shows_its_states_itself(data):
 def test_what_cannot_be_probed_is_refused(data, hidden):
     with pytest.raises(NotAPredictor, match="looked into"):
         hidden_states(LeastSquares(), *data)
-    with pytest.raises(BadShape, match="targets"):
-        linear_probe(hidden, data[0][:7, 0])
+    with pytest.raises(BadShape, match="4 or more"):
+        linear_probe(HiddenStates(hidden.states[:, :3], hidden.tokens), data[0][:3, 0])

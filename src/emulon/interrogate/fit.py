@@ -12,9 +12,9 @@ from emulon.interrogate.reference import Parameters, Real, Reference, Whole
 
 # Points across a bracket; each round narrows it to the two around the best, a sixth of it.
 ACROSS = 13
-FIRST_ROUNDS, ROUNDS = 3, 14
-# Whole values that stay in the race after the first look, and at the end.
-SHORT_LIST = 8
+ROUNDS = 14
+# Whole values that stay in the race after the first look, the second, …, and at the end.
+SHORT_LISTS = (32, 16, 8)
 FINALISTS = 3
 # Whole values that the grid left out are tried only where the fit is this close already.
 CLOSE = 1e-3
@@ -33,19 +33,22 @@ def fit(reference: Reference, few: Exam, many: Exam) -> Parameters:
 
 
 def _best_pair(reference: Reference, whole: Whole, real: Real, few: Exam, many: Exam) -> tuple[int, float]:
-    """Every whole value with the whole grid; then fewer and fewer whole values, with ever finer real ones."""
+    """Every whole value with the whole grid; then fewer and fewer whole values, with ever finer real ones.
+
+    Neighbouring whole values imitate each other so well (a part in 10⁷) that they must be compared at that precision.
+    """
     counted, grid = torch.tensor(whole.values), real.grid(many.prefixes).log()
-    step = grid[1] - grid[0]
-    start = grid[_table(few, reference, counted, grid.expand(len(counted), -1)).argmin(dim=1)]
-    fine, loss = _narrow(few, reference, counted, start, step, FIRST_ROUNDS, 0.02)
-    kept = loss.topk(SHORT_LIST, largest=False).indices
-    counted, fine = counted[kept], fine[kept]
-    fine, loss = _narrow(few, reference, counted, fine, step / 2, ROUNDS, 0.02)
+    step = width = grid[1] - grid[0]
+    fine = grid[_table(few, reference, counted, grid.expand(len(counted), -1)).argmin(dim=1)]
+    for keep in SHORT_LISTS:
+        fine, loss = _narrow(few, reference, counted, fine, width, 2, 0.0)
+        kept = loss.topk(min(keep, len(counted)), largest=False).indices
+        counted, fine, loss, width = counted[kept], fine[kept], loss[kept], width / 16
     if loss.min() < CLOSE:
         counted, fine = _with_those_between(whole, counted, fine, loss)
         fine, loss = _narrow(few, reference, counted, fine, step / 8, ROUNDS, 0.02)
     kept = loss.topk(min(FINALISTS, len(counted)), largest=False).indices
-    fine, loss = _narrow(many, reference, counted[kept], fine[kept], step / 8, ROUNDS, 1e-3)
+    fine, loss = _narrow(many, reference, counted[kept], fine[kept], step / 2, ROUNDS, 1e-3)
     return int(counted[kept][loss.argmin()]), fine[loss.argmin()].exp().item()
 
 
@@ -54,7 +57,7 @@ def _best_real(reference: Reference, real: Real, few: Exam, many: Exam) -> float
     step = grid[1] - grid[0]
     start = grid[_table(few, reference, nothing, grid.unsqueeze(0)).argmin(dim=1)]
     start, _ = _narrow(few, reference, nothing, start, step, ROUNDS, 0.02)
-    best, _ = _narrow(many, reference, nothing, start, step / 4, ROUNDS, 1e-3)
+    best, _ = _narrow(many, reference, nothing, start, step, ROUNDS, 1e-3)
     return best.exp().item()
 
 
@@ -103,7 +106,7 @@ def _with_those_between(whole: Whole, counted: Tensor, real: Tensor, loss: Tenso
     best = int(counted[order[0]])
     place = whole.values.index(best)
     around = range(whole.values[max(place - 2, 0)], whole.values[min(place + 2, len(whole.values) - 1)] + 1)
-    known = {int(counted[i]): real[i] for i in order[:FINALISTS]}
+    known = {int(counted[i]): real[i] for i in order}
     left_out = [k for k in around if k not in known and k not in whole.values]
     known |= {k: real[order[0]] + math.log(best / k) for k in left_out}
     return torch.tensor(list(known)), torch.stack(list(known.values()))

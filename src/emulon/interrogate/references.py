@@ -119,12 +119,15 @@ def _filtered(prefixes: Prefixes, response: Tensor) -> Tensor:
 
 def _newton(prefixes: Prefixes, start: Tensor, whole: Tensor) -> Tensor:
     """Eigenvalues of M_k S obey m ← 2m − m²; each setting stops after its own number of steps."""
-    response, out = start, torch.empty(start.shape[:-1], dtype=torch.float64)
+    order = whole.argsort()
+    response, left = start[order], whole[order]
+    out: list[Tensor] = []
     for step in range(int(whole.max()) + 1):
-        here = whole == step
-        out[here] = _filtered(prefixes, response[here])
+        ready = int((left == step).sum())
+        out.append(_filtered(prefixes, response[:ready]))
+        response, left = response[ready:], left[ready:]
         response = response * (2 - response)
-    return out
+    return torch.cat(out)[order.argsort()]
 
 
 def _means(prefixes: Prefixes) -> Tensor:
@@ -161,7 +164,7 @@ def _largest_penalty(prefixes: Prefixes) -> float:
 
 
 _STEPS = Whole("steps", _spread_out(MOST_STEPS))
-_NEWTON_STEPS = Whole("steps", tuple(range(31)))
+_NEWTON_STEPS = Whole("steps", tuple(range(25)))
 _NEIGHBOURS = Whole("neighbours", tuple(range(1, MOST_NEIGHBOURS + 1)))
 
 # In the order in which they are named when nothing tells them apart: the simplest first.

@@ -41,7 +41,7 @@ EXAMPLES = {
 writes files/interpreter.safetensors and files/program.safetensors; emulon exec runs them.""",
     "exec": """example:
   emulon exec files/interpreter.safetensors files/program.safetensors --data diabetes --out weights.csv
-The data, target, features and seed must be those of emulon compile; the weights are then those of emulon run, to the bit.""",
+Data, target, features and seed must be those of emulon compile: then the weights are emulon run's, to the bit.""",
     "show": """example:
   emulon compile ridge --out files && emulon show files/program.safetensors""",
     "approximate": """example:
@@ -105,12 +105,12 @@ def _is_refusal(error: Exception) -> bool:
 
 def _elsewhere() -> dict[str, str]:
     here = Path(__file__).parent
-    there = {name: what for name, (module, _, what) in ELSEWHERE.items() if _file(here, module).exists()}
-    return there
-
-
-def _file(here: Path, module: str) -> Path:
-    return here.joinpath(*module.split(".")).with_suffix(".py")
+    # Looking for the file is quick; asking the import system would import the packages around it.
+    return {
+        name: what
+        for name, (module, _, what) in ELSEWHERE.items()
+        if here.joinpath(*module.split(".")).with_suffix(".py").exists()
+    }
 
 
 def _parser() -> Parser:
@@ -214,8 +214,8 @@ def run_command(arguments: argparse.Namespace) -> None:
     from emulon.report import require_writable, write
 
     faces = [face_named(name) for name in dict.fromkeys(arguments.algorithms)]
-    require_writable(arguments.report)
     data = _load(arguments, task_asked(faces))
+    require_writable(arguments.report)  # now, not after a minute's work
     with _progress() as told:
         job = work(
             faces, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told

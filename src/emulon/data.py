@@ -253,7 +253,8 @@ def _features(table: Table, train: np.ndarray, test: np.ndarray) -> tuple[Any, A
 
     columns: list[Any] = []
     groups: dict[str, list[int]] = {"numeric": [], "text": []}
-    names, notes = [], []
+    names: list[str] = []
+    notes: list[str] = []
     for name, cells in table.columns.items():
         if name == table.target:
             continue

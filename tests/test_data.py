@@ -143,7 +143,7 @@ def test_bytes_are_not_a_table(tmp_path):
 
 def test_text_is_no_target_for_regression(tmp_path):
     path = str(houses(tmp_path, kind=["flat", "house"] * 20))
-    with pytest.raises(BadData, match="holds text .flat, house.; a regression needs numbers"):
+    with pytest.raises(BadData, match=r"holds text .flat, house.; a regression needs numbers"):
         load(path, "kind", task="regression")
     assert load(path, "kind").task == "classification"
 

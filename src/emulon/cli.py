@@ -43,7 +43,8 @@ EXAMPLES = {
 writes files/interpreter.safetensors and files/program.safetensors; emulon exec runs them.""",
     "exec": """example:
   emulon exec files/interpreter.safetensors files/program.safetensors --data diabetes --out weights.csv
-Data, target, features and seed must be those of emulon compile: then the weights are emulon run's, to the bit.""",
+The data, target, features and seed must be those of emulon compile; the weights are then those of emulon run,
+to the bit.""",
     "show": """example:
   emulon compile ridge --out files && emulon show files/program.safetensors""",
     "approximate": """example:

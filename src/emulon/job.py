@@ -1,4 +1,4 @@
-"""The main job: one frozen interpreter runs many algorithms on data, each beside its exact self and scikit-learn."""
+"""The main job: one frozen interpreter runs many algorithms on real data, each beside its exact self and sklearn's."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ def require_within(bound: float, **tensors: Tensor) -> None:
     require_finite(**tensors)
     for name, tensor in tensors.items():
         if tensor.numel() and (worst := tensor.abs().max().item()) > bound:
-            raise OutOfDomain(
-                f"|{name}| reaches {worst:.6g} but the domain was built for {bound:.6g}; rescale or build a wider domain"
-            )
+            beyond = f"|{name}| reaches {worst:.6g} but the domain was built for {bound:.6g}"
+            raise OutOfDomain(f"{beyond}; rescale or build a wider domain")
 
 
 def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
@@ -38,9 +37,10 @@ def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
 class Domain:
     """Bounds on in-context data: `samples` rows of `features` numbers, |x| ≤ x, |y| ≤ y, |w| ≤ w in every entry.
 
-    `residual` bounds |w·x − y|, `absolute` bounds Σ|w_k x_k| + |y|, which rounding errors are proportional to. By default
-    both follow from the others (features·x·w + y); smaller ones, where they are known, make a finer construction with
-    the same keys, and are checked on the data as everything else. `eigenvalue`, where known, is λmax(XᵀX/n).
+    `residual` bounds |w·x − y|, `absolute` bounds Σ|w_k x_k| + |y|, which rounding errors are proportional to. By
+    default both follow from the others (features·x·w + y); smaller ones, where they are known, make a finer
+    construction with the same keys, and are checked on the data as everything else. `eigenvalue`, where known, is
+    λmax(XᵀX/n).
     """
 
     samples: int
@@ -75,8 +75,8 @@ class Domain:
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float | None = None) -> Domain:
         """The domain of this data; `w` is a tensor of weights, or a bound on them.
 
-        Without `w` the weights are those of descent from zero towards a least-squares fit: ‖w‖₂ ≤ 2‖w*‖₂ along it, which
-        bounds the residuals, too. Other losses may leave it, and are told so when they do.
+        Without `w` the weights are those of descent from zero towards a least-squares fit: ‖w‖₂ ≤ 2‖w*‖₂ along it,
+        which bounds the residuals, too. Other losses may leave it, and are told so when they do.
         """
         require_finite(x=x, y=y)
         if x.ndim < 2 or x.shape[:-1] != y.shape:

@@ -31,8 +31,9 @@ def one_hot(samples: int, dtype: torch.dtype) -> Codes:
 def circular(samples: int, dtype: torch.dtype, pairs: int | None = None) -> Codes:
     """Points on `pairs` circles turning at different whole speeds: width 2·pairs, whatever the number of samples.
 
-    Three pairs by default, four from 256 samples on, five from 2048 on: a wider gap rounds better. code_i·code_j = mean_k cos(2π f_k (i − j)/samples), so the gap depends on the speeds f alone. No code is longer than
-    it need be: up to 2·pairs samples the one-hot code is as short, and wider apart.
+    code_i·code_j = mean_k cos(2π f_k (i − j)/samples), so the gap depends on the speeds f alone. Three pairs by
+    default, four from 256 samples on, five from 2048 on: a wider gap rounds better. No code is longer than it need be:
+    up to 2·pairs samples the one-hot code is as short, and wider apart.
     """
     if pairs is None:
         pairs = 3 + (samples >= 256) + (samples >= 2048)

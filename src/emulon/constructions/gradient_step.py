@@ -10,28 +10,33 @@ from torch import Tensor, nn
 
 from emulon.algorithms import losses
 from emulon.algorithms.loss import Loss
-from emulon.attention import Head
 from emulon.certify import Certificate, Domain, rounding
-from emulon.certify.domain import require_shape, require_within
-from emulon.constructions.residual_map import residual_certificate
-from emulon.constructions.template import Template, Way, template
-from emulon.errors import EmulonError
+from emulon.certify.domain import require_within
+from emulon.constructions.accuracy import Accuracy, Way, promised
+from emulon.constructions.batches import aligned
+from emulon.constructions.proximal import Proximal
+from emulon.constructions.template import Template, as_stored, template
+from emulon.errors import EmulonError, ToleranceTooTight
 from emulon.expression import parse
 
-# The proximal step's share of a step's tolerance, where there is one.
-PROXIMAL_SHARE = 0.4
+# Shares of a step's tolerance: the head that computes gradients, then the proximal one; rounding takes the rest.
+GRADIENT_SHARE, PROXIMAL_SHARE = 0.55, 0.36
+ONLY_GRADIENT_SHARE = 0.9
+BUILT_IN = ("squared", "huber", "log_cosh", "quantile", "logistic", "squared_hinge", "perceptron", "poisson")
 
 
 class GradientStep(nn.Module):
     """(x, y, w) ↦ prox(w − η·∇(mean ℓ)(w) − η·l2·w), the prox being the soft threshold at η·l1.
 
-    Claim: within `certificate.bound` of the exact step in every entry, for data in the domain (and, for losses whose
-    derivative jumps, residuals outside the bands).
+    Claim: within `certificate.bound` of the exact step in every entry, for data in the domain, as the dtype stores them
+    (and, for losses whose derivative jumps, residuals outside the bands).
     How: Theorem 3.1 with f = ℓ′; the value rows read −η·f(w·x_i − y_i)·x_i + (1 − η·l2)·w, as every token also carries
-    the state w; the readout is the mean over samples. l1 > 0 adds a second head of the same kind with x = e_k, y = 0 and
-    f the soft threshold, read out by a sum. A classifier's data enter as label·x with y = 0; Poisson's tokens also carry
-    the fixed y_i·x_i.
+    the state w; the readout is the mean over samples. l1 > 0 adds a second head of the same kind (`Proximal`), with
+    x = e_k, y = 0 and f the soft threshold, read out by a sum. A classifier's data enter as label·x with y = 0;
+    Poisson's tokens also carry the fixed y_i·x_i.
     Corrected: Corollary 3.1.2's readout gives w − η∇ only if the values carry w.
+
+    `head` has the plain matrices, `prompt(x, y, w)` its tokens; the answer is the mean of the first n outputs.
     """
 
     def __init__(
@@ -48,128 +53,101 @@ class GradientStep(nn.Module):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
+        if min(l1, l2) < 0:
+            raise EmulonError(f"penalties cannot be negative, got l1={l1} and l2={l2}; give 0 for none")
         self.loss = as_loss(loss)
         self.domain = domain
         self.step_size = domain_step_size(self.loss, domain, l2) if step_size is None else float(step_size)
         self.l2, self.l1 = float(l2), float(l1)
-        self.inner = inner = effective_domain(self.loss, domain)
-        share = None if tolerance is None else tolerance * (1 - PROXIMAL_SHARE if l1 else 0.9)
-        self.template = template(
-            parse(self.loss.derivative), inner, share, points, grid, dtype, self.step_size, extra=2 * domain.features
-        )
-        self.head = self._gradient_head(dtype)
-        self.proximal = self._proximal(tolerance, points, grid, dtype) if l1 else None
-        self.certificate = self._certificate()
+        # What the bounds are once data are stored, as they come and as f sees them.
+        self.stored = as_stored(domain, dtype)
+        self.inner = as_stored(effective_domain(self.loss, domain), dtype)
+        what = f"a step of gradient descent on the {self.loss.name} loss"
+        parts = promised(self._parts, Accuracy(tolerance, points, grid, dtype), what)
+        self.template, self.proximal, self.certificate = parts
+        self.f = self.template.f
+        self.head = self.template.head("gradient", self._value_rows(dtype))
 
     def extra_repr(self) -> str:
-        n, keys = self.domain.samples, self.template.f.keys
-        return f"{self.loss.name}, η={self.step_size:.4g}, tokens={n * keys}, width={self.template.slots.width}, error {self.certificate}"
+        tokens, width = self.domain.samples * self.template.f.keys, self.template.slots.width
+        size = f"η={self.step_size:.4g}, tokens={tokens}, width={width}"
+        return f"{self.loss.name}, {size}, error {self.certificate}"
 
-    def _gradient_head(self, dtype: torch.dtype) -> Head:
+    def _parts(self, accuracy: Accuracy) -> tuple[Template, Proximal | None, Certificate]:
+        f, d, step = parse(self.loss.derivative), self.domain.features, self.step_size
+        share = GRADIENT_SHARE if self.l1 else ONLY_GRADIENT_SHARE
+        made = accuracy.part(share, lambda asked: template(f, self.inner, asked, step, state=2 * d))
+        certificate, proximal = self._certificate(made), None
+        if self.l1:
+            # The proximal head sees what the first one really gives out, its error included.
+            moved = step * (self.stored.x * made.f.interpolation.size + self._fixed)
+            reach = (abs(1 - step * self.l2) * self.stored.w + moved) * (1 + 1e-9) + certificate.bound
+            proximal = accuracy.part(PROXIMAL_SHARE, lambda asked: Proximal(step * self.l1, d, reach, asked))
+            terms = {**certificate.terms, "proximal step": proximal.certificate.bound}
+            certificate = replace(certificate, terms=terms)
+        if accuracy.tolerance is not None and certificate.bound > accuracy.tolerance:
+            # The state's own rounding does not fall with the tolerance: it must fit into what the heads leave over.
+            left = 1 - (GRADIENT_SHARE + PROXIMAL_SHARE if self.l1 else ONLY_GRADIENT_SHARE)
+            raise ToleranceTooTight("a step", accuracy.tolerance, self._state_rounding(made) / left)
+        return made, proximal, certificate
+
+    def _value_rows(self, dtype: torch.dtype) -> Float[Tensor, "d width"]:
+        """−η·value + (1 − η·l2)·w + η·(y·x), the last two out of the state that every token carries."""
         slots, d = self.template.slots, self.domain.features
         state = slots.select("state", dtype=dtype)
-        w_v = -self.step_size * slots.select("value", dtype=dtype)
-        w_v = w_v + (1 - self.step_size * self.l2) * state[:d] + self.step_size * state[d:]
-        return Head(
-            slots.select("key_x", "key_y", "key_bias", "key_code", dtype=dtype),
-            slots.select("query_x", "query_y", "query_bias", "query_code", dtype=dtype),
-            w_v,
-            name="gradient",
-        )
-
-    def _proximal(self, tolerance: float | None, points: int | None, grid: Way, dtype: torch.dtype) -> Proximal:
-        f, domain = self.template.f, self.domain
-        step = self.step_size * (domain.x * f.interpolation.size + self._fixed)
-        reach = abs(1 - self.step_size * self.l2) * domain.w + step
-        share = None if tolerance is None else PROXIMAL_SHARE * tolerance * 0.9
-        return Proximal(self.step_size * self.l1, domain.features, reach * (1 + 1e-6), share, points, grid, dtype)
+        step = self.step_size
+        return -step * slots.select("value", dtype=dtype) + (1 - step * self.l2) * state[:d] + step * state[d:]
 
     @property
     def _fixed(self) -> float:
         """Bound on the entries of y_i·x_i, where they are carried."""
-        return self.domain.x * self.domain.y if self.loss.form == "rate" else 0.0
+        return self.stored.x * self.stored.y if self.loss.form == "rate" else 0.0
 
-    def prompt(self, x: Tensor, y: Tensor, w: Tensor) -> Float[Tensor, "... tokens width"]:
+    def _certificate(self, made: Template) -> Certificate:
+        """Of the step before the proximal one."""
+        own = made.certificate(self.step_size)
+        terms = dict(own.terms)
+        # w is the same in all tokens and cannot leak; y_i·x_i can.
+        terms["routing leak"] += 2 * made.leak * self.step_size * self._fixed
+        terms["rounding"] += self._state_rounding(made)
+        return replace(own, terms=terms)
+
+    def _state_rounding(self, made: Template) -> float:
+        """What rounding costs beyond the gradient head's own: the state that tokens carry, and the readout."""
+        f, dtype, step = made.f, made.grid.dtype, self.step_size
+        # 1 + η·l2, not |1 − η·l2|: the coefficient itself is a difference of rounded numbers.
+        carried = (1 + step * self.l2) * self.stored.w + step * self._fixed
+        largest = step * self.stored.x * float(made.grid.values.abs().max())
+        moved = step * self.stored.x * f.interpolation.size
+        # W_V adds three products with rounded coefficients, y·x is rounded itself; the average sums the state, too; the
+        # readout sums n outputs and divides.
+        return (
+            rounding.gamma(6, dtype) * (carried + largest)
+            + rounding.average(f.keys, carried, dtype)
+            + rounding.gamma(self.domain.samples + 1, dtype) * (carried + moved)
+        )
+
+    def prompt(
+        self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+    ) -> Float[Tensor, "*batch tokens width"]:
         """Tokens that also carry the state w, and for Poisson y_i·x_i."""
         inner_x, inner_y, _ = self.loss.effective(x, y)
-        keys = self.template.f.keys
         fixed = y.unsqueeze(-1) * x if self.loss.form == "rate" else torch.zeros_like(x)
-        fixed = fixed.repeat_interleave(keys, dim=-2)
+        fixed = fixed.repeat_interleave(self.template.f.keys, dim=-2)
         state = torch.cat([w.unsqueeze(-2).expand_as(fixed), fixed], dim=-1)
         return self.template.tokens(inner_x, inner_y, w, state=state)
 
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... d"]:
-        dtype = self.head.w_k.dtype
-        x, y, w = x.to(dtype), y.to(dtype), w.to(dtype)
-        require_shape(y, "y", self.domain.samples)
-        require_shape(x, "x", self.domain.samples, self.domain.features)
-        require_within(self.domain.y, y=y)
-        inner_x, inner_y, _ = self.loss.effective(x, y)
-        self.inner.check(inner_x, inner_y, w)
+        n, d = self.domain.samples, self.domain.features
+        x, y, w = aligned(self.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
+        require_within(self.stored.y, y=y)
+        inner_x, inner_y, _ = self.loss.effective(x.double(), y.double())
+        self.inner.check(inner_x, inner_y, w.double())
         prompt = self.prompt(x, y, w)
-        out = self.head(prompt, prompt[..., : self.domain.samples, :]).mean(dim=-2)
+        out = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
         return out if self.proximal is None else self.proximal(out)
-
-    def _certificate(self) -> Certificate:
-        f, domain = self.template.f, self.domain
-        inner = residual_certificate(self.template, self.step_size)
-        keys, n, dtype = f.keys, domain.samples, f.grid.dtype
-        carried = domain.w + self.step_size * self._fixed
-        moved = self.step_size * domain.x * float(f.grid.values.abs().max())
-        terms = dict(inner.terms)
-        terms["routing leak"] += 2 * self.template.leak * self.step_size * self._fixed
-        # W_V adds three numbers, the average sums the carried state too, the readout sums n and divides.
-        terms["rounding"] += (
-            rounding.gamma(4, dtype) * (carried + moved)
-            + rounding.average(keys, carried, dtype)
-            + rounding.gamma(n + 1, dtype) * (carried + self.step_size * domain.x * (f.interpolation.size + 1e-300))
-        )
-        if self.proximal is not None:
-            terms["proximal step"] = self.proximal.certificate.bound
-        proved = inner.proved and (self.proximal is None or self.proximal.certificate.proved)
-        return Certificate(terms, dtype, proved, inner.bands, inner.note)
-
-
-class Proximal(nn.Module):
-    """w ↦ soft threshold of w: the residual map's template again, with x = e_k, y = 0, read out by a sum."""
-
-    def __init__(
-        self,
-        threshold: float,
-        features: int,
-        reach: float,
-        tolerance: float | None,
-        points: int | None,
-        grid: Way,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__()
-        # e_k·w is a single product: nothing but w_k enters the score.
-        self.domain = Domain(features, features, 1.0, 0.0, reach, residual=reach, absolute=reach)
-        f = f"sign(t)*Max(Abs(t) - {threshold!r}, 0)"
-        self.template: Template = template(parse(f), self.domain, tolerance, points, grid, dtype, 1.0)
-        slots = self.template.slots
-        self.head = Head(
-            slots.select("key_x", "key_y", "key_bias", "key_code", dtype=dtype),
-            slots.select("query_x", "query_y", "query_bias", "query_code", dtype=dtype),
-            slots.select("value", dtype=dtype),
-            name="proximal",
-        )
-        inner = residual_certificate(self.template)
-        terms = dict(inner.terms)
-        # Entry k of the sum gets what leaks from each of the d queries.
-        terms["routing leak"] *= features
-        terms["rounding"] += rounding.gamma(features, dtype) * reach
-        self.certificate = Certificate(terms, dtype, inner.proved)
-
-    def forward(self, w: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
-        x = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
-        y = w.new_zeros(w.shape[-1])
-        self.domain.check(x, y, w)
-        prompt = self.template.tokens(x, y, w)
-        return self.head(prompt, prompt[..., : w.shape[-1], :]).sum(dim=-2)
 
 
 def as_loss(loss: Loss | str) -> Loss:
@@ -180,15 +158,13 @@ def as_loss(loss: Loss | str) -> Loss:
     return named[loss]() if loss in named else Loss.of(loss)
 
 
-BUILT_IN = ("squared", "huber", "log_cosh", "quantile", "logistic", "squared_hinge", "perceptron", "poisson")
-
-
 def effective_domain(loss: Loss, domain: Domain) -> Domain:
     """Bounds on the data as f sees them: margins and rates have no y."""
     if loss.form == "residual":
         return domain
-    bounds = {name: getattr(domain, name) for name in ("residual", "absolute")}
-    return replace(domain, y=0.0, **{name: bound if bound < domain.widest else 0.0 for name, bound in bounds.items()})
+    # A bound that only followed from the others, y's among them, is left to follow again.
+    residual, absolute = (bound if bound < domain.widest else 0.0 for bound in (domain.residual, domain.absolute))
+    return replace(domain, y=0.0, residual=residual, absolute=absolute)
 
 
 def domain_step_size(loss: Loss, domain: Domain, l2: float) -> float:

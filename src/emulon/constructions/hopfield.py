@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from emulon.attention import attend
 from emulon.certify import Domain
-from emulon.constructions.residual_map import residual_certificate
-from emulon.constructions.template import Way, template
-from emulon.expression import parse
+from emulon.constructions.accuracy import Accuracy, Way
+from emulon.constructions.residual_map import residual_template
+from emulon.constructions.template import HALF, admitted
 
 
 class HopfieldResidualMap(nn.Module):
@@ -37,27 +37,32 @@ class HopfieldResidualMap(nn.Module):
     ) -> None:
         super().__init__()
         self.domain = domain
-        self.template = template(parse(f), domain, tolerance, points, grid, dtype, scale=1.0)
+        self.template = residual_template(f, domain, Accuracy(tolerance, points, grid, dtype))
         self.f = self.template.f
         # A power of two: dividing by it and multiplying again is exact, so both maps round alike.
         self.beta = 2.0 ** round(torch.log2(self.f.grid.slopes.abs().max().clamp(min=1e-6)).item())
         self.register_buffer("w_v", torch.eye(domain.features, dtype=dtype))
-        self.certificate = residual_certificate(self.template)
+        self.certificate = self.template.certificate()
 
-    def patterns(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """What is stored: every key row divided by β, and the value rows as they are."""
-        return {name: part if name == "value" else part / self.beta for name, part in self.template.keys(x, y).items()}
+    def extra_repr(self) -> str:
+        n, keys = self.domain.samples, self.f.keys
+        return f"{self.f.function.text!r}, patterns={n * keys}, β={self.beta:g}, error {self.certificate}"
 
-    def state(self, w: Tensor) -> Float[Tensor, "... n width"]:
-        """What asks: (w, −1, 0, +1, code_c) for every sample c."""
-        return torch.cat(list(self.template.queries(w).values()), dim=-1)
+    def patterns(
+        self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]
+    ) -> tuple[Float[Tensor, "*batch tokens width"], Float[Tensor, "*batch tokens d"]]:
+        """What is stored: the key rows divided by β, and the value rows as they are."""
+        parts = self.template.keys(x, y)
+        return torch.cat([parts[f"key_{name}"] for name in HALF], dim=-1) / self.beta, parts["value"]
+
+    def state(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n width"]:
+        """What asks: (w, −1, +1, code_c) for every sample c."""
+        parts = self.template.queries(w)
+        return torch.cat([parts[f"query_{name}"] for name in HALF], dim=-1)
 
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... n d"]:
-        dtype = self.w_v.dtype
-        x, y, w = x.to(dtype), y.to(dtype), w.to(dtype)
-        self.domain.check(x, y, w)
-        patterns = self.patterns(x, y)
-        stored = torch.cat([patterns[name] for name in ("key_x", "key_y", "key_bias", "key_code")], dim=-1)
-        return attend(self.state(w), self.beta * stored, patterns["value"] @ self.w_v.mT, name="hopfield")
+        x, y, w = admitted(self.template.domain, self.w_v.dtype, x, y, w)
+        stored, values = self.patterns(x, y)
+        return attend(self.state(w), self.beta * stored, values @ self.w_v.mT, name="hopfield")

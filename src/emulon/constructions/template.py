@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.approximation import Approximation, Grid, approximate
-from emulon.attention import Slots
-from emulon.certify import Domain, rounding
+from emulon.approximation import Approximation, Grid
+from emulon.attention import Head, Slots
+from emulon.certify import Certificate, Domain, rounding
+from emulon.constructions.accuracy import Accuracy, checked_to
+from emulon.constructions.batches import aligned
 from emulon.constructions.codes import Codes, circular, one_hot
-from emulon.errors import ToleranceTooTight
+from emulon.constructions.routing import Routing
 from emulon.expression import Function
 
-Way = Literal["auto", "paper", "spectral", "piecewise"]
 # Of a tolerance, what may leak to other samples' tokens; the rest is for interpolation and rounding.
 LEAK_SHARE = 0.02
+HALF = ("x", "y", "bias", "code")
 
 
 @dataclass(frozen=True)
 class Template:
     """A grid for f on the domain's residuals, the codes that route, and how strongly they do.
 
-    Token (i, j) is key (slope_j·x_i, slope_j·y_i, value_j·x_i, intercept_j, C·code_i); query c is (w, −1, 0, 1, code_c).
-    Their product is score_j(w·x_i − y_i) + C·code_i·code_c: the grid's score, raised for one's own sample.
-    `strength` is C; `leak` bounds the total weight of all other samples' tokens.
+    Token (i, j) is the key (slope_j·x_i, slope_j·y_i, intercept_j, C·code_i) with value_j·x_i beside it; query c is
+    (w, −1, 1, code_c). Their product is score_j(w·x_i − y_i) + C·code_i·code_c: the grid's score, raised for one's own
+    sample. `strength` is C; `leak` bounds the total weight of all other samples' tokens.
     """
 
     f: Approximation
@@ -42,16 +42,22 @@ class Template:
     def grid(self) -> Grid:
         return self.f.grid
 
+    def head(self, name: str, w_v: Float[Tensor, "out width"] | None = None) -> Head:
+        """The frozen head that reads this layout; without a `w_v` it returns the value rows."""
+        dtype = self.grid.dtype
+        w_k, w_q = (self.slots.select(*(f"{side}_{part}" for part in HALF), dtype=dtype) for side in ("key", "query"))
+        return Head(w_k, w_q, self.slots.select("value", dtype=dtype) if w_v is None else w_v, name=name)
+
     def keys(self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> dict[str, Tensor]:
         """The key half of every token, (..., samples·keys, ·) by slot name."""
-        grid = self.grid
-        slopes, values, intercepts = (part.unsqueeze(-1) for part in (grid.slopes, grid.values, grid.intercepts))
+        keys, codes = self.f.keys, self.codes.vectors.to(x.device)
+        slopes, values, intercepts = (part.unsqueeze(-1) for part in (self.f.slopes, self.f.values, self.f.intercepts))
         parts = {
             "key_x": slopes * x.unsqueeze(-2),
             "key_y": slopes * y[..., None, None],
+            "key_bias": intercepts.expand(*y.shape, keys, 1),
+            "key_code": (self.strength * codes).unsqueeze(-2).expand(*x.shape[:-1], keys, -1),
             "value": values * x.unsqueeze(-2),
-            "key_bias": intercepts.expand(*y.shape, len(grid), 1),
-            "key_code": (self.strength * self.codes.vectors).unsqueeze(-2).expand(*x.shape[:-1], len(grid), -1),
         }
         return {name: part.flatten(-3, -2) for name, part in parts.items()}
 
@@ -63,106 +69,76 @@ class Template:
             "query_x": w.unsqueeze(-2).expand(*w.shape[:-1], n, w.shape[-1]),
             "query_y": -ones,
             "query_bias": ones,
-            "query_code": self.codes.vectors.expand(*w.shape[:-1], n, -1),
+            "query_code": self.codes.vectors.to(w.device).expand(*w.shape[:-1], n, -1),
         }
 
-    def tokens(self, x: Tensor, y: Tensor, w: Tensor, **more: Tensor) -> Tensor:
-        """The whole prompt (..., samples·keys, width): the key half everywhere, the query half in the first n tokens."""
-        x, y, w = _together(x, y, w)
-        keys, queries = self.keys(x, y), self.queries(w)
-        prompt = self.slots.pack(**keys, **more)
-        for name, part in queries.items():
+    def tokens(
+        self,
+        x: Float[Tensor, "*batch n d"],
+        y: Float[Tensor, "*batch n"],
+        w: Float[Tensor, "*batch d"],
+        **more: Float[Tensor, "*batch tokens more"],
+    ) -> Float[Tensor, "*batch tokens width"]:
+        """The whole prompt: the key half in every token, the query half in the first n."""
+        prompt = self.slots.pack(**self.keys(x, y), **more)
+        for name, part in self.queries(w).items():
             prompt[..., : self.domain.samples, self.slots[name]] = part
         return prompt
 
+    def certificate(self, scale: float = 1.0) -> Certificate:
+        """Terms of scale·F(residual)·x: the scalar function's own, times |x|, and the leak to other samples' tokens."""
+        own = self.f.certificate
+        entry = self.domain.x * scale
+        largest = float(self.grid.values.abs().max()) + self.f.interpolation.size
+        terms = {
+            "interpolation": own.terms["interpolation"] * entry,
+            "routing leak": self.leak * largest * entry,
+            "rounding": own.terms["rounding"] * entry,
+        }
+        return replace(own, terms=terms)
 
-def _together(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One batch shape for all three."""
-    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
-    return x.expand(*lead, *x.shape[-2:]), y.expand(*lead, y.shape[-1]), w.expand(*lead, w.shape[-1])
+
+def as_stored(domain: Domain, dtype: torch.dtype) -> Domain:
+    """The same domain with a little room: data at its very edge may be rounded outwards when cast or checked."""
+    room = 1 + 4 * rounding.unit(dtype)
+    edges = {name: getattr(domain, name) * room for name in ("x", "y", "w")}
+    # A bound that only follows from the others is left to follow again.
+    last = 4 * rounding.unit(dtype) * domain.absolute + checked_to(domain.features + 1, domain.absolute)
+    residual, absolute = (
+        bound + last if bound < domain.widest else 0.0 for bound in (domain.residual, domain.absolute)
+    )
+    return replace(domain, **edges, residual=residual, absolute=absolute)
 
 
-def template(
-    f: Function,
-    domain: Domain,
-    tolerance: float | None,
-    points: int | None,
-    grid: Way,
-    dtype: torch.dtype,
-    scale: float,
-    extra: int = 0,
-) -> Template:
-    """A template whose outputs scale·F(residual)·x are within the tolerance, the leak included.
+def template(f: Function, domain: Domain, accuracy: Accuracy, scale: float = 1.0, state: int = 0) -> Template:
+    """A template whose outputs scale·F(residual)·x are within the tolerance, leak included; the domain is `as_stored`.
 
-    `scale` is what multiplies F·x afterwards; `extra` the width of further slots a construction reads from each token.
+    `scale` is what multiplies F·x afterwards; `state` the width of a further slot that a construction's tokens carry.
     """
-    codes = one_hot(domain.samples, dtype) if grid == "paper" else circular(domain.samples, dtype)
-    entry = max(domain.x * scale, 1e-300)
-    share = None if tolerance is None else tolerance / entry
-    routing = _Routing(domain, codes, grid, 0.1 * torch.finfo(dtype).eps if share is None else LEAK_SHARE * share)
-    try:
-        approximation = approximate(
-            f,
-            (-domain.residual, domain.residual),
-            tolerance=None if share is None else (1 - LEAK_SHARE) * share,
-            points=points,
-            grid=grid,
-            dtype=dtype,
-            rounding=routing.rounding_error,
-        )
-    except ToleranceTooTight as error:
-        assert tolerance is not None
-        smallest = error.smallest * entry / (1 - LEAK_SHARE)
-        raise ToleranceTooTight(
-            f"{f.text} on residuals up to {domain.residual:.4g}", tolerance, smallest, error.advice
-        ) from None
-    chosen = approximation.grid
-    strength = routing.strength(chosen)
+    dtype = accuracy.dtype
+    codes = one_hot(domain.samples, dtype) if accuracy.grid == "paper" else circular(domain.samples, dtype)
+    per_value = 1 / max(domain.x * scale, 1e-300)
+    tolerance = accuracy.tolerance
+    allowed = 0.1 * torch.finfo(dtype).eps if tolerance is None else LEAK_SHARE * tolerance * per_value
+    routing = Routing(domain, codes, accuracy.grid == "paper", allowed)
+    # Checks see a residual only to within this much.
+    reach = domain.residual + checked_to(domain.features + 1, domain.absolute)
+    made = accuracy.part(
+        (1 - LEAK_SHARE) * per_value, lambda asked: asked.approximate(f, reach, routing.rounding_error)
+    )
     halves = {"x": domain.features, "y": 1, "bias": 1, "code": codes.width}
     slots = Slots(
-        **{f"key_{name}": size for name, size in halves.items()},
+        **{f"key_{name}": halves[name] for name in HALF},
         value=domain.features,
-        **({"state": extra} if extra else {}),
-        **{f"query_{name}": size for name, size in halves.items()},
+        **({"state": state} if state else {}),
+        **{f"query_{name}": halves[name] for name in HALF},
     )
-    return Template(approximation, domain, codes, strength, routing.leak(chosen), slots)
+    return Template(made, domain, codes, routing.strength(made.grid), routing.leak(made.grid), slots)
 
 
-@dataclass(frozen=True)
-class _Routing:
-    """How strongly codes must count, and what that costs in rounding, for any grid."""
-
-    domain: Domain
-    codes: Codes
-    way: Way
-    allowed: float
-
-    def _advantage(self, grid: Grid) -> float:
-        """How much, in log weight, another sample's tokens can be ahead before routing.
-
-        For the paper's grid its own M = 2·L*·(2dB² + 2B), corrected and with β folded in: max|slope|·2·residual. Ours is
-        the range of the log-normaliser, which is far smaller.
-        """
-        if self.way == "paper":
-            return float(grid.slopes.abs().max()) * 2 * self.domain.residual
-        return grid.log_normaliser_range
-
-    def leak(self, grid: Grid) -> float:
-        """ε₀: leaking that much of the largest value, twice, stays within what is allowed and below a rounding."""
-        largest = 2 * max(float(grid.values.abs().max()), 1e-300)
-        return min(self.allowed / largest, rounding.unit(grid.dtype) / 2)
-
-    def strength(self, grid: Grid) -> float:
-        """C·gap ≥ M + ln((n − 1)/ε₀): then all other samples together weigh at most ε₀."""
-        others = max(self.domain.samples - 1, 1)
-        # The 0.1 outweighs the rounding of codes and scores many times over.
-        return (self._advantage(grid) + math.log(others / self.leak(grid)) + 0.1) / self.codes.gap
-
-    def score_error(self, grid: Grid) -> float:
-        """Rounding of one score: a sum of d + 2 + width products, keys rounded once themselves."""
-        slope, intercept = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
-        magnitude = slope * self.domain.absolute + intercept + self.strength(grid) * 1.001
-        return rounding.dot(self.domain.features + 3 + self.codes.width, magnitude, grid.dtype)
-
-    def rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
-        return grid.rounding_error(deviation, size, self.score_error(grid))
+def admitted(domain: Domain, dtype: torch.dtype, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+    """x, y and w in one dtype and batch shape, checked in float64: a check then errs by at most `checked_to`."""
+    n, d = domain.samples, domain.features
+    parts = aligned(dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
+    domain.check(*(part.double() for part in parts))
+    return parts

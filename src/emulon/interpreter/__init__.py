@@ -1,9 +1,9 @@
 """One frozen two-layer transformer, every algorithm by prompt."""
 
 from emulon.interpreter.compiler import compile
+from emulon.interpreter.files import BadFile, load_interpreter, load_program, save
 from emulon.interpreter.interpreter import Capacity, Interpreter
 from emulon.interpreter.program import Program
-from emulon.interpreter.files import BadFile, load_interpreter, load_program, save
 from emulon.interpreter.run import Run, run
 
 __all__ = [

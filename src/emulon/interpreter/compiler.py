@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from emulon.algorithms import Algorithm, GradientDescent
+from emulon.algorithms import Algorithm, GradientDescent, Loss
 from emulon.approximation import Grid, approximate
 from emulon.certify import Domain
 from emulon.constructions.codes import circular
 from emulon.constructions.covering import covering
 from emulon.constructions.gradient_step import effective_domain
-from emulon.constructions.template import _Routing
+from emulon.constructions.routing import Routing
 from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.interpreter.number_line import number_line
@@ -24,8 +24,8 @@ from emulon.interpreter.program import Facts, Program, function_error
 GRADIENT_SHARE = 0.5
 # How far errors on ordinary data stay below their bound, about.
 EXPECTED = 512.0
-# The number line's relative error, in units of the dtype's own.
-LINE_NOISE = 5e4
+# The number line's relative error at the scores of a jump, in units of the dtype's own.
+LINE_NOISE = {torch.float64: 5e4, torch.float32: 32.0}
 
 
 def compile(
@@ -38,20 +38,21 @@ def compile(
 ) -> Program:
     """A program that runs this algorithm on any data of the domain.
 
-    `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that well,
-    or as well as the dtype allows. What emulation and rounding add is in the certificate. Without a domain, `data` gives
-    one that covers the algorithm's path on it.
+    `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
+    well, or as well as the dtype allows. What emulation and rounding add is in the certificate, which is about the data
+    as the dtype holds them. Without a domain, `data` gives one that covers the algorithm's path on it.
     """
     descent = algorithm_to_descent(algorithm)
-    if domain is None:
-        if data is None:
-            raise EmulonError("compile needs a domain, or data=(x, y) to make one from")
-        domain = covering(descent, *data)
+    if data is not None:
+        data = (data[0].to(dtype).double(), data[1].to(dtype).double())
+    domain = data_to_domain(descent, data) if domain is None else domain
+    domain = domain_to_dtype(domain, dtype)
     step_size = descent_to_step_size(descent, domain, data)
     strong = data_to_strong(descent, data)
+    inner = effective_domain(descent.loss, domain)
     blank = Program(
         type(algorithm).__name__, descent.loss, descent.steps, step_size, descent.l2, descent.l1, strong,
-        domain, effective_domain(descent.loss, domain), None, None,  # type: ignore[arg-type]
+        domain, inner, None, None, bend=loss_to_bend(descent.loss, inner),  # type: ignore[arg-type]
     )  # fmt: skip
     share = tolerance / blank.growth
     gradient, facts = loss_to_phase(blank, share * (GRADIENT_SHARE if descent.l1 else 1.0), dtype)
@@ -69,6 +70,21 @@ def algorithm_to_descent(algorithm: Algorithm) -> GradientDescent:
     if descent.momentum:
         raise EmulonError("momentum has no certificate and is not compiled; set it to 0")
     return descent
+
+
+def data_to_domain(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> Domain:
+    if data is None:
+        raise EmulonError("compile needs a domain, or data=(x, y) to make one from")
+    return covering(descent, *data)
+
+
+def domain_to_dtype(domain: Domain, dtype: torch.dtype) -> Domain:
+    """Room for what rounding to a coarser dtype does to data on the domain's edge."""
+    if dtype == torch.float64:
+        return domain
+    room = 1 + 4 * torch.finfo(dtype).eps
+    wide = {name: getattr(domain, name) * room for name in ("x", "y", "w", "residual", "absolute", "eigenvalue")}
+    return Domain(domain.samples, domain.features, **wide)
 
 
 def descent_to_step_size(descent: GradientDescent, domain: Domain, data: tuple[Tensor, Tensor] | None) -> float:
@@ -93,6 +109,13 @@ def data_to_strong(descent: GradientDescent, data: tuple[Tensor, Tensor] | None)
     return max(0.0, smallest * (1 - 1e-9))
 
 
+def loss_to_bend(loss: Loss, inner: Domain) -> float:
+    """sup −ℓ″ over the domain's residuals, with some room: 0 for a convex loss. Sampled, not proved."""
+    s = torch.linspace(-inner.residual, inner.residual, 4001, dtype=torch.float64)
+    lowest = parse(loss.derivative).derivative()(s).nan_to_num(nan=0.0).min().item()
+    return -1.05 * lowest if lowest < -1e-9 else 0.0
+
+
 def loss_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, Facts]:
     """The gradient phase: f = ℓ′ on the residuals, read out by the mean."""
     codes = circular(program.domain.samples, dtype)
@@ -114,7 +137,7 @@ def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> 
 
 def _phase(draft: Phase, f: str, tolerance: float) -> tuple[Phase, Facts]:
     domain, dtype = draft.domain, draft.codes.vectors.dtype
-    routing = _Routing(domain, draft.codes, "auto", 0.02 * tolerance)
+    routing = Routing(domain, draft.codes, False, 0.02 * tolerance)
 
     def made(grid: Grid) -> Phase:
         return replace(draft, grid=grid, strength=routing.strength(grid))
@@ -137,10 +160,9 @@ def _phase(draft: Phase, f: str, tolerance: float) -> tuple[Phase, Facts]:
         dtype=dtype,
         rounding=noise,
         best_effort=True,
-        score_noise=LINE_NOISE * torch.finfo(dtype).eps,
+        score_noise=LINE_NOISE[dtype] * torch.finfo(dtype).eps,
     )
     known = found.interpolation
     leak = routing.leak(found.grid)
     facts = Facts(known.error, known.deviation, known.size, leak, known.proved, found.grid.bands)
     return made(found.grid), facts
-

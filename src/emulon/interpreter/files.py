@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ from emulon.algorithms.loss import Loss
 from emulon.approximation import Grid
 from emulon.certify import Band, Domain
 from emulon.constructions.codes import Codes
+from emulon.constructions.gradient_step import BUILT_IN
 from emulon.errors import EmulonError
+from emulon.expression import parse
 from emulon.interpreter.interpreter import Capacity, Interpreter
+from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase
 from emulon.interpreter.program import Facts, Program
 
 FORMAT = "1"
+PLAIN = ("name", "steps", "step_size", "l2", "l1", "strong", "bend")
 
 
 class BadFile(EmulonError):
@@ -43,10 +47,19 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
-    """An interpreter exactly as saved; refused where its frozen numbers are not those its capacity gives."""
+    """An interpreter exactly as saved, with a certificate of its number line as it stands in the file."""
     tensors, facts = _read(Path(path), "interpreter")
     interpreter = Interpreter(Capacity(**facts["capacity"]), _dtype(facts["dtype"]))
-    interpreter.load_state_dict(tensors)
+    made = dict(interpreter.named_buffers())
+    if any(not torch.equal(tensors[name], made[name]) for name in made if name.startswith("assemble")):
+        raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
+    if any(not torch.equal(tensors[name], made[name]) for name in made):
+        # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
+        line = interpreter.line
+        slopes, intercepts, values = (tensors[name] for name in ("slopes", "intercepts", "values"))
+        grid = replace(line.grid, slopes=slopes, intercepts=intercepts, values=values)
+        interpreter.line = certified_line(grid, octaves_for(line.reach))
+        interpreter.load_state_dict(tensors)
     return interpreter
 
 
@@ -55,7 +68,7 @@ def load_program(path: str | Path) -> Program:
     phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
     gradient, gradient_facts = phases["gradient"]
     proximal, proximal_facts = phases.get("proximal", (None, None))
-    plain = {name: facts[name] for name in ("name", "steps", "step_size", "l2", "l1", "strong")}
+    plain = {name: facts[name] for name in PLAIN}
     return Program(
         **plain,
         loss=_loss(facts["loss"]),
@@ -70,10 +83,9 @@ def load_program(path: str | Path) -> Program:
 
 def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {
-        name: getattr(program, name) for name in ("name", "steps", "step_size", "l2", "l1", "strong")
-    }
-    facts |= {"loss": program.loss.name, "domain": asdict(program.domain), "inner": asdict(program.inner)}
+    facts: dict[str, Any] = {name: getattr(program, name) for name in PLAIN}
+    facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature", "form")}
+    facts |= {"domain": asdict(program.domain), "inner": asdict(program.inner)}
     for phase, known in ((program.gradient, program.gradient_facts), (program.proximal, program.proximal_facts)):
         name = "gradient" if phase is program.gradient else "proximal"
         facts[name] = None
@@ -106,13 +118,17 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
     return phase, Facts(**known)
 
 
-def _loss(name: str) -> Loss:
-    """Built-in losses by their name, `huber(1.35)` or `squared`; anything else is an expression."""
-    call, _, argument = name.partition("(")
-    if call in ("squared", "huber", "log_cosh", "quantile", "logistic", "squared_hinge", "perceptron", "poisson"):
+def _loss(facts: dict[str, Any]) -> Loss:
+    """Built-in losses by their name, `huber(1.35)` or `squared`; of any other the derivative, which is what runs."""
+    call, _, argument = facts["name"].partition("(")
+    if call in BUILT_IN:
         maker = getattr(losses, call)
         return maker(float(argument.rstrip(")"))) if argument else maker()
-    return Loss.of(name)
+    return Loss(**facts, value=_no_value, slope=parse(facts["derivative"]))
+
+
+def _no_value(t: Tensor) -> Tensor:
+    raise EmulonError("a program's file keeps the derivative of its loss, not the loss; use the algorithm for that")
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,8 +1,8 @@
 """The one frozen two-layer attention module that runs any program (Theorem 4.2, Corollary 4.2.1).
 
-Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the number line with the weights of its softmax at
-θ·x, for every token x. Layer 2: one head with W_K = [I 0 0], W_Q = [0 I 0], W_V = [0 0 I] attends. Nothing in here knows
-an algorithm; what is computed is decided by the prompt alone.
+Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the number line with the weights of its softmax
+at θ·x, for every token x. Layer 2: one head with W_K = [I 0 0], W_Q = [0 I 0], W_V = [0 0 I] attends. Nothing in here
+knows an algorithm; what is computed is decided by the prompt alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from emulon.attention import Head, attend
 from emulon.certify.domain import require_within
-from emulon.errors import BadShape
+from emulon.errors import BadShape, EmulonError
 from emulon.interpreter.number_line import NumberLine, number_line
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Interpreter(nn.Module):
             raise BadShape("Interpreter.fitting needs at least one program")
         capacity = programs[0].capacity
         for program in programs:
+            if program.dtype != programs[0].dtype:
+                raise EmulonError(f"one interpreter has one dtype: {programs[0].dtype} or {program.dtype}, not both")
             capacity = capacity | program.capacity
         return cls(capacity, programs[0].dtype)
 
@@ -111,7 +113,7 @@ class Interpreter(nn.Module):
     def project(
         self, tokens: Float[Tensor, "*b tokens features"], rows: Float[Tensor, "*b rows features"]
     ) -> Float[Tensor, "*b tokens rows"]:
-        """Layer 1 as it stands: a head for every row θ, keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
+        """Layer 1 as it stands: a head per row θ with keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
         queries = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
         out = []
         for part in rows.split(max(1, SLICE // (tokens.shape[-2] * len(self.slopes))), dim=-2):
@@ -131,7 +133,7 @@ class Interpreter(nn.Module):
     ) -> Float[Tensor, "... queries out"]:
         """The emulated head on a prompt: every token, every head, every score of both layers that W_O keeps.
 
-        Smaller prompts are padded with zeros to the capacity. `queries` is how many tokens, from the first, W_O keeps.
+        Narrower tokens and heads are padded with zeros to the capacity. Of the tokens, W_O keeps the first `queries`.
         """
         c = self.capacity
         self._require_fits(tokens, w_k, w_q, w_v)
@@ -143,6 +145,18 @@ class Interpreter(nn.Module):
         projected = self.project(tokens, stacked)
         asking = projected if queries is None else projected[..., :queries, :]
         return self.assemble(projected, asking)[..., :out_width]
+
+    def require_program(self, program: Program) -> None:
+        """Refuse a program made for another dtype, or for a larger interpreter."""
+        if program.dtype != self.dtype:
+            raise EmulonError(f"the program is in {program.dtype}, the interpreter in {self.dtype}; compile for it")
+        asked, c = program.capacity, self.capacity
+        if asked not in c:
+            raise BadShape(
+                f"the program needs {asked.tokens} tokens of {asked.features} features, a head of width {asked.width} "
+                f"and numbers up to {asked.reach:.4g}; this interpreter has {c.tokens}, {c.features}, {c.width} and "
+                f"{c.reach:.4g}: build one with Interpreter.fitting(program)"
+            )
 
     def _require_fits(self, tokens: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> None:
         c = self.capacity

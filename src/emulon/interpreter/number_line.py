@@ -1,8 +1,8 @@
 """The interpreter's frozen grid: one softmax that reproduces the number it is asked about, at every magnitude.
 
-A single soft grid on [−B, B] errs by a fixed part of B, so a wide range would spoil small numbers. This line is piecewise
-instead: a soft grid around zero and soft grids for magnitudes eight times larger each, joined by seams, so that its error
-grows with the number, as a floating-point number's does.
+A single soft grid on [−B, B] errs by a fixed part of B, so a wide range would spoil small numbers. This line is
+piecewise instead: a soft grid around zero and soft grids for magnitudes eight times larger each, joined by seams, so
+that its error grows with the number, as a floating-point number's does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -51,25 +52,35 @@ class NumberLine:
 
 
 def number_line(reach: float, dtype: torch.dtype = torch.float64) -> NumberLine:
-    """The line for |s| ≤ reach, rounded up to 32·8^k. The same reach gives the same bits."""
+    """The line for |s| ≤ reach, rounded up to 32·8^k. On one machine the same reach gives the same bits."""
+    return _line(octaves_for(reach), dtype)
+
+
+def octaves_for(reach: float) -> int:
+    """How many times eight the inner piece must grow."""
     octaves = 0
     while INNER * GROWTH**octaves < reach:
         octaves += 1
-    return _line(octaves, dtype)
+    return octaves
 
 
 @lru_cache(maxsize=16)
 def _line(octaves: int, dtype: torch.dtype) -> NumberLine:
     edges = [INNER * GROWTH**k for k in range(octaves + 1)]
-    right = [_piece(lo, hi, dtype) for lo, hi in zip(edges[:-1], edges[1:], strict=True)]
+    right = [_piece(lo, hi, dtype) for lo, hi in pairwise(edges)]
     inner = _piece(-INNER, INNER, dtype)
     left = [_mirror(piece) for piece in reversed(right)]
     pieces = [*left, inner, *right]
-    gates = [_gate(a, b) for a, b in zip(pieces[:-1], pieces[1:], strict=True)]
+    gates = [_gate(a, b) for a, b in pairwise(pieces)]
     grid = assemble(pieces, gates, pivot=len(left)) if gates else inner
+    return certified_line(grid, octaves)
+
+
+def certified_line(grid: Grid, octaves: int) -> NumberLine:
+    """What can be promised about these very numbers, wherever they were made."""
     # The inner half sees no seam at all: it is certified by itself.
-    edges = [INNER / 2, *edges]
-    bands = [(0.0, edges[0]), *zip(edges[:-1], edges[1:], strict=True)]
+    edges = [INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]
+    bands = [(0.0, edges[0]), *pairwise(edges)]
     errors: list[float] = []
     interpolation: list[float] = []
     for lo, hi in bands:
@@ -97,8 +108,8 @@ def _piece(lo: float, hi: float, dtype: torch.dtype) -> Grid:
 
 def _mirror(piece: Grid) -> Grid:
     """The same piece for −s: F(−s) = −F(s) exactly."""
-    flip = {"slopes": -piece.slopes.flip(0), "intercepts": piece.intercepts.flip(0), "values": -piece.values.flip(0)}
-    return Grid(**flip, lo=-piece.hi, hi=-piece.lo, way=piece.way)
+    slopes, intercepts, values = -piece.slopes.flip(0), piece.intercepts.flip(0), -piece.values.flip(0)
+    return Grid(slopes=slopes, intercepts=intercepts, values=values, lo=-piece.hi, hi=-piece.lo, way=piece.way)
 
 
 def _gate(left: Grid, right: Grid) -> Gate:
@@ -108,7 +119,7 @@ def _gate(left: Grid, right: Grid) -> Gate:
 
 
 def _certified(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
-    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see it."""
+    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see."""
     numbers, dtype = grid.numbers, grid.dtype
     s = np.linspace(lo, hi, 801)
     matter = (numbers.weights(np.concatenate([-s, s])) > 1e-20).any(axis=0)

@@ -70,7 +70,7 @@ class Phase:
 
     @property
     def width(self) -> int:
-        """Rows of the emulated head: keys and queries need d + 2 + code, values one row per entry of gradient and state."""
+        """Rows of the emulated head: keys and queries need d + 2 + code, values d for gradient and state each."""
         d = self.domain.features
         return max(d + 2 + self.codes.width, 2 * d)
 

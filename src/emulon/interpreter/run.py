@@ -23,7 +23,10 @@ Path = Literal["fast", "faithful"]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run gave: `iterates` (..., steps + 1, features), the promise, and the interpreter's hash around it."""
+    """What a run gave: `iterates` (..., steps + 1, features), the promise, and the interpreter's hash around it.
+
+    `x` and `y` are the data in the program's dtype: the promise is about the exact algorithm on these.
+    """
 
     program: Program
     interpreter: Interpreter
@@ -72,8 +75,7 @@ def run(interpreter: Interpreter, program: Program, x: Tensor, y: Tensor, path: 
     """The program on this data, from zero weights."""
     if path not in ("fast", "faithful"):
         raise EmulonError(f"path={path!r} is unknown; choose fast or faithful")
-    if program.dtype != interpreter.dtype:
-        raise EmulonError(f"the program is in {program.dtype}, the interpreter in {interpreter.dtype}; compile for it")
+    interpreter.require_program(program)
     x, y = x.to(program.dtype), y.to(program.dtype)
     before = interpreter.sha256
     machine = (_Fast if path == "fast" else _Faithful)(interpreter, program, x, y)
@@ -99,6 +101,8 @@ class _Machine:
         require_within(domain.y, y=y)
         require_within(domain.x, x=x)
         self.x, self.y, _ = program.loss.effective(x, y)
+        self.bound = program.certificate_on(interpreter.line).bound
+        self.curvature = parse(program.loss.derivative).derivative()
         self.fixed = y.unsqueeze(-1) * x if program.loss.form == "rate" else None
 
     def require_data(self) -> Tensor:
@@ -106,21 +110,25 @@ class _Machine:
         spectrum = torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])
         flattest = spectrum[..., 0].min().item()
         if self.program.strong and flattest < self.program.strong * (1 - 1e-6):
-            raise OutOfDomain(f"λmin(XᵀX/n) is {flattest:.4g}, below the {self.program.strong:.4g} compiled for; recompile")
+            raise OutOfDomain(f"λmin(XᵀX/n) is {flattest:.4g}, below {self.program.strong:.4g} as compiled; recompile")
+        steepest, known = spectrum[..., -1].max().item(), self.program.eigenvalue
+        if self.program.bend and steepest > known * (1 + 1e-6):
+            raise OutOfDomain(f"λmax(XᵀX/n) is {steepest:.4g}, above {known:.4g} as compiled; recompile")
         return spectrum
 
     def require_state(self, w: Tensor, spectrum: Tensor, number: int) -> None:
-        program = self.program
+        program, x, y, w = self.program, self.x.double(), self.y.double(), w.double()
         try:
-            program.inner.check(self.x, self.y, w)
+            program.inner.check(x, y, w)
         except OutOfDomain as error:
             raise OutOfDomain(f"{error} (before step {number + 1})") from None
         curvature: Tensor | float = program.loss.curvature
         if curvature == float("inf"):
-            if program.gradient_facts.bands:
-                return
-            s = (self.x.double() @ w.double().unsqueeze(-1)).squeeze(-1) - self.y.double()
-            curvature = parse(program.loss.derivative).derivative()(s).abs().amax(dim=-1) * (1 + 1e-3)
+            # It is asked for between our state and the exact one, which may be off by the bound.
+            room = self.bound * x.abs().sum(dim=-1)
+            s = (x @ w.unsqueeze(-1)).squeeze(-1) - y
+            near = torch.stack([s - room, s, s + room])
+            curvature = self.curvature(near).abs().amax(dim=(0, -1)) * (1 + 1e-3)
         elif number:
             return
         steepest = (curvature * spectrum[..., -1] + program.l2).max().item()
@@ -138,6 +146,7 @@ class _Faithful(_Machine):
         program = self.program
         w = self._apply(program.gradient, self.x, self.y, self.fixed, w, program.step_size, program.shrink)
         if program.proximal is not None:
+            require_within(program.proximal.domain.w, w=w)
             eye = torch.eye(w.shape[-1], dtype=w.dtype)
             w = self._apply(program.proximal, eye, eye.new_zeros(w.shape[-1]), None, w, -1.0, 0.0)
         return w
@@ -166,7 +175,10 @@ class _Fast(_Machine):
 
     def step(self, w: Tensor) -> Tensor:
         w = self.gradient.apply(w, self.program.shrink)
-        return w if self.proximal is None else self.proximal.apply(w, 0.0)
+        if self.proximal is None:
+            return w
+        require_within(self.proximal.phase.domain.w, w=w)
+        return self.proximal.apply(w, 0.0)
 
 
 class _Cache:
@@ -191,7 +203,8 @@ class _Cache:
         # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
         keys = torch.cat([self.key_x, self.offset.unsqueeze(-1)], dim=-1)
         query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
-        gradient = attend(query.expand(*keys.shape[:-2], 1, keys.shape[-1]), keys, self.values, name="layer 2").squeeze(-2)
+        query = query.expand(*keys.shape[:-2], 1, keys.shape[-1])
+        gradient = attend(query, keys, self.values, name="layer 2").squeeze(-2)
         if phase.readout == "sum":
             return gradient.sum(dim=-2)
         return gradient.mean(dim=-2) + self.interpreter.read(shrink * w)

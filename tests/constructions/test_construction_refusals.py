@@ -1,0 +1,234 @@
+"""Each refusal is one line of one class and says what to do."""
+
+import re
+
+import pytest
+import torch
+from construction_cases import (
+    DOMAIN,
+    data,
+    f64,
+    gradient_step,
+    hopfield,
+    linear_layer,
+    normal,
+    residual_map,
+    truncated,
+    uniform,
+)
+
+from emulon.algorithms import GradientDescent as ExactDescent
+from emulon.algorithms import LinearRegression, NewtonLeastSquares, losses
+from emulon.certify import Domain
+from emulon.constructions import (
+    GradientDescent,
+    GradientStep,
+    HeadInEmbedding,
+    HeadInTokens,
+    LinearLayer,
+    ResidualMap,
+    TruncatedLinear,
+)
+from emulon.errors import BadShape, EmulonError, OutOfDomain, ToleranceTooTight
+
+X, Y, W = data()
+ON_SAMPLES = {"residual map": residual_map, "hopfield": hopfield, "step": lambda: gradient_step("log_cosh", 1e-6)}
+
+
+def refused(error, pattern):
+    """One line, of this class."""
+    return pytest.raises(error, match=r"(?s)\A[^\n]*" + pattern + r"[^\n]*\Z")
+
+
+@pytest.mark.parametrize("name", ON_SAMPLES)
+def test_data_that_is_not_finite(name):
+    module = ON_SAMPLES[name]()
+    for position in range(3):
+        parts = [X.clone(), Y.clone(), W.clone()]
+        parts[position].view(-1)[0] = float("nan")
+        with refused(OutOfDomain, f"{'xyw'[position]} contains NaN or infinity; clean or impute"):
+            module(*parts)
+
+
+@pytest.mark.parametrize("name", ON_SAMPLES)
+def test_data_outside_the_domain(name):
+    module = ON_SAMPLES[name]()
+    for position, bound in enumerate((DOMAIN.x, DOMAIN.y, DOMAIN.w)):
+        parts = [X.clone(), Y.clone(), W.clone()]
+        parts[position].view(-1)[0] = 1.001 * bound
+        wanted = rf"\|{'xyw'[position]}\| reaches .* but the domain was built for {bound:g}; rescale or build a wider"
+        with refused(OutOfDomain, wanted):
+            module(*parts)
+
+
+def test_residuals_and_cancelling_sums_outside_a_narrower_domain():
+    narrow = Domain(samples=6, features=3, x=2.0, y=1.5, w=1.0, residual=2.0, absolute=3.0)
+    module = ResidualMap("t", narrow, 1e-6)
+    ones, zero = torch.ones(6, 3, dtype=f64), torch.zeros(6, dtype=f64)
+    with refused(OutOfDomain, r"\|w·x − y\| reaches 3 but the domain was built for 2"):
+        module(ones, zero, ones[0])
+    cancelling = torch.tensor([[2.0, -2.0, 0.5]] * 6, dtype=f64)
+    with refused(OutOfDomain, r"\|w\|·\|x\| \+ \|y\| reaches 4.5 but the domain was built for 3"):
+        module(cancelling, zero, ones[0])
+
+
+@pytest.mark.parametrize("name", ON_SAMPLES)
+def test_wrong_shapes(name, unchecked):
+    module = ON_SAMPLES[name]()
+    with refused(BadShape, r"x has shape \(6, 2\), wanted \(\.\.\., 6, 3\)"):
+        module(X[:, :2], Y, W)
+    with refused(BadShape, r"y has shape \(5,\), wanted \(\.\.\., 6\)"):
+        module(X, Y[:5], W)
+    with refused(BadShape, r"w has shape \(4,\), wanted \(\.\.\., 3\)"):
+        module(X, Y, torch.zeros(4, dtype=f64))
+    with refused(BadShape, r"x has shape \(3,\)"):
+        module(X[0], Y, W)
+    with refused(BadShape, r"batch dimensions do not fit together: \(2,\) for x, \(3,\) for y, \(\) for w"):
+        module(X.expand(2, 6, 3), Y.expand(3, 6), W)
+
+
+def test_wrong_shapes_of_linear_maps_and_heads(unchecked):
+    x, theta = uniform(5, 3), uniform(4, 3)
+    with refused(BadShape, r"Θ has shape \(3, 3\), wanted \(\.\.\., 4, 3\)"):
+        linear_layer()(x, theta[:3])
+    with refused(BadShape, r"w has shape \(2,\), wanted \(\.\.\., 3\)"):
+        truncated()(uniform(12, 3), uniform(2))
+    for module in (HeadInTokens(5, 3, 4, 6.0, points=9), HeadInEmbedding(5, 3, 4, 6.0, points=9)):
+        with refused(BadShape, r"W_Q has shape \(2, 3\), wanted \(\.\.\., 4, 3\)"):
+            module(x, theta, theta[:2], theta)
+        with refused(BadShape, r"x has shape \(4, 3\), wanted \(\.\.\., 5, 3\)"):
+            module(x[:4], theta, theta, theta)
+
+
+def test_products_outside_the_bound_or_with_too_much_cancellation():
+    x, theta = torch.ones(5, 3, dtype=f64), torch.ones(4, 3, dtype=f64)
+    tall = torch.tensor([[12.0, -12.0, 1.0]] * 4, dtype=f64)
+    for module, name in ((linear_layer(), "Θ"), (HeadInTokens(5, 3, 4, 6.0, points=9), "W_K")):
+        rows = (theta,) if name == "Θ" else (theta, theta, theta)
+        with refused(OutOfDomain, rf"\|{name} x\| reaches 9 but the domain was built for 6"):
+            module(x, *(3 * row for row in rows))
+        with refused(OutOfDomain, rf"\|{name}\|·\|x\| reaches 25 but the domain was built for 24"):
+            module(x, tall, *rows[1:])
+        with refused(OutOfDomain, "contains NaN or infinity"):
+            module(x * float("nan"), *rows)
+
+
+def test_the_papers_truncated_map_refuses_what_it_cannot_clip():
+    x, w = torch.ones(12, 3, dtype=f64), torch.ones(3, dtype=f64)
+    with refused(OutOfDomain, r"\|w·x − \(lo \+ hi\)/2\| reaches 1.7"):
+        truncated("paper", None, 4)(x, -0.4 * w)
+
+
+TOO_TIGHT = {
+    "residual map": lambda tolerance: ResidualMap("tanh(5*t)", DOMAIN, tolerance),
+    "residual map with a kink": lambda tolerance: ResidualMap("Max(t, 0)", DOMAIN, tolerance),
+    "gradient step": lambda tolerance: GradientStep("squared", DOMAIN, tolerance),
+    "heavy state": lambda tolerance: GradientStep(
+        "tanh(t/1e6)*t", Domain(4, 1, 1e-3, 1e-3, 1e6), tolerance, step_size=1e-3
+    ),
+    "proximal step": lambda tolerance: GradientStep("log_cosh", DOMAIN, tolerance, l1=2.0),
+    "gradient descent": lambda tolerance: GradientDescent("logistic", DOMAIN, tolerance, steps=30),
+    "linear layer": lambda tolerance: LinearLayer(5, 3, 4, 6.0, tolerance),
+    "linear layer in float32": lambda tolerance: LinearLayer(5, 3, 4, 6.0, tolerance, dtype=torch.float32),
+    "head in tokens": lambda tolerance: HeadInTokens(5, 3, 4, 6.0, tolerance),
+    "head in embedding": lambda tolerance: HeadInEmbedding(5, 3, 4, 6.0, tolerance),
+}
+
+
+@pytest.mark.parametrize("name", TOO_TIGHT)
+def test_a_tolerance_below_the_dtypes_floor_is_refused_and_the_one_that_is_named_constructs(name):
+    build = TOO_TIGHT[name]
+    with refused(ToleranceTooTight, "cannot be promised to 1.0e-17|can promise") as caught:
+        build(1e-17)
+    figures = [float(figure) for figure in re.findall(r"\d\.\de[-+]\d\d", str(caught.value))]
+    named = max(figures)
+    module = build(named)
+    assert named == pytest.approx(caught.value.smallest, rel=0.11)
+    if not name.startswith("head"):
+        assert module.certificate.bound <= named
+
+
+def test_a_step_too_long_for_the_data():
+    x, y = normal(10, 2), normal(10, seed=1)
+    domain = Domain.of(x, y, 5.0)
+    with refused(OutOfDomain, r"step_size 3 is too long for this data: at most 2/L = .*; give a smaller step_size"):
+        GradientDescent("squared", domain, 1e-3, step_size=3.0, steps=3)(x, y)
+    with refused(EmulonError, r"step_size·l2 at most 2, got 3 and l2=1"):
+        GradientDescent("squared", domain, 1e-3, step_size=3.0, l2=1.0)
+    with refused(EmulonError, "step_size must be positive"):
+        GradientDescent("squared", domain, 1e-3, step_size=-1.0)
+
+
+def test_a_step_too_long_for_the_counts_it_meets():
+    x, y = 1.5 * torch.ones(10, 2, dtype=f64), 5 * torch.ones(10, dtype=f64)
+    module = GradientDescent("poisson", Domain.of(x, y, 1.0), 1e-2, step_size=0.2, steps=3)
+    with refused(OutOfDomain, "step_size 0.2 is too long for this data"):
+        module(x, y)
+
+
+def test_a_curvature_that_jumps_do_not_hide():
+    """|t| + t² has a jump and a curvature: η must respect the second."""
+    x, y = normal(10, 2), normal(10, seed=1)
+    module = GradientDescent("Abs(t) + t**2", Domain.of(x, y, 5.0), 1e-2, step_size=2.0, steps=2)
+    with refused(OutOfDomain, "step_size 2 is too long"):
+        module(x, y)
+
+
+def test_an_iterate_that_leaves_the_domain():
+    x, y = normal(10, 2), 5 * torch.ones(10, dtype=f64)
+    module = GradientDescent("squared", Domain.of(x, y, 0.01), 1e-3, step_size=0.1, steps=9)
+    with refused(OutOfDomain, r"\|w\| reaches .* build a wider domain \(before step 2\)"):
+        module(x, y)
+
+
+def test_a_loss_that_is_not_convex_makes_no_promise_over_steps():
+    with refused(EmulonError, r"not convex on residuals up to .*; use GradientStep"):
+        GradientDescent("1 - exp(-t**2)", DOMAIN, 1e-2, step_size=0.01, steps=3)
+
+
+def test_strong_convexity_is_for_squared_loss_and_is_checked_on_the_data():
+    with refused(EmulonError, "strong=0.5 is promised for the squared loss alone; leave it out for log_cosh"):
+        GradientDescent("log_cosh", DOMAIN, 1e-3, strong=0.5)
+    module = GradientDescent("squared", DOMAIN, 1e-3, strong=0.5, steps=2)
+    with refused(OutOfDomain, r"λmin\(XᵀX/n\) is .*, below the promised strong=0.5; lower it"):
+        module(0.1 * X, Y)
+
+
+def test_algorithms_that_are_not_plain_descent():
+    with refused(EmulonError, "NewtonLeastSquares is not plain gradient descent"):
+        GradientDescent.of(NewtonLeastSquares(), normal(10, 2), normal(10), 1e-3)
+    with refused(EmulonError, "not plain gradient descent"):
+        GradientDescent.of(ExactDescent(losses.squared(), momentum=0.5), normal(10, 2), normal(10), 1e-3)
+
+
+def test_a_batch_whose_step_sizes_differ():
+    with refused(EmulonError, "different step sizes; give the algorithm a step_size"):
+        GradientDescent.of(LinearRegression(), normal(3, 10, 2), normal(3, 10), 1e-3)
+
+
+NONSENSE = [
+    (lambda: TruncatedLinear(5, 3, 2.0, 1.0, 1e-3), "give lo < hi"),
+    (lambda: TruncatedLinear(5, 3, 0.0, 1.0, grid="paper"), "needs either heads=… or a tolerance"),
+    (lambda: TruncatedLinear(2, 3, 0.0, 1.0, heads=3, grid="paper"), "tokens − 2 grid points"),
+    (lambda: TruncatedLinear(3, 3, 0.0, 1.0, heads=1, grid="paper"), "give more of either"),
+    (lambda: HeadInTokens(5, 3, 4, 6.0), "give exactly one of tolerance=… or points=…"),
+    (lambda: HeadInTokens(5, 3, 4, 6.0, 1e-3, points=9), "give exactly one"),
+    (lambda: HeadInTokens(5, 3, 4, -1.0, 1e-3), "bound positive and finite"),
+    (lambda: HeadInEmbedding(5, 3, 4, 6.0, 1e-3, heads=4), "give exactly one"),
+    (lambda: HeadInEmbedding(5, 3, 4, 6.0, points=9, grid="paper"), "grid='paper' needs it"),
+    (lambda: HeadInEmbedding(5, 3, 4, 6.0, points=9, grid="piecewise"), "use grid='spectral'"),
+    (lambda: LinearLayer(0, 3, 4, 6.0, 1e-3), "must be at least 1"),
+    (lambda: LinearLayer(5, 3, 4, 6.0), "give either tolerance=… or points=…"),
+    (lambda: ResidualMap("tanh(t)", DOMAIN, -1.0), "tolerance must be a positive number"),
+    (lambda: ResidualMap("1/t", DOMAIN, 1e-3), "choose an interval without it"),
+    (lambda: ResidualMap("tanh(", DOMAIN, 1e-3), ""),
+    (lambda: GradientStep("squared", DOMAIN, 1e-3, l1=-1.0), "penalties cannot be negative"),
+    (lambda: GradientStep("poisson", DOMAIN, 1e-3), "pass step_size"),
+    (lambda: GradientDescent("squared", DOMAIN, 1e-3, steps=-1), "steps must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), NONSENSE, ids=[message or "unparsable" for _, message in NONSENSE])
+def test_what_makes_no_sense_is_refused_before_it_is_built(build, message):
+    with refused(EmulonError, message):
+        build()

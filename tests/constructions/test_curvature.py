@@ -1,0 +1,25 @@
+"""Slopes of a derivative, enclosed: never inside the true range, and close to it."""
+
+import numpy as np
+import pytest
+import torch
+
+from emulon.constructions.curvature import Slopes
+from emulon.expression import parse
+
+FUNCTIONS = ["tanh(t)", "-1/(1 + exp(t))", "exp(t)", "4*t**3", "t/sqrt(1 + t**2)", "cos(t)", "Max(-1.35, Min(1.35, t))"]
+
+
+@pytest.mark.parametrize("f", FUNCTIONS)
+@pytest.mark.parametrize(("lo", "hi"), [(-5.0, 5.0), (-0.3, 4.0), (1.0, 1.25)])
+def test_the_enclosure_holds_every_slope_and_not_much_more(f, lo, hi):
+    lowest, highest = Slopes(parse(f)).between(lo, hi)
+    s = torch.linspace(lo, hi, 20001, dtype=torch.float64)
+    slopes = (np.diff(parse(f)(s).numpy()) / np.diff(s.numpy())).clip(-1e9, 1e9)
+    assert lowest <= slopes.min() + 1e-6 and slopes.max() - 1e-6 <= highest
+    room = 0.02 * np.abs(slopes).max()
+    assert slopes.min() - room <= lowest and highest <= slopes.max() + room
+
+
+def test_jumps_do_not_count_as_slopes():
+    assert Slopes(parse("sign(t)")).between(-1.0, 1.0) == (0.0, 0.0)

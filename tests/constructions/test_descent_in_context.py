@@ -1,0 +1,141 @@
+"""Corollaries 3.1.1 to 3.1.4: gradient steps and whole descents, against the exact algorithms."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+from construction_cases import DOMAIN, exact_step, f64, gradient_step, normal, step_data
+
+from emulon.algorithms import (
+    ElasticNet,
+    HuberRegression,
+    Lasso,
+    LinearRegression,
+    LogCoshRegression,
+    LogisticRegression,
+    Perceptron,
+    PoissonRegression,
+    QuantileRegression,
+    Ridge,
+    SquaredHinge,
+    losses,
+)
+from emulon.certify import Domain
+from emulon.constructions import GradientDescent
+from emulon.constructions.gradient_step import as_loss
+
+X = normal(32, 8)
+W = normal(8, seed=1)
+TARGETS = X @ W + 0.1 * normal(32, seed=2)
+LABELS = torch.where(TARGETS >= 0, 1.0, -1.0).double()
+COUNTS = torch.poisson(torch.exp((0.2 * X @ W).clamp(max=3)), generator=torch.Generator().manual_seed(3))
+
+# (algorithm, y, tolerance asked, error allowed): 1e-9, but 1e-6 where the loss or the penalty has a kink
+DESCENTS = {
+    "squared": (LinearRegression(), TARGETS, 1e-9, 1e-9),
+    "ridge": (Ridge(0.1), TARGETS, 1e-9, 1e-9),
+    "log-cosh": (LogCoshRegression(), TARGETS, 1e-9, 1e-9),
+    "logistic": (LogisticRegression(0.1), LABELS, 1e-9, 1e-9),
+    "poisson": (PoissonRegression(0.1), COUNTS, 1e-8, 1e-9),
+    "huber": (HuberRegression(), TARGETS, 1e-3, 1e-6),
+    "squared hinge": (SquaredHinge(0.1), LABELS, 1e-3, 1e-6),
+    "lasso": (Lasso(0.1), TARGETS, 1e-3, 1e-6),
+    "elastic net": (ElasticNet(0.1), TARGETS, 1e-3, 1e-6),
+    "perceptron": (Perceptron(), LABELS, 1e-3, 1e-6),
+    "quantile": (QuantileRegression(), TARGETS, 1e-3, 1e-6),
+}
+
+
+@lru_cache
+def descent(name):
+    algorithm, y, tolerance, _ = DESCENTS[name]
+    return GradientDescent.of(algorithm, X, y, tolerance)
+
+
+@pytest.mark.parametrize("name", DESCENTS)
+def test_a_hundred_steps_end_at_the_exact_algorithms_weights(name):
+    algorithm, y, tolerance, allowed = DESCENTS[name]
+    module = descent(name)
+    path, exact = module.iterates(X, y), algorithm.iterates(X, y)
+    assert path.shape == exact.shape == (101, 8) and module.certificate.bound <= tolerance
+    assert (path[-1] - exact[-1]).abs().max() <= allowed
+    assert exact[-1].abs().max() > 0.1
+    if not (module.certificate.bands and module.entered_band(X, y)):
+        module.certificate.verify(path, exact)
+
+
+def test_a_run_that_keeps_clear_of_the_jump_is_covered_and_one_that_does_not_says_so():
+    assert not descent("perceptron").entered_band(X, LABELS)
+    assert descent("quantile").entered_band(X, TARGETS)
+
+
+def test_proximal_descent_sets_the_same_weights_to_zero():
+    sparse = X @ torch.tensor([2.0, 0, 0, -1.5, 0, 0, 0, 0], dtype=f64)
+    algorithm = Lasso(0.3)
+    module = GradientDescent.of(algorithm, X, sparse, 1e-3)
+    ours, exact = module(X, sparse), algorithm.run(X, sparse)
+    assert (exact == 0).sum() >= 4
+    assert (ours - exact).abs().max() < 1e-6
+
+
+def test_strong_convexity_makes_a_better_promise_of_the_same_step():
+    algorithm = LinearRegression()
+    geometric = GradientDescent.of(algorithm, X, TARGETS, 1e-6)
+    step = geometric.step
+    plain = GradientDescent("squared", step.domain, 1e-6, steps=100, step_size=step.step_size)
+    ratio = {m: m.certificate.bound / m.step.certificate.bound for m in (geometric, plain)}
+    assert ratio[plain] == pytest.approx(100 * 8**0.5, rel=1e-6)
+    assert ratio[geometric] < 0.7 * ratio[plain]
+    geometric.certificate.verify(geometric(X, TARGETS), algorithm.run(X, TARGETS))
+
+
+def test_no_steps_leave_the_weights_at_zero():
+    module = GradientDescent("squared", DOMAIN, 1e-6, steps=0)
+    x, y, _ = step_data(losses.squared())
+    assert torch.equal(module(x, y), torch.zeros(3, dtype=f64))
+
+
+STEPS = [
+    ("squared", 0.0, 0.0),
+    ("log_cosh", 0.0, 0.0),
+    ("logistic", 0.5, 0.0),
+    ("huber", 0.0, 0.0),
+    ("squared_hinge", 0.1, 0.0),
+    ("squared", 0.3, 4.0),
+    ("poisson", 0.2, 0.0),
+    ("t**4/4 + t**2/2", 0.0, 0.0),
+    ("squared", 30.0, 0.0),
+]
+
+
+@pytest.mark.parametrize("dtype", [f64, torch.float32])
+@pytest.mark.parametrize(("name", "l2", "l1"), STEPS)
+def test_one_step_on_any_loss_with_any_penalty(name, l2, l1, dtype):
+    """Also a ridge penalty so large that the step overshoots: 1 − η·l2 is far below −1."""
+    loss, size = as_loss(name), 0.1
+    tolerance = 1e-3 if dtype == f64 else 0.2
+    module = gradient_step(name, tolerance, l2, l1, step_size=size, dtype=dtype)
+    x, y, w = step_data(loss, batch=(40,), dtype=dtype)
+    assert module.certificate.bound <= tolerance
+    module.certificate.verify(module(x, y, w), exact_step(loss, x, y, w, size, l2, l1))
+
+
+def test_a_proximal_step_on_counts():
+    loss = losses.poisson()
+    module = gradient_step("poisson", 1e-3, 0.1, 3.0, step_size=0.1)
+    x, y, w = step_data(loss, batch=(40,))
+    module.certificate.verify(module(x, y, w), exact_step(loss, x, y, w, 0.1, 0.1, 3.0))
+
+
+def test_the_step_size_of_a_domain_is_one_over_its_worst_smoothness():
+    assert gradient_step("log_cosh").step_size == pytest.approx(1 / (3 * 2.0**2))
+    assert gradient_step("logistic", l2=0.5, tolerance=1e-3, step_size=None).step_size == pytest.approx(1 / 3.5)
+
+
+def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refused():
+    domain = Domain(samples=4, features=1, x=1.0, y=1.0, w=4.0)
+    x, y = torch.ones(4, 1, dtype=f64), torch.tensor([0.5, 0.5, 0.5, 0.5], dtype=f64)
+    module = GradientDescent("squared", domain, 1e-6, steps=20, step_size=2.0)
+    swinging = module.iterates(x, y)[:, 0]
+    torch.testing.assert_close(swinging[::2], torch.zeros(11, dtype=f64), atol=module.certificate.bound, rtol=0)
+    torch.testing.assert_close(swinging[1::2], torch.ones(10, dtype=f64), atol=module.certificate.bound, rtol=0)

@@ -1,0 +1,168 @@
+"""Anyone's own softmax attention, run on the exposed prompts and matrices, gives the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+from construction_cases import (
+    DOMAIN,
+    data,
+    f64,
+    gradient_step,
+    head_in_embedding,
+    hopfield,
+    linear_layer,
+    normal,
+    random_head,
+    residual_map,
+    step_data,
+    truncated,
+    uniform,
+)
+
+from emulon.algorithms import LinearRegression, losses
+from emulon.constructions import GradientDescent, HeadInEmbedding, HeadInTokens
+
+N = DOMAIN.samples
+
+
+def attention(tokens, w_k, w_q, w_v):
+    """Softmax self-attention in four lines of numpy."""
+    tokens, w_k, w_q, w_v = (part.numpy() for part in (tokens, w_k, w_q, w_v))
+    scores = (tokens @ w_q.T) @ (tokens @ w_k.T).T
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return torch.from_numpy(weights @ (tokens @ w_v.T) / weights.sum(axis=1, keepdims=True))
+
+
+def matrices(head):
+    return head.w_k, head.w_q, head.w_v
+
+
+def same(ours, theirs, tolerance=1e-9):
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("f", ["tanh(t)", "sign(t)*Max(Abs(t) - 0.3, 0)"])
+def test_the_residual_map(f):
+    module, (x, y, w) = residual_map(f, 1e-4), data()
+    same(module(x, y, w), attention(module.prompt(x, y, w), *matrices(module.head))[:N], 1e-8)
+
+
+def test_the_papers_residual_map():
+    module, (x, y, w) = residual_map("t", None, grid="paper", points=65), data()
+    same(module(x, y, w), attention(module.prompt(x, y, w), *matrices(module.head))[:N])
+
+
+def test_the_hopfield_layer():
+    module, (x, y, w) = hopfield(), data()
+    stored, values = module.patterns(x, y)
+    scores = module.beta * module.state(w).numpy() @ stored.numpy().T
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    by_hand = (weights / weights.sum(axis=1, keepdims=True)) @ values.numpy() @ module.w_v.numpy().T
+    same(module(x, y, w), torch.from_numpy(by_hand))
+
+
+@pytest.mark.parametrize(("name", "l2", "l1"), [("squared", 0.3, 4.0), ("logistic", 0.5, 0.0), ("poisson", 0.2, 0.0)])
+def test_the_gradient_step_and_its_proximal_half(name, l2, l1):
+    module = gradient_step(name, 1e-3, l2, l1, step_size=0.1)
+    x, y, w = step_data(module.loss)
+    out = attention(module.prompt(x, y, w), *matrices(module.head))[:N].mean(dim=0)
+    if module.proximal is not None:
+        out = attention(module.proximal.prompt(out), *matrices(module.proximal.head))[: DOMAIN.features].sum(dim=0)
+    same(module(x, y, w), out)
+
+
+def test_a_whole_descent():
+    x, y = normal(8, 2), normal(8, seed=1)
+    module = GradientDescent.of(LinearRegression(steps=7), x, y, 1e-6)
+    w = torch.zeros(2, dtype=f64)
+    for _ in range(7):
+        w = attention(module.step.prompt(x, y, w), *matrices(module.step.head))[:8].mean(dim=0)
+    same(module(x, y), w)
+
+
+def test_the_linear_layer_a_head_per_row():
+    module, x, theta = linear_layer(), uniform(5, 3), uniform(4, 3, bound=2.0, seed=1)
+    prompts = module.prompt(x, theta)
+    rows = [attention(prompts[r], *matrices(module.head))[:5, 0] for r in range(4)]
+    same(module(x, theta), torch.stack(rows, dim=-1))
+
+
+def test_the_truncated_linear_map_in_both_forms():
+    x, w = uniform(12, 3, bound=0.6), uniform(3, seed=1, bound=0.55)
+    soft, sharp = truncated(), truncated("paper", None, 4)
+    same(soft(x, w), attention(soft.heads.prompt(x, w[None])[0], *matrices(soft.heads.head))[:12, 0])
+    prompt = sharp.heads.prompt(x, w[None])
+    assert prompt.shape[0] == 12
+    same(sharp(x, w), sum(attention(prompt, *sharp.heads.matrices(0, head))[:, 0] for head in range(4)))
+
+
+def test_a_head_in_tokens_both_layers():
+    x, weights, bound = random_head(6, 3, 2)
+    module = HeadInTokens(6, 3, 2, bound, points=17)
+    prompts = module.linear.prompt(x, torch.cat(weights))
+    rows = torch.stack([attention(prompts[r], *matrices(module.linear.head))[:6, 0] for r in range(6)], dim=-1)
+    same(module(x, *weights), attention(rows, *matrices(module.assemble)))
+
+
+@pytest.mark.parametrize("options", [{"points": 17}, {"grid": "paper", "heads": 9}])
+def test_a_head_in_the_embedding_both_layers(options):
+    x, weights, bound = random_head(6, 3, 2)
+    module = HeadInEmbedding(6, 3, 2, bound, **options)
+    layer = module.layer
+    prompt = layer.prompt(x, torch.cat(weights))
+    rows = [sum(attention(prompt, *layer.matrices(r, h))[:6, 0] for h in range(layer.heads)) for r in range(6)]
+    same(module(x, *weights), attention(torch.stack(rows, dim=-1), *matrices(module.assemble)))
+
+
+def head_call(module):
+    x, weights, _ = random_head(module.tokens, module.features, module.width)
+    return lambda: module(x, *weights)
+
+
+def cases():
+    """(name, call, the module that holds the grid)"""
+    x, y, w = data()
+    residual, retrieval = residual_map(), hopfield()
+    step, proximal = gradient_step("logistic", 1e-3, 0.5, step_size=0.1), gradient_step("squared", 1e-3, 0.3, 4.0)
+    labelled = step_data(losses.logistic())
+    linear, clipped, sharp = linear_layer(), truncated(), truncated("paper", None, 4)
+    tokens, embedding = HeadInTokens(6, 3, 2, 6.0, points=17), HeadInEmbedding(6, 3, 2, 6.0, points=17)
+    small = uniform(12, 3, bound=0.6)
+    return {
+        "residual map": (lambda: residual(x, y, w), residual.f),
+        "hopfield": (lambda: retrieval(x, y, w), retrieval.f),
+        "gradient step": (lambda: step(*labelled), step.f),
+        "proximal step": (lambda: proximal.proximal(torch.tensor([1.5, -1.2, 0.9]).double()), proximal.proximal.f),
+        "linear layer": (lambda: linear(uniform(5, 3), uniform(4, 3, seed=1)), linear),
+        "truncated": (lambda: clipped(small, w), clipped.heads),
+        "sharp": (lambda: sharp(small, 0.55 * w), sharp.heads),
+        "head in tokens": (head_call(tokens), tokens.linear),
+        "head in embedding": (head_call(embedding), embedding.layer),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_no_path_knows_the_target_another_grid_gives_other_numbers(name):
+    call, holder = cases()[name]
+    before = call()
+    assert not torch.equal(before, torch.zeros_like(before)) and torch.equal(call(), before)
+    for buffer in (holder.values, holder.intercepts):
+        kept = buffer.clone()
+        buffer.copy_(kept * 1.01 + 0.3 * torch.arange(kept.shape[-1]) / kept.shape[-1])
+        changed = call()
+        buffer.copy_(kept)
+        assert (changed != before).all()
+    assert torch.equal(call(), before)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_constructions_are_frozen(name):
+    module = cases()[name][1]
+    assert not list(module.parameters()) and list(module.buffers())
+
+
+def test_nothing_in_a_construction_can_be_trained_and_all_of_it_is_saved():
+    for module in (residual_map(), hopfield(), gradient_step("squared", 1e-3, 0.3, 4.0), head_in_embedding()):
+        assert not list(module.parameters())
+        names = {name.rsplit(".", 1)[-1] for name in module.state_dict()}
+        assert "w_v" in names and names & {"values"}

@@ -1,0 +1,112 @@
+"""Theorem 3.1 and its Hopfield twin: f(w·x − y)·x out of one softmax."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from construction_cases import DOMAIN, data, exact_map, f64, hopfield, residual_map
+
+from emulon.algorithms import losses
+from emulon.attention import Trace
+from emulon.certify import Domain
+from emulon.constructions import HopfieldResidualMap, ResidualMap
+
+PER_SAMPLE = [losses.squared(), losses.log_cosh(), losses.huber(), losses.logistic(), losses.squared_hinge()]
+
+
+def test_the_call_of_the_public_face_constructs_and_keeps_its_promise():
+    domain = Domain(samples=20, features=24, x=4.0, y=6.0, w=3.0)
+    module = ResidualMap("tanh(t)", domain, tolerance=1e-8)
+    x, y, w = data(domain, batch=(3,))
+    assert module(x, y, w).shape == (3, 20, 24)
+    assert module.certificate.bound <= 1e-8 and module.certificate.proved
+    module.certificate.verify(module(x, y, w), exact_map("tanh(t)", x, y, w))
+
+
+@pytest.mark.parametrize("f", ["t", "sin(3*t)", "exp(t/4)", "t**2", "1/(1+t**2)", "Max(t, 0)"])
+@pytest.mark.parametrize("dtype", [f64, torch.float32])
+def test_any_function_of_the_residual(f, dtype):
+    tolerance = 1e-2 if dtype == torch.float32 else 1e-5
+    module = residual_map(f, tolerance, dtype=dtype)
+    x, y, w = data(batch=(20,), dtype=dtype)
+    assert module.certificate.bound <= tolerance
+    module.certificate.verify(module(x, y, w), exact_map(f, x, y, w))
+
+
+@pytest.mark.parametrize("loss", PER_SAMPLE, ids=lambda loss: loss.name)
+def test_per_sample_gradients_of_thirty_two_samples(loss):
+    """Corollary 3.1.1, to 1e-9, or 1e-6 where the derivative has a kink."""
+    kinked = "Max" in loss.derivative
+    domain = Domain(samples=32, features=8, x=1.0, y=1.0, w=0.5)
+    module = ResidualMap(loss.derivative, domain, 1e-6 if kinked else 1e-9)
+    x, y, w = data(domain, batch=(5,))
+    error = module.certificate.verify(module(x, y, w), exact_map(loss.derivative, x, y, w))
+    assert error <= (1e-6 if kinked else 1e-9)
+
+
+def test_a_jump_is_right_outside_its_band():
+    module = residual_map("sign(t)", 1e-6)
+    (band,) = module.certificate.bands
+    x, y, w = data(batch=(200,))
+    residual = (x @ w.unsqueeze(-1)).squeeze(-1) - y
+    outside = (residual <= band.lo) | (residual >= band.hi)
+    assert outside.float().mean() > 0.99
+    difference = module(x, y, w) - exact_map("sign(t)", x, y, w)
+    module.certificate.verify(difference[outside])
+
+
+@pytest.mark.parametrize("f", ["tanh(t)", "t**3/20"])
+def test_hopfield_retrieval_agrees_with_attention(f):
+    x, y, w = data(batch=(10,))
+    layer = hopfield(f)
+    torch.testing.assert_close(layer(x, y, w), residual_map(f)(x, y, w), rtol=0, atol=1e-9)
+    layer.certificate.verify(layer(x, y, w), exact_map(f, x, y, w))
+
+
+def test_hopfield_stores_patterns_and_asks_with_a_state_at_inverse_temperature_beta():
+    layer = hopfield()
+    x, y, w = data()
+    with Trace() as trace:
+        layer(x, y, w)
+    stored, _ = layer.patterns(x, y)
+    torch.testing.assert_close(trace["hopfield"].scores, layer.beta * layer.state(w) @ stored.mT)
+
+
+@pytest.mark.parametrize("module", [ResidualMap, HopfieldResidualMap])
+def test_the_papers_own_construction_errs_like_one_over_p_and_says_so(module):
+    """Sharp β, values f(L), one-hot codes: first order, within its certificate."""
+    x, y, w = data(batch=(60,))
+    errors, bounds = [], []
+    for points in (17, 33, 65, 129):
+        built = module("tanh(t)", DOMAIN, points=points, grid="paper")
+        assert built.f.keys == points and built.template.codes.width == DOMAIN.samples
+        errors.append(built.certificate.verify(built(x, y, w), exact_map("tanh(t)", x, y, w)))
+        bounds.append(built.certificate.bound)
+    for series in (errors, bounds):
+        ratios = [before / after for before, after in pairwise(series)]
+        assert all(1.4 < ratio < 2.8 for ratio in ratios), series
+
+
+def test_the_papers_values_are_the_functions_own():
+    built = ResidualMap("t**2", DOMAIN, points=17, grid="paper")
+    nodes = torch.linspace(-built.f.grid.hi, built.f.grid.hi, 17, dtype=f64)
+    torch.testing.assert_close(built.f.values, nodes**2)
+
+
+def test_other_samples_get_no_more_than_the_leak():
+    for module in (residual_map(), residual_map("t", None, grid="paper", points=65)):
+        x, y, w = data(batch=(30,))
+        with Trace() as trace:
+            module(x, y, w)
+        n, keys = DOMAIN.samples, module.f.keys
+        by_sample = trace["residual map"].weights.reshape(30, n, n, keys).sum(dim=-1)
+        others = 1 - torch.diagonal(by_sample, dim1=-2, dim2=-1)
+        assert (by_sample - torch.eye(n)).abs().max() < 1e-14 and others.max() <= module.template.leak + 1e-15
+
+
+def test_a_plain_callable_is_sampled_and_its_certificate_says_so():
+    module = ResidualMap(torch.erf, DOMAIN, points=64)
+    x, y, w = data()
+    assert not module.certificate.proved
+    residual = (x @ w) - y
+    module.certificate.verify(module(x, y, w), torch.erf(residual).unsqueeze(-1) * x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from emulon.data import Data
+    from emulon.interpreter import Run
     from emulon.job import Job
 
 # Subcommands of other parts, each with a `command` module: listed where that module is there.
@@ -64,14 +66,21 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             word = message.split()[2]
-            close = difflib.get_close_matches(word.partition("=")[0], self._flags(), 1)
-            message = f"unknown option {word}{f'; did you mean {close[0]}?' if close else ''}"
+            message = f"unknown option {word}{_nearest(word.partition('=')[0], self._flags())}"
+        elif found := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            names = re.findall(r"\w+", found[2])
+            message = f"unknown command {found[1]!r}{_nearest(found[1], names)}; there are {', '.join(names)}"
         raise Usage(f"{message} (see {self.prog} --help)")
 
     def _flags(self) -> list[str]:
         subparsers = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         inner = [flag for group in subparsers for parser in group.choices.values() for flag in parser._flags()]
         return [*self._option_string_actions, *inner]
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,12 +115,12 @@ def _is_refusal(error: Exception) -> bool:
 
 def _elsewhere() -> dict[str, str]:
     here = Path(__file__).parent
-    there = {name: what for name, (module, _, what) in ELSEWHERE.items() if _file(here, module).exists()}
-    return there
-
-
-def _file(here: Path, module: str) -> Path:
-    return here.joinpath(*module.split(".")).with_suffix(".py")
+    # Looking for the file is quick; asking the import system would import the packages around it.
+    return {
+        name: what
+        for name, (module, _, what) in ELSEWHERE.items()
+        if here.joinpath(*module.split(".")).with_suffix(".py").exists()
+    }
 
 
 def _parser() -> Parser:
@@ -186,17 +195,19 @@ def _compile_options(parser: Parser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number, 1 or more")
+    return int(text)
 
 
 def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
@@ -215,14 +226,16 @@ def run_command(arguments: argparse.Namespace) -> None:
     from emulon.report import require_writable, write
 
     faces = [face_named(name) for name in dict.fromkeys(arguments.algorithms)]
-    require_writable(arguments.report)
     data = _load(arguments, task_asked(faces))
+    require_writable(arguments.report)  # now, not after a minute's work
     with _progress() as told:
         job = work(
             faces, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told
         )
         told("drawing the report", 1.0)
         page = write(job, arguments.report)
+        lines = [line for result in job.results for line in _weights(result.run, data)]
+        _save_weights(lines, arguments.report / "weights.csv")
     console = _console()
     console.print(results_table(job))
     for line in job.left_out:
@@ -230,7 +243,7 @@ def run_command(arguments: argparse.Namespace) -> None:
     before, after = job.sha256
     print(f"interpreter sha256 before {before}")
     print(f"                   after  {after} ({'the same' if before == after else 'CHANGED'})")
-    print(f"report {page}")
+    print(f"report {page}, weights {arguments.report / 'weights.csv'}")
 
 
 def results_table(job: Job) -> Table:
@@ -253,7 +266,33 @@ def results_table(job: Job) -> Table:
         cells += ["–" if result.their_score is None else f"{result.their_score:.4f}"]
         band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
         table.add_row(result.name, str(result.run.program.steps), *cells, band, f"{result.seconds:.1f}")
+    for line in job.left_out:
+        table.add_row(line.partition(":")[0], *["–"] * 8)
     return table
+
+
+def _weights(run: Run, data: Data) -> list[tuple[str, str, float]]:
+    """(program, feature, weight), class by class where there are several."""
+    rows = run.weights.reshape(-1, run.weights.shape[-1]).tolist()
+    classes = [f" [{name}]" for name in data.classes] if len(rows) > 1 else [""]
+    return [
+        (run.program.name, f"{feature}{name}", weight)
+        for row, name in zip(rows, classes, strict=True)
+        for feature, weight in zip(data.features, row, strict=True)
+    ]
+
+
+def _save_weights(lines: list[tuple[str, str, float]], path: Path) -> None:
+    """To the last bit: repr of a float reads back as the same float."""
+    import csv
+
+    from emulon.errors import EmulonError
+
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("program", "feature", "weight"), *((p, f, repr(w)) for p, f, w in lines)])
+    except OSError as error:
+        raise EmulonError(f"cannot write {path}: {error.strerror}; choose another place") from None
 
 
 def compile_command(arguments: argparse.Namespace) -> None:
@@ -276,29 +315,25 @@ def compile_command(arguments: argparse.Namespace) -> None:
 
 
 def exec_command(arguments: argparse.Namespace) -> None:
+    from emulon.errors import BadShape, EmulonError, OutOfDomain
     from emulon.interpreter import load_interpreter, load_program
     from emulon.job import held_out_score, run_program
 
     interpreter, program = load_interpreter(arguments.interpreter), load_program(arguments.program)
     data = _load(arguments, "classification" if program.loss.form == "margin" else "regression")
-    run = run_program(interpreter, program, data, arguments.path)
-    rows = run.weights.reshape(-1, run.weights.shape[-1]).tolist()
-    classes = [f"[{name}]" for name in data.classes] if len(rows) > 1 else [""]
-    lines = [
-        (f"{feature}{name}", weight)
-        for row, name in zip(rows, classes, strict=True)
-        for feature, weight in zip(data.features, row, strict=True)
-    ]
+    try:
+        run = run_program(interpreter, program, data, arguments.path)
+    except (BadShape, OutOfDomain) as error:
+        asked = "give the --data, --target, --features and --seed that the program was compiled with"
+        raise EmulonError(f"the program does not fit this data or interpreter: {error}; {asked}") from None
+    lines = _weights(run, data)
     print(f"{program.name}, {program.steps} steps; held-out score {held_out_score(run, data):.4f}")
-    for feature, weight in lines:
+    for _, feature, weight in lines:
         print(f"{weight:+.17g}  {feature}")
     print(f"certificate {run.certificate}")
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}")
     if arguments.out is not None:
-        import csv
-
-        with arguments.out.open("w", newline="") as file:
-            csv.writer(file).writerows([("feature", "weight"), *((name, repr(weight)) for name, weight in lines)])
+        _save_weights(lines, arguments.out)
         print(arguments.out)
 
 

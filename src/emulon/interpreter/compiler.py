@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Phase
-from emulon.interpreter.program import Facts, Program, function_error
+from emulon.interpreter.program import Facts, Outline, Program, function_error
 
 # Of a step's tolerance: the gradient's share where a proximal step follows.
 GRADIENT_SHARE = 0.5
@@ -47,16 +48,10 @@ def compile(
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = data_to_domain(descent, data) if domain is None else domain
     domain = domain_to_dtype(domain, dtype)
-    step_size = descent_to_step_size(descent, domain, data)
-    strong = data_to_strong(descent, data)
-    inner = effective_domain(descent.loss, domain)
-    blank = Program(
-        type(algorithm).__name__, descent.loss, descent.steps, step_size, descent.l2, descent.l1, strong,
-        domain, inner, None, None, bend=loss_to_bend(descent.loss, inner),  # type: ignore[arg-type]
-    )  # fmt: skip
-    share = tolerance / blank.growth
-    gradient, facts = loss_to_phase(blank, share * (GRADIENT_SHARE if descent.l1 else 1.0), dtype)
-    program = replace(blank, gradient=gradient, gradient_facts=facts)
+    outline = descent_to_outline(type(algorithm).__name__, descent, domain, data)
+    share = tolerance / outline.growth
+    gradient, facts = loss_to_phase(outline, share * (GRADIENT_SHARE if descent.l1 else 1.0), dtype)
+    program = Program(**vars(outline), gradient=gradient, gradient_facts=facts)
     if descent.l1:
         proximal, more = penalty_to_phase(program, share * (1 - GRADIENT_SHARE), dtype)
         program = replace(program, proximal=proximal, proximal_facts=more)
@@ -116,12 +111,28 @@ def loss_to_bend(loss: Loss, inner: Domain) -> float:
     return -1.05 * lowest if lowest < -1e-9 else 0.0
 
 
-def loss_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, Facts]:
+def descent_to_outline(
+    name: str, descent: GradientDescent, domain: Domain, data: tuple[Tensor, Tensor] | None
+) -> Outline:
+    inner = effective_domain(descent.loss, domain)
+    return Outline(
+        name=name,
+        loss=descent.loss,
+        steps=descent.steps,
+        step_size=descent_to_step_size(descent, domain, data),
+        l2=descent.l2,
+        l1=descent.l1,
+        strong=data_to_strong(descent, data),
+        bend=loss_to_bend(descent.loss, inner),
+        domain=domain,
+        inner=inner,
+    )
+
+
+def loss_to_phase(outline: Outline, tolerance: float, dtype: torch.dtype) -> tuple[Phase, Facts]:
     """The gradient phase: f = ℓ′ on the residuals, read out by the mean."""
-    codes = circular(program.domain.samples, dtype)
-    draft = Phase("gradient", None, program.inner, codes, 1.0, "mean")  # type: ignore[arg-type]
-    entry = program.step_size * max(program.domain.x, 1e-300)
-    return _phase(draft, program.loss.derivative, tolerance / entry)
+    entry = outline.step_size * max(outline.domain.x, 1e-300)
+    return _phase("gradient", outline.inner, "mean", outline.loss.derivative, tolerance / entry, dtype)
 
 
 def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, Facts]:
@@ -130,17 +141,19 @@ def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> 
     moved = program.step_size * (program.domain.x * program.gradient_facts.size + program.fixed)
     reach = (abs(program.shrink) * program.domain.w + moved) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
-    draft = Phase("proximal", None, domain, circular(d, dtype), 1.0, "sum")  # type: ignore[arg-type]
     threshold = program.step_size * program.l1
-    return _phase(draft, f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance)
+    return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, dtype)
 
 
-def _phase(draft: Phase, f: str, tolerance: float) -> tuple[Phase, Facts]:
-    domain, dtype = draft.domain, draft.codes.vectors.dtype
-    routing = Routing(domain, draft.codes, False, 0.02 * tolerance)
+@lru_cache(maxsize=64)
+def _phase(
+    name: str, domain: Domain, readout: str, f: str, tolerance: float, dtype: torch.dtype
+) -> tuple[Phase, Facts]:
+    codes = circular(domain.samples, dtype)
+    routing = Routing(domain, codes, False, 0.02 * tolerance)
 
     def made(grid: Grid) -> Phase:
-        return replace(draft, grid=grid, strength=routing.strength(grid))
+        return Phase(name, grid, domain, codes, routing.strength(grid), readout)
 
     # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
     function = parse(f)

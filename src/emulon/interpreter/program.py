@@ -31,15 +31,11 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Program:
-    """`steps` times: the gradient phase, then the proximal one if there is an l1 penalty; the result is written back.
+class Outline:
+    """What an algorithm and a domain decide, before any grid is made.
 
-    Everything that happens to the state happens in the interpreter's attention: gradient, shrinkage, proximal step.
-    What is outside: building the prompt (each column affine in its sample and in the state, with fixed coefficients),
-    the readout (a mean or sum over the n answering tokens), and writing it back into the prompt's state rows.
-
-    `strong` is a lower bound on λmin(XᵀX/n), where the loss makes use of it; `bend` bounds −ℓ″ from above: 0 for a
-    convex loss. Both say how the error of one step grows over the next ones.
+    `inner` is the domain as the scalar function sees it. `strong` is a lower bound on λmin(XᵀX/n), where the loss makes
+    use of it; `bend` bounds −ℓ″ from above, and is 0 for a convex loss.
     """
 
     name: str
@@ -49,17 +45,9 @@ class Program:
     l2: float
     l1: float
     strong: float
+    bend: float
     domain: Domain
     inner: Domain
-    gradient: Phase
-    gradient_facts: Facts
-    proximal: Phase | None = None
-    proximal_facts: Facts | None = None
-    bend: float = 0.0
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.gradient.grid.dtype
 
     @property
     def shrink(self) -> float:
@@ -74,6 +62,36 @@ class Program:
     def eigenvalue(self) -> float:
         """A bound on λmax(XᵀX/n)."""
         return self.domain.eigenvalue or self.domain.features * self.domain.x**2
+
+    @property
+    def growth(self) -> float:
+        """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
+
+        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong − bend·λmax and what the
+        step size was checked against. Where ℓ is not convex, ρ is above 1 and errors grow.
+        """
+        smoothest = (1 if self.strong else 2) / self.step_size
+        ratio = step_lipschitz(self.step_size, smoothest, self.l2 + self.strong - self.bend * self.eigenvalue)
+        return max(1.0, math.sqrt(self.domain.features) * accumulated(1.0, self.steps, ratio))
+
+
+@dataclass(frozen=True)
+class Program(Outline):
+    """`steps` times: the gradient phase, then the proximal one if there is an l1 penalty; the result is written back.
+
+    Everything that happens to the state happens in the interpreter's attention: gradient, shrinkage, proximal step.
+    What is outside: building the prompt (each column affine in its sample and in the state, with fixed coefficients),
+    the readout (a mean or sum over the n answering tokens), and writing it back into the prompt's state rows.
+    """
+
+    gradient: Phase
+    gradient_facts: Facts
+    proximal: Phase | None = None
+    proximal_facts: Facts | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.gradient.grid.dtype
 
     @property
     def capacity(self) -> Capacity:
@@ -96,21 +114,9 @@ class Program:
             more = phase_terms(self.proximal, self.proximal_facts, line, 1.0, 0.0, 0.0)
             terms = {name: value + more[name] for name, value in terms.items()}
             proved = proved and self.proximal_facts.proved
-        growth = self.growth
         note = "" if proved else "the loss is a plain callable: its interpolation error was sampled, not proved"
-        scaled = {name: value * growth for name, value in terms.items()}
+        scaled = {name: value * self.growth for name, value in terms.items()}
         return Certificate(scaled, self.dtype, proved, self.gradient_facts.bands, note)
-
-    @property
-    def growth(self) -> float:
-        """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
-
-        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong − bend·λmax and what the
-        step size was checked against. Where ℓ is not convex, ρ is above 1 and errors grow.
-        """
-        smoothest = (1 if self.strong else 2) / self.step_size
-        ratio = step_lipschitz(self.step_size, smoothest, self.l2 + self.strong - self.bend * self.eigenvalue)
-        return max(1.0, math.sqrt(self.domain.features) * accumulated(1.0, self.steps, ratio))
 
 
 def score_error(phase: Phase, line: NumberLine) -> float:

@@ -35,6 +35,10 @@ class Run:
     iterates: Tensor
     sha256: tuple[str, str]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without the trace: it can be made again, and is large."""
+        return {name: part for name, part in vars(self).items() if name != "trace"}
+
     @property
     def weights(self) -> Tensor:
         return self.iterates[..., -1, :]

@@ -1,0 +1,242 @@
+"""scikit-learn estimators that fit by compiling an algorithm for the data and running it on a frozen interpreter.
+
+Constructors take anything and check nothing, as scikit-learn asks: parameters are checked by `fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from emulon.algorithms import FACES, Algorithm, Form, GradientDescent
+from emulon.certify import Certificate
+from emulon.errors import EmulonError
+from emulon.interpreter import Interpreter, Run, compile
+from emulon.interpreter.compiler import algorithm_to_descent
+
+# Steps of an algorithm that is given by its name alone.
+STEPS = 200
+
+
+class _Emulated(BaseEstimator):
+    """What both estimators share: from parameters to an algorithm, and from data to a run."""
+
+    def __init__(
+        self,
+        algorithm: Any,
+        *,
+        steps: Any = None,
+        penalty: Any = None,
+        tolerance: Any = 1e-8,
+        fit_intercept: Any = True,
+        scale: Any = True,
+        interpreter: Any = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.steps = steps
+        self.penalty = penalty
+        self.tolerance = tolerance
+        self.fit_intercept = fit_intercept
+        self.scale = scale
+        self.interpreter = interpreter
+
+    def _fit(self, algorithm: Algorithm, x: np.ndarray, targets: np.ndarray) -> None:
+        """Every row of `targets` is one element of the batch: one program runs them all."""
+        batch = torch.tensor(x).expand(len(targets), *x.shape)
+        data = (batch, torch.tensor(targets))
+        program = compile(algorithm, data=data, tolerance=self.tolerance)
+        interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
+        self.run_: Run = interpreter.run(program, *data)
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The promise for `run_.weights`, which are weights for the data as they were scaled."""
+        check_is_fitted(self, "run_")
+        return self.run_.certificate
+
+    def _scores(self, x: Any) -> np.ndarray:
+        check_is_fitted(self, "run_")
+        x = validate_data(self, x, reset=False, dtype=np.float64)
+        return x @ np.transpose(self.coef_) + self.intercept_
+
+
+class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
+    """A regression algorithm of the library, run by a frozen transformer.
+
+    `algorithm` is a name of `emulon.algorithms.FACES` or an `Algorithm`; `steps` and `penalty`, where given, replace
+    its own. `interpreter` is the one to run on, by default the smallest that fits.
+
+    The algorithm sees x and y centred (unless `fit_intercept=False`) and divided by their standard deviations (unless
+    `scale=False`): its penalty and other parameters are in those units. `coef_` and `intercept_` are scaled back. For
+    the squared loss centring is all an intercept needs; other losses get a column of ones as well. Poisson's counts
+    are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program.
+    """
+
+    def __init__(
+        self,
+        algorithm: Any = "ridge",
+        *,
+        steps: Any = None,
+        penalty: Any = None,
+        tolerance: Any = 1e-8,
+        fit_intercept: Any = True,
+        scale: Any = True,
+        interpreter: Any = None,
+    ) -> None:
+        super().__init__(
+            algorithm,
+            steps=steps,
+            penalty=penalty,
+            tolerance=tolerance,
+            fit_intercept=fit_intercept,
+            scale=scale,
+            interpreter=interpreter,
+        )
+
+    def fit(self, x: Any, y: Any) -> EmulatedRegressor:
+        x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        algorithm, descent = _chosen(self, ("residual", "rate"))
+        targets = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
+        whole = _Units.of(x, self.fit_intercept, self.scale)
+        counts = descent.loss.form == "rate"
+        goal = _Units.of(targets.T, self.fit_intercept and not counts, self.scale and not counts)
+        ones = self.fit_intercept and descent.loss.derivative != "t"
+        self._fit(algorithm, _with_ones(whole.of_rows(x), ones), goal.of_rows(targets.T).T)
+        coef, intercept = whole.undone(self.run_.weights.numpy(), ones)
+        coef, intercept = coef * goal.size[:, None], intercept * goal.size + goal.center
+        self.coef_ = coef if np.ndim(y) == 2 else coef[0]
+        self.intercept_ = intercept if np.ndim(y) == 2 else float(intercept[0])
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The response to w·x + intercept: itself, or for Poisson its exponential."""
+        scores = self._scores(x)
+        return self.run_.program.loss.slope(torch.tensor(scores)).numpy() if self._counts else scores
+
+    @property
+    def _counts(self) -> bool:
+        return self.run_.program.loss.form == "rate"
+
+
+def _has_probabilities(self: EmulatedClassifier) -> bool:
+    return _chosen(self, ("margin",))[1].loss.name == "logistic"
+
+
+class EmulatedClassifier(ClassifierMixin, _Emulated):
+    """A classification algorithm of the library, run by a frozen transformer.
+
+    Parameters as for `EmulatedRegressor`. The algorithm sees x centred and divided by its standard deviations, and a
+    column of ones for the intercept, which its penalty covers. More than two classes are one-vs-rest: one batch, run by
+    one program.
+    """
+
+    def __init__(
+        self,
+        algorithm: Any = "logistic_regression",
+        *,
+        steps: Any = None,
+        penalty: Any = None,
+        tolerance: Any = 1e-8,
+        fit_intercept: Any = True,
+        scale: Any = True,
+        interpreter: Any = None,
+    ) -> None:
+        super().__init__(
+            algorithm,
+            steps=steps,
+            penalty=penalty,
+            tolerance=tolerance,
+            fit_intercept=fit_intercept,
+            scale=scale,
+            interpreter=interpreter,
+        )
+
+    def fit(self, x: Any, y: Any) -> EmulatedClassifier:
+        x, y = validate_data(self, x, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        algorithm, _ = _chosen(self, ("margin",))
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
+        ours = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+        units = _Units.of(x, self.fit_intercept, self.scale)
+        targets = np.array([np.where(index == k, 1.0, -1.0) for k in ours])
+        self._fit(algorithm, _with_ones(units.of_rows(x), self.fit_intercept), targets)
+        self.coef_, self.intercept_ = units.undone(self.run_.weights.numpy(), self.fit_intercept)
+        return self
+
+    def decision_function(self, x: Any) -> np.ndarray:
+        """w·x + intercept: (n,) for two classes, where above zero is the second; (n, classes) for more."""
+        scores = self._scores(x)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, x: Any) -> np.ndarray:
+        scores = self.decision_function(x)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """Of each class, for logistic regression; one-vs-rest probabilities are scaled to sum to one."""
+        scores = torch.tensor(self.decision_function(x))
+        if scores.ndim == 1:
+            scores = torch.stack([-scores, scores], dim=1)
+        return torch.softmax(torch.nn.functional.logsigmoid(scores), dim=1).numpy()
+
+
+def _chosen(estimator: _Emulated, forms: tuple[Form, ...]) -> tuple[Algorithm, GradientDescent]:
+    """The algorithm asked for, with the estimator's parameters, and its descent."""
+    algorithm = estimator.algorithm
+    if isinstance(algorithm, str):
+        if algorithm not in FACES:
+            near = get_close_matches(algorithm, FACES, n=1, cutoff=0.0)[0]
+            raise EmulonError(f"unknown algorithm {algorithm!r}; did you mean {near!r}?")
+        algorithm = FACES[algorithm](steps=STEPS)  # type: ignore[call-arg]
+    if not isinstance(algorithm, Algorithm):
+        raise EmulonError(f"algorithm is a name or an Algorithm, not {type(algorithm).__name__}")
+    given = {name: getattr(estimator, name) for name in ("steps", "penalty") if getattr(estimator, name) is not None}
+    known: set[str] = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
+    for name in given:
+        if name not in known:
+            raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
+    algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]
+    descent = algorithm_to_descent(algorithm)
+    if descent.loss.form not in forms:
+        other = "EmulatedClassifier" if descent.loss.form == "margin" else "EmulatedRegressor"
+        raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")
+    return algorithm, descent
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Columns as the algorithm sees them: (column − center)/size."""
+
+    center: np.ndarray
+    size: np.ndarray
+
+    @classmethod
+    def of(cls, columns: np.ndarray, centred: bool, scaled: bool) -> _Units:
+        center = columns.mean(axis=0) if centred else np.zeros(columns.shape[1])
+        size = np.sqrt(np.square(columns - center).mean(axis=0)) if scaled else np.ones(columns.shape[1])
+        # A constant column keeps its units: what is left of it is rounding.
+        constant = size <= 16 * np.finfo(np.float64).eps * np.abs(center)
+        return cls(center, np.where(constant, 1.0, size))
+
+    def of_rows(self, rows: np.ndarray) -> np.ndarray:
+        return (rows - self.center) / self.size
+
+    def undone(self, weights: np.ndarray, ones: bool) -> tuple[np.ndarray, np.ndarray]:
+        """(coef, intercept) for the columns as they were, from weights (batch, features) of the scaled ones."""
+        coef = (weights[:, :-1] if ones else weights) / self.size
+        return coef, (weights[:, -1] if ones else 0.0) - coef @ self.center
+
+
+def _with_ones(x: np.ndarray, wanted: bool) -> np.ndarray:
+    return np.column_stack([x, np.ones(len(x))]) if wanted else x

@@ -1,0 +1,81 @@
+"""The frozen grid reproduces the number it is asked about, as well as it says."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulon.attention import attend
+from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
+
+DTYPES = [torch.float64, torch.float32]
+
+
+def read(line: NumberLine, s: torch.Tensor) -> torch.Tensor:
+    keys = torch.stack([line.grid.slopes, line.grid.intercepts], dim=-1)
+    queries = torch.stack([s, torch.ones_like(s)], dim=-1)
+    return attend(queries, keys, line.grid.values.unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=60, deadline=None)
+@given(fraction=st.floats(-1.0, 1.0), octave=st.integers(-30, 11))
+def test_errs_by_no_more_than_it_says_at_any_magnitude(dtype: torch.dtype, fraction: float, octave: int):
+    line = number_line(2000.0, dtype)
+    s = torch.tensor([fraction * 2.0**octave], dtype=dtype)
+    error = (read(line, s).double() - s.double()).abs().item()
+    assert error <= line.error(s.abs().item())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_errs_by_no_more_than_it_says_around_its_seams(dtype: torch.dtype):
+    line = number_line(2000.0, dtype)
+    for reach in line.reaches[1:-1]:
+        s = reach * torch.linspace(0.85, 1.0, 2001, dtype=dtype)
+        s = torch.cat([-s, s])
+        assert (read(line, s).double() - s.double()).abs().max().item() <= line.error(reach)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_numbers_cost_small_ones_nothing(dtype: torch.dtype):
+    near, far = number_line(32.0, dtype), number_line(2000.0, dtype)
+    assert far.error(16.0) <= 2 * near.error(16.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_error_grows_with_the_magnitude(dtype: torch.dtype):
+    line = number_line(2000.0, dtype)
+    assert all(small < large for small, large in pairwise(line.errors))
+    assert all(small < large for small, large in pairwise(line.reaches))
+
+
+def test_promises_nothing_beyond_its_reach():
+    line = number_line(100.0)
+    assert line.reach == 256.0
+    assert math.isfinite(line.error(256.0))
+    assert line.error(257.0) == math.inf
+
+
+def test_is_odd():
+    line = number_line(200.0)
+    s = torch.linspace(0.0, 250.0, 501, dtype=torch.float64)
+    bound = torch.tensor([2 * line.error(v) for v in s.tolist()])
+    assert ((read(line, s) + read(line, -s)).abs() <= bound).all()
+
+
+def test_the_same_reach_gives_the_same_line():
+    assert number_line(200.0) is number_line(100.0)
+
+
+def test_an_altered_line_is_certified_as_it_stands():
+    line = number_line(20.0)
+    values = line.grid.values.clone()
+    values[len(values) // 2] += 1e-3
+    grid = type(line.grid)(line.grid.slopes, line.grid.intercepts, values, line.grid.lo, line.grid.hi, line.grid.way)
+    altered = certified_line(grid, octaves_for(20.0))
+    s = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64)
+    observed = (read(altered, s) - s).abs().max().item()
+    assert 1e-5 < observed <= altered.error(30.0) < 1e-2

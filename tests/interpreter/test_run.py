@@ -1,0 +1,223 @@
+"""One frozen interpreter runs the whole library, to machine precision and within its certificates."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import FEATURES, JUMPS, KINKS, NAMES, SAMPLES, STEPS, case, dataset
+from emulon.algorithms import GradientDescent, Loss, Perceptron, PoissonRegression, QuantileRegression, Ridge
+from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.interpreter import Interpreter, Program, compile
+
+Programs = dict[str, Program]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_face_runs_to_the_exact_weights(name: str, programs: Programs, interpreter: Interpreter):
+    c = case(name)
+    run = interpreter.run(programs[name], c.x, c.y)
+    error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()
+    assert not run.entered_band
+    assert error <= (1e-6 if name in KINKS else 1e-10)
+    assert error <= run.certificate.bound
+    assert run.certificate.proved
+
+
+def test_one_hash_before_and_after_all_programs(programs: Programs, interpreter: Interpreter):
+    hashes = {interpreter.sha256}
+    for name, program in programs.items():
+        c = case(name)
+        hashes |= set(interpreter.run(replace(program, steps=2), c.x, c.y).sha256)
+    assert len(programs) >= 12
+    assert hashes == {interpreter.sha256}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_certificates_say_something(name: str, programs: Programs, interpreter: Interpreter):
+    assert programs[name].certificate_on(interpreter.line).bound < (1e-1 if name in KINKS else 1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: Interpreter):
+    c, program = case(name), replace(programs[name], steps=4)
+    own = Interpreter.fitting(program)
+    fast = own.run(program, c.x, c.y).weights
+    faithful = own.run(program, c.x, c.y, path="faithful").weights
+    # The faithful path rounds scores of the size of the routing constant, which is large where there is a kink.
+    torch.testing.assert_close(faithful, fast, rtol=0.0, atol=1e-8 if name in KINKS else 1e-12)
+
+
+@pytest.mark.parametrize("path", ["fast", "faithful"])
+def test_a_changed_number_of_the_frozen_grid_changes_the_answer(path: str, programs: Programs):
+    c, program = case("ridge"), replace(programs["ridge"], steps=2)
+    interpreter = Interpreter.fitting(program)
+    before, sha256 = interpreter.run(program, c.x, c.y, path=path).weights, interpreter.sha256
+    interpreter.values[len(interpreter.values) // 2] += 1e-6
+    after = interpreter.run(program, c.x, c.y, path=path).weights
+    assert (after - before).abs().min() > 1e-12
+    assert interpreter.sha256 != sha256
+
+
+@pytest.mark.parametrize("name", ["ridge", "logistic_regression", "log_cosh_regression", "poisson_regression"])
+def test_float32_stays_within_its_certificate(name: str):
+    c = case(name)
+    program = compile(c.algorithm, data=(c.x, c.y), tolerance=1e-3, dtype=torch.float32)
+    run = Interpreter.fitting(program).run(program, c.x, c.y)
+    error = (run.weights.double() - c.algorithm.run(run.x, run.y)).abs().max().item()
+    assert run.weights.dtype == torch.float32
+    assert error <= min(run.certificate.bound, 1e-3)
+
+
+@pytest.mark.parametrize("algorithm", [QuantileRegression(0.3, steps=STEPS), Perceptron(steps=STEPS)])
+def test_float32_tells_that_a_residual_entered_the_band_of_a_jump(algorithm: QuantileRegression | Perceptron):
+    x, y = dataset("label")
+    program = compile(algorithm, data=(x, y), tolerance=1e-3, dtype=torch.float32)
+    assert Interpreter.fitting(program).run(program, x, y).entered_band
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", sorted(JUMPS))
+def test_losses_with_jumps_agree_unless_a_band_was_entered(name: str, seed: int):
+    c = case(name)
+    x, y = dataset("value" if name == "quantile_regression" else "label", seed)
+    program = compile(c.algorithm, data=(x, y), tolerance=1e-10)
+    run = Interpreter.fitting(program).run(program, x, y)
+    error = (run.weights - c.algorithm.run(x, y)).abs().max().item()
+    assert run.entered_band or error <= min(1e-10, run.certificate.bound)
+
+
+def test_a_residual_put_into_the_band_is_told():
+    x, y = torch.ones(3, 1, dtype=torch.float64), torch.tensor([1.0, -1.0, 1e-9], dtype=torch.float64)
+    program = compile(QuantileRegression(0.5, steps=3, step_size=0.1), data=(x, y))
+    assert Interpreter.fitting(program).run(program, x, y).entered_band
+    clear = torch.tensor([1.0, -1.0, 0.35], dtype=torch.float64)
+    assert not Interpreter.fitting(program).run(program, x, clear).entered_band
+
+
+def test_a_loss_that_is_not_convex_is_certified_as_such():
+    x, y = dataset("value")
+    loss = Loss.of("log(1 + t**2)", curvature=2.0)
+    algorithm = GradientDescent(loss, STEPS)
+    program = compile(algorithm, data=(x, y))
+    convex = replace(program, bend=0.0)
+    run = Interpreter.fitting(program).run(program, x, y)
+    assert program.bend > 0.25
+    assert program.growth > 10 * convex.growth
+    run.certificate.verify(run.weights, algorithm.run(x, y))
+
+
+def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
+    x, y = dataset("value")
+    program = compile(Ridge(penalty=0.5, steps=3, step_size=2.0), data=(0.1 * x, y))
+    assert program.shrink == 0
+    run = Interpreter.fitting(program).run(program, 0.1 * x, y, path="faithful")
+    run.certificate.verify(run.weights, Ridge(0.5, 3, 2.0).run(0.1 * x, y))
+    assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.line.error(0.0)
+
+
+def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs):
+    x, y = dataset("value")
+    x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
+    program = replace(programs["ridge"], strong=0.0)
+    together = interpreter.run(program, x, y).weights
+    for i in range(2):
+        torch.testing.assert_close(together[i], interpreter.run(program, x[i], y[i]).weights, atol=1e-12, rtol=0.0)
+
+
+def test_predictions_answer_with_the_mean_response(programs: Programs, interpreter: Interpreter):
+    new = torch.randn(5, FEATURES, dtype=torch.float64)
+    for name in ("ridge", "poisson_regression"):
+        c = case(name)
+        run = interpreter.run(replace(programs[name], steps=3), c.x, c.y)
+        scores = new @ run.weights
+        torch.testing.assert_close(run.predict(new), scores.exp() if name == "poisson_regression" else scores)
+
+
+def test_iterates_are_the_algorithms(programs: Programs, interpreter: Interpreter):
+    c = case("logistic_regression")
+    run = interpreter.run(programs[c.name], c.x, c.y)
+    assert run.iterates.shape == (STEPS + 1, FEATURES)
+    torch.testing.assert_close(run.iterates, c.algorithm.iterates(c.x, c.y), atol=1e-10, rtol=0.0)
+
+
+def test_the_trace_shows_both_layers_of_the_last_step(programs: Programs):
+    c, program = case("logistic_regression"), replace(programs["logistic_regression"], steps=2)
+    interpreter = Interpreter.fitting(program)
+    run = interpreter.run(program, c.x, c.y)
+    assert {record.name for record in run.trace.records} == {"layer 1", "layer 2"}
+    weights = run.trace["layer 2"].weights
+    keys = len(program.gradient.grid)
+    assert weights.shape == (SAMPLES, SAMPLES * keys)
+    own = weights.reshape(SAMPLES, SAMPLES, keys).sum(dim=-1).diagonal()
+    torch.testing.assert_close(own, torch.ones_like(own), atol=1e-12, rtol=0.0)
+    state = run.trace["layer 2"].output[..., : 2 * FEATURES]
+    torch.testing.assert_close(program.gradient.read_out(state), run.weights, atol=1e-12, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", ["ridge", "huber_regression"])
+def test_the_codes_of_a_sample_are_emulated_to_the_same_bits(name: str, programs: Programs):
+    """The certificate takes the error of a sample's code rows as common to its keys."""
+    c, phase = case(name), programs[name].gradient
+    rows = phase.data_rows(c.x, c.y, None)
+    w = torch.zeros(FEATURES, dtype=torch.float64)
+    w_k, _, _ = phase.weights(torch.tensor([0.1]).double(), torch.tensor([1.0]).double(), 0.0)
+    k = Interpreter.fitting(programs[name]).project(phase.prompt(rows, w, w), w_k)
+    codes = k[:, -phase.codes.width :].reshape(SAMPLES, len(phase.grid), -1)
+    assert torch.equal(codes, codes[:, :1].expand_as(codes))
+
+
+def refused(error: type[Exception], words: str, call) -> None:
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_data_outside_the_domain_is_refused(programs: Programs, interpreter: Interpreter):
+    c, program = case("ridge"), programs["ridge"]
+    refused(OutOfDomain, "x", lambda: interpreter.run(program, 2 * c.x, c.y))
+    refused(OutOfDomain, "y", lambda: interpreter.run(program, c.x, 2 * c.y))
+    refused(OutOfDomain, "λmin", lambda: interpreter.run(program, 0.5 * c.x, c.y))
+
+
+def test_data_that_is_not_finite_is_refused(programs: Programs, interpreter: Interpreter):
+    c = case("ridge")
+    for bad in (float("nan"), float("inf")):
+        x, y = c.x.clone(), c.y.clone()
+        x[0, 0] = y[0] = bad
+        refused(OutOfDomain, "NaN", lambda x=x: interpreter.run(programs["ridge"], x, c.y))
+        refused(OutOfDomain, "NaN", lambda y=y: interpreter.run(programs["ridge"], c.x, y))
+
+
+def test_data_of_another_shape_is_refused(programs: Programs, interpreter: Interpreter):
+    c, program = case("ridge"), programs["ridge"]
+    refused(BadShape, "wanted", lambda: interpreter.run(program, c.x[:, :3], c.y))
+    refused(BadShape, "wanted", lambda: interpreter.run(program, c.x[:7], c.y[:7]))
+    refused(BadShape, "wanted", lambda: interpreter.run(program, c.x, c.y[:7]))
+    refused(BadShape, "wanted", lambda: interpreter.run(program, c.x.expand(2, -1, -1), c.y))
+
+
+def test_labels_and_counts_are_asked_for(programs: Programs, interpreter: Interpreter):
+    c = case("logistic_regression")
+    refused(OutOfDomain, "labels", lambda: interpreter.run(programs[c.name], c.x, 0.5 * c.y))
+    c = case("poisson_regression")
+    refused(OutOfDomain, "counts", lambda: interpreter.run(programs[c.name], c.x, -c.y))
+
+
+def test_steps_too_long_for_the_data_are_refused():
+    x, y = dataset("value")
+    program = compile(Ridge(steps=5, step_size=0.3), data=(x, y))
+    program = replace(program, strong=0.0, step_size=3.0)
+    refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
+
+
+def test_poissons_steps_are_watched_as_its_curvature_grows():
+    x, y = dataset("count")
+    program = compile(PoissonRegression(steps=5, step_size=0.2), data=(x, y))
+    program = replace(program, step_size=2.0)
+    refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
+
+
+def test_an_unknown_path_is_refused(programs: Programs, interpreter: Interpreter):
+    c = case("ridge")
+    refused(EmulonError, "fast or faithful", lambda: interpreter.run(programs["ridge"], c.x, c.y, path="quick"))

@@ -14,10 +14,15 @@ class OutOfDomain(EmulonError):
 
 
 class ToleranceTooTight(EmulonError):
-    """The tolerance is below what the dtype, or the number of points, allows; `smallest` is about what it allows."""
+    """The tolerance is below what the dtype, or the number of heads, allows; `smallest` can be promised.
+
+    `advice` is what else would help, as it continues the sentence: ", or use float64".
+    """
 
     def __init__(self, what: str, tolerance: float, smallest: float, advice: str = "") -> None:
-        super().__init__(f"{what} cannot be promised to {tolerance:.1e}; ask for at least {smallest:.1e}{advice}")
+        # Rounded up, so that the figure read off the message is accepted.
+        shown = f"{smallest * 1.05:.1e}"
+        super().__init__(f"{what} can promise {shown}, not {tolerance:.1e}; loosen it{advice}")
         self.smallest = smallest
         self.advice = advice
 

@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,22 +33,31 @@ NAMED = {
     "sign": "sign(t)",
     "square": "t**2",
 }
-FUNCTIONS = ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt", "Abs", "Max", "Min", "sign", "Heaviside", "Piecewise"]
+SMOOTH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt")
+KINKED = ("Abs", "Max", "Min", "sign", "Heaviside", "Piecewise")
+FUNCTIONS = (*SMOOTH, *KINKED)
 CONSTANTS = ("pi", "E", "True", "False")
 
 
 @dataclass(frozen=True)
 class Break:
-    """A point where a function is not smooth; `jump` where it is not even continuous. `value` is f there."""
+    """A point where a function is not smooth: its limits from both sides, its value there, its change of slope.
+
+    `jump` where it is not even continuous. `exact` where the switch flips at the very float `at`, not merely near it.
+    """
 
     at: float
     left: float
     right: float
     value: float
+    bend: float
+    jump: bool
+    exact: bool
 
     @property
-    def jump(self) -> bool:
-        return abs(self.left - self.right) > 1e-9 * (1 + abs(self.left) + abs(self.right))
+    def nearby(self) -> float:
+        """How far from `at` the switch may flip: a few last places."""
+        return 4e-16 * (1 + abs(self.at))
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,10 @@ class Switch:
     symbol: sympy.Symbol
     of: sympy.Expr
     tie: float
+
+
+Signs = tuple[float, ...]
+"""What each switch is, in order; a beginning of it where only the first few are known."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +90,12 @@ class Function:
         """f(s), elementwise, in s's dtype."""
         if self.callable is not None:
             return torch.as_tensor(self.callable(s), dtype=s.dtype).expand_as(s)
-        values = {"t": s}
-        for switch, of in zip(self.switches, self._torch_switches, strict=True):
-            sign = torch.sign(torch.as_tensor(of(values), dtype=s.dtype).expand_as(s))
-            values[switch.symbol.name] = torch.where(sign == 0, switch.tie, sign)
-        return torch.as_tensor(self._torch_smooth(values), dtype=s.dtype).expand_as(s)
+        if not self.switches:
+            return self._evaluate(self.smooth, (), s)
+        result = torch.full_like(s, torch.nan)
+        for signs, here in self._groups(s):
+            result = torch.where(here, self._evaluate(self.smooth, signs, s), result)
+        return result
 
     def derivative(self) -> Function:
         """f′, with the switches held fixed: right everywhere but on the switching points themselves."""
@@ -89,87 +103,167 @@ class Function:
             raise BadExpression(f"{self.text} is a plain callable; give the derivative, or an expression, instead")
         return Function(f"d/dt {self.text}", self.smooth.diff(_t()), self.switches)
 
-    @cached_property
-    def _torch_smooth(self) -> Callable:
-        return compile_expression(self.smooth, TORCH)
+    def branch(self, signs: Signs) -> sympy.Expr:
+        """The smooth expression in t that these switches select."""
+        return self._with(self.smooth, signs)
 
-    @cached_property
-    def _torch_switches(self) -> list[Callable]:
-        return [compile_expression(switch.of, TORCH) for switch in self.switches]
+    def arb_branches(self, left: float, right: float) -> list[Signs]:
+        """Every assignment of the switches that some s in [left, right] has, and perhaps more."""
+        branches: list[Signs] = [()]
+        for switch in self.switches:
+            branches = [
+                (*signs, sign)
+                for signs in branches
+                for sign in _possible(self._arb(switch.of, signs), switch.tie, left, right)
+            ]
+        return branches
 
-    @cached_property
-    def _arb_smooth(self) -> Callable:
-        return compile_expression(self.smooth, _arb_operations())
-
-    @cached_property
-    def _arb_switches(self) -> list[Callable]:
-        return [compile_expression(switch.of, _arb_operations()) for switch in self.switches]
-
-    def arb_branches(self, ball: Any) -> list[dict[str, Any]]:
-        """Every assignment of the switches that is possible somewhere in the ball (an `arb`)."""
-        assignments: list[dict[str, Any]] = [{}]
-        for switch, of in zip(self.switches, self._arb_switches, strict=True):
-            extended = []
-            for signs in assignments:
-                value = of({"t": ball, **signs})
-                possible = [1] if value > 0 else [-1] if value < 0 else [-1, 1]
-                extended += [{**signs, switch.symbol.name: sign} for sign in possible]
-            assignments = extended
-        return assignments
-
-    def arb_series(self, at: Any, signs: dict[str, Any]) -> Any:
+    def arb_series(self, at: Any, signs: Signs) -> Any:
         """The Taylor series around `at` (an `arb_series` in t) of the branch that these switches select."""
-        return self._arb_smooth({"t": at, **signs})
+        return self._arb(self.smooth, signs)({"t": at})
 
-    def breaks(self, lo: float, hi: float, samples: int = 4001) -> list[Break]:
-        """Where the switches flip inside (lo, hi), located to the last bit."""
+    def breaks(self, lo: float, hi: float) -> list[Break]:
+        """Where the switches flip to some effect inside (lo, hi), located to the last bit."""
         if not self.switches:
             return []
-        grid = torch.linspace(lo, hi, samples, dtype=torch.float64)
-        signs = self._signs(grid)
-        flips = (signs[:, 1:] != signs[:, :-1]).any(dim=0).nonzero().flatten().tolist()
-        points = {_tidy(self._bisect(grid[i].item(), grid[i + 1].item()), self) for i in flips}
-        return [self._break(at) for at in sorted(points) if lo < at < hi and self._differs_across(at)]
+        if (lo, hi) not in self._known_breaks:
+            found = map(self._break, self._flips(lo, hi))
+            self._known_breaks[lo, hi] = [one for one in found if one is not None]
+        return self._known_breaks[lo, hi]
+
+    @cached_property
+    def _known_breaks(self) -> dict[tuple[float, float], list[Break]]:
+        return {}
+
+    @cached_property
+    def _compiled(self) -> dict[tuple, Callable]:
+        return {}
+
+    def _with(self, expression: sympy.Expr, signs: Signs) -> sympy.Expr:
+        """With these switches for good: what another branch multiplies by zero is gone, even where it is infinite."""
+        import sympy
+
+        symbols = (switch.symbol for switch in self.switches)
+        return expression.subs({symbol: sympy.Rational(sign) for symbol, sign in zip(symbols, signs, strict=False)})
+
+    def _compile(self, expression: sympy.Expr, signs: Signs, operations: Operations) -> Callable:
+        key = (operations.name, expression, signs)
+        if key not in self._compiled:
+            self._compiled[key] = compile_expression(self._with(expression, signs), operations)
+        return self._compiled[key]
+
+    def _arb(self, expression: sympy.Expr, signs: Signs) -> Callable:
+        return self._compile(expression, signs, _arb_operations())
+
+    def _evaluate(self, expression: sympy.Expr, signs: Signs, s: Tensor) -> Tensor:
+        value = self._compile(expression, signs, TORCH)({"t": s})
+        return torch.as_tensor(value, dtype=s.dtype).expand_as(s)
+
+    def _groups(self, s: Tensor, *, ties: bool = True) -> list[tuple[Signs, Tensor]]:
+        """Which elements of s have which signs; where nothing is known (NaN), none. Without `ties` zero counts as 1."""
+        groups: list[tuple[Signs, Tensor]] = [((), torch.ones_like(s, dtype=torch.bool))]
+        for switch in self.switches:
+            split = []
+            for signs, here in groups:
+                of = self._evaluate(switch.of, signs, s)
+                for sign, there in ((-1.0, of < 0), (1.0, of > 0), (switch.tie if ties else 1.0, of == 0)):
+                    if (both := here & there).any():
+                        split.append(((*signs, sign), both))
+            groups = split
+        return groups
 
     def _signs(self, s: Tensor) -> Tensor:
-        values = {"t": s}
-        rows = []
-        for switch, of in zip(self.switches, self._torch_switches, strict=True):
-            sign = torch.sign(torch.as_tensor(of(values), dtype=s.dtype).expand_as(s))
-            values[switch.symbol.name] = torch.where(sign == 0, torch.ones_like(s), sign)
-            rows.append(values[switch.symbol.name])
-        return torch.stack(rows)
+        """(switches, len(s)). A tie counts as 1, so that a flip is between two neighbours only."""
+        rows = torch.full((len(self.switches), len(s)), torch.nan, dtype=s.dtype)
+        for signs, here in self._groups(s, ties=False):
+            rows[:, here] = rows.new_tensor(signs).unsqueeze(-1)
+        return rows
+
+    def _flips(self, lo: float, hi: float, samples: int = 4001) -> list[float]:
+        """Where the signs change between neighbouring samples."""
+        grid = torch.linspace(lo, hi, samples, dtype=torch.float64)
+        signs = self._signs(grid)
+        points: set[float] = set()
+        for i in (signs[:, 1:] != signs[:, :-1]).any(dim=0).nonzero().flatten().tolist():
+            at, right = grid[i].item(), grid[i + 1].item()
+            # One interval may hold several flips: go on from each to the next.
+            while at < right and not torch.equal(*self._sides(at, right)):
+                at = self._bisect(at, right)
+                points.add(self._tidy(at))
+        return sorted(at for at in points if lo < at < hi)
+
+    def _sides(self, left: float, right: float) -> tuple[Tensor, Tensor]:
+        left_signs, right_signs = self._signs(torch.tensor([left, right], dtype=torch.float64)).T
+        return left_signs, right_signs
 
     def _bisect(self, lo: float, hi: float) -> float:
-        left = self._signs(torch.tensor([lo], dtype=torch.float64))
-        for _ in range(200):
+        """The first float beyond lo whose signs are not those at lo (near zero: to within 2⁻⁸⁰ of the bracket)."""
+        start = lo
+        for _ in range(80):
             middle = (lo + hi) / 2
             if middle in (lo, hi):
                 break
-            same = torch.equal(self._signs(torch.tensor([middle], dtype=torch.float64)), left)
-            lo, hi = (middle, hi) if same else (lo, middle)
+            lo, hi = (middle, hi) if torch.equal(*self._sides(start, middle)) else (lo, middle)
         return hi
 
-    def _differs_across(self, at: float) -> bool:
-        """False where switches flip without effect, as in the flat middle of a soft threshold."""
+    def _tidy(self, at: float) -> float:
+        """0.3 rather than 0.30000000000000004, when the switch flips across it either way."""
+        tidy = round(at, 12) + 0.0
+        near = 4e-16 * (1 + abs(at))
+        return at if torch.equal(*self._sides(tidy - near, tidy + near)) else tidy
+
+    def _break(self, at: float) -> Break | None:
+        """None where switches flip without effect, as in the flat middle of a soft threshold."""
+        from flint import arb, ctx
+
         near = 1e-9 * (1 + abs(at))
-        left, right = self._signs(torch.tensor([at - near, at + near], dtype=torch.float64)).T.tolist()
-        symbols = [switch.symbol for switch in self.switches]
-        one, other = (self.smooth.subs(dict(zip(symbols, map(int, signs), strict=True))) for signs in (left, right))
-        return bool((one - other).expand() != 0)
+        before, after = (tuple(side.tolist()) for side in self._sides(at - near, at + near))
+        value = self(torch.tensor([at], dtype=torch.float64)).item()
+        with ctx.workprec(160):
+            (left, rise), (right, turned) = (
+                _value_and_slope(self._arb(self.smooth, side), at) for side in (before, after)
+            )
+            flipping = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+            exact = all(self._arb(self.switches[k].of, before[:k])({"t": arb(at)}) == 0 for k in flipping)
+        left, rise, right, turned = map(float, (left, rise, right, turned))
+        # The limits are taken at `at`, which may be a little off: a steep function is not a jump.
+        noise = 1e-13 * (abs(left) + abs(right) + (1 + abs(at)) * (abs(rise) + abs(turned)))
+        isolated = exact and abs(value - left) > noise and abs(value - right) > noise
+        if not isolated and (self.branch(before) - self.branch(after)).expand() == 0:
+            return None
+        jump = isolated or not abs(left - right) <= noise
+        return Break(at, left, right, value, abs(rise - turned), jump, exact)
 
-    def _break(self, at: float) -> Break:
-        near = 1e-12 * (1 + abs(at))
-        left, value, right = self(torch.tensor([at - near, at, at + near], dtype=torch.float64)).tolist()
-        return Break(at, left, right, value)
+
+def _value_and_slope(of: Callable, at: Any) -> tuple[Any, Any]:
+    """Enclosures at a point or on a ball; not a number where there are none (a pole)."""
+    from flint import arb, arb_series
+
+    try:
+        series = of({"t": arb_series([at, 1], prec=2)})
+    except (ValueError, ZeroDivisionError):
+        return arb.nan(), arb.nan()
+    # A constant does not stay a series.
+    return (series[0], series[1]) if isinstance(series, arb_series) else (arb(series), arb(0))
 
 
-def _tidy(at: float, function: Function) -> float:
-    """0.3 rather than 0.30000000000000004, when the switch flips across it either way."""
-    tidy = round(at, 12)
-    near = 4e-16 * (1 + abs(at))
-    left, right = function._signs(torch.tensor([tidy - near, tidy + near], dtype=torch.float64)).T
-    return at if torch.equal(left, right) else tidy
+def _possible(of: Callable, tie: float, left: float, right: float) -> list[float]:
+    """The signs, `tie` for zero, that an expression can have in [left, right].
+
+    Where it rises or falls throughout, its ends decide: an end that is exactly zero leaves one sign and the tie.
+    """
+    from flint import arb
+
+    value, slope = _value_and_slope(of, arb(left).union(arb(right)))
+    if value > 0 or value < 0 or value == 0:
+        return [1.0 if value > 0 else -1.0 if value < 0 else tie]
+    if slope > 0 or slope < 0:
+        low, high = (_value_and_slope(of, arb(end))[0] for end in ((left, right) if slope > 0 else (right, left)))
+        if low >= 0:
+            return [1.0] if low > 0 else sorted({1.0, tie})
+        if high <= 0:
+            return [-1.0] if high < 0 else sorted({-1.0, tie})
+    return sorted({-1.0, tie, 1.0})
 
 
 def parse(f: str | sympy.Expr | Callable | Function) -> Function:
@@ -194,22 +288,17 @@ def _t() -> sympy.Symbol:
 
 
 def _read(text: str) -> sympy.Expr:
-    """Only known names get through to sympy's parser, which evaluates what it is given."""
+    """Only known names, and no attributes of them, get through to sympy's parser, which evaluates what it is given."""
     import sympy
     from sympy.parsing import sympy_parser
 
-    words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"\d+\.?\d*[eE][+-]?\d+", "0", text)))
-    unknown = sorted(words - set(FUNCTIONS) - set(CONSTANTS) - {"t", "x"})
-    if (
-        unknown
-        or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text)
-        or not text.strip()
-        or re.search(r"\.\s*[A-Za-z_]", text)
-    ):
+    bare = re.sub(r"\b\d+\.?\d*[eE][+-]?\d+", "0", text)
+    unknown = sorted(set(re.findall(r"[A-Za-z_]\w*", bare)) - {*FUNCTIONS, *CONSTANTS, "t", "x"})
+    strange = not text.strip() or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text, flags=re.ASCII)
+    if unknown or strange or re.search(r"\.\s*[A-Za-z_]", bare):
         what = f"unknown name {unknown[0]!r}" if unknown else "it is not an expression"
-        raise BadExpression(
-            f"cannot read {text!r}: {what}; write it in t with {', '.join(FUNCTIONS)}, or name one of {', '.join(NAMED)}"
-        )
+        allowed, named = ", ".join(FUNCTIONS), ", ".join(NAMED)
+        raise BadExpression(f"cannot read {text!r}: {what}; write it in t with {allowed}, or name one of {named}")
     names = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E")} | {"t": _t(), "x": _t()}
     try:
         expression = sympy_parser.parse_expr(
@@ -219,7 +308,7 @@ def _read(text: str) -> sympy.Expr:
         raise BadExpression(f"cannot read {text!r}: {type(error).__name__}; check brackets and operators") from None
     if not isinstance(expression, sympy.Expr):
         raise BadExpression(
-            f"cannot read {text!r}: it is a condition, not a number; use Piecewise((a, condition), (b, True))"
+            f"cannot read {text!r}: it is not one number; for a condition use Piecewise((a, condition), (b, True))"
         )
     return expression
 
@@ -293,6 +382,7 @@ def _piecewise_form(node: sympy.Piecewise, switches: list[Switch], switch: Calla
 class Operations:
     """What a number system can do: constants, and functions by sympy name."""
 
+    name: str
     constant: Callable[[Any], Any]
     functions: dict[str, Callable]
 
@@ -350,35 +440,37 @@ def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-TORCH = Operations(
-    constant=lambda node: float(node),
-    functions={
-        name: lambda value, function=getattr(torch, name): function(_tensor(value))
-        for name in ["exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt"]
-    },
-)
+def _torch_function(name: str) -> Callable[[Any], Tensor]:
+    function = getattr(torch, name)
+    return lambda value: function(_tensor(value))
 
 
+TORCH = Operations("torch", float, {name: _torch_function(name) for name in SMOOTH})
+
+
+@cache
 def _arb_operations() -> Operations:
     """Arb balls and power series: every result encloses the true one."""
     import sympy
-    from flint import arb, fmpq
+    from flint import arb, ctx, fmpq
 
     def constant(node: sympy.Expr) -> Any:
-        if node.is_Float:
-            node = sympy.Rational(float(node))
-        if node.is_Rational:
-            return arb(fmpq(int(node.p), int(node.q)))
-        return arb.pi() if node == sympy.pi else arb(1).exp()
+        # Kept for whatever precision it will be used with.
+        with ctx.workprec(512):
+            if node.is_Float:
+                node = sympy.Rational(float(node))
+            if node.is_Rational:
+                return arb(fmpq(int(node.p), int(node.q)))
+            if node in (sympy.pi, sympy.E):
+                return arb.pi() if node == sympy.pi else arb.const_e()
+        raise BadExpression(f"no exact evaluation of {node}; write it as a number, or in terms of pi and E")
 
     def method(name: str) -> Callable:
         return lambda value: getattr(value, name)()
 
-    def tanh(x: Any) -> Any:
-        return 1 - 2 / (1 + (2 * x).exp())
-
-    functions = {name: method(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "sqrt"]}
-    functions["sinh"] = lambda x: (x.exp() - (-x).exp()) / 2
-    functions["cosh"] = lambda x: (x.exp() + (-x).exp()) / 2
-    functions["tanh"] = tanh
-    return Operations(constant, functions)
+    hyperbolic = {  # which Arb has for balls but not for series
+        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
+        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
+    }
+    return Operations("arb", constant, {name: hyperbolic.get(name) or method(name) for name in SMOOTH})

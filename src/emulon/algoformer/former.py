@@ -33,10 +33,8 @@ def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, ho
         best = min(bounds, key=lambda pairs: bound(pairs, 1))
     if tolerance is None:
         return best
-    raise ToleranceTooTight(
-        f"tolerance {tolerance:.2e} is below the {bounds[best]:.2e} that {best} pairs of heads can promise here; "
-        "loosen it, shorten the horizon, narrow the domain, or use a wider dtype"
-    )
+    advice = ", shorten the horizon, narrow the domain, or use a wider dtype"
+    raise ToleranceTooTight(f"{best} pairs of heads over {horizon} loops", tolerance, bounds[best], advice)
 
 
 def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:

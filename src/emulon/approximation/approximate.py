@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from emulon.approximation.grid import Grid
@@ -21,12 +20,14 @@ from emulon.attention import attend
 from emulon.certify.certificate import Certificate
 from emulon.certify.domain import require_finite
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
+from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
 
 Way = Literal["auto", "paper", "spectral", "piecewise"]
-# The search samples, the proof encloses: leave room between the two.
-HEADROOM = 0.75
+# The search samples, the proof encloses: leave room between the two, and more where that was not enough.
+HEADROOM = (0.75, 0.5, 0.25)
+SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
 
 def approximate(
@@ -39,37 +40,58 @@ def approximate(
     dtype: torch.dtype = torch.float64,
     beta: float | None = None,
     rounding: Rounding = Grid.rounding_error,
+    best_effort: bool = False,
+    score_noise: float | None = None,
 ) -> Approximation:
     """One softmax that acts as f on the interval, with the smallest number of keys that meets the tolerance.
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
-    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than slope·s + intercept.
+    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than
+    slope·s + intercept; `score_noise` is the relative error of their scores, by default the dtype's: it limits how
+    sharp a jump can be. With `best_effort` a tolerance that cannot be promised gives about the best there is instead of
+    an error; its certificate says what that is.
 
     >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10
     True
     """
     function = parse(f)  # type: ignore[arg-type]
-    lo, hi = _checked(function, interval, tolerance, points, grid)
-    maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding)
+    _check(tolerance, points, grid)
+    lo, hi = _outward(function, interval, dtype)
+    _check_function(function, lo, hi)
+    noise = unit(dtype) if score_noise is None else score_noise
+    maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding, noise)
+    from threadpoolctl import threadpool_limits
+
     # Thousands of tiny least-squares problems: threads would only wait for each other.
     with threadpool_limits(1):
-        return _made(maker, tolerance, points, beta)
+        return _made(maker, tolerance, points, beta, best_effort)
 
 
-def _made(maker: _Maker, tolerance: float | None, points: int | None, beta: float | None) -> Approximation:
+def _made(
+    maker: _Maker, tolerance: float | None, points: int | None, beta: float | None, best_effort: bool
+) -> Approximation:
     if points is not None:
         return maker.certified(maker.best_of(points, beta))
     if beta is not None:
         raise EmulonError("give beta together with points: a tolerance chooses its own sharpness")
     assert tolerance is not None
-    found, grid = maker.smallest(HEADROOM * tolerance)
-    if found <= tolerance and (result := maker.certified(grid)).certificate.bound <= tolerance:
+    result, least = maker.within(tolerance)
+    if result is not None:
         return result
+    if best_effort and not maker.breaks and math.isfinite(least):
+        # Three times the least cost met: the last factor would cost several times the keys.
+        for factor in (3, 9, 27):
+            result = maker.within(factor * least)[0]
+            if result is not None:
+                return result
+    floor, kept = maker.floor(tolerance, least)
+    if best_effort:
+        return kept
     what = f"{maker.function.text} on ({maker.lo:g}, {maker.hi:g}) in {_name(maker.dtype)} with grid={maker.way!r}"
     advice = "" if maker.dtype == torch.float64 else ", or use float64"
-    raise ToleranceTooTight(what, tolerance, maker.floor(tolerance, found), advice)
+    raise ToleranceTooTight(what, tolerance, floor, advice)
 
 
 class Approximation(nn.Module):
@@ -91,9 +113,7 @@ class Approximation(nn.Module):
             grid.dtype,
             proved=known.proved,
             bands=grid.bands,
-            note=""
-            if known.proved
-            else "the function is a plain callable: its interpolation error was sampled, not proved",
+            note="" if known.proved else SAMPLED,
         )
 
     @property
@@ -101,17 +121,18 @@ class Approximation(nn.Module):
         return len(self.grid)
 
     def extra_repr(self) -> str:
-        grid = self.grid
-        return f"{self.function.text!r} on ({grid.lo:g}, {grid.hi:g}), {grid.way}, keys={self.keys}, error {self.certificate}"
+        interval = f"({self.grid.lo:g}, {self.grid.hi:g})"
+        return f"{self.function.text!r} on {interval}, {self.grid.way}, keys={self.keys}, error {self.certificate}"
 
     def forward(self, s: Tensor | float) -> Tensor:
+        """F(s), for s as the dtype stores it: a number of a wider dtype is rounded first."""
         s = torch.as_tensor(s, dtype=self.slopes.dtype, device=self.slopes.device)
         require_finite(s=s)
-        if s.numel() and (s.min() < self.grid.lo or s.max() > self.grid.hi):
-            worst = (s.min() if s.min() < self.grid.lo else s.max()).item()
-            raise OutOfDomain(
-                f"s = {worst:.6g} is outside ({self.grid.lo:g}, {self.grid.hi:g}); approximate on a wider interval"
-            )
+        lo, hi = self.grid.lo, self.grid.hi
+        # As Python numbers, for a tensor would round the ends before it compares.
+        for worst in (s.min().item(), s.max().item()) if s.numel() else ():
+            if not lo <= worst <= hi:
+                raise OutOfDomain(f"s = {worst:.6g} is outside ({lo:g}, {hi:g}); approximate on a wider interval")
         queries = torch.stack([s, torch.ones_like(s)], dim=-1).reshape(-1, 2)
         keys = torch.stack([self.slopes, self.intercepts], dim=-1)
         return attend(queries, keys, self.values.unsqueeze(-1), name="approximation").reshape(s.shape)
@@ -128,23 +149,39 @@ class _Maker:
     way: Way
     dtype: torch.dtype
     rounding: Rounding
+    noise: float
 
     def certified(self, grid: Grid) -> Approximation:
         known = self._interpolation(grid)
         return Approximation(self.function, grid, known, self.rounding(grid, known.deviation, known.size))
 
-    def smallest(self, tolerance: float) -> tuple[float, Grid]:
-        """(cost, grid) of the smallest grid of the asked way within the tolerance; else of the best one found."""
+    def within(self, tolerance: float) -> tuple[Approximation | None, float]:
+        """The smallest approximation certified to the tolerance, or None; and the least cost that was met."""
+        least = math.inf
+        for headroom in HEADROOM:
+            option = self.smallest(headroom * tolerance)
+            if option is None:
+                break
+            found, grid = option
+            least = min(least, found)
+            if found <= tolerance and (result := self.certified(grid)).certificate.bound <= tolerance:
+                return result, found
+            if found > headroom * tolerance:
+                break
+        return None, least
+
+    def smallest(self, tolerance: float) -> tuple[float, Grid] | None:
+        """(cost, grid) of the smallest grid of the asked way within the tolerance; else of the best found, if any."""
         if self.way == "paper":
             return smallest_paper_grid(self.f, self.lo, self.hi, tolerance, self.dtype, self.rounding)
         options: list[tuple[float, Grid]] = []
         worth_cutting = True
-        if self.way == "spectral" or (self.way == "auto" and not self._breaks):
+        if self.way == "spectral" or (self.way == "auto" and not self.breaks):
             fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else 96)
             if fit is not None:
                 options.append((fit.cost, fit.grid))
                 # Few keys already, or rounding is what fails: cutting into pieces would not help.
-                worth_cutting = len(fit.grid) > 72 and (fit.cost <= tolerance or fit.error > tolerance / 2)
+                worth_cutting = len(fit.grid) > 72 if fit.cost <= tolerance else fit.error > tolerance / 2
         if self.way == "piecewise" or (self.way == "auto" and worth_cutting):
             joined = self._piecewise.smallest(tolerance)
             if joined is not None:
@@ -152,17 +189,13 @@ class _Maker:
         fitting = [option for option in options if option[0] <= tolerance]
         if fitting:
             return min(fitting, key=lambda option: len(option[1]))
-        if not options:
-            raise BadExpression(
-                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
-            )
-        return min(options, key=lambda option: option[0])
+        return min(options, key=lambda option: option[0], default=None)
 
     def best_of(self, points: int, beta: float | None) -> Grid:
         """The most accurate grid with at most this many keys."""
         if self.way == "paper":
             return paper_grid(self.f, self.lo, self.hi, points, self.dtype, beta)
-        if self.way == "spectral" or (self.way == "auto" and not self._breaks):
+        if self.way == "spectral" or (self.way == "auto" and not self.breaks):
             # Fewer keys may round better than more: the number given is what may be used, not what must.
             rungs = {points, *(k for k in (2, 5, 7, 9, 11, 13, 17, 24, 32, 48, 64) if k < points)}
             weighing = replace(self._spectral, typical=True)
@@ -170,9 +203,8 @@ class _Maker:
             if fits:
                 return min(fits, key=lambda fit: fit.cost).grid
         champion: tuple[float, Grid] | None = None
-        scale = float(np.abs(self.f(dense(self.lo, self.hi, 16))).max()) or 1.0
         for power in range(1, 13):
-            trial = self._piecewise.smallest(scale * 10.0**-power)
+            trial = self._piecewise.smallest(self._scale * 10.0**-power)
             if trial is None or len(trial) > points:
                 break
             found = cost(trial, self.f, self._look_into_gates(trial), self.rounding)[0]
@@ -183,18 +215,33 @@ class _Maker:
             )
         return champion[1]
 
-    def floor(self, tolerance: float, found: float) -> float:
-        """The smallest tolerance that can be promised, nearly. A soft grid is already the best found; gates depend on
-        the tolerance, so looser ones are tried until one holds."""
-        tolerance = max(1.1 * tolerance, 1.05 * found / HEADROOM)
-        for _ in range(8 if self._breaks and self.way != "paper" else 0):
-            if self.smallest(HEADROOM * tolerance)[0] <= HEADROOM * tolerance:
-                break
-            tolerance *= 3
-        return tolerance
+    def floor(self, tolerance: float, found: float) -> tuple[float, Approximation]:
+        """A tolerance that can be promised, for it was kept, and is hardly more than the smallest that can."""
+        tolerance = max(tolerance, unit(self.dtype) * self._scale / 8)
+        gated = self.way != "paper" and bool(self.breaks)
+        # A proof of a paper grid takes seconds: leave it the room to succeed at once.
+        room = 1.02 / HEADROOM[0] if self.way == "paper" else 1.02
+        for _ in range(24):
+            if math.isfinite(found) and gated:
+                # A gate's sharpness, and so its rounding, goes with 1/tolerance: the two meet in the middle.
+                tolerance = max(1.3 * tolerance, math.sqrt(tolerance * found))
+            else:
+                # Where no grid was like the function, one for a looser tolerance may do much better: do not leap.
+                farthest = math.inf if self.way == "paper" else 30 * tolerance
+                tolerance = min(max(1.1 * tolerance, room * found), farthest)
+            result, found = self.within(tolerance)
+            if result is not None:
+                return tolerance, result
+        raise BadExpression(
+            f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
+        )
 
     @cached_property
-    def _breaks(self) -> list[Break]:
+    def _scale(self) -> float:
+        return float(np.abs(self.f(dense(self.lo, self.hi, 16))).max()) or 1.0
+
+    @cached_property
+    def breaks(self) -> list[Break]:
         return self.function.breaks(self.lo, self.hi)
 
     @property
@@ -203,11 +250,11 @@ class _Maker:
 
     @property
     def _piecewise(self) -> Piecewise:
-        return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding)
+        return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding, self.noise)
 
     def _interpolation(self, grid: Grid) -> Interpolation:
         """Proved for an expression, sampled for a callable."""
-        s = dense(grid.lo, grid.hi, 4 * len(grid))
+        s = dense(grid.lo, grid.hi, len(grid) if self.function.provable else 4 * len(grid))
         error, deviation, size = grid.sampled(self.f(s), s)
         if self.function.provable:
             # An interpolation error well below the rounding need not be known exactly.
@@ -218,7 +265,7 @@ class _Maker:
     def _look_into_gates(self, grid: Grid) -> np.ndarray:
         """Test points also where the error lives on a scale of 1/G: around the breaks."""
         near = np.geomspace(0.01, 40, 200) / max(float(np.ptp(grid.numbers.slopes)), 1e-300)
-        points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self._breaks for sign in (-1, 1))]
+        points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self.breaks for sign in (-1, 1))]
         s = np.sort(np.concatenate(points))
         return s[(s >= self.lo) & (s <= self.hi)]
 
@@ -227,30 +274,35 @@ def _target(function: Function) -> Target:
     return lambda s: function(torch.from_numpy(np.ascontiguousarray(s))).numpy()
 
 
-def _checked(
-    function: Function, interval: tuple[float, float], tolerance: float | None, points: int | None, way: str
-) -> tuple[float, float]:
-    lo, hi = float(interval[0]), float(interval[1])
-    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
-        raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
+def _check(tolerance: float | None, points: int | None, way: str) -> None:
     if (tolerance is None) == (points is None):
         raise EmulonError("give either tolerance=… or points=…, not both or neither")
     if tolerance is not None and not 0 < tolerance < math.inf:
         raise EmulonError(f"tolerance must be a positive number, got {tolerance}")
     if points is not None and points < 1:
         raise EmulonError(f"points must be at least 1, got {points}")
-    if way not in ("auto", "paper", "spectral", "piecewise"):
-        raise EmulonError(f"grid={way!r} is unknown; choose auto, paper, spectral or piecewise")
-    s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
-    values = function(s)
+    if way not in get_args(Way):
+        raise EmulonError(f"grid={way!r} is unknown; choose one of {', '.join(get_args(Way))}")
+
+
+def _outward(function: Function, interval: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """The interval, and with it its ends as the dtype rounds them; but never across a break."""
+    lo, hi = float(interval[0]), float(interval[1])
+    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
+        raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
+    wider = min(lo, torch.tensor(lo, dtype=dtype).item()), max(hi, torch.tensor(hi, dtype=dtype).item())
+    return wider if len(function.breaks(*wider)) == len(function.breaks(lo, hi)) else (lo, hi)
+
+
+def _check_function(function: Function, lo: float, hi: float) -> None:
     if function.provable:
-        require_smooth(function, lo, hi)
-    elif not torch.isfinite(values).all():
-        at = s[~torch.isfinite(values)][0].item()
-        raise BadExpression(
-            f"{function.text} is not finite at t = {at:.6g} in ({lo:g}, {hi:g}); choose an interval without it"
-        )
-    return lo, hi
+        return require_smooth(function, lo, hi)
+    s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
+    finite = torch.isfinite(function(s))
+    if not finite.all():
+        at = f"t = {s[~finite][0].item():.6g}"
+        raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
+    return None
 
 
 def _name(dtype: torch.dtype) -> str:

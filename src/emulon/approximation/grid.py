@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,9 @@ from emulon.certify import rounding
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.perturbation import shifted_average
+
+# Weights sampled at a time: as many as fit the cache well enough.
+CHUNK = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,22 @@ class Grid:
     hi: float
     way: str
     bands: tuple[Band, ...] = ()
+
+    @classmethod
+    def stored(
+        cls,
+        slopes: np.ndarray,
+        intercepts: np.ndarray,
+        values: np.ndarray,
+        dtype: torch.dtype,
+        lo: float,
+        hi: float,
+        way: str,
+        bands: tuple[Band, ...] = (),
+    ) -> Grid:
+        """A grid from float64 arrays, each rounded to the dtype: from here on these numbers are exact."""
+        tensors = [torch.tensor(part, dtype=dtype) for part in (slopes, intercepts, values)]
+        return cls(tensors[0], tensors[1], tensors[2], lo, hi, way, bands)
 
     def __len__(self) -> int:
         return len(self.slopes)
@@ -59,38 +79,38 @@ class Grid:
         """sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
 
         It bounds how much another sample's tokens can outweigh one's own before routing. The function is convex: its
-        sup is at an end. With weights p at its (numerical) minimiser s₀, Jensen gives the lower bound
-        log Z(s₀) − |Σ p·a|·(hi − lo) for every s.
+        sup is at an end, and over a cell between two of its points its inf is at least the value at one end less
+        |slope|·width, as it lies above the tangent there. What rounding can do to all this is a few hundred units in
+        the last place of the largest score: 10⁻⁹ of it is ample.
         """
         a, b = self.numbers.slopes, self.numbers.intercepts
-
-        def log_z(s: float) -> float:
-            scores = a * s + b
-            return float(scores.max() + np.log(np.exp(scores - scores.max()).sum()))
-
-        left, right = self.lo, self.hi
-        for _ in range(80):
-            middle = (left + right) / 2
-            slope = float((self.numbers.weights(np.array([middle])) @ a)[0])
-            left, right = (left, middle) if slope > 0 else (middle, right)
-        ends = (log_z(self.lo), log_z(self.hi))
-        lowest = log_z(left) - abs(float((self.numbers.weights(np.array([left])) @ a)[0])) * (right - left)
-        return max(ends) - min(lowest, *ends) + 1e-9 * (1 + self.score_size)
+        s = np.linspace(self.lo, self.hi, 129)
+        scores = np.multiply.outer(s, a) + b
+        top = scores.max(axis=1)
+        weights = np.exp(scores - top[:, None])
+        log_z = top + np.log(weights.sum(axis=1))
+        slope = weights @ a / weights.sum(axis=1)
+        lowest = (log_z - np.abs(slope) * (s[1] - s[0])).min()
+        return float(max(log_z[0], log_z[-1]) - lowest + 1e-9 * (1 + self.score_size))
 
     def rounding_error(self, deviation: float, size: float, score_error: float | None = None) -> float:
         """Bound on what rounding adds to F(s), when scores are computed to within `score_error`.
 
-        By default the score is the two-term product (s, 1)·(slope, intercept).
+        By default the score is the two-term product (s, 1)·(slope, intercept). `deviation` and `size` bound
+        Σ w|v − F| and |F| for the exact weights w; those that are summed differ from them by factors within e^{±2δ}.
         """
-        u = rounding.unit(self.dtype)
         if score_error is None:
             score_error = rounding.dot(2, self.score_size, self.dtype)
         delta = rounding.softmax_weights(score_error, min(2 * self.score_size, 64.0), self.dtype)
         largest = float(np.abs(self.numbers.values).max())
+        magnitude = min((size + deviation) * math.exp(min(2 * delta, 700.0)), largest)
+        # Weights below e⁻⁶⁴ may come out as anything smaller, and numbers below the dtype's smallest as zero.
+        lost = len(self) * (2 * largest * math.exp(-64) + 4 * torch.finfo(self.dtype).tiny)
         return (
             shifted_average(delta, 2 * largest, deviation)
-            + rounding.average(len(self), size + deviation, self.dtype)
-            + u * (size + deviation)
+            + rounding.average(len(self), magnitude, self.dtype)
+            + rounding.unit(self.dtype) * magnitude
+            + lost
         )
 
     def typical_error(self, f: Callable[[np.ndarray], np.ndarray]) -> float:
@@ -115,7 +135,14 @@ class Grid:
         keep = np.ones(len(s), dtype=bool)
         for band in self.bands:
             keep &= (s <= band.lo) | (s >= band.hi)
-        weights = self.numbers.weights(s[keep])
+        s, f = s[keep], f[keep]
+        rows = max(1, CHUNK // len(self))
+        parts = [self._sampled(f[k : k + rows], s[k : k + rows]) for k in range(0, len(s), rows)]
+        error, deviation, size = np.max(parts, axis=0).tolist()
+        return error, deviation, size
+
+    def _sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
+        weights = self.numbers.weights(s)
         values = weights @ self.numbers.values
         deviation = (weights * np.abs(self.numbers.values - values[:, None])).sum(axis=1)
-        return float(np.abs(values - f[keep]).max()), float(deviation.max()), float(np.abs(values).max())
+        return float(np.abs(values - f).max()), float(deviation.max()), float(np.abs(values).max())

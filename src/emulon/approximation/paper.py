@@ -10,6 +10,9 @@ import torch
 from emulon.approximation.grid import Grid
 from emulon.approximation.spectral import Rounding, Target, cost, dense
 
+# A first-order grid that needs more keys than this is not worth proving; `points` still makes it.
+LIMIT = 1024
+
 
 def paper_grid(f: Target, lo: float, hi: float, points: int, dtype: torch.dtype, beta: float | None = None) -> Grid:
     """L_r uniform on [lo, hi], weights ∝ exp(−β(s − L_r)²), values f(L_r).
@@ -21,18 +24,17 @@ def paper_grid(f: Target, lo: float, hi: float, points: int, dtype: torch.dtype,
     if beta is None:
         steps = max(points - 1, 1)
         beta = 4 / 3 / ((hi - lo) / steps) ** 2 * max(1.0, 2 * math.log(steps))
-    parts = (2 * beta * nodes, -beta * nodes**2, f(nodes))
-    return Grid(*(torch.tensor(part, dtype=dtype) for part in parts), lo, hi, "paper")
+    return Grid.stored(2 * beta * nodes, -beta * nodes**2, f(nodes), dtype, lo, hi, "paper")
 
 
 def smallest_paper_grid(
-    f: Target, lo: float, hi: float, tolerance: float, dtype: torch.dtype, rounding: Rounding, limit: int = 1 << 14
+    f: Target, lo: float, hi: float, tolerance: float, dtype: torch.dtype, rounding: Rounding, limit: int = LIMIT
 ) -> tuple[float, Grid]:
     """(cost, grid) of the smallest paper grid within the tolerance; else of the best within the limit."""
 
     def attempt(points: int) -> tuple[float, Grid]:
         grid = paper_grid(f, lo, hi, points, dtype)
-        return cost(grid, f, dense(lo, hi, min(points, 4096)), rounding)[0], grid
+        return cost(grid, f, dense(lo, hi, points), rounding)[0], grid
 
     below, above = 1, 2
     found = champion = attempt(above)

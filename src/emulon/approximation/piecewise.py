@@ -5,20 +5,21 @@ there are undisturbed; across the gate, where the log-normalisers of the two pie
 differ by G, the wrong piece keeps a share of about e^{−G|s−κ|}. Log-normalisers are convex, so beyond the margin of a
 piece its slope exceeds the one at κ by no more than its steepest key; G is chosen above that excess.
 
-A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at a
-seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
+A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at
+a seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import Fit, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Spectral, Target, chebyshev, least_squares
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -28,6 +29,10 @@ from emulon.expression import Break, Function
 PIECE_LIMIT = 56
 # How far beyond a seam both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
+# Values of gated pieces stay within this many times max |f|.
+GATED_VALUE = 4.0
+# How much of the shortest piece the band at a jump may take.
+WIDEST_BAND = 0.01
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,12 @@ class Gate:
     sharpness: float
 
 
-def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()) -> Grid:
-    """One grid out of neighbouring ones, joined by gates."""
+def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = (), pivot: int | None = None) -> Grid:
+    """One grid out of neighbouring ones, joined by gates.
+
+    Softmax ignores what all keys share, so scores can be centred: on all pieces together, or on the `pivot` one, whose
+    scores then stay as small as they are alone.
+    """
     slopes, intercepts = [pieces[0].numbers.slopes], [pieces[0].numbers.intercepts]
     for gate, right in zip(gates, pieces[1:], strict=True):
         a, b = slopes[-1], intercepts[-1]
@@ -50,11 +59,10 @@ def assemble(pieces: list[Grid], gates: list[Gate], bands: tuple[Band, ...] = ()
         slopes.append(right.numbers.slopes + tilt)
         intercepts.append(right.numbers.intercepts + level - own_level - tilt * gate.at)
     a, b = np.concatenate(slopes), np.concatenate(intercepts)
-    # Softmax ignores what all keys share: centre both, so that rounding sees the smallest scores.
-    a, b = a - (a.max() + a.min()) / 2, b - (b.max() + b.min()) / 2
-    values = torch.cat([piece.values for piece in pieces])
-    stored = [torch.tensor(part, dtype=values.dtype) for part in (a, b)]
-    return Grid(*stored, values, pieces[0].lo, pieces[-1].hi, "piecewise", bands)
+    around = slice(None) if pivot is None else slice(*np.cumsum([0, *map(len, slopes)])[pivot : pivot + 2])
+    a, b = a - (a[around].max() + a[around].min()) / 2, b - (b[around].max() + b[around].min()) / 2
+    values = np.concatenate([piece.numbers.values for piece in pieces])
+    return Grid.stored(a, b, values, pieces[0].dtype, pieces[0].lo, pieces[-1].hi, "piecewise", bands)
 
 
 def _log_normaliser(slopes: np.ndarray, intercepts: np.ndarray, s: float) -> tuple[float, float]:
@@ -74,16 +82,18 @@ class Piecewise:
     hi: float
     dtype: torch.dtype
     rounding: Rounding
+    noise: float
 
     def smallest(self, tolerance: float) -> Grid | None:
         """Pieces between the function's breaks, each cut further where that saves keys, joined by gates."""
         breaks = self.function.breaks(self.lo, self.hi)
-        sharpest = max((self._kink_sharpness(b, tolerance) for b in breaks if not b.jump), default=0.0)
         edges = [self.lo, *(b.at for b in breaks), self.hi]
+        shortest = min(right - left for left, right in pairwise(edges))
+        sharpest = max((self._least_sharpness(b, tolerance, shortest) for b in breaks), default=0.0)
         pieces: list[Grid] = []
         gates: list[Gate] = []
         bands: list[Band] = []
-        for index, (left, right) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for index, (left, right) in enumerate(pairwise(edges)):
             plan = self._plan(left, right, tolerance / 4, sharpest)
             if plan is None:
                 return None
@@ -124,13 +134,15 @@ class Piecewise:
         return lambda s: self.f(np.clip(s, lo + hair, hi - hair))
 
     def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
-        """Soft grids for one piece. A gate makes all its scores larger by up to sharpness·|s|, and so their rounding."""
+        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
 
         def gated(grid: Grid, deviation: float, size: float) -> float:
             tilted = replace(grid, slopes=grid.slopes + sharpness / 2, lo=self.lo, hi=self.hi)
             return self.rounding(tilted, deviation, size)
 
-        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated)
+        # Gates make large scores, and their rounding meets the values' spread: keep it small.
+        largest = GATED_VALUE if sharpness else LARGEST_VALUE
+        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
@@ -153,7 +165,7 @@ class Piecewise:
         return 200 * unit(self.dtype) * _largest(fit.grid)
 
     def _merge(self, plan: list[Fit], tolerance: float, sharpness: float) -> list[Fit]:
-        """Let the simpler of two neighbours reach as far as it can, then join them if one grid does it with fewer keys."""
+        """Let the simpler of two neighbours reach as far as it can; join them if one grid does it with fewer keys."""
         merged = [plan[0]]
         for piece in plan[1:]:
             last, piece = self._trim(merged[-1], piece, tolerance, sharpness)
@@ -200,29 +212,34 @@ class Piecewise:
             return left, right
         return (reached, rest) if forward else (rest, reached)
 
-    def _kink_sharpness(self, at: Break, tolerance: float) -> float:
-        """Half the tolerance goes to 0.28·Δslope/G."""
-        near = 1e-6 * (1 + abs(at.at))
-        s = torch.tensor([at.at + k * near for k in (-2, -1, 1, 2)], dtype=torch.float64)
-        v = self.function(s).tolist()
-        return 0.56 * abs((v[3] - v[2]) - (v[1] - v[0])) / near / tolerance
+    def _least_sharpness(self, at: Break, tolerance: float, shortest: float) -> float:
+        """At a kink half the tolerance goes to 0.28·Δslope/G; at a jump the band may take a part of the piece."""
+        if not at.jump:
+            return 0.56 * at.bend / tolerance
+        largest = LARGEST_VALUE * max(abs(at.left), abs(at.right), abs(at.left - at.right))
+        return 2 * math.log(40 * largest / tolerance + math.e) / (WIDEST_BAND * shortest)
 
     def _break_gate(self, at: Break, tolerance: float, left: Grid, right: Grid) -> tuple[Gate, Band | None]:
         """A kink wants a certain sharpness. A jump takes the sharpest gate that rounding leaves harmless."""
         largest = _largest(left, right)
+        shorter = min(left.hi - left.lo, right.hi - right.lo)
         if not at.jump:
-            # Even a slight kink needs the wrong piece gone within a hundredth of the shorter neighbour.
-            shorter = min(left.hi - left.lo, right.hi - right.lo)
-            gone = math.log(100 * largest / tolerance + math.e) / (0.01 * shorter)
-            return Gate(at.at, max(self._kink_sharpness(at, tolerance), gone)), None
-        noise = unit(self.dtype) * max(abs(self.lo), abs(self.hi))
+            # Beyond the kink a piece is continued by extrapolation, good for a small part of its own width (one or two
+            # keys are continued exactly): there it must be gone.
+            widths = [piece.hi - piece.lo for piece in (left, right) if len(piece) > 2]
+            gone = math.log(100 * largest / tolerance + math.e) / (0.03 * min(widths)) if widths else 0.0
+            return Gate(at.at, max(self._least_sharpness(at, tolerance, shorter), gone)), None
+        noise = self.noise * max(abs(self.lo), abs(self.hi))
         deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))
         sharpness = min(1e-3 / noise, tolerance / (32 * noise * deviation) if deviation else math.inf)
+        sharpness = max(sharpness, self._least_sharpness(at, tolerance, shorter))
         width = math.log(40 * max(largest, abs(at.left - at.right)) / tolerance) / sharpness
         # f(κ) itself belongs to one side: move the gate so that the band lies on the other.
         side = math.isclose(at.value, at.left, abs_tol=1e-9) - math.isclose(at.value, at.right, abs_tol=1e-9)
         center = at.at + side * width
         lo, hi = (at.at, center + width) if side > 0 else (center - width, at.at if side < 0 else center + width)
+        if not at.exact:
+            lo, hi = min(lo, at.at - at.nearby), max(hi, at.at + at.nearby)
         return Gate(center, sharpness), Band(lo, hi)
 
 

@@ -2,8 +2,8 @@
 
 On a uniform grid of spacing h the weights are ∝ exp(−β(s − L_r)²). When βh² is small they vary so smoothly with s that
 the grid leaves no trace (Poisson summation: the ripple is of order exp(−π²/(βh²))), and the average is f smoothed by a
-Gaussian of variance 1/(2β). Values fitted by least squares on Chebyshev nodes undo the smoothing for any smooth f; since
-they are fitted on the interval alone, the keys outside it (the margin) are free to help. So the error falls
+Gaussian of variance 1/(2β). Values fitted by least squares on Chebyshev nodes undo the smoothing for any smooth f;
+since they are fitted on the interval alone, the keys outside it (the margin) are free to help. So the error falls
 exponentially with the number of keys, whatever the range: P = O(log 1/ε).
 
 Two numbers shape a grid of a given size: `softness` = βh² and `reach` = half the interval in units of h.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ class Spectral:
     hi: float
     dtype: torch.dtype
     rounding: Rounding
+    largest: float = LARGEST_VALUE
     typical: bool = False
     """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
 
@@ -86,15 +87,17 @@ class Spectral:
         offsets = np.arange(keys) - (keys - 1) / 2
         slopes = 2 * softness * offsets / spacing
         intercepts = -softness * offsets**2 - slopes * center
-        stored = [torch.tensor(part, dtype=self.dtype) for part in (slopes, intercepts)]
-        blank = Grid(*stored, torch.zeros(keys, dtype=self.dtype), self.lo, self.hi, "spectral")
+        blank = self._grid(slopes, intercepts, np.zeros(keys))
         nodes = chebyshev(self.lo, self.hi, 3 * keys + 2)
         wanted = self.f(nodes)
         values = least_squares(blank.numbers.weights(nodes), wanted)
-        if not np.abs(values).max() <= LARGEST_VALUE * np.abs(wanted).max():
+        if not np.abs(values).max() <= self.largest * np.abs(wanted).max():
             return None
-        grid = Grid(*stored, torch.tensor(values, dtype=self.dtype), self.lo, self.hi, "spectral")
+        grid = replace(blank, values=torch.tensor(values, dtype=self.dtype))
         return self._weigh(grid, softness, reach, dense(self.lo, self.hi, keys))
+
+    def _grid(self, slopes: np.ndarray, intercepts: np.ndarray, values: np.ndarray) -> Grid:
+        return Grid.stored(slopes, intercepts, values, self.dtype, self.lo, self.hi, "spectral")
 
     def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray) -> Fit:
         total, error = cost(grid, self.f, s, self.rounding)
@@ -140,8 +143,14 @@ class Spectral:
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
         guess = [y[0], rise, steepness, s[steepest]]
+        # Whatever is one finds its parameters in a few steps; the rest need not be followed far.
         fitted = least_squares(
-            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted, guess, xtol=1e-15, ftol=1e-15, gtol=1e-15
+            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted,
+            guess,
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-15,
+            max_nfev=60,
         ).x
         # The true parameters are often round numbers, a last place away from the fitted ones.
         return _cheapest([self._two_keys(*parameters) for parameters in (fitted, np.round(fitted, 9))])
@@ -150,8 +159,7 @@ class Spectral:
         parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
         if not all(np.isfinite(part).all() for part in parts):
             return None
-        grid = Grid(*(torch.tensor(part, dtype=self.dtype) for part in parts), self.lo, self.hi, "spectral")
-        return self._weigh(grid, 1.0, 1.0, np.linspace(self.lo, self.hi, 4001))
+        return self._weigh(self._grid(*parts), 1.0, 1.0, np.linspace(self.lo, self.hi, 4001))
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,8 +37,8 @@ class Certificate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", dict(self.terms))
-        # A sum of a few floats is off by a few roundings: lift it so that the bound stays above the true sum.
-        object.__setattr__(self, "bound", float(sum(self.terms.values())) * (1 + 1e-15))
+        # The rounded sum may be a little below the true one: lift it.
+        object.__setattr__(self, "bound", math.fsum(self.terms.values()) * (1 + 1e-15))
 
     def verify(self, observed: Tensor | float, exact: Tensor | float = 0.0) -> float:
         """The largest |observed − exact|; raises `NotCertified` when it is above the bound."""

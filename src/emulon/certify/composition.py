@@ -13,10 +13,9 @@ def accumulated(step_error: float, steps: int, contraction: float) -> float:
     """
     if contraction == 1.0:
         return step_error * steps
-    if contraction < 1.0:
-        return step_error * (1 - contraction**steps) / (1 - contraction)
-    growth = steps * math.log(contraction)
-    return step_error * math.expm1(growth) / (contraction - 1) if growth < 700 else math.inf
+    # (ρ^T − 1)/(ρ − 1) without the cancellation close to 1, and lifted over its own rounding.
+    growth = steps * math.log(contraction) if contraction else -math.inf if steps else 0.0
+    return step_error * math.expm1(growth) / (contraction - 1) * (1 + 1e-12) if growth < 700 else math.inf
 
 
 def step_lipschitz(step_size: float, smoothness: float, strong: float) -> float:

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
-from emulon.expression import Function
+from emulon.expression import Function, Signs
 
 ORDER = 16
 PRECISION = 160
 # Keys whose score is this far below the largest in the cell cannot matter: e^{-110} is below 1e-47.
 NEGLIGIBLE = 110.0
 MAX_CELLS = 20_000
+# Relative to the values, errors below this are what precision and left-out keys leave: no use in halving further.
+NOISE = 1e-36
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,7 @@ def prove(
     precision, cap = ctx.prec, ctx.cap
     ctx.prec, ctx.cap = PRECISION, ORDER + 1
     try:
-        breaks = frozenset(b.at for b in function.breaks(lo, hi))
-        return _prove(keys, function, breaks, _cells(keys, breaks, lo, hi, bands), target, tightness)
+        return _prove(keys, function, _cells(keys, function, lo, hi, bands), target, tightness)
     finally:
         ctx.prec, ctx.cap = precision, cap
 
@@ -108,15 +110,15 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
 def _finite(function: Function, left: float, right: float) -> bool:
     from flint import arb, arb_series
 
-    ball = arb((left + right) / 2, (right - left) / 2)
-    for signs in function.arb_branches(ball):
+    ball = arb(left).union(arb(right))
+    for signs in function.arb_branches(left, right):
         series = _series(function, arb_series([ball, 1]), signs)
         if series is None or not all(series[k].is_finite() for k in range(2)):
             return False
     return True
 
 
-def _series(function: Function, at: Any, signs: dict[str, Any]) -> list[Any] | None:
+def _series(function: Function, at: Any, signs: Signs) -> list[Any] | None:
     """Taylor coefficients, or None where the enclosure breaks down (a division by a ball around zero)."""
     try:
         return _coefficients(function.arb_series(at, signs))
@@ -127,18 +129,18 @@ def _series(function: Function, at: Any, signs: dict[str, Any]) -> list[Any] | N
 def _prove(
     keys: Keys,
     function: Function,
-    breaks: frozenset[float],
     cells: list[tuple[float, float]],
     target: float,
     tightness: float,
 ) -> Interpolation:
     narrowest = 1e-15 * (1 + max(abs(edge) for cell in cells for edge in cell))
+    target = max(target, NOISE * float(np.abs(keys.values).max()))
     done: list[tuple[float, float, float]] = []
     attained = 0.0
     queue = cells
     evaluated = 0
     while queue:
-        results = [(cell, _cell(keys, function, breaks, *cell)) for cell in queue]
+        results = [(cell, _cell(keys, function, *cell)) for cell in queue]
         evaluated += len(results)
         attained = max([attained, *(result[1] for _, result in results)])
         queue = []
@@ -160,16 +162,19 @@ def _prove(
     return Interpolation(float(worst[0]), attained, float(worst[1]), float(worst[2]))
 
 
-def _cells(
-    keys: Keys, breaks: frozenset[float], lo: float, hi: float, bands: Sequence[Band]
-) -> list[tuple[float, float]]:
-    """A first cut: cells about as wide as the softmax takes to change, and edges at breaks and bands."""
-    stops = {lo, hi, *breaks}
+def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence[Band]) -> list[tuple[float, float]]:
+    """A first cut: cells about as wide as the softmax takes to change, with edges at bands and around breaks.
+
+    Where exactly a break is known only to a few last places: a cell of that width on either side takes all the doubt.
+    """
+    stops = {lo, hi}
+    for one in function.breaks(lo, hi):
+        stops |= {one.at - one.nearby, one.at, one.at + one.nearby}
     for band in bands:
         stops = {stop for stop in stops if not band.lo < stop < band.hi} | {max(lo, band.lo), min(hi, band.hi)}
     edges = sorted(stop for stop in stops if lo <= stop <= hi)
     cells: list[tuple[float, float]] = []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in pairwise(edges):
         if any(band.lo <= left and right <= band.hi for band in bands) or left == right:
             continue
         s = np.linspace(left, right, 65)
@@ -185,89 +190,106 @@ def _cells(
     return cells
 
 
-def _cell(
-    keys: Keys, function: Function, breaks: frozenset[float], left: float, right: float
-) -> tuple[float, float, float, float]:
-    """(upper bound on |F − f|, |F − f| at the centre, upper bound on the deviation, on |F|) over one cell."""
-    from flint import arb, arb_mat, arb_poly, arb_series
+@dataclass(frozen=True)
+class _Softmax:
+    """F − guess = (numerator + rest_n) / (denominator + rest_d) on s = center + radius·τ, |τ| ≤ 1.
 
-    center = (left + right) / 2
-    c, radius = arb(center), (arb(right) - arb(left)) / 2
+    `spread` bounds Σ e_r·exp(κ_r τ)·|v_r − guess|, the denominator's own terms weighted with the values.
+    """
+
+    center: Any
+    radius: Any
+    guess: float
+    numerator: Any
+    denominator: Any
+    rest_n: Any
+    rest_d: Any
+    spread: Any
+
+
+def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
+    from flint import arb, arb_mat, arb_poly
+
+    middle = (left + right) / 2
+    c, radius = arb(middle), (arb(right) - arb(left)) / 2
     # The float centre is not the exact middle: the ball [c − r, c + r] must cover both ends.
     radius = (radius + abs(c - (arb(left) + arb(right)) / 2)).upper()
-    rough = keys.slopes * center + keys.intercepts
-    top = rough.max()
-    reach = np.abs(keys.slopes - keys.slopes[rough.argmax()]) * float(radius)
-    near = np.flatnonzero(rough + reach >= top - NEGLIGIBLE)
-    dropped = len(rough) - len(near)
+    rough = keys.slopes * middle + keys.intercepts
+    first = int(rough.argmax())
+    top = float(rough[first])
+    # Keys that cannot matter are left out: below the first by NEGLIGIBLE throughout, whatever rounding did to `rough`.
+    reach = np.abs(keys.slopes - keys.slopes[first]) * float(radius)
+    doubt = 2.0**-49 * (np.abs(keys.slopes * middle) + np.abs(keys.intercepts) + reach).max()
+    near = np.flatnonzero(rough + reach >= top - NEGLIGIBLE - doubt)
     w = np.exp(rough[near] - top)
     mean = float(w @ keys.slopes[near] / w.sum())
     guess = float(w @ keys.values[near] / w.sum())
 
-    n = len(near)
     a = [arb(x) for x in keys.slopes[near].tolist()]
-    e = [(ar * c + arb(br) - arb(float(top))).exp() for ar, br in zip(a, keys.intercepts[near].tolist(), strict=True)]
+    e = [(ar * c + arb(br) - arb(top)).exp() for ar, br in zip(a, keys.intercepts[near].tolist(), strict=True)]
     v = [arb(x) - arb(guess) for x in keys.values[near].tolist()]
     kappa = [(ar - arb(mean)) * radius for ar in a]
-    powers = [[arb(1)] * n]
+    powers = [[arb(1)] * len(a)]
     for k in range(1, ORDER + 1):
         powers.append([p * x / k for p, x in zip(powers[-1], kappa, strict=True)])
     rows = arb_mat([[er * vr for er, vr in zip(e, v, strict=True)], e])
-    moments = rows * arb_mat([[powers[k][r] for k in range(ORDER)] for r in range(n)])
-    numerator = arb_poly([moments[0, k] for k in range(ORDER)])
-    denominator = arb_poly([moments[1, k] for k in range(ORDER)])
+    moments = rows * arb_mat([list(column) for column in zip(*powers[:ORDER], strict=True)])
 
-    # Remainders of the exponentials, and the keys left out (each below e^{1−NEGLIGIBLE}, one e for the rough scores).
-    tails = [abs(er * p) * abs(x).exp() for er, p, x in zip(e, powers[ORDER], kappa, strict=True)]
-    rest = dropped * arb(1 - NEGLIGIBLE).exp()
-    rest_d = sum(tails, arb(0)) + rest
-    largest = max(1.0, float(np.abs(keys.values - guess).max()))
-    rest_n = sum((t * abs(vr) for t, vr in zip(tails, v, strict=True)), arb(0)) + rest * arb(largest)
+    # What is left: the exponentials' remainders, and the keys left out.
+    growth = [abs(x).exp() for x in kappa]
+    tails = [abs(er * p) * g for er, p, g in zip(e, powers[ORDER], growth, strict=True)]
+    dropped = len(rough) - len(near)
+    rest = dropped * (abs((arb(float(keys.slopes[first])) - arb(mean)) * radius) + 1 - arb(NEGLIGIBLE)).exp()
+    largest = max((abs(arb(x) - arb(guess)) for x in _extremes(keys.values)), key=float) if dropped else arb(0)
+    weighted = [er * g * abs(vr) for er, g, vr in zip(e, growth, v, strict=True)]
+    return _Softmax(
+        c,
+        radius,
+        guess,
+        numerator=arb_poly([moments[0, k] for k in range(ORDER)]),
+        denominator=arb_poly([moments[1, k] for k in range(ORDER)]),
+        rest_n=sum((t * abs(vr) for t, vr in zip(tails, v, strict=True)), rest * largest),
+        rest_d=sum(tails, rest),
+        spread=sum(weighted, rest * largest),
+    )
 
-    d0, d_size = _sizes(denominator)
-    lowest = d0 - d_size - rest_d
+
+def _extremes(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def _cell(keys: Keys, function: Function, left: float, right: float) -> tuple[float, float, float, float]:
+    """(upper bound on |F − f|, |F − f| at the centre, upper bound on the deviation, on |F|) over one cell."""
+    from flint import arb, arb_poly, arb_series
+
+    unknown = (np.inf, 0.0, np.inf, np.inf)
+    softmax = _softmax(keys, left, right)
+    c, radius, guess = softmax.center, softmax.radius, arb(softmax.guess)
+    d0, d_size = _sizes(softmax.denominator)
+    highest, lowest = d0 + d_size + softmax.rest_d, d0 - d_size - softmax.rest_d
     if not lowest > 0:
-        return np.inf, 0.0, np.inf, np.inf
-    ball = c + radius * arb(0, 1)
-    branches = function.arb_branches(_inside(left, right, breaks))
+        return unknown
+    branches = function.arb_branches(left, right)
     worst, at_center, swing = arb(0), arb(0), arb(0)
     for signs in branches:
         phi = _series(function, arb_series([c, radius]), signs)
-        remainder = _series(function, arb_series([ball, radius]), signs)
+        remainder = _series(function, arb_series([c + radius * arb(0, 1), radius]), signs)
         if phi is None or remainder is None:
-            return np.inf, 0.0, np.inf, np.inf
-        tail = remainder[ORDER]
-        phi[0] = phi[0] - arb(guess)
+            return unknown
+        tail = abs(remainder[ORDER])
+        phi[0] = phi[0] - guess
         target = arb_poly(phi[:ORDER])
-        difference = _absolute(numerator - target * denominator)
-        sized = _absolute(target)
-        above = difference + rest_n + abs(tail) * (d0 + d_size + rest_d) + sized * rest_d
+        difference, size = _absolute(softmax.numerator - target * softmax.denominator), _absolute(target)
+        above = difference + softmax.rest_n + tail * highest + size * softmax.rest_d
         worst = _largest(worst, above / lowest)
-        at_center = _largest(at_center, abs((moments[0, 0] - phi[0] * moments[1, 0]) / moments[1, 0]))
-        swing = _largest(swing, sized + abs(tail))
-    if not worst.is_finite():
-        return np.inf, 0.0, np.inf, np.inf
-    error = _up(worst)
-    # Σ w|v − F| ≤ Σ w|v − guess| + |guess − f| + |f − F|. The first sum in float64, lifted by 1 % over its rounding.
-    spread = float(
-        (w * np.exp(np.array([float(abs(x)) for x in kappa])) * np.abs(keys.values[near] - guess)).sum() / w.sum()
-    )
-    spread *= 1.01 * float((moments[1, 0] / lowest).upper())
-    moved = _up(swing) + error
-    return error, 0.0 if len(branches) > 1 else _down(at_center), spread + moved, abs(guess) + moved
-
-
-def _inside(left: float, right: float, breaks: frozenset[float]) -> Any:
-    """The cell as a ball, a few last places short of an end that is a break.
-
-    A break is known to the last place and belongs, as a point, to the branch that is continued there (bands see to it
-    at jumps; at kinks both agree), so the cell up to it follows one branch.
-    """
-    from flint import arb
-
-    left += 4e-16 * (1 + abs(left)) if left in breaks else 0.0
-    right -= 4e-16 * (1 + abs(right)) if right in breaks else 0.0
-    return arb(left).union(arb(max(left, right)))
+        at_center = _largest(at_center, abs(softmax.numerator[0] / d0 - phi[0]))
+        swing = _largest(swing, size + tail)
+    if not (worst.is_finite() and swing.is_finite()):
+        return unknown
+    # Σ w|v − F| ≤ Σ w|v − guess| + |guess − f| + |f − F|, and |F| ≤ |guess| + |f − guess| + |F − f|.
+    deviation, size = softmax.spread / lowest + swing + worst, abs(guess) + swing + worst
+    # A centre on which several branches are possible attains none of their errors for certain.
+    return _up(worst), 0.0 if len(branches) > 1 else _down(at_center), _up(deviation), _up(size)
 
 
 def _coefficients(series: Any) -> list[Any]:

@@ -18,7 +18,7 @@ def total_variation(delta: float) -> float:
 def shifted_average(delta: float, spread: float, deviation: float = math.inf) -> float:
     """Claim: |Σ w'v − Σ wv| ≤ min(tanh(δ/2)·spread, (e^{2δ} − e^δ)·deviation) when every score moves by at most δ.
 
-    `spread` is max v − min v; `deviation` bounds Σ w_r |v_r − Σ wv|, which is much smaller where the weights are peaked.
+    `spread` is max v − min v; `deviation` bounds Σ w_r |v_r − Σ wv|, much smaller where the weights are peaked.
     Proof of the second. Σ w'v − F = Σ w_r (e^{δ_r} − 1)(v_r − F) / Σ w_r e^{δ_r}; numerator ≤ (e^δ − 1)·deviation,
     denominator ≥ e^{−δ}. QED
     """

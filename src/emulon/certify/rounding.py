@@ -28,8 +28,9 @@ EXP_ROUNDINGS = 4
 def softmax_weights(score_error: float, spread: float, dtype: torch.dtype) -> float:
     """How far, in log, a computed weight may be from exp(score): the score's error, exp, and x − max(x).
 
-    Claim: |log ŵ_r − log w_r − common| ≤ this for every weight that matters. Subtracting the maximum costs u·|x_r − max|;
-    `spread` bounds that difference. 64 always suffices: a smaller weight is below e⁻⁶⁴ and its error below u·64·e⁻⁶⁴.
+    Claim: |log ŵ_r − log w_r − common| ≤ this for every weight that matters. Subtracting the maximum costs
+    u·|x_r − max|; `spread` bounds that difference. 64 suffices: weights further down are below e⁻⁶⁴ all together times
+    their number, and so is what becomes of them.
     """
     return score_error + (EXP_ROUNDINGS + spread) * unit(dtype)
 

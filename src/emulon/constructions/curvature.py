@@ -47,7 +47,7 @@ class Slopes:
         ball, center = arb(left).union(arb(right)), arb((left + right) / 2)
         values = []
         try:
-            for signs in self.slope.arb_branches(ball):
+            for signs in self.slope.arb_branches(left, right):
                 whole = arb_series([0]) + self.slope.arb_series(arb_series([ball, 1]), signs)
                 at_center = arb_series([0]) + self.slope.arb_series(arb_series([center]), signs)
                 values.append(at_center[0] + whole[1] * (ball - center))

@@ -51,9 +51,7 @@ def compile_program(program: Program, dtype: torch.dtype, tolerance: float | Non
 def require_tolerance(program: Program, certificates: dict[str, Certificate], tolerance: float | None) -> None:
     promised = certificates[result_name(program)].bound
     if tolerance is not None and promised > tolerance:
-        raise ToleranceTooTight(
-            f"program {program.name} can promise {promised:.3e} on this domain, not {tolerance:.3e}; narrow the domain"
-        )
+        raise ToleranceTooTight(f"program {program.name}", tolerance, promised, ", or narrow the domain")
 
 
 def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:

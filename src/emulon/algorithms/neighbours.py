@@ -1,0 +1,52 @@
+"""Nearest neighbours: no weights, the targets themselves are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.algorithms.data import require_data, require_queries
+from emulon.errors import EmulonError
+
+
+@dataclass(frozen=True)
+class NearestNeighbours:
+    """The mean target of the `neighbours` nearest examples (of all, while there are fewer).
+
+    `weighted` weighs them by 1/distance, as scikit-learn's weights="distance"; an example at the query decides alone.
+    `003_…` prints the squared distance itself as the weight, which would favour the far ones: taken as a slip.
+    """
+
+    neighbours: int = 3
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1:
+            raise EmulonError(f"neighbours must be at least 1, got {self.neighbours}")
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        """x_query is (..., features) or (..., queries, features)."""
+        require_data(xs, ys)
+        require_queries(xs, x_query)
+        several = x_query.ndim == xs.ndim
+        queries = x_query.double() if several else x_query.double().unsqueeze(-2)
+        distance = torch.cdist(queries, xs.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        near = distance.topk(min(self.neighbours, xs.shape[-2]), largest=False)
+        targets = ys.double().unsqueeze(-2).expand(*distance.shape).gather(-1, near.indices)
+        weights = inverse_distance(near.values) if self.weighted else torch.ones_like(targets)
+        answers = (weights * targets).sum(dim=-1) / weights.sum(dim=-1)
+        return answers if several else answers.squeeze(-1)
+
+
+def inverse_distance(distance: Float[Tensor, "... neighbours"]) -> Float[Tensor, "... neighbours"]:
+    """1/distance; where some distances are zero, 1 for those and 0 for the others."""
+    exact = distance == 0
+    return torch.where(exact.any(dim=-1, keepdim=True), exact.to(distance.dtype), 1 / distance)

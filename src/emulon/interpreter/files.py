@@ -1,0 +1,182 @@
+"""Interpreters and programs as files: safetensors with a JSON header, a format version and a checksum inside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emulon.algorithms import losses
+from emulon.algorithms.loss import Loss
+from emulon.approximation import Grid
+from emulon.certify import Band, Domain
+from emulon.constructions.codes import Codes
+from emulon.constructions.gradient_step import BUILT_IN
+from emulon.errors import EmulonError
+from emulon.expression import parse
+from emulon.interpreter.interpreter import Capacity, Interpreter
+from emulon.interpreter.number_line import certified_line, octaves_for
+from emulon.interpreter.phase import Phase
+from emulon.interpreter.program import Facts, Program
+
+FORMAT = "1"
+PLAIN = ("name", "steps", "step_size", "l2", "l1", "strong", "bend")
+
+
+class BadFile(EmulonError):
+    """A file that is not what it should be: truncated, altered, foreign, or of another version."""
+
+
+def save(thing: Interpreter | Program, path: str | Path) -> None:
+    """Write it whole or not at all: to a temporary file beside the target, then renamed."""
+    if isinstance(thing, Interpreter):
+        kind, tensors = "interpreter", {name: part.contiguous().clone() for name, part in thing.named_buffers()}
+        facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
+    else:
+        kind, (tensors, facts) = "program", _program_to_parts(thing)
+    header = {"kind": kind, "format": FORMAT, "facts": json.dumps(facts, sort_keys=True)}
+    header["sha256"] = _checksum(header, tensors)
+    _write(Path(path), tensors, header)
+
+
+def load_interpreter(path: str | Path) -> Interpreter:
+    """An interpreter exactly as saved, with a certificate of its number line as it stands in the file."""
+    tensors, facts = _read(Path(path), "interpreter")
+    interpreter = Interpreter(Capacity(**facts["capacity"]), _dtype(facts["dtype"]))
+    made = dict(interpreter.named_buffers())
+    if any(not torch.equal(tensors[name], made[name]) for name in made if name.startswith("assemble")):
+        raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
+    if any(not torch.equal(tensors[name], made[name]) for name in made):
+        # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
+        line = interpreter.line
+        slopes, intercepts, values = (tensors[name] for name in ("slopes", "intercepts", "values"))
+        grid = replace(line.grid, slopes=slopes, intercepts=intercepts, values=values)
+        interpreter.line = certified_line(grid, octaves_for(line.reach))
+        interpreter.load_state_dict(tensors)
+    return interpreter
+
+
+def load_program(path: str | Path) -> Program:
+    tensors, facts = _read(Path(path), "program")
+    phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
+    gradient, gradient_facts = phases["gradient"]
+    proximal, proximal_facts = phases.get("proximal", (None, None))
+    plain = {name: facts[name] for name in PLAIN}
+    return Program(
+        **plain,
+        loss=_loss(facts["loss"]),
+        domain=Domain(**facts["domain"]),
+        inner=Domain(**facts["inner"]),
+        gradient=gradient,
+        gradient_facts=gradient_facts,
+        proximal=proximal,
+        proximal_facts=proximal_facts,
+    )
+
+
+def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {name: getattr(program, name) for name in PLAIN}
+    facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature", "form")}
+    facts |= {"domain": asdict(program.domain), "inner": asdict(program.inner)}
+    for phase, known in ((program.gradient, program.gradient_facts), (program.proximal, program.proximal_facts)):
+        name = "gradient" if phase is program.gradient else "proximal"
+        facts[name] = None
+        if phase is None or known is None:
+            continue
+        grid = phase.grid
+        for part in ("slopes", "intercepts", "values"):
+            tensors[f"{name}.{part}"] = getattr(grid, part).contiguous().clone()
+        tensors[f"{name}.codes"] = phase.codes.vectors.contiguous().clone()
+        facts[name] = {
+            "grid": {"lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": [[b.lo, b.hi] for b in grid.bands]},
+            "domain": asdict(phase.domain),
+            "gap": phase.codes.gap,
+            "strength": phase.strength,
+            "readout": phase.readout,
+            "facts": asdict(known),
+        }
+    return tensors, facts
+
+
+def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, Facts]:
+    parts = {part: tensors[f"{name}.{part}"] for part in ("slopes", "intercepts", "values")}
+    shape = facts["grid"]
+    bands = tuple(Band(*band) for band in shape["bands"])
+    grid = Grid(**parts, lo=shape["lo"], hi=shape["hi"], way=shape["way"], bands=bands)
+    codes = Codes(tensors[f"{name}.codes"], facts["gap"])
+    known = dict(facts["facts"])
+    known["bands"] = tuple(Band(**band) for band in known["bands"])
+    phase = Phase(name, grid, Domain(**facts["domain"]), codes, facts["strength"], facts["readout"])
+    return phase, Facts(**known)
+
+
+def _loss(facts: dict[str, Any]) -> Loss:
+    """Built-in losses by their name, `huber(1.35)` or `squared`; of any other the derivative, which is what runs."""
+    call, _, argument = facts["name"].partition("(")
+    if call in BUILT_IN:
+        maker = getattr(losses, call)
+        return maker(float(argument.rstrip(")"))) if argument else maker()
+    return Loss(**facts, value=_no_value, slope=parse(facts["derivative"]))
+
+
+def _no_value(t: Tensor) -> Tensor:
+    raise EmulonError("a program's file keeps the derivative of its loss, not the loss; use the algorithm for that")
+
+
+def _dtype(name: str) -> torch.dtype:
+    return {"torch.float64": torch.float64, "torch.float32": torch.float32}[name]
+
+
+def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps({k: header[k] for k in ("kind", "format", "facts")}, sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
+    from safetensors.torch import save as to_bytes
+
+    content = to_bytes(tensors, header)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadFile(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise BadFile(f"cannot write {path}: {error.strerror}; nothing was changed") from None
+
+
+def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise BadFile(f"there is no file {path}; check the path") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BadFile(f"{path} is not a whole safetensors file ({error}); copy or save it again") from None
+    if header.get("kind") not in ("interpreter", "program"):
+        raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
+    if header["kind"] != kind:
+        raise BadFile(f"{path} holds a {header['kind']}, not a {kind}; check the order of the arguments")
+    if header.get("format") != FORMAT:
+        raise BadFile(f"{path} has format {header.get('format')}, this emulon reads {FORMAT}; save it again")
+    if header.get("sha256") != _checksum(header, tensors):
+        raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
+    return tensors, json.loads(header["facts"])

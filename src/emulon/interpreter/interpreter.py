@@ -1,0 +1,171 @@
+"""The one frozen two-layer attention module that runs any program (Theorem 4.2, Corollary 4.2.1).
+
+Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the number line with the weights of its softmax
+at θ·x, for every token x. Layer 2: one head with W_K = [I 0 0], W_Q = [0 I 0], W_V = [0 0 I] attends. Nothing in here
+knows an algorithm; what is computed is decided by the prompt alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from emulon.attention import Head, attend
+from emulon.certify.domain import require_within
+from emulon.errors import BadShape, EmulonError
+from emulon.interpreter.number_line import NumberLine, number_line
+
+if TYPE_CHECKING:
+    from emulon.interpreter.program import Program
+    from emulon.interpreter.run import Path, Run
+
+# Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
+SLICE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The largest prompt an interpreter takes: features of a token, tokens, width of the emulated head, |θ·x|."""
+
+    features: int
+    tokens: int
+    width: int
+    reach: float
+
+    def __or__(self, other: Capacity) -> Capacity:
+        return Capacity(
+            max(self.features, other.features),
+            max(self.tokens, other.tokens),
+            max(self.width, other.width),
+            max(self.reach, other.reach),
+        )
+
+    def __contains__(self, other: Capacity) -> bool:
+        return (self | other) == self
+
+
+class Interpreter(nn.Module):
+    """Frozen: its weights are buffers, and `sha256` is the same before and after every run."""
+
+    slopes: Tensor
+    intercepts: Tensor
+    values: Tensor
+
+    def __init__(self, capacity: Capacity, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.line: NumberLine = number_line(capacity.reach, dtype)
+        self.capacity = Capacity(capacity.features, capacity.tokens, capacity.width, self.line.reach)
+        for name in ("slopes", "intercepts", "values"):
+            self.register_buffer(name, getattr(self.line.grid, name).clone())
+        identity = torch.eye(3 * capacity.width, dtype=dtype)
+        self.assemble = Head(*identity.split(capacity.width), name="layer 2")
+
+    @classmethod
+    def fitting(cls, *programs: Program) -> Interpreter:
+        """The smallest interpreter that all these programs fit into."""
+        if not programs:
+            raise BadShape("Interpreter.fitting needs at least one program")
+        capacity = programs[0].capacity
+        for program in programs:
+            if program.dtype != programs[0].dtype:
+                raise EmulonError(f"one interpreter has one dtype: {programs[0].dtype} or {program.dtype}, not both")
+            capacity = capacity | program.capacity
+        return cls(capacity, programs[0].dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.slopes.dtype
+
+    @property
+    def sha256(self) -> str:
+        """Of every frozen number, in order, and of the capacity."""
+        digest = hashlib.sha256(repr(self.capacity).encode())
+        for name, buffer in self.named_buffers():
+            digest.update(name.encode())
+            digest.update(buffer.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def extra_repr(self) -> str:
+        c = self.capacity
+        return (
+            f"features={c.features}, tokens={c.tokens}, width={c.width}, reach={c.reach:g}, "
+            f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
+        )
+
+    def run(self, program: Program, x: Tensor, y: Tensor, path: Path = "fast") -> Run:
+        """The program on this data: x (..., samples, features), y (..., samples). See `Run` for what comes back."""
+        from emulon.interpreter.run import run
+
+        return run(self, program, x, y, path)
+
+    def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
+        """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""
+        keys = torch.stack([self.slopes, self.intercepts], dim=-1)
+        queries = torch.stack([s, torch.ones_like(s)], dim=-1).reshape(-1, 2)
+        parts = [attend(part, keys, self.values.unsqueeze(-1), name=name) for part in queries.split(SLICE // len(keys))]
+        return torch.cat(parts).reshape(s.shape) if parts else s.clone()
+
+    def project(
+        self, tokens: Float[Tensor, "*b tokens features"], rows: Float[Tensor, "*b rows features"]
+    ) -> Float[Tensor, "*b tokens rows"]:
+        """Layer 1 as it stands: a head per row θ with keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
+        queries = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
+        out = []
+        for part in rows.split(max(1, SLICE // (tokens.shape[-2] * len(self.slopes))), dim=-2):
+            keys = self.slopes[:, None] * part.unsqueeze(-2)
+            bias = self.intercepts[:, None].expand(*keys.shape[:-1], 1)
+            heads = attend(queries.unsqueeze(-3), torch.cat([keys, bias], dim=-1), self.values[:, None], name="layer 1")
+            out.append(heads.squeeze(-1).mT)
+        return torch.cat(out, dim=-1)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "... tokens features"],
+        w_k: Float[Tensor, "... width features"],
+        w_q: Float[Tensor, "... width features"],
+        w_v: Float[Tensor, "... out features"],
+        queries: int | None = None,
+    ) -> Float[Tensor, "... queries out"]:
+        """The emulated head on a prompt: every token, every head, every score of both layers that W_O keeps.
+
+        Narrower tokens and heads are padded with zeros to the capacity. Of the tokens, W_O keeps the first `queries`.
+        """
+        c = self.capacity
+        self._require_fits(tokens, w_k, w_q, w_v)
+        tokens = nn.functional.pad(tokens, (0, c.features - tokens.shape[-1]))
+        out_width = w_v.shape[-2]
+        rows = [nn.functional.pad(w, (0, c.features - w.shape[-1], 0, c.width - w.shape[-2])) for w in (w_k, w_q, w_v)]
+        lead = torch.broadcast_shapes(*(w.shape[:-2] for w in rows))
+        stacked = torch.cat([w.expand(*lead, *w.shape[-2:]) for w in rows], dim=-2)
+        projected = self.project(tokens, stacked)
+        asking = projected if queries is None else projected[..., :queries, :]
+        return self.assemble(projected, asking)[..., :out_width]
+
+    def require_program(self, program: Program) -> None:
+        """Refuse a program made for another dtype, or for a larger interpreter."""
+        if program.dtype != self.dtype:
+            raise EmulonError(f"the program is in {program.dtype}, the interpreter in {self.dtype}; compile for it")
+        asked, c = program.capacity, self.capacity
+        if asked not in c:
+            raise BadShape(
+                f"the program needs {asked.tokens} tokens of {asked.features} features, a head of width {asked.width} "
+                f"and numbers up to {asked.reach:.4g}; this interpreter has {c.tokens}, {c.features}, {c.width} and "
+                f"{c.reach:.4g}: build one with Interpreter.fitting(program)"
+            )
+
+    def _require_fits(self, tokens: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> None:
+        c = self.capacity
+        width = max(w.shape[-2] for w in (w_k, w_q, w_v))
+        asked = Capacity(tokens.shape[-1], tokens.shape[-2], width, 0.0)
+        if asked not in c:
+            raise BadShape(
+                f"the prompt has {asked.tokens} tokens of {asked.features} features and a head of width {width}; this "
+                f"interpreter takes {c.tokens}, {c.features} and {c.width}: build one with Interpreter.fitting(program)"
+            )
+        for name, w in (("W_K x", w_k), ("W_Q x", w_q), ("W_V x", w_v)):
+            require_within(c.reach, **{name: tokens @ w.mT})

@@ -1,0 +1,113 @@
+"""Which algorithm is it? The nearest of the references, with its parameters, or none of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.errors import EmulonError
+from emulon.interrogate.curve import counts_for
+from emulon.interrogate.exam import Exam
+from emulon.interrogate.fit import fit
+from emulon.interrogate.identification import Identification, Match
+from emulon.interrogate.interval import bootstrap_means, bounds, intervals
+from emulon.interrogate.prediction_difference import DATASETS, POINTS
+from emulon.interrogate.prefixes import Prefixes
+from emulon.interrogate.reference import Reference
+from emulon.interrogate.references import REFERENCES
+from emulon.interrogate.task import Task
+from emulon.predictor import as_predictor, predict_at
+
+# Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
+FAR = 0.1
+# A predictor that varies less than this, relative to the targets, is constant.
+CONSTANT = 1e-6
+# Unexplained below this is exact: rounding and the last digit of a fitted parameter.
+EXACT = 1e-12
+# References that differ by less than this, a thousandth of the predictor's deviation, are indistinguishable.
+ALIKE = 1e-6
+# The wide search looks at so many datasets and counts, the end of the search at so many.
+FEW, MANY = (12, 6), (64, 12)
+
+
+def identify(
+    predictor: object,
+    task: Task,
+    *,
+    seed: int = 0,
+    datasets: int = DATASETS,
+    points: int = POINTS,
+    counts: Sequence[int] | None = None,
+    references: Sequence[Reference] = REFERENCES,
+) -> Identification:
+    """Rank the references by how much of the predictor they leave unexplained.
+
+    Unexplained: the mean over counts n of E(predictor − reference)²/Var(predictor), each n divided by its own variance,
+    so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero; a
+    constant other than zero has no variance to explain, and so nothing near it.
+    The verdict is "none of these" when more than `limit` is left: a tenth, or less where the kinds of references lie
+    closer together than that: a quarter of the median distance from the nearest to the other kinds. (Squared distance:
+    within a quarter of it a predictor is nearer to the one than to the other by the triangle inequality.)
+    Ties: OLS is the limit of ridge, of the lasso, of many steps of descent and of Newton's; one neighbour needs no
+    weights. References whose distance from the predictor does not differ significantly from the nearest's (a paired
+    bootstrap over datasets), or is as exact, are reported as ties, and the one with the fewest parameters is named.
+    """
+    if datasets < 4:
+        raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
+    asked = as_predictor(predictor)
+    points = max(able) + 1 if (able := getattr(asked, "examples", None)) else points
+    counts = counts_for(points, asked, counts=counts)
+    xs, ys = task.sample(seed, datasets, points)
+    prefixes = Prefixes(xs.double(), ys.double(), counts)
+    return _identify(predict_at(asked, xs, ys, counts), prefixes, references)
+
+
+def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:
+    half = prefixes.datasets // 2
+    exam = Exam(prefixes, answers, variance(answers, prefixes))
+    to_fit, to_measure = exam.take(slice(0, half)), exam.take(slice(half, None))
+    few, many = (to_fit.take(slice(0, datasets), counts) for datasets, counts in (FEW, MANY))
+    fitted = [fit(reference, few, many) for reference in references]
+    said = [reference.predict(to_measure.prefixes, one) for reference, one in zip(references, fitted, strict=True)]
+    errors = torch.stack([to_measure.errors(one).mean(dim=1) for one in said], dim=1)
+    order, tied = rank(errors, references)
+    ranges = intervals(errors)
+    between = [((one - said[order[0]]).square() / exam.scale).mean().item() for one in said]
+    alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
+    matches = tuple(Match(references[i].name, fitted[i], ranges[i]) for i in order)
+    limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
+    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half)
+
+
+def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:
+    """The predictor's variance over datasets at each count, and no less than that of a constant."""
+    least = CONSTANT**2 * prefixes.ys.square().mean().clamp(min=torch.finfo(torch.float64).tiny)
+    return answers.var(dim=0).clamp(min=least.item())
+
+
+def rank(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> tuple[list[int], list[int]]:
+    """The order of the references, the named one first, and those that tie with it.
+
+    Where the nearest is exact only what is exact too can tie; else what a paired bootstrap does not find farther.
+    """
+    mean = errors.mean(dim=0)
+    nearest, everyone = int(mean.argmin()), range(len(references))
+    low, _ = bounds(bootstrap_means(errors - errors[:, nearest : nearest + 1]))
+    tied = mean <= EXACT if mean[nearest] <= EXACT else low <= 0
+    alike = [i for i in everyone if tied[i] or i == nearest]
+    named = min(alike, key=lambda i: (references[i].free, i))
+    rest = sorted((i for i in everyone if i != named), key=lambda i: mean[i].item())
+    return [named, *rest], [i for i in rest if i in alike]
+
+
+def to_other_kinds(named: int, between: list[float], references: Sequence[Reference]) -> float:
+    """The median over the other kinds of how far the nearest of each kind is from the named reference."""
+    nearest: dict[str, float] = {}
+    for reference, distance in zip(references, between, strict=True):
+        if reference.kind != references[named].kind:
+            nearest[reference.kind] = min(distance, nearest.get(reference.kind, math.inf))
+    return sorted(nearest.values())[len(nearest) // 2] if nearest else math.inf

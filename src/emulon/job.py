@@ -1,0 +1,224 @@
+"""The main job: one frozen interpreter runs many algorithms on real data, each beside its exact self and sklearn's."""
+
+from __future__ import annotations
+
+import difflib
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emulon.algorithms import FACES, Face
+from emulon.data import BadData, Data, Task
+from emulon.errors import EmulonError
+from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
+
+# The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
+# same bits whether it runs by itself, beside others, or from a file.
+REACH = 16384.0
+# Called with what is being done, and how much of the whole is done.
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One algorithm's row of the table; `exact` is its path in plain float64, (..., steps + 1, features)."""
+
+    name: str
+    run: Run
+    exact: Tensor
+    score: float
+    seconds: float
+    their_distance: float | None = None
+    their_score: float | None = None
+
+    @property
+    def errors(self) -> Tensor:
+        """Sup-norm distance to the exact iterate, after each step."""
+        gap = (self.run.iterates.double() - self.exact).abs().amax(dim=-1)
+        return gap.reshape(-1, gap.shape[-1]).amax(dim=0)
+
+    @property
+    def error(self) -> float:
+        return self.errors[-1].item()
+
+    @property
+    def bound(self) -> float:
+        return self.run.certificate.bound
+
+
+@dataclass(frozen=True)
+class Job:
+    """All results, the interpreter that gave them, and what was left out and why."""
+
+    data: Data
+    interpreter: Interpreter
+    results: tuple[Result, ...]
+    left_out: tuple[str, ...]
+    sha256: tuple[str, str]
+
+
+def runnable() -> dict[str, type[Face]]:
+    """The algorithms an interpreter can run: gradient descent under any of its names."""
+    return {name: face for name, face in FACES.items() if issubclass(face, Face)}
+
+
+def face_named(name: str) -> type[Face]:
+    known = runnable()
+    short = {name.removesuffix("_regression"): name for name in known}
+    name = name.lower().replace("-", "_")
+    name = short.get(name, name)
+    if name in known:
+        return known[name]
+    if name in FACES:
+        raise EmulonError(
+            f"{name} is not gradient descent, so the interpreter cannot run it; choose {', '.join(known)}"
+        )
+    close = difflib.get_close_matches(name, [*known, *short], 1, 0.4)
+    hint = f"did you mean {short.get(close[0], close[0])}? " if close else ""
+    raise EmulonError(f"unknown algorithm {name!r}; {hint}There are {', '.join(known)}")
+
+
+def task_of(face: type[Face]) -> Task:
+    return "classification" if face().descent.loss.form == "margin" else "regression"
+
+
+def task_asked(faces: Sequence[type[Face]]) -> Task | None:
+    """The task these algorithms share; None where none is named."""
+    tasks = {task_of(face) for face in faces}
+    if len(tasks) == 2:
+        kinds = [", ".join(name_of(f) for f in faces if task_of(f) == t) for t in ("regression", "classification")]
+        raise EmulonError(f"{kinds[0]} wants numbers and {kinds[1]} classes; run them separately")
+    return tasks.pop() if tasks else None
+
+
+def name_of(face: type[Face]) -> str:
+    return next(name for name, known in FACES.items() if known is face)
+
+
+def program_for(face: type[Face], data: Data, steps: int, tolerance: float) -> Program:
+    """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
+    algorithm = face(steps=steps)  # type: ignore[call-arg]
+    form = algorithm.descent.loss.form
+    return compile(algorithm, data=(data.inputs(form), data.targets(form)), tolerance=tolerance)
+
+
+def interpreter_for(programs: Sequence[Program]) -> Interpreter:
+    """One interpreter that all these programs fit into."""
+    capacity = Capacity(1, 1, 1, REACH)
+    for program in programs:
+        capacity = capacity | program.capacity
+    return Interpreter(capacity, programs[0].dtype)
+
+
+def run_program(
+    interpreter: Interpreter, program: Program, data: Data, path: Literal["fast", "faithful"] = "fast"
+) -> Run:
+    form = program.loss.form
+    return interpreter.run(program, data.inputs(form), data.targets(form), path)
+
+
+def held_out_score(run: Run, data: Data) -> float:
+    form = run.program.loss.form
+    return data.score(data.read(run.predict(data.x_test), form))
+
+
+def work(
+    faces: Sequence[type[Face]],
+    data: Data,
+    *,
+    steps: int = 200,
+    tolerance: float = 1e-8,
+    path: Literal["fast", "faithful"] = "fast",
+    progress: Progress = lambda what, done: None,
+) -> Job:
+    """Compile all, build one interpreter, run all, compare."""
+    chosen = faces or [face for face in runnable().values() if task_of(face) == data.task]
+    programs: dict[type[Face], tuple[Program, float]] = {}
+    left_out = []
+    for number, face in enumerate(chosen):
+        progress(f"compiling {name_of(face)}", 0.5 * number / len(chosen))
+        begin = time.perf_counter()
+        try:
+            programs[face] = program_for(face, data, steps, tolerance), time.perf_counter() - begin
+        except BadData as error:
+            if faces:
+                raise BadData(f"{name_of(face)} {error}") from None
+            left_out.append(f"{name_of(face)}: {error}")
+    interpreter = interpreter_for([program for program, _ in programs.values()])
+    before = interpreter.sha256
+    results = []
+    for number, (face, (program, seconds)) in enumerate(programs.items()):
+        progress(f"running {name_of(face)}", 0.5 + 0.5 * number / len(programs))
+        results.append(_result(face, program, seconds, interpreter, data, path))
+    progress("done", 1.0)
+    return Job(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
+
+
+def _result(
+    face: type[Face],
+    program: Program,
+    seconds: float,
+    interpreter: Interpreter,
+    data: Data,
+    path: Literal["fast", "faithful"],
+) -> Result:
+    begin = time.perf_counter()
+    run = run_program(interpreter, program, data, path)
+    seconds += time.perf_counter() - begin
+    form = program.loss.form
+    algorithm = face(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
+    exact = algorithm.iterates(data.inputs(form), data.targets(form))
+    result = Result(name_of(face), run, exact, held_out_score(run, data), seconds)
+    theirs = counterpart(algorithm, len(data.x_train))
+    if theirs is None:
+        return result
+    weights = _their_weights(theirs, data.x_train.numpy(), data.targets(form).numpy())
+    scores = (data.x_test @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
+    answers = data.read(algorithm.mean_response(scores), form)
+    distance = float(np.abs(run.weights.numpy() - weights).max())
+    return replace(result, their_distance=distance, their_score=data.score(answers))
+
+
+def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """scikit-learn's coefficients, one row a class where there are several."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        rows = [np.ravel(model.fit(x, row).coef_).copy() for row in np.atleast_2d(y)]
+    return rows[0] if y.ndim == 1 else np.stack(rows)
+
+
+def counterpart(algorithm: Face, samples: int) -> Any | None:
+    """scikit-learn's solver of the same objective, where it has one; the parameters correspond as the faces say."""
+    from sklearn import linear_model, svm
+
+    penalty = getattr(algorithm, "penalty", 0.0)
+    plain: dict[str, Any] = {"fit_intercept": False}
+    tight: dict[str, Any] = {**plain, "tol": 1e-10, "max_iter": 100_000}
+    makers: dict[str, Callable[[], Any]] = {
+        "linear_regression": lambda: linear_model.LinearRegression(**plain),
+        "ridge": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
+        "lasso": lambda: linear_model.Lasso(alpha=penalty, **tight),
+        "elastic_net": lambda: linear_model.ElasticNet(
+            alpha=penalty,
+            l1_ratio=algorithm.l1_ratio,  # type: ignore[attr-defined]
+            **tight,
+        ),
+        "quantile_regression": lambda: linear_model.QuantileRegressor(
+            quantile=algorithm.tau,  # type: ignore[attr-defined]
+            alpha=0.0,
+            **plain,
+        ),
+        "poisson_regression": lambda: linear_model.PoissonRegressor(alpha=penalty, **tight),
+        "logistic_regression": lambda: linear_model.LogisticRegression(C=1 / (samples * penalty), **tight),
+        "squared_hinge": lambda: svm.LinearSVC(C=1 / (samples * penalty), dual=False, **tight),
+    }
+    maker = makers.get(name_of(type(algorithm)))
+    return None if maker is None else maker()

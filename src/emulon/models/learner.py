@@ -1,0 +1,90 @@
+"""What all learners share: tokens in, answers out, the loss over loop counts, and the library's one `predict`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor, nn
+
+from emulon.algorithms.data import require_queries
+from emulon.errors import BadShape
+from emulon.models.block import Affine
+from emulon.tasks.prompts import interleave
+
+
+class Learner(nn.Module):
+    """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another."""
+
+    def __init__(self, width_in: int, width_out: int, tokens: int, width: int, init: float = 0.02) -> None:
+        super().__init__()
+        self.width_in, self.width_out, self.tokens = width_in, width_out, tokens
+        self.read_in = Affine(width_in, width)
+        self.position = nn.Parameter(torch.empty(tokens, width).normal_(0.0, init))
+        self.read_out = Affine(width, width_out)
+
+    @abstractmethod
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
+        """The states after the last `window` loop counts, the final one last; None for as many as the loss uses."""
+
+    def embed(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens width"]:
+        if tokens.shape[-1] != self.width_in or tokens.shape[-2] > self.tokens:
+            raise BadShape(
+                f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {self.tokens} of width"
+                f" {self.width_in}"
+            )
+        return self.read_in(tokens) + self.position[: tokens.shape[-2]]
+
+    def forward(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
+        return self.read_out(self.states(self.embed(tokens), window=1)[-1])
+
+    def loss(
+        self,
+        tokens: Float[Tensor, "batch tokens width_in"],
+        targets: Float[Tensor, "batch asked out"],
+        asked: Callable[[Tensor], Tensor],
+        weight: Float[Tensor, " asked"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Mean squared error over loop counts, datasets and asked positions, these with a curriculum's weights.
+
+        Eq. 3 of `002_…` divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in Yang et
+        al., where the inputs have gone through at least one loop.
+        """
+        said = self.read_out(asked(self.states(self.embed(tokens)))).float()
+        errors = (said - targets).square().mean(dim=(0, 1, 3))
+        return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
+
+    @torch.no_grad()
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        """What the learner says at x_query, (..., features) or (..., queries, features), having read (xs, ys)."""
+        features = xs.shape[-1]
+        if features + 1 != self.width_in or self.width_out != 1:
+            raise BadShape(
+                f"predict is for learners of y from x: this one reads tokens of width {self.width_in} and answers"
+                f" {self.width_out} numbers, and x has {features} features"
+            )
+        require_queries(xs, x_query)
+        several = x_query.ndim == xs.ndim
+        queries = x_query if several else x_query.unsqueeze(-2)
+        each = queries.shape[:-1]  # every query gets a prompt of its own: it must not see the other queries
+        xs = xs.unsqueeze(-3).expand(*each, *xs.shape[-2:])
+        xs = torch.cat([xs, queries.unsqueeze(-2)], dim=-2).flatten(0, -3)
+        ys = ys.unsqueeze(-2).expand(*each, ys.shape[-1]).reshape(-1, ys.shape[-1])
+        like = self.read_in.weight
+        tokens = interleave(xs.to(like.device, torch.float32), _padded(ys).to(like.device, torch.float32))
+        said = self(tokens)[:, -1, 0].double().reshape(each).to(x_query.device)
+        return said if several else said.squeeze(-1)
+
+
+def _padded(ys: Tensor) -> Tensor:
+    """A y for the query too, which `interleave` leaves out."""
+    return torch.cat([ys, torch.zeros_like(ys[:, :1]) if ys.shape[1] else ys.new_zeros(ys.shape[0], 1)], dim=1)

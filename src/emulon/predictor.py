@@ -1,0 +1,265 @@
+"""The one call of everything that predicts in context, `predict(xs, ys, x_query)`, and adapters to it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.errors import BadShape, EmulonError, OutOfDomain
+
+
+class NotAPredictor(EmulonError):
+    """Something that cannot be read, or that does not predict."""
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """xs (..., examples, features), ys (..., examples), x_query (..., features) ↦ one number a dataset.
+
+    Two things are optional. `examples`: the numbers of examples it can take, where it cannot take any. And
+    `predict_prefixes(xs, ys)`: one prediction at every x_i from the examples before it, where one pass gives them all.
+    """
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor: ...
+
+
+def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
+    """An algorithm, a learner, a compiled machine, an AlgoFormer (with `loops`), a construction that returns weights, a
+    scikit-learn estimator, or a function of (xs, ys, x_query), behind the one call."""
+    asked = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
+    if hasattr(thing, "program") and asked[:2] == ["xs", "ys"]:
+        return MachinePredictor(thing)
+    if "loops" in asked:
+        if loops is None:
+            raise NotAPredictor(f"{type(thing).__name__} predicts after a number of loops; say how many with loops=")
+        return LoopedPredictor(thing, loops)
+    if len(asked) >= 3 and isinstance(thing, Predictor):
+        return thing
+    if asked and hasattr(thing, "fit"):
+        return EstimatorPredictor(thing)
+    if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
+        return WeightsPredictor(thing)
+    if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
+        return FunctionPredictor(thing)
+    raise NotAPredictor(
+        f"{type(thing).__name__} does not predict: give it predict(xs, ys, x_query), or give a function of these"
+    )
+
+
+class FunctionPredictor:
+    """A plain function of (xs, ys, x_query); with `each` it is called for one dataset at a time."""
+
+    def __init__(self, function: Callable[..., Any], *, each: bool = False) -> None:
+        self.function, self.each = function, each
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        if not self.each:
+            return self._call(xs, ys, x_query)
+        lead, flat = xs.shape[:-2], len(xs.shape) - 3
+        rows = zip(xs.flatten(0, flat), ys.flatten(0, flat), x_query.flatten(0, flat), strict=True)
+        return torch.stack([self._call(*row) for row in rows]).reshape(lead)
+
+    def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        try:
+            answer = self.function(xs, ys, x_query)
+        except (TypeError, IndexError, KeyError, ValueError) as error:
+            if isinstance(error, EmulonError):
+                raise
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {error}"
+            raise NotAPredictor(what) from error
+        return _numbers(answer, xs)
+
+
+class EstimatorPredictor:
+    """A scikit-learn estimator, fitted anew on every dataset: scikit-learn has no batches, so this one loops."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        from sklearn.base import clone
+
+        def one(x: Tensor, y: Tensor, query: Tensor) -> float:
+            fitted = clone(self.estimator).fit(x.numpy(), y.numpy())
+            return float(fitted.predict(query.numpy()[None])[0])
+
+        return FunctionPredictor(one, each=True).predict(xs.detach(), ys.detach(), x_query.detach())
+
+
+class WeightsPredictor:
+    """A construction that maps (xs, ys) to weights, such as `constructions.GradientDescent`: its answer is w·x."""
+
+    def __init__(self, construction: Any) -> None:
+        self.construction = construction
+        domain = getattr(construction.step, "domain", None)
+        self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        return (self.construction(xs, ys) * x_query).sum(dim=-1)
+
+
+class LoopedPredictor:
+    """An AlgoFormer after a fixed number of loops; it is built for one number of examples."""
+
+    def __init__(self, former: Any, loops: int) -> None:
+        self.former, self.loops = former, loops
+        self.examples = (former.domain.samples,)
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        return self.former.predict(xs, ys, x_query, loops=self.loops)
+
+
+class MachinePredictor:
+    """A compiled register machine. It is causal, so any shorter prompt is padded to the length it was built for."""
+
+    def __init__(self, machine: Any) -> None:
+        self.machine = machine
+        self.samples: int = machine.program.prompt.samples
+        self.examples = tuple(range(1, self.samples))
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
+        return self.predict_prefixes(points, ys)[..., -1]
+
+    def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
+        """ŷ_i at every x_i; the last target may be left out."""
+        points, missing = xs.shape[-2], self.samples - xs.shape[-2]
+        if missing < 0:
+            raise BadShape(f"this machine was compiled for {self.samples} points, the query included; got {points}")
+        xs = torch.nn.functional.pad(xs, (0, 0, 0, missing))
+        ys = torch.nn.functional.pad(ys, (0, self.samples - ys.shape[-1]))
+        return self.machine.predict(xs, ys)[..., :points]
+
+
+def predict_at(
+    predictor: Predictor,
+    xs: Float[Tensor, "batch points features"],
+    ys: Float[Tensor, "batch points"],
+    counts: Sequence[int],
+) -> Float[Tensor, "batch counts"]:
+    """For every n in counts: the prediction at x_{n+1} from the first n examples, a whole batch of datasets at once."""
+    if prefixes := getattr(predictor, "predict_prefixes", None):
+        answers = prefixes(xs, ys)[..., list(counts)]
+    else:
+        answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
+    if answers.shape != (xs.shape[0], len(counts)):
+        raise BadShape(f"the predictor answered {tuple(answers.shape)}, wanted one number for each of {xs.shape[0]}")
+    if not torch.isfinite(answers).all():
+        worst = next(n for n, column in zip(counts, answers.unbind(-1), strict=True) if not column.isfinite().all())
+        raise OutOfDomain(f"the predictor answers NaN or infinity after {worst} examples; nothing can be compared")
+    return answers.double()
+
+
+def predict_queries(
+    predictor: Predictor,
+    xs: Float[Tensor, "batch examples features"],
+    ys: Float[Tensor, "batch examples"],
+    queries: Float[Tensor, "batch queries features"],
+) -> Float[Tensor, "batch queries"]:
+    """Several queries for each dataset; a predictor that is not an algorithm gets a prompt for each."""
+    if hasattr(predictor, "weights_in_turn"):
+        return predictor.predict(xs, ys, queries)
+    batch, asked = queries.shape[:2]
+    repeated = xs.repeat_interleave(asked, dim=0), ys.repeat_interleave(asked, dim=0)
+    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, asked)
+
+
+# What reads run folders and program files registers itself here: (accepts(path), load(path)).
+Loader = tuple[Callable[[Path], bool], Callable[[Path], object]]
+LOADERS: list[Loader] = []
+
+
+def register_loader(accepts: Callable[[Path], bool], load: Callable[[Path], object]) -> None:
+    """Teach `load_predictor` another kind of file or folder."""
+    LOADERS.append((accepts, load))
+
+
+def load_object(target: str | Path) -> Any:
+    """A run folder or program file through its loader, or what `module:name` (or `file.py:name`) is called.
+
+    A class, or a function without required parameters, is called: it makes the predictor.
+    """
+    path = Path(target)
+    for accepts, load in LOADERS:
+        if path.exists() and accepts(path):
+            return load(path)
+    if path.exists():
+        kind = "folder" if path.is_dir() else "file"
+        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: it is neither a run nor a program")
+    module, colon, name = str(target).rpartition(":")
+    if not colon or not module or not name:
+        raise NotAPredictor(f"{target} is neither a run folder, nor a program file, nor module:function")
+    try:
+        found: Any = _module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever a module does when it is imported
+        raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
+    makes = inspect.isfunction(found) or inspect.isclass(found)
+    return found() if makes and not _required(found) else found
+
+
+def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor:
+    """`load_object`, behind the one call."""
+    return as_predictor(load_object(target), loops=loops)
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} is not Python source")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parameters(function: object) -> list[str]:
+    """The names of a callable's parameters; none where they cannot be known."""
+    try:
+        return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+
+
+def _takes_three(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin: only calling it tells
+        return True
+    return True
+
+
+def _required(function: Any) -> list[str]:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ["unknown"]
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    empty = inspect.Parameter.empty
+    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
+
+
+def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:
+    """Whatever a function returned, as a tensor, one number a dataset."""
+    # A Python float would become float32, whatever precision it was computed in.
+    out = answer if isinstance(answer, Tensor) else torch.as_tensor(np.asarray(answer), device=like.device)
+    if out.shape != like.shape[:-2]:
+        raise BadShape(
+            f"the function answered {tuple(out.shape)} for xs of shape {tuple(like.shape)}; wanted "
+            f"{tuple(like.shape[:-2])}, one number a dataset (wrap it with each=True if it takes one at a time)"
+        )
+    return out if out.is_floating_point() else out.double()

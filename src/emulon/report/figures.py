@@ -1,0 +1,190 @@
+"""Pictures as SVG text: every one is drawn on its own Figure, without pyplot's global state."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+
+from emulon.expression import parse
+from emulon.interpreter import Program
+from emulon.interpreter.phase import Phase
+from emulon.job import Result
+from emulon.report.routing import Routing
+
+INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.titlelocation": "left",
+}
+
+
+def as_svg(draw: Callable[..., Any]) -> Callable[..., str]:
+    """The figure that `draw` returns, as an <svg> element whose ids no other picture on the page has."""
+
+    @wraps(draw)
+    def drawn(*arguments: Any) -> str:
+        import matplotlib
+
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": draw.__name__}):
+            figure = draw(*arguments)
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        svg = file.getvalue()[file.getvalue().index("<svg") :]
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+        mark = f"{draw.__name__}-{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
+        return re.sub(r'(id="|url\(#|href="#)', rf"\1{mark}", svg)
+
+    return drawn
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@as_svg
+def attention(routing: Routing) -> Any:
+    """Above, queries against tokens; below, how queries spread over their own sample's grid points."""
+    figure = _figure(4.0, 4.2)
+    above, below = figure.subplots(2, 1, height_ratios=(1.25, 1))
+    weights = routing.weights.double().numpy()
+    queries, keys = len(weights), routing.keys
+    image = above.imshow(weights, aspect="auto", cmap="Blues", vmin=0, vmax=weights.max(), interpolation="nearest")
+    for edge in range(1, queries):
+        above.axvline(edge * keys - 0.5, color=GREY, linewidth=0.4)
+    names = [str(number + 1) for number in routing.chosen]
+    above.set_xticks([(i + 0.5) * keys - 0.5 for i in range(queries)], names)
+    above.set_yticks(range(queries), names)
+    above.tick_params(length=0)
+    above.set_xlabel("tokens of sample")
+    above.set_ylabel("query of sample")
+    above.set_title(f"{routing.name}: {keys} tokens a sample")
+    figure.colorbar(image, ax=above, shrink=0.9, label="weight")
+    for i, colour in zip(sorted({0, queries // 2, queries - 1}), (BLUE, ORANGE, INK), strict=False):
+        own = weights[i, i * keys : (i + 1) * keys]
+        below.plot(range(1, keys + 1), own, "o-", color=colour, markersize=3, linewidth=1, label=f"sample {names[i]}")
+    below.set_xlabel("grid point of its own sample")
+    below.set_ylabel("weight")
+    below.set_ylim(bottom=0)
+    below.xaxis.get_major_locator().set_params(integer=True)
+    below.legend(frameon=False, fontsize=7)
+    return figure
+
+
+@as_svg
+def error(result: Result) -> Any:
+    """Distance to the exact iterate after every step, under the bound for that many steps."""
+    figure = _figure(3.6, 2.0)
+    axis = figure.subplots()
+    steps = np.arange(1, result.run.program.steps + 1)
+    seen = result.errors[1:].clamp(min=1e-18).numpy()
+    some = np.unique(np.geomspace(1, len(steps), 24).astype(int))
+    line = result.run.interpreter.line
+    bound = [replace(result.run.program, steps=int(t)).certificate_on(line).bound for t in some]
+    axis.loglog(some, bound, color=ORANGE, linewidth=1.2, linestyle="--", label="certified bound")
+    axis.loglog(steps, seen, color=BLUE, linewidth=1.2, label="error")
+    axis.set_title(result.name)
+    axis.set_xlabel("steps")
+    axis.grid(axis="y", color="#e8ecef", linewidth=0.6)
+    axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+@as_svg
+def function(program: Program, phase: Phase) -> Any:
+    """The function, what the softmax gives, and the keys' values where each key weighs most; the range is shaded."""
+    figure = _figure(3.6, 2.2)
+    axis = figure.subplots()
+    grid = phase.grid
+    s = np.linspace(grid.lo, grid.hi, 801)
+    truth = _truth(program, phase)(torch.from_numpy(s)).numpy()
+    where, values = _key_places(phase), grid.numbers.values
+    axis.axvspan(grid.lo, grid.hi, color="#f3f6f8", linewidth=0)
+    axis.plot(s, truth, color="#c3ccd2", linewidth=3.5, label="function")
+    axis.plot(s, grid.numbers.weights(s) @ grid.numbers.values, color=BLUE, linewidth=1.1, label="softmax")
+    axis.plot(where, values, "o", color=ORANGE, markersize=3, label="value of a key")
+    if not _is_soft(phase):
+        axis.set_xlim(*_widened(grid.lo, grid.hi, 0.5))
+        axis.set_ylim(*_widened(truth.min(), truth.max(), 0.5))
+    what = "ℓ′" if phase is program.gradient else "soft threshold"
+    axis.set_title(f"{program.name}, {what}: {len(grid)} keys, {grid.way}")
+    axis.set_xlabel("t")
+    axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _is_soft(phase: Phase) -> bool:
+    """One uniform grid, whose outer keys lie beyond the range."""
+    return phase.grid.way == "spectral" and len(phase.grid) > 4
+
+
+def _key_places(phase: Phase) -> np.ndarray:
+    """Where each key weighs most. An outermost key does so at infinity: it is put one spacing after its neighbour."""
+    grid = phase.grid
+    s = np.linspace(*_widened(grid.lo, grid.hi, 40.0 if _is_soft(phase) else 1.0), 20001)
+    places = s[grid.numbers.weights(s).argmax(axis=0)]
+    if _is_soft(phase):
+        places[0], places[-1] = 2 * places[1] - places[2], 2 * places[-2] - places[-3]
+    return places
+
+
+def _widened(lo: float, hi: float, part: float) -> tuple[float, float]:
+    return lo - part * (hi - lo) / 2, hi + part * (hi - lo) / 2
+
+
+def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Tensor]:
+    if phase is program.gradient:
+        return parse(program.loss.derivative)
+    threshold = program.step_size * program.l1
+    return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
+
+
+@as_svg
+def prompt(tokens: np.ndarray, phase: Phase) -> Any:
+    """A corner of the token matrix: rows by name, one column a token, colour by sign and size."""
+    from matplotlib.colors import SymLogNorm
+
+    figure = _figure(7.2, 4.8)
+    axis = figure.subplots()
+    largest = float(np.abs(tokens).max())
+    norm = SymLogNorm(linthresh=1e-2, vmin=-largest, vmax=largest)
+    slots, keys = phase.slots, len(phase.grid)
+    # A slot of one row is drawn as tall as it takes to read its name.
+    heights = [max(slots.size(name), 0.05 * slots.width) for name in slots]
+    tops = np.concatenate([[0.0], np.cumsum(heights)])
+    edges = [
+        np.linspace(top, top + h, slots.size(name) + 1)[:-1] for top, h, name in zip(tops, heights, slots, strict=False)
+    ]
+    rows = np.concatenate([*edges, tops[-1:]])
+    image = axis.pcolormesh(np.arange(len(tokens) + 1), rows, tokens.T, cmap="PuOr", norm=norm, rasterized=True)
+    for top in tops[1:-1]:
+        axis.axhline(top, color=INK, linewidth=0.4)
+    for edge in range(keys, len(tokens), keys):
+        axis.axvline(edge, color=INK, linewidth=0.6)
+    axis.invert_yaxis()
+    axis.set_yticks((tops[:-1] + tops[1:]) / 2, list(slots))
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(f"tokens: {keys} for each sample, the first {len(tokens) // keys} samples")
+    figure.colorbar(image, label="entry")
+    return figure

@@ -1,0 +1,97 @@
+"""The report: one HTML file that opens from disk, on a phone too, and fetches nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from emulon.errors import EmulonError
+from emulon.job import Job, Result
+from emulon.report import figures
+from emulon.report.anatomy import anatomy, facts, phases
+from emulon.report.routing import routing, telling_samples
+
+NAME = "index.html"
+# Samples whose tokens the picture of the prompt shows.
+CORNER = 4
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _refused(folder, error) from None
+
+
+def write(job: Job, folder: Path) -> Path:
+    """The page of this job, whole or not at all."""
+    text = render(job)
+    path = folder / NAME
+    temporary = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise _refused(folder, error) from None
+    return path
+
+
+def _refused(folder: Path, error: OSError) -> EmulonError:
+    return EmulonError(f"cannot write the report to {folder}: {error.strerror}; choose another folder with --report")
+
+
+def render(job: Job) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pair = _pair(job.results)
+    programs = [result.run.program for result in job.results]
+    chosen = telling_samples(pair[0].run)
+    routings = [routing(result.run, chosen) for result in pair]
+    pages = Environment(loader=PackageLoader("emulon.report", "."), autoescape=True, undefined=StrictUndefined)
+    return pages.get_template("page.html").render(
+        data=job.data,
+        results=job.results,
+        measure="R²" if job.data.task == "regression" else "accuracy",
+        left_out=job.left_out,
+        interpreter=job.interpreter,
+        sha256=job.sha256,
+        routings=routings,
+        attention=[figures.attention(each) for each in routings],
+        errors=[figures.error(result) for result in job.results],
+        functions=[figures.function(program, phase) for program in programs for phase in phases(program)],
+        prompt=figures.prompt(_corner(pair[0]), pair[0].run.program.gradient),
+        shown=pair[0].run.program.name,
+        programs=[(p, facts(p), [(phase, anatomy(p, phase)) for phase in phases(p)]) for p in programs],
+    )
+
+
+def _pair(results: Sequence[Result]) -> list[Result]:
+    """Two that look different: the first, and the one whose grid is of another kind or size, the larger the better."""
+    first, *others = sorted(results, key=lambda r: r.name != "ridge")
+    telling = sorted(others, key=lambda r: (r.name != "huber_regression", -len(r.run.program.gradient.grid)))
+    return [first, *telling[:1]]
+
+
+def _corner(result: Result) -> np.ndarray:
+    """The first tokens of the prompt at the last step: (tokens, rows)."""
+    run, phase = result.run, result.run.program.gradient
+    first = (0,) * (run.x.ndim - 2)
+    raw_x, raw_y = run.x[first], run.y[first]
+    x, y, _ = run.program.loss.effective(raw_x, raw_y)
+    fixed = raw_y.unsqueeze(-1) * raw_x if run.program.loss.form == "rate" else None
+    state = run.weights[first]
+    tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state * 0)
+    return tokens[: CORNER * len(phase.grid)].numpy()

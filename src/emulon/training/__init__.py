@@ -1,0 +1,25 @@
+"""Training: one loop, one configuration, one run folder."""
+
+from emulon.training.configuration import TrainConfig
+from emulon.training.evaluation import Evaluation
+from emulon.training.loop import Trained, resume, train
+from emulon.training.refusals import BadConfig, DiskFull, NoRun, OutOfMemory, TrainingDiverged
+from emulon.training.run_folder import RunFolder
+from emulon.training.step import TrainStep
+from emulon.training.together import Together
+
+__all__ = [
+    "BadConfig",
+    "DiskFull",
+    "Evaluation",
+    "NoRun",
+    "OutOfMemory",
+    "RunFolder",
+    "Together",
+    "TrainConfig",
+    "TrainStep",
+    "Trained",
+    "TrainingDiverged",
+    "resume",
+    "train",
+]

@@ -1,0 +1,69 @@
+"""Checkpoints: one safetensors file each, written beside and renamed, so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from emulon.training.refusals import DiskFull, NoRun
+
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str]) -> Path:
+    """Saves the state after `step` steps and drops all but the newest two."""
+    where = folder / f"step-{step:09d}.safetensors"
+    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"step": str(step), **notes})
+    write_atomically(where, data)
+    for old in checkpoints(folder)[:-2]:
+        old.unlink(missing_ok=True)
+    return where
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
+
+
+def read_checkpoint(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, str]] | None:
+    """Step, tensors and notes of the newest checkpoint; None where there is none yet."""
+    found = checkpoints(folder)
+    if not found:
+        return None
+    try:
+        with safe_open(found[-1], "pt") as opened:
+            notes = dict(opened.metadata() or {})
+        return int(notes.pop("step")), load_file(found[-1]), notes
+    except (SafetensorError, KeyError) as error:
+        raise NoRun(f"{found[-1]} cannot be read ({error}); delete it to resume from the one before") from error
+
+
+def write_atomically(where: Path, data: bytes) -> None:
+    """The file is either as it was or complete, whenever the process or the machine dies."""
+    beside = where.with_name(f".{where.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, where)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise disk_refusal(where, error) from error
+    directory = os.open(where.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def disk_refusal(where: Path, error: OSError) -> DiskFull:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else f"{error.strerror or error}"
+    return DiskFull(f"{where} could not be written: {what}; make room there, then resume the run")

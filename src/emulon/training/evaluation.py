@@ -1,0 +1,31 @@
+"""How good a learner is after each number of in-context samples, beside the task's own baselines."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.models import Learner
+from emulon.tasks import Prompts, Task, at_step
+
+HELD_OUT = -1  # the step whose stream is the evaluation's: training counts from 0
+
+
+class Evaluation:
+    """A fixed set of datasets that training never sees, and what everybody says about it."""
+
+    def __init__(self, task: Task, seed: int, batch: int, device: torch.device) -> None:
+        # drawn on the CPU: the same datasets whatever the device
+        prompts = task.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
+        self.task = task
+        self.baselines: dict[str, list[float]] = {
+            name: curve.tolist() for name, curve in task.baselines(prompts).items()
+        }
+        self.prompts = Prompts(*(part.to(device) for part in (prompts.tokens, prompts.targets, prompts.truth)))
+
+    @torch.no_grad()
+    def curve(self, learner: Learner) -> Float[Tensor, " curve"]:
+        """The learner's squared error after 0, 1, 2, … in-context samples, against the noise-free truth."""
+        said = torch.cat([learner(tokens) for tokens in self.prompts.tokens.split(256)])
+        return self.task.curve((self.task.asked(said).float() - self.prompts.truth).square())

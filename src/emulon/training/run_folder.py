@@ -1,0 +1,61 @@
+"""The folder of a run: config.json, metrics.jsonl, baselines.json, checkpoints/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from emulon.training.checkpoint import disk_refusal, write_atomically
+from emulon.training.configuration import TrainConfig
+from emulon.training.refusals import NoRun
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+
+    def begin(self, config: TrainConfig) -> None:
+        """A new run; a folder that holds another is refused."""
+        if self.config_file.exists():
+            raise NoRun(
+                f"{self.path} already holds a run; continue it with --resume {self.path}, or choose another --out"
+            )
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_refusal(self.path, error) from error
+        write_atomically(self.config_file, config.to_json().encode())
+
+    def config(self) -> TrainConfig:
+        if not self.config_file.exists():
+            raise NoRun(f"{self.path} holds no run: there is no {self.config_file}; start one with --out {self.path}")
+        return TrainConfig.from_json(self.config_file.read_text())
+
+    def rewind(self, step: int) -> None:
+        """Drops what was measured after `step`: a resumed run measures it again. A half-written line goes too."""
+        if self.metrics_file.exists():
+            kept = [line for line in self.metrics() if line["step"] <= step]
+            write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def append(self, record: dict[str, Any]) -> None:
+        try:
+            with open(self.metrics_file, "a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise disk_refusal(self.metrics_file, error) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        found = []
+        for line in self.metrics_file.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:  # the process died while writing this line
+                continue
+        return found
+
+    def write_json(self, name: str, values: Any) -> None:
+        write_atomically(self.path / name, json.dumps(values, indent=1).encode())

@@ -1,0 +1,156 @@
+"""One training step: sample, forward, backward, optimiser; eager, or the whole of it as one CUDA graph."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.models import Learner
+from emulon.tasks import Task, at_step
+from emulon.training.configuration import TrainConfig
+from emulon.training.precision import Worker, matrix_precision
+from emulon.training.processes import Processes
+from emulon.training.schedule import learning_rate, live_features, live_points
+
+
+class TrainStep:
+    """`step(k)` performs step k and returns its loss, a tensor on the device that the next step overwrites.
+
+    What depends on k is put into device tensors first (the generator's seed, the learning rate, the curriculum's
+    masks); the rest is always the same work on the same memory, so a graph can replay it.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        task: Task,
+        config: TrainConfig,
+        device: torch.device,
+        processes: Processes | None = None,
+    ) -> None:
+        self.learner, self.task, self.config, self.device = learner.to(device), task, config, device
+        self.processes = processes or Processes()
+        self.generator = torch.Generator(device=device)
+        self.worker = Worker(learner, config.precision)
+        self.lr = torch.tensor(0.0, device=device)
+        self.parameters = list(learner.parameters())
+        self.optimiser = torch.optim.Adam(self.parameters, lr=self.lr, fused=True, capturable=device.type == "cuda")
+        self.optimiser.param_groups[0]["lr"] = self.lr  # the very tensor: Adam may have kept a copy
+        for parameter in self.parameters:  # made now, so that a checkpoint can be read into it
+            self.optimiser.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        asked = len(task.asked(torch.zeros(task.tokens, 1)))
+        self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
+        self.weight = torch.ones(asked, device=device) if config.start_points is not None else None
+        self.loss = torch.zeros((), device=device)
+        self._total, self._counted = torch.zeros((), device=device), 0
+        self._loss_of = self._plain_loss
+        if config.compile == "whole":
+            self._loss_of = torch.compile(self._plain_loss, dynamic=False)
+        elif config.compile == "autotune":
+            self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
+        elif config.compile == "block":
+            self.worker.compile_blocks()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
+
+    def __call__(self, step: int) -> Float[Tensor, ""]:
+        self._counted += 1
+        if self._stream is None:
+            self._prepare(step)
+            self._work()
+            return self.loss
+        if self._graph is None:
+            self._capture()
+        assert self._graph is not None
+        with torch.cuda.stream(self._stream):
+            self._prepare(step)
+            self._graph.replay()
+        return self.loss
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mean_loss(self) -> float:
+        """The mean loss of the steps since this was last asked. Waits for them."""
+        self.synchronise()
+        mean = self._total.item() / max(self._counted, 1)
+        self._total.zero_()
+        self.synchronise()
+        self._counted = 0
+        return mean
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
+        named = {f"weights/{name}": parameter.detach() for name, parameter in self.learner.named_parameters()}
+        for name, parameter in self.learner.named_parameters():
+            for key, value in self.optimiser.state[parameter].items():
+                named[f"optimiser/{key}/{name}"] = value
+        return named
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+        self.worker.refresh()
+
+    def _prepare(self, step: int) -> None:
+        at_step(self.generator, self.config.seed, step)
+        self.lr.fill_(learning_rate(self.config, step))
+        if self.live is not None:
+            _open(self.live, live_features(self.config, step))
+        if self.weight is not None:
+            _open(self.weight, live_points(self.config, step, len(self.weight)))
+
+    def _work(self) -> None:
+        with matrix_precision(self.config.precision):
+            self._sample_and_descend()
+
+    def _sample_and_descend(self) -> None:
+        batch, rank = self.config.batch, self.processes.rank
+        # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
+        prompts = self.task.sample(self.generator, batch * self.processes.world, self.live)
+        prompts = prompts.rows(rank * batch, (rank + 1) * batch)
+        self.worker.forget_gradients()
+        loss = self._loss_of(prompts.tokens, prompts.targets)
+        loss.backward()
+        self.worker.collect()
+        self.loss.copy_(loss.detach())
+        self.processes.average([self.loss, *(p.grad for p in self.parameters if p.grad is not None)])
+        if self.config.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self._total.add_(self.loss)
+        self.optimiser.step()
+        self.worker.refresh()
+
+    def _plain_loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.worker.learner.loss(tokens, targets, self.task.asked, self.weight)
+
+    def _capture(self) -> None:
+        """Warm up on the side, undo what that did to the state, and record one step."""
+        assert self._stream is not None
+        saved = {name: tensor.clone() for name, tensor in self.state().items()}
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(3):
+                self._work()
+        self.synchronise()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, stream=self._stream):
+            self._work()
+        self.synchronise()
+        self._graph = graph
+        self.load(saved)
+        self._total.zero_()
+        self.synchronise()
+
+
+def _open(mask: Tensor, count: int) -> None:
+    mask.zero_()
+    mask[:count] = 1.0

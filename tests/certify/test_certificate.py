@@ -1,0 +1,59 @@
+"""A certificate is the sum of its terms, and does not let a larger error pass."""
+
+import math
+
+import pytest
+import torch
+
+from emulon import Certificate
+from emulon.certify import Band
+from emulon.errors import EmulonError, NotCertified
+
+
+def test_the_bound_is_not_below_the_exact_sum_of_the_terms() -> None:
+    from fractions import Fraction
+
+    terms = {str(k): 0.1 + 1e-17 * 3**k for k in range(20)}
+    bound = Certificate(terms, torch.float64).bound
+    exact = sum(map(Fraction, terms.values()))
+    assert exact <= Fraction(bound) <= exact * (1 + Fraction(1, 10**14))
+
+
+def test_verify_returns_the_observed_error_and_refuses_a_larger_one() -> None:
+    certificate = Certificate({"interpolation": 1e-3, "rounding": 1e-4}, torch.float32)
+    exact = torch.zeros(2, 3, dtype=torch.float64)
+    observed = exact.float()
+    observed[1, 2] = 1e-3
+    assert certificate.verify(observed, exact) == pytest.approx(1e-3)
+    observed[0, 0] = -1.2e-3
+    with pytest.raises(NotCertified, match=r"1\.200e-03 is above the certified 1\.100e-03"):
+        certificate.verify(observed, exact)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_error_that_is_no_number_is_not_certified(bad: float) -> None:
+    with pytest.raises(NotCertified):
+        Certificate({"interpolation": 1.0}, torch.float64).verify(torch.tensor([0.0, bad]))
+
+
+def test_nothing_observed_is_within_every_bound() -> None:
+    assert Certificate({}, torch.float64).verify(torch.empty(0)) == 0.0
+
+
+def test_it_says_what_it_promises() -> None:
+    terms = {"interpolation": 2e-9, "routing": 0.0, "rounding": 1e-9}
+    text = str(Certificate(terms, torch.float32, bands=(Band(-0.5, 0.25),)))
+    assert text == "≤ 3.00e-09 (proved, float32, outside (-0.5, 0.25): interpolation 2.00e-09 + rounding 1.00e-09)"
+    assert "sampled, not proved" in str(Certificate(terms, torch.float64, proved=False))
+    assert "exact" in str(Certificate({"interpolation": 0.0}, torch.float64))
+
+
+def test_later_changes_to_the_terms_do_not_reach_it() -> None:
+    terms = {"rounding": 1.0}
+    certificate = Certificate(terms, torch.float64)
+    terms["rounding"] = 0.0
+    assert certificate.terms == {"rounding": 1.0} and certificate.bound >= 1.0
+
+
+def test_refusals_can_be_caught_together() -> None:
+    assert issubclass(NotCertified, EmulonError) and issubclass(EmulonError, ValueError)

@@ -1,0 +1,222 @@
+"""The proof encloses: never below the error at any point, and not far above the worst of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from flint import arb, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulon.certify import Band
+from emulon.certify.interpolation import Keys, prove, require_smooth
+from emulon.errors import BadExpression
+from emulon.expression import parse
+
+SMOOTH = {
+    text: parse(text)
+    for text in ["t", "tanh(3*t)", "exp(t)", "sin(4*t)/3 + pi", "1/(2 + t)", "t**3 - t/7", "gelu", "log(3 + t)", "2"]
+}
+KINKED = {
+    text: parse(text)
+    for text in ["Max(t, 0)", "Abs(t - 1/3)", "sign(t)*Max(Abs(t) - 0.3, 0)", "Max(Min(t, 1/2), -1/2)"]
+}
+
+
+def random_keys(seed: int, count: int, steepness: float) -> Keys:
+    rng = np.random.default_rng(seed)
+    return Keys(*(scale * rng.normal(size=count) for scale in (steepness, steepness, 2.0)))
+
+
+def soft_keys(f, count: int, softness: float, reach: float) -> Keys:
+    """A spectral grid by hand on [−1, 1], with the values f(L): an interpolation with a smooth error."""
+    nodes = (np.arange(count) - (count - 1) / 2) / reach
+    beta = softness * reach**2
+    return Keys(2 * beta * nodes, -beta * nodes**2, f(torch.tensor(nodes.clip(-1, 1))).numpy())
+
+
+def errors(keys: Keys, f, s: np.ndarray) -> np.ndarray:
+    """|F − f| in double precision, which is good to 1e-13 for the keys here."""
+    return np.abs(keys.weights(s) @ keys.values - f(torch.from_numpy(s)).numpy())
+
+
+def exact_error(keys: Keys, f, s: float) -> float:
+    """|F(s) − f(s)| at 400 bits, without Taylor models or cells: an independent way to the same number."""
+    with ctx.workprec(400):
+        scores = [arb(a) * arb(s) + arb(b) for a, b in zip(keys.slopes.tolist(), keys.intercepts.tolist(), strict=True)]
+        top = max(scores, key=float)
+        weights = [(score - top).exp() for score in scores]
+        total = sum((w * arb(v) for w, v in zip(weights, keys.values.tolist(), strict=True)), arb(0))
+        (signs,) = f.arb_branches(s, s)
+        return float(abs(total / sum(weights, arb(0)) - f.arb_series(arb(s), signs)))
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 14),
+    steepness=st.sampled_from([0.3, 3.0, 30.0, 300.0]),
+    text=st.sampled_from(sorted(SMOOTH)),
+    lo=st.floats(-1, 0.5),
+    width=st.floats(1e-3, 0.5),
+)
+def test_the_proof_encloses_for_any_keys(
+    seed: int, count: int, steepness: float, text: str, lo: float, width: float
+) -> None:
+    keys, f, hi = random_keys(seed, count, steepness), SMOOTH[text], lo + width
+    known = prove(keys, f, lo, hi)
+    s = np.linspace(lo, hi, 20_001)
+    weights = keys.weights(s)
+    values = weights @ keys.values
+    deviation = (weights * np.abs(keys.values - values[:, None])).sum(axis=1).max()
+    worst = errors(keys, f, s).max()
+    assert worst <= known.error * (1 + 1e-12) + 1e-13
+    assert known.error <= 1.5 * worst + 1e-13
+    assert known.attained <= known.error
+    assert deviation <= known.deviation * (1 + 1e-12) + 1e-13
+    assert np.abs(values).max() <= known.size * (1 + 1e-12) + 1e-13
+
+
+@settings(max_examples=15)
+@given(
+    text=st.sampled_from(["t", "tanh(3*t)", "exp(t)", "sin(4*t)/3 + pi"]),
+    softness=st.floats(0.1, 0.4),
+    part=st.floats(0.3, 0.5),
+)
+def test_near_the_floor_the_proof_holds_at_high_precision(text: str, softness: float, part: float) -> None:
+    """Where double precision no longer sees the error, 400 bits still do."""
+    from emulon.approximation.spectral import least_squares
+
+    f, count = SMOOTH[text], 25
+    blank = soft_keys(f, count, softness, part * count)
+    nodes = np.cos(np.pi * (np.arange(80) + 0.5) / 80)
+    values = least_squares(blank.weights(nodes), f(torch.from_numpy(nodes)).numpy())
+    keys = Keys(blank.slopes, blank.intercepts, values)
+    known = prove(keys, f, -1.0, 1.0)
+    worst = max(exact_error(keys, f, s) for s in np.linspace(-1, 1, 301).tolist())
+    assert worst <= known.error <= 2 * worst
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), steepness=st.sampled_from([1.0, 30.0]), text=st.sampled_from(sorted(KINKED)))
+def test_kinks_are_enclosed_too(seed: int, steepness: float, text: str) -> None:
+    keys, f = random_keys(seed, 8, steepness), KINKED[text]
+    known = prove(keys, f, -1.0, 1.0)
+    s = np.unique(np.concatenate([np.linspace(-1, 1, 20_001), [b.at for b in f.breaks(-1.0, 1.0)]]))
+    worst = errors(keys, f, s).max()
+    assert worst <= known.error * (1 + 1e-12) + 1e-13
+    assert known.error <= 1.5 * worst + 1e-12
+
+
+def gate(at: float, sharpness: float, left: float, right: float) -> Keys:
+    return Keys(
+        np.array([-sharpness / 2, sharpness / 2]), np.array([1.0, -1.0]) * sharpness * at / 2, np.array([left, right])
+    )
+
+
+def test_a_steep_kink_between_two_floats_counts_the_doubt_where_it_is() -> None:
+    """1/3 is no float: within a last place of it either branch may hold, and at slope 1e9 that is no small matter."""
+    f = parse("1e9*Max(t - 1/3, 0)")
+    keys = Keys(np.zeros(1), np.zeros(1), np.zeros(1))
+    assert exact_error(keys, f, math.nextafter(1 / 3, 1)) > 0
+    known = prove(keys, f, 0.0, math.nextafter(1 / 3, 1))
+    assert known.error >= exact_error(keys, f, math.nextafter(1 / 3, 1))
+
+
+def test_a_jump_without_a_band_costs_the_jump() -> None:
+    known = prove(gate(0.25, 1e4, 0.0, 1.0), parse("Heaviside(t - 1/4)"), -1.0, 1.0)
+    assert known.error >= 0.5
+
+
+@pytest.mark.parametrize(
+    "text, at", [("Heaviside(t - 1/4, 1)", 0.25), ("sign(t)/2 + 1/2", 0.0), ("Heaviside(t - 0.3)", 0.3)]
+)
+def test_a_band_takes_the_jump_out_and_its_edges_stay_in(text: str, at: float) -> None:
+    f, keys = parse(text), gate(at, 1e4, 0.0, 1.0)
+    for half in (1e-3, 2e-3):
+        known = prove(keys, f, -1.0, 1.0, bands=[Band(at - half, at + half)])
+        edge = max(exact_error(keys, f, at + half), exact_error(keys, f, at - half))
+        assert edge <= known.error <= 1.01 * edge + 1e-30
+
+
+def test_a_band_that_ends_at_an_exact_jump_keeps_the_point_itself() -> None:
+    """f(1/4) = 1 belongs to the right; the gate lies to the left, and so does the band."""
+    f, keys = parse("Heaviside(t - 1/4, 1)"), gate(0.2, 1e4, 0.0, 1.0)
+    known = prove(keys, f, -1.0, 1.0, bands=[Band(0.15, 0.25)])
+    assert exact_error(keys, f, 0.25) <= known.error < 1e-40
+    other_side = parse("Heaviside(t - 1/4, 0)")
+    assert prove(keys, other_side, -1.0, 1.0, bands=[Band(0.15, 0.25)]).error >= 0.5
+
+
+def test_an_isolated_value_is_not_overlooked() -> None:
+    """sign(t)² is 1 everywhere but at 0, where it is 0."""
+    assert prove(Keys(np.zeros(1), np.zeros(1), np.ones(1)), parse("sign(t)**2"), -1.0, 1.0).error >= 1.0
+
+
+def test_keys_that_are_left_out_of_a_cell_still_count() -> None:
+    """A far key with an enormous value: e⁻²⁰⁰ of 1e80 is 1.4e-7."""
+    keys = Keys(np.zeros(2), np.array([0.0, -200.0]), np.array([0.0, 1e80]))
+    known = prove(keys, parse("0*t"), -1.0, 1.0)
+    assert known.error >= 1e80 * math.exp(-200) * (1 - 1e-9)
+
+
+def test_scores_too_large_for_double_precision_are_still_ordered_right() -> None:
+    """At 1e18 the double scores of both keys coincide; exactly, the second is ahead by 64."""
+    keys = Keys(np.array([2.0**60, 2.0**60 + 256.0]), np.array([0.0, 0.0]), np.array([0.0, 1.0]))
+    known = prove(keys, parse("2*t"), 0.25, 0.75, tightness=1.3)
+    worst = max(exact_error(keys, parse("2*t"), s) for s in np.linspace(0.25, 0.75, 101).tolist())
+    assert worst <= known.error <= 1.5 * worst
+
+
+def test_a_target_saves_work_but_not_truth() -> None:
+    keys = soft_keys(SMOOTH["t"], 17, 0.25, 6)
+    sharp, loose = (prove(keys, SMOOTH["t"], -1.0, 1.0, target=target) for target in (0.0, 0.5))
+    assert sharp.error <= loose.error <= 0.5 and sharp.error <= 1.35 * sharp.attained
+
+
+def test_the_callers_precision_is_left_as_it_was() -> None:
+    before = ctx.prec, ctx.cap
+    prove(soft_keys(SMOOTH["t"], 5, 0.25, 2), SMOOTH["t"], -1.0, 1.0)
+    require_smooth(SMOOTH["t"], -1.0, 1.0)
+    with pytest.raises(BadExpression):
+        require_smooth(parse("1/t"), -1.0, 1.0)
+    assert (ctx.prec, ctx.cap) == before
+
+
+def test_the_end_of_an_interval_that_no_float_centre_halves_is_covered() -> None:
+    lo, hi = 1.0, math.nextafter(1.0, 2)
+    keys = Keys(np.zeros(1), np.zeros(1), np.ones(1))
+    known = prove(keys, parse("t"), lo, hi)
+    assert known.error >= 2.0**-52
+
+
+@pytest.mark.parametrize(
+    "text, lo, hi, near",
+    [
+        ("1/t", -1.0, 1.0, "0"),
+        ("1/(t - 0.3)", -1.0, 1.0, "0.3"),
+        ("sqrt(t)", 0.0, 1.0, "0"),
+        ("sqrt(t)", -1.0, 0.5, "-"),
+        ("log(t)", 0.0, 1.0, "0"),
+        ("log(t)", -2.0, -1.0, "-"),
+        ("tan(t)", 0.0, 2.0, "1.5708"),
+        ("t**1.5", 0.0, 1.0, "0"),
+        ("asin(t)", -1.0, 0.5, "-1"),
+        ("Piecewise((1/t, t > 0), (0, True))", -1.0, 1.0, "0"),
+    ],
+)
+def test_poles_and_branch_points_are_refused_with_their_place(text: str, lo: float, hi: float, near: str) -> None:
+    with pytest.raises(BadExpression, match=rf"not finite and smooth at t = {near}.*choose an interval"):
+        require_smooth(parse(text), lo, hi)
+
+
+@pytest.mark.parametrize(
+    "text", ["1/(1e-3 + t**2)", "sqrt(1.001 + t)", "Max(t, 0)", "sign(t)", "tan(1.5*t)", "exp(50*t)"]
+)
+def test_steep_kinked_and_jumping_functions_are_accepted(text: str) -> None:
+    require_smooth(parse(text), -1.0, 1.0)
+
+
+def test_the_other_branch_of_a_piecewise_may_have_a_pole() -> None:
+    require_smooth(parse("Piecewise((log(t), t > 1), (t - 1, True))"), -2.0, 2.0)

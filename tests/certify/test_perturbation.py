@@ -1,0 +1,76 @@
+"""How far a softmax average can move: the bounds hold against an adversary, and he comes close to them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulon.certify.perturbation import assembled, shifted_average, total_variation
+
+DELTAS = [1e-9, 1e-3, 0.1, 1.0, 4.0]
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def adversary(scores: np.ndarray, values: np.ndarray, delta: float) -> float:
+    """The most the average can be raised: the best shift is +δ above some value and −δ below it."""
+    order = np.argsort(values)
+    before = softmax(scores) @ values
+    cuts = (np.where(np.arange(len(values)) >= cut, delta, -delta)[np.argsort(order)] for cut in range(len(values) + 1))
+    return max(softmax(scores + shift) @ values - before for shift in cuts)
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(2, 12), delta=st.floats(1e-6, 5), sharpness=st.floats(0, 20))
+def test_no_shift_of_the_scores_moves_the_average_further(seed: int, size: int, delta: float, sharpness: float) -> None:
+    rng = np.random.default_rng(seed)
+    scores, values = sharpness * rng.normal(size=size), rng.normal(size=size)
+    weights = softmax(scores)
+    deviation = weights @ np.abs(values - weights @ values)
+    moved = adversary(scores, values, delta)
+    assert moved <= shifted_average(delta, np.ptp(values)) * (1 + 1e-12) + 1e-15
+    assert moved <= shifted_average(delta, np.ptp(values), deviation) * (1 + 1e-12) + 1e-15
+    drawn = softmax(scores + rng.uniform(-delta, delta, size))
+    assert np.abs(drawn - weights).sum() / 2 <= total_variation(delta) + 1e-15
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_the_bound_by_the_spread_is_attained(delta: float) -> None:
+    """Two tokens whose log-odds go from −δ to δ."""
+    moved = adversary(np.array([delta / 2, -delta / 2]), np.array([0.0, 1.0]), delta)
+    assert moved == pytest.approx(shifted_average(delta, 1.0), rel=0.01)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3])
+def test_the_bound_by_the_deviation_is_attained_for_small_shifts(delta: float) -> None:
+    """Half the deviation lies on either side of the mean: raise one half, lower the other."""
+    scores, values = np.array([8.0, 0.0, 0.0]), np.array([0.0, 1.0, -1.0])
+    weights = softmax(scores)
+    deviation = float(weights @ np.abs(values))
+    moved = adversary(scores, values, delta)
+    assert moved == pytest.approx(shifted_average(delta, 2.0, deviation), rel=0.01)
+    assert moved < 0.01 * shifted_average(delta, 2.0)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 30.0, 299.0, 301.0, 1e6, math.inf])
+def test_extreme_shifts_neither_overflow_nor_pass_the_spread(delta: float) -> None:
+    bound = shifted_average(delta, 2.0, 0.5)
+    assert 0.0 <= bound <= 2.0 and (delta < 30 or bound == pytest.approx(2.0))
+
+
+@given(seed=st.integers(0, 10**6), tokens=st.integers(1, 8), off=st.floats(0, 0.5), value_off=st.floats(0, 1))
+def test_an_assembled_head_errs_by_no_more(seed: int, tokens: int, off: float, value_off: float) -> None:
+    rng = np.random.default_rng(seed)
+    scores, values = 3 * rng.normal(size=tokens), rng.uniform(-2, 2, tokens)
+    before = softmax(scores) @ values
+    deviation = softmax(scores) @ np.abs(values - before)
+    raised = max(
+        softmax(scores + sign * off * np.sign(values - pivot)) @ (values + value_off) - before
+        for pivot in values
+        for sign in (-1, 1)
+    )
+    assert raised <= assembled(float(deviation), value_off, off, 2.0) + 1e-12

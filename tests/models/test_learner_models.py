@@ -1,0 +1,156 @@
+"""The learners compute what their docstrings say, on the library's own attention."""
+
+import pytest
+import torch
+
+from emulon.attention import Trace
+from emulon.errors import BadShape, EmulonError
+from emulon.models import LEARNERS, AlgoFormer, FrozenAttention, Looped, Standard
+from emulon.tasks import Linear, at_step
+
+SIZES = {"width": 16, "heads": 2}
+
+
+def make(name: str, features: int = 3, tokens: int = 13, **options):
+    torch.manual_seed(0)
+    if name in ("looped", "algoformer"):
+        options = {"loops": 4, "window": 2} | options
+    if name == "standard":
+        options = {"layers": 2} | options
+    return LEARNERS[name](features + 1, 1, tokens, **SIZES, **options)
+
+
+@pytest.mark.parametrize("name", ["standard", "looped", "algoformer"])
+def test_the_fused_attention_agrees_with_the_traced_one(name):
+    tokens = torch.randn(4, 13, 4)
+    plain, fused = make(name, fused=False), make(name, fused=True)
+    torch.testing.assert_close(plain(tokens), fused(tokens), atol=1e-6, rtol=1e-5)
+    for learner in (plain, fused):
+        learner.loss(tokens, torch.zeros(4, 7, 1), lambda states: states[..., 0::2, :]).backward()
+    for a, b in zip(plain.parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["standard", "looped", "algoformer"])
+def test_no_answer_depends_on_a_later_token(name):
+    learner, tokens = make(name), torch.randn(2, 13, 4)
+    changed = tokens.clone()
+    changed[:, 8:] += 1
+    before, after = learner(tokens), learner(changed)
+    assert torch.equal(before[:, :8], after[:, :8]) and not torch.equal(before[:, 8:], after[:, 8:])
+
+
+@pytest.mark.parametrize("name", list(LEARNERS))
+def test_several_queries_are_answered_as_each_alone(name):
+    learner = make(name)
+    xs, ys, queries = torch.randn(2, 5, 3), torch.randn(2, 5), torch.randn(2, 4, 3)
+    together = learner.predict(xs, ys, queries)
+    assert together.shape == (2, 4) and together.dtype == torch.float64
+    for k in range(4):
+        torch.testing.assert_close(learner.predict(xs, ys, queries[:, k]), together[:, k], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(learner.predict(xs[0], ys[0], queries[0]), together[0], atol=1e-6, rtol=1e-6)
+
+
+def test_predict_reads_the_prompt_it_was_trained_on():
+    task, learner = Linear(features=3, points=7), make("standard")
+    prompts = task.sample(at_step(torch.Generator(), 0, 0), 5)
+    xs, ys = prompts.tokens[:, 0::2, 1:], prompts.targets[..., 0]
+    asked = task.asked(learner(prompts.tokens))[:, 4, 0].double()
+    torch.testing.assert_close(learner.predict(xs[:, :4], ys[:, :4], xs[:, 4]), asked, atol=1e-6, rtol=1e-6)
+
+
+def test_the_decoder_is_gpt2():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=13, vocab_size=3)
+    theirs = transformers.GPT2Model(config).eval()
+    ours = make("standard")
+    with torch.no_grad():
+        theirs.wpe.weight.copy_(ours.position)
+        for block, copy in zip(ours.decoder.blocks, theirs.h, strict=True):
+            for mine, other in (
+                (block.attention_norm, copy.ln_1),
+                (block.mlp_norm, copy.ln_2),
+                (ours.decoder.last_norm, theirs.ln_f),
+            ):
+                other.weight.copy_(mine.weight)
+                other.bias.copy_(mine.bias)
+            for mine, other in (
+                (block.attention.to_qkv, copy.attn.c_attn),
+                (block.attention.merge, copy.attn.c_proj),
+                (block.widen, copy.mlp.c_fc),
+                (block.narrow, copy.mlp.c_proj),
+            ):
+                other.weight.copy_(mine.weight.mT)
+                other.bias.copy_(mine.bias)
+    tokens = torch.randn(3, 13, 4)
+    said = theirs(inputs_embeds=ours.read_in(tokens)).last_hidden_state
+    torch.testing.assert_close(ours.decoder(ours.embed(tokens)), said, atol=1e-5, rtol=1e-5)
+
+
+def test_a_looped_learner_applies_its_decoder_to_state_plus_input():
+    learner = make("looped")
+    embedded = learner.embed(torch.randn(2, 13, 4))
+    state, seen = torch.zeros_like(embedded), []
+    for _ in range(4):
+        state = learner.decoder(state + embedded)
+        seen.append(state)
+    torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
+
+
+def test_an_algoformer_finishes_every_loop_count_of_its_window():
+    learner = make("algoformer")
+    embedded = learner.embed(torch.randn(2, 13, 4))
+    prepared = state = learner.pre(embedded)
+    seen = []
+    for _ in range(4):
+        state = learner.body(state + prepared)
+        seen.append(learner.post(state))
+    torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
+
+
+def test_the_loss_is_the_mean_over_loop_counts_of_their_errors():
+    learner, tokens, targets = make("looped"), torch.randn(2, 13, 4), torch.randn(2, 13, 1)
+    said = learner.read_out(learner.states(learner.embed(tokens)))
+    by_hand = torch.stack([(answer - targets).square().mean() for answer in said]).mean()
+    torch.testing.assert_close(learner.loss(tokens, targets, lambda states: states), by_hand)
+    first = torch.zeros(13)
+    first[:1] = 1
+    weighted = learner.loss(tokens, targets, lambda states: states, first)
+    torch.testing.assert_close(weighted, (said[:, :, 0] - targets[:, 0]).square().mean())
+
+
+def test_more_loops_than_trained_with_can_be_run():
+    learner, tokens = make("algoformer"), torch.randn(2, 13, 4)
+    said = learner.read_out(learner.states(learner.embed(tokens)))[-1]
+    torch.testing.assert_close(learner(tokens), said)  # an answer is that of the last loop count
+    learner.loops = 9
+    assert not torch.equal(learner(tokens), said)
+
+
+def test_every_attention_of_the_plain_path_leaves_a_trace():
+    with Trace() as trace:
+        make("standard")(torch.randn(1, 5, 4))
+    assert [record.name for record in trace.records] == ["decoder.0.attention", "decoder.1.attention"]
+    assert trace["decoder.1.attention"].weights.triu(1).abs().max() == 0
+
+
+@pytest.mark.parametrize("assemble", [False, True])
+def test_freezing_leaves_no_parameter_and_no_difference(assemble):
+    learner, tokens = make("frozen", assemble=assemble), torch.randn(2, 6, 4)
+    before = learner(tokens)
+    assert not list(learner.freeze().parameters())
+    assert torch.equal(learner(tokens), before) and not learner(tokens).requires_grad
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(BadShape, match="at most 13"):
+        make("standard")(torch.randn(1, 14, 4))
+    with pytest.raises(BadShape, match="multiple"):
+        Standard(4, 1, 5, width=10, heads=3)
+    with pytest.raises(BadShape, match="multiple"):
+        FrozenAttention(4, 1, 5, width=10, heads=3)
+    with pytest.raises(BadShape, match="learners of y from x"):
+        Standard(4, 3, 5, **SIZES, layers=1).predict(torch.randn(2, 3), torch.randn(2), torch.randn(3))
+    for model in (Looped, AlgoFormer):
+        with pytest.raises(EmulonError, match="at least 1"):
+            model(4, 1, 5, **SIZES, loops=0)

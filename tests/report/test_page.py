@@ -1,0 +1,119 @@
+"""The report: one file, nothing fetched, every section there; its pictures say what the run did."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from emulon.algorithms import LogCoshRegression, Ridge
+from emulon.data import Data
+from emulon.job import work
+from emulon.report import write
+from emulon.report.anatomy import anatomy, facts
+from emulon.report.routing import routing, telling_samples
+
+SECTIONS = ["table", "routing", "errors", "functions", "anatomy", "hash"]
+
+
+@pytest.fixture(scope="module")
+def job():
+    draw = np.random.default_rng(0)
+    x = torch.from_numpy(draw.normal(size=(16, 3)))
+    y = (x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)).numpy()
+    data = Data("<made & up>", "regression", x[:12], x[12:], y[:12], y[12:], ("a", "b", "c"))
+    return work([Ridge, LogCoshRegression], data, steps=4)
+
+
+@pytest.fixture(scope="module")
+def page(job, tmp_path_factory):
+    return write(job, tmp_path_factory.mktemp("report"))
+
+
+class Reader(HTMLParser):
+    """Collects ids, addresses and whether every element is closed in order."""
+
+    VOID = ("meta", "link", "br", "img", "input", "hr")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.addresses = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.handle_startendtag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        self.addresses += [found[name] for name in ("src", "href", "xlink:href", "action", "data") if name in found]
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_fetches_nothing(page, job):
+    text = page.read_text()
+    read = Reader(text)
+    assert set(SECTIONS) <= set(read.ids)
+    assert len(set(read.ids)) == len(read.ids)
+    for address in read.addresses:
+        assert address.startswith(("#", "data:")), address
+        assert not address.startswith("#") or address[1:] in read.ids, address
+    assert not re.search(r"@import|url\((?!#)|<script", text)
+    assert all(ref in read.ids for ref in re.findall(r"url\(#(.*?)\)", text))
+    assert text.count("<svg") == 2 + 2 + 2 + 1
+    assert job.interpreter.sha256 in text and "&lt;made &amp; up&gt;" in text
+    assert "width=device-width" in text
+
+
+def test_nothing_is_left_beside_the_page(page):
+    assert [path.name for path in page.parent.iterdir()] == ["index.html"]
+
+
+def test_the_routing_drawn_is_the_trace(job):
+    run = job.results[0].run
+    chosen = telling_samples(run, 4)
+    drawn = routing(run, chosen)
+    traced = run.trace["layer 2"].weights[list(chosen)].unflatten(-1, (12, drawn.keys))
+    torch.testing.assert_close(drawn.weights, traced[:, list(chosen)].flatten(-2), rtol=0, atol=1e-12)
+    assert drawn.samples == 12 and 0 <= drawn.elsewhere < 1e-6
+
+
+def test_the_anatomy_covers_every_row_and_bounds_what_is_there(job):
+    run = job.results[0].run
+    phase = run.program.gradient
+    rows = anatomy(run.program, phase)
+    assert sum(row.size for row in rows) == phase.slots.width
+    tokens = phase.prompt(phase.data_rows(run.x, run.y, None), run.weights, run.weights * 0)
+    for row in rows:
+        assert tokens[:, phase.slots[row.slot]].abs().max().item() <= row.largest * (1 + 1e-9), row.slot
+    assert {"steps", "certificate", "gradient grid"} <= {name for name, _ in facts(run.program)}
+
+
+def test_errors_stay_under_their_bound(job):
+    for result in job.results:
+        assert result.errors.shape == (5,) and result.errors.max().item() <= result.bound
+        assert result.run.sha256[0] == result.run.sha256[1] == job.interpreter.sha256
+
+
+def test_the_page_opens_in_chromium_without_a_word_on_the_console(page, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium here; apt-get install chromium")
+    probe = "<script>document.title = innerWidth + ' ' + document.documentElement.scrollWidth</script></body>"
+    copy = tmp_path / "phone.html"
+    copy.write_text(page.read_text().replace("</body>", probe))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=390,800"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", copy.as_uri()]
+    done = subprocess.run([browser, *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr
+    shown, needed = map(int, re.search(r"<title>(\d+) (\d+)</title>", done.stdout).groups())
+    assert needed <= shown, "the page is wider than a phone"

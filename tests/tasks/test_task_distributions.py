@@ -1,0 +1,130 @@
+"""Each task is what its docstring says it is."""
+
+import pytest
+import torch
+
+from emulon.algorithms import Lasso
+from emulon.attention import attend
+from emulon.tasks import (
+    AutoRegression,
+    ChainOfThought,
+    DecisionTree,
+    HeadEmulation,
+    Linear,
+    Representation,
+    RidgeMixture,
+    SparseLinear,
+    Statistical,
+    at_step,
+    deinterleave,
+    interleave,
+)
+
+
+def draw(task, batch=64, step=0):
+    return task.sample(at_step(torch.Generator(), 0, step), batch)
+
+
+def test_tokens_alternate_between_x_and_y_and_hide_the_last_y():
+    xs, ys = torch.randn(2, 3, 4), torch.randn(2, 3)
+    tokens = interleave(xs, ys)
+    assert tokens.shape == (2, 5, 5)
+    back, seen = deinterleave(tokens)
+    assert torch.equal(back, xs) and torch.equal(seen, ys[:, :-1])
+
+
+def test_linear_data_have_the_stated_noise_and_prior():
+    prompts = draw(Linear(features=5, points=9, noise=0.5, prior=2.0), 4096)
+    assert (prompts.targets - prompts.truth).std().item() == pytest.approx(0.5, rel=0.05)
+    assert prompts.truth.var().item() == pytest.approx(5 * 4, rel=0.1)
+
+
+def test_noiseless_linear_data_are_solved_by_least_squares_after_d_samples():
+    task = Linear(features=4, points=7)
+    curves = task.baselines(draw(task))
+    assert curves["ols"][4:].max() < 1e-6 < curves["ols"][:4].min()
+
+
+def test_with_noise_no_baseline_beats_the_bayes_ridge():
+    task = Linear(features=5, points=11, noise=0.5)
+    curves = task.baselines(draw(task, 2048))
+    assert all((curves["ridge"] <= curve * 1.02).all() for curve in curves.values())
+
+
+def test_sparse_weights_have_the_stated_support():
+    weights = SparseLinear(features=9, nonzero=2).weights(at_step(torch.Generator(), 0, 0), 50)
+    assert ((weights != 0).sum(dim=1) == 2).all()
+
+
+def test_a_mixture_draws_every_noise_level():
+    scales = RidgeMixture(noises=(0.1, 0.5, 1.0)).noise_scale(at_step(torch.Generator(), 0, 0), 3000)
+    for level in (0.1, 0.5, 1.0):
+        assert (scales == level).float().mean().item() == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_the_representation_is_shared_and_its_oracle_exact():
+    task = Representation(features=4, points=9)
+    prompts = draw(task)
+    assert task.baselines(prompts)["oracle"][5:].max() < 1e-4
+    x = torch.randn(3, 4)
+    assert torch.equal(task.represent(x), Representation(features=4, points=9).represent(x))
+    assert not torch.equal(task.represent(x), Representation(features=4, network_seed=1).represent(x))
+
+
+def test_a_series_follows_its_recurrence():
+    task = AutoRegression(features=4, points=12, noise=0.0)
+    prompts = draw(task)
+    assert torch.equal(prompts.targets[:, :-1], prompts.tokens[:, task.lags :])
+    assert task.baselines(prompts)["oracle"][6:].max() < 1e-4
+
+
+def test_a_chain_shows_every_layer_of_one_network():
+    task = ChainOfThought(features=3, points=6, depth=2)
+    prompts = draw(task, 4)
+    chains = prompts.tokens.unflatten(1, (6, 3))
+    assert torch.equal(prompts.targets.unflatten(1, (6, 2)), chains[:, :, 1:])
+    # leaky ReLU undone, the first layer is linear in x: six chains, three unknown rows
+    undone = torch.where(chains[:, :, 1] > 0, chains[:, :, 1], chains[:, :, 1] / 0.01).double()
+    fit = torch.linalg.lstsq(chains[:, :, 0].double(), undone)
+    assert (chains[:, :, 0].double() @ fit.solution - undone).abs().max() < 1e-3
+
+
+def test_a_tree_has_at_most_as_many_values_as_leaves():
+    values = draw(DecisionTree(features=4, points=60, depth=2), 8).truth.squeeze(-1)
+    assert all(len(row.unique()) <= 4 for row in values)
+
+
+def test_the_emulated_head_can_be_read_from_the_prompt():
+    task = HeadEmulation(features=4, points=5, hidden=6)
+    prompts = draw(task, 3)
+    rows = prompts.tokens[:, : 3 * 6, :4].unflatten(1, (3, 6))
+    x = prompts.tokens[:, 18:, :4]
+    keys, queries, values = (x @ rows[:, part].mT for part in range(3))
+    torch.testing.assert_close(attend(queries * 6**-0.5, keys, values), prompts.truth)
+
+
+def test_a_head_that_is_not_given_is_the_same_for_all():
+    a, b = (draw(HeadEmulation(features=4, points=5, weights_given=False), 2, step) for step in range(2))
+    assert a.tokens.shape[1] == 5 and not torch.equal(a.targets, b.targets)
+
+
+@pytest.mark.parametrize("method", ["lasso", "ridge", "linear"])
+def test_statistical_targets_are_what_the_method_says_about_the_samples_shown(method):
+    task = Statistical(features=4, points=30, only=method)
+    prompts = draw(task, 8)
+    xs, ys = prompts.tokens[:, :-1, :4].double(), prompts.tokens[:, :-1, 4].double()
+    query = prompts.tokens[:, -1, :4].double()
+    if method == "lasso":
+        said = Lasso(penalty=task.shrinkage, steps=3000).predict(xs, ys, query)
+    else:
+        penalty = (task.penalty if method == "ridge" else 0.0) * torch.eye(4).double()
+        w = torch.linalg.solve(xs.mT @ xs + penalty, (xs.mT @ ys.unsqueeze(-1)))
+        said = (query.unsqueeze(-2) @ w).flatten()
+    assert (said - prompts.truth.flatten()).abs().max() < 2e-3
+    assert not prompts.tokens[:, -1, 4].any()  # the question does not show its answer
+
+
+def test_the_papers_own_set_up_gives_the_weights_away():
+    prompts = draw(Statistical(features=4, points=30, noise=0.0, weights_given=True), 16)
+    x, w = prompts.tokens[..., :4], prompts.tokens[..., 4:8]
+    torch.testing.assert_close((x * w).sum(-1, keepdim=True), prompts.truth, atol=1e-4, rtol=1e-4)

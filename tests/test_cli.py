@@ -1,0 +1,239 @@
+"""The command line as a new user meets it: help that teaches, one clear line for every mistake, bits that agree."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulon import cli
+
+SOURCE = Path(cli.__file__).parents[1]
+
+
+def write(path, header, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(30, 3))
+    y = x @ [1.0, -2.0, 0.5] + 0.1 * draw.normal(size=30)
+    return write(folder / "table.csv", ["a", "b", "c", "y"], np.column_stack([x, y]).tolist())
+
+
+@pytest.fixture(scope="module")
+def ran(folder, table):
+    """`emulon run ridge quantile` on the small table: exit code and folder."""
+    report = folder / "report"
+    words = ["run", "ridge", "quantile", "--data", table, "--target", "y", "--steps", "5", "--report", str(report)]
+    return cli.main(words), report
+
+
+def elsewhere(*words):
+    """In a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "emulon.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def refused(capsys, *words):
+    """Exit code 2, nothing but one line on stderr; that line."""
+    code = cli.main(words)
+    out, err = capsys.readouterr()
+    assert code == 2, (out, err)
+    assert err.count("\n") == 1 and err.startswith("emulon: "), err
+    assert "Traceback" not in err
+    return err
+
+
+def test_run_prints_the_table_and_writes_the_report(folder, table, capsys):
+    words = ["--data", table, "--target", "y", "--steps", "5", "--report", str(folder / "shown")]
+    assert cli.main(["run", "ridge", "log_cosh", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for word in ("ridge", "log_cosh_regression", "bound", "to sklearn", "R²", "seconds", "(the same)"):
+        assert word in out
+    before, after = (
+        line.split()[-1 if "before" in line else 1] for line in out.splitlines() if "before" in line or "after" in line
+    )
+    assert len(before) == 64 and before == after
+    assert (folder / "shown" / "index.html").exists()
+
+
+def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table, ran):
+    code, report = ran
+    assert code == 0
+    files = folder / "files"
+    made = elsewhere("compile", "ridge", "--data", table, "--target", "y", "--steps", "5", "--out", str(files))
+    assert made.returncode == 0, made.stderr
+    parts = [str(files / f"{name}.safetensors") for name in ("interpreter", "program")]
+    done = elsewhere("exec", *parts, "--data", table, "--target", "y", "--out", str(folder / "weights.csv"))
+    assert done.returncode == 0, done.stderr
+    with (report / "weights.csv").open() as file:
+        wanted = [row for row in csv.reader(file) if row[0] != "QuantileRegression"]
+    with (folder / "weights.csv").open() as file:
+        assert list(csv.reader(file)) == wanted and len(wanted) == 4
+
+
+def test_show_and_exec_of_files(folder, table, capsys):
+    files = folder / "shown-files"
+    words = ["--data", table, "--target", "y"]
+    assert cli.main(["compile", "quantile", *words, "--steps", "3", "--out", str(files)]) == 0
+    assert cli.main(["show", str(files / "program.safetensors")]) == 0
+    out = capsys.readouterr().out
+    for word in ("key_code", "query_x", "3 of size", "2 keys", "certificate", "48 tokens"):
+        assert word in out, word
+    parts = [str(files / f"{name}.safetensors") for name in ("interpreter", "program")]
+    assert "--seed that the program was compiled with" in refused(capsys, "exec", *parts, "--data", "diabetes")
+    assert "check the order" in refused(capsys, "exec", *reversed(parts), *words)
+    content = bytearray((files / "program.safetensors").read_bytes())
+    content[-3] ^= 1
+    (files / "program.safetensors").write_bytes(content)
+    assert "altered" in refused(capsys, "exec", *parts, *words)
+
+
+def test_several_classes_run_one_against_the_rest(folder, capsys):
+    draw = np.random.default_rng(1)
+    kinds = [("red", "green", "blue")[i % 3] for i in range(36)]
+    rows = [[draw.normal() + 3 * (k == "red"), draw.normal() + 3 * (k == "blue"), k] for k in kinds]
+    path = write(folder / "kinds.csv", ["a", "b", "kind"], rows)
+    words = ["--data", path, "--target", "kind", "--steps", "20", "--report", str(folder / "kinds")]
+    assert cli.main(["run", "logistic", "perceptron", *words]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 2
+
+
+def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, monkeypatch, capsys):
+    from emulon import job
+    from emulon.algorithms import LogCoshRegression, PoissonRegression
+
+    few = {"poisson_regression": PoissonRegression, "log_cosh_regression": LogCoshRegression}
+    monkeypatch.setattr(job, "runnable", lambda: few)
+    path = write(folder / "negative.csv", ["a", "y"], [[i % 7, i % 5 - 2] for i in range(30)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "negative")]
+    assert cli.main(["run", *words]) == 0
+    out = capsys.readouterr().out
+    assert "left out poisson_regression: needs non-negative targets" in out
+    assert "non-negative" in refused(capsys, "run", "poisson", *words)
+
+
+def test_approximate_prints_keys_certificate_and_values(capsys):
+    assert cli.main(["approximate", "tanh(5*t)", "-1", "1", "--tolerance", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "keys" in out and "certificate ≤" in out and "-0.75" in out
+
+
+def test_one_feature_and_a_constant_column_work(folder, capsys):
+    path = write(folder / "one.csv", ["a", "same", "y"], [[i % 7, 1, 2 * (i % 7) + i % 3] for i in range(20)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "one")]
+    assert cli.main(["run", "ridge", *words]) == 0
+    assert "note: left out column 'same': it is constant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "rigde"], "did you mean ridge?"),
+        (["run", "newton_least_squares"], "not gradient descent"),
+        (["run", "ridge", "logistic"], "run them separately"),
+        (["run", "ridge", "--dta", "wine"], "did you mean --data?"),
+        (["run", "ridge", "--data", "diabtes"], "did you mean diabetes?"),
+        (["run", "ridge", "--data", "wine"], "a regression needs numbers"),
+        (["run", "ridge", "--data", "wine", "--target", "x"], "has its own target"),
+        (["run", "logistic"], "a classifier needs 2 to 20"),
+        (["run", "--steps", "0"], "1 or more"),
+        (["run", "--steps", "many"], "many is not a whole number"),
+        (["run", "--tolerance", "-1"], "not a positive number"),
+        (["run", "--seed", "-1"], "--seed must be"),
+        (["run", "--features", "-1"], "--features must be"),
+        (["run", "--path", "slow"], "invalid choice"),
+        (["rum"], "did you mean run?"),
+        (["compile", "ridge"], "required: --out"),
+        (["compile", "ridge", "--out", "/proc/nowhere"], "cannot make the folder"),
+        (["exec", "nothing", "nothing"], "there is no file nothing"),
+        (["show", __file__], "not a whole safetensors file"),
+        (["approximate", "1/t", "-1", "1"], "not finite"),
+        (["approximate", "t", "1", "-1"], "give lo < hi"),
+        (["run", "ridge", "--report", "/proc/nowhere"], "cannot write the report"),
+    ],
+)
+def test_mistakes_get_one_clear_line(capsys, words, said):
+    assert said in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n" + "1,2\n" * 12, "no column 'y'; its columns are a, b"),
+        ("Dear all,\n\nthis is a letter.\n", "is not a table"),
+        ("a,y\n1,2\n2,3\n3,4\n", "3 rows; at least 10"),
+        ("a,y\n" + "1,cat\n2,dog\n" * 10, "holds text (cat, dog)"),
+        ("a,y\n" + "1,2\n2,5\n" * 10 + "3,nan\n", "missing in 1 of 21 rows"),
+        ("a,y\n" + "1,2\n1,5\n" * 10, "it is constant"),
+        ("a,y\n" + "1,2\n2,2\n" * 10, "nothing to learn"),
+    ],
+)
+def test_bad_tables_get_one_clear_line(tmp_path, capsys, text, said):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    words = ["--data", str(path), "--target", "y", "--report", str(tmp_path / "report")]
+    assert said in refused(capsys, "run", "ridge", *words)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_folder_that_is_a_file_is_refused_before_the_work(tmp_path, table, capsys):
+    (tmp_path / "taken").write_text("")
+    words = ["--data", table, "--target", "y", "--report", str(tmp_path / "taken")]
+    assert "cannot write the report" in refused(capsys, "run", "ridge", *words)
+
+
+def test_a_read_only_report_folder_is_refused(tmp_path, table, capsys):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    if os.access(locked, os.W_OK):
+        pytest.skip("this user may write anywhere")
+    assert "Permission denied" in refused(
+        capsys, "run", "ridge", "--data", table, "--target", "y", "--report", str(locked)
+    )
+
+
+def test_a_mistake_in_a_process_of_its_own():
+    done = elsewhere("run", "ridge", "--dta", "x")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "unknown option --dta" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", "run", "compile", "exec", "show", "approximate"])
+def test_help_teaches_with_an_example(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command.split(), "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "example" in out and f"emulon {command}" in out
+
+
+def test_commands_of_other_parts_are_listed_where_they_are_there(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "ELSEWHERE", {"train": ("nothing.there", "main", "trains")})
+    assert cli.main([]) == 0
+    assert "train" not in capsys.readouterr().out.partition("commands:")[2].partition("examples:")[0]
+    monkeypatch.setattr(cli, "ELSEWHERE", {"train": ("data", "main", "trains")})
+    monkeypatch.setattr("emulon.data.main", lambda words: len(words), raising=False)
+    assert cli.main([]) == 0
+    assert "trains" in capsys.readouterr().out
+    assert cli.main(["train", "a", "b", "c"]) == 3

@@ -1,0 +1,123 @@
+"""One call for everything that predicts."""
+
+import pytest
+import torch
+from sklearn.linear_model import Ridge as SklearnRidge
+
+from emulon.algoformer import NewtonFormer, SpectralDomain
+from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
+from emulon.constructions import GradientDescent
+from emulon.errors import BadShape, OutOfDomain
+from emulon.interrogate import LinearTask
+from emulon.machine.programs import sgd
+from emulon.predictor import (
+    LOADERS,
+    FunctionPredictor,
+    NotAPredictor,
+    Predictor,
+    as_predictor,
+    load_predictor,
+    predict_at,
+    predict_queries,
+    register_loader,
+)
+
+XS, YS = LinearTask(3, noise=0.3).sample(0, 6, 9)
+
+
+def test_algorithms_and_predictors_are_taken_as_they_are():
+    algorithm = RidgeRegression(1.0)
+    assert as_predictor(algorithm) is algorithm
+    wrapped = as_predictor(algorithm.predict)
+    assert as_predictor(wrapped) is wrapped and isinstance(wrapped, Predictor)
+    assert torch.equal(
+        wrapped.predict(XS[:, :8], YS[:, :8], XS[:, 8]), algorithm.predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    )
+
+
+def test_estimators_functions_and_constructions_agree_with_the_algorithm():
+    expected = RidgeRegression(0.8).predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    construction = GradientDescent.of(Ridge(0.1, steps=200), XS[:, :8], YS[:, :8], 1e-7)
+    things = {
+        "estimator": SklearnRidge(alpha=0.8, fit_intercept=False),
+        "function": lambda xs, ys, x_query: RidgeRegression(0.8).predict(xs, ys, x_query),
+        "construction": construction,
+        "one at a time": FunctionPredictor(
+            lambda xs, ys, x_query: RidgeRegression(0.8).predict(xs, ys, x_query).item(), each=True
+        ),
+    }
+    for name, thing in things.items():
+        got = as_predictor(thing).predict(XS[:, :8], YS[:, :8], XS[:, 8])
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0.0, msg=lambda m, name=name: f"{name}: {m}")
+    assert as_predictor(construction).examples == (8,)
+
+
+def test_a_looped_transformer_needs_its_number_of_loops():
+    former = NewtonFormer(SpectralDomain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
+    with pytest.raises(NotAPredictor, match="loops="):
+        as_predictor(former)
+    predictor = as_predictor(former, loops=30)
+    expected = LeastSquares().predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected, atol=1e-6, rtol=0.0)
+    assert predictor.examples == (8,)
+
+
+def test_a_machine_takes_any_shorter_prompt_and_answers_all_prefixes_at_once():
+    predictor = as_predictor(sgd(3, 9, 0.05).compile())
+    exact = as_predictor(OnlineSGD(0.05).predict)
+    assert predictor.examples == tuple(range(1, 9))
+    counts = (1, 4, 8)
+    torch.testing.assert_close(predict_at(predictor, XS, YS, counts), predict_at(exact, XS, YS, counts))
+    torch.testing.assert_close(
+        predictor.predict(XS[:, :4], YS[:, :4], XS[:, 4]), exact.predict(XS[:, :4], YS[:, :4], XS[:, 4])
+    )
+    with pytest.raises(BadShape, match="compiled for 9 points"):
+        predictor.predict(XS, YS, XS[:, 0])
+
+
+def test_several_queries_each_get_a_prompt_of_their_own():
+    queries = torch.randn(6, 5, 3, dtype=torch.float64)
+    expected = RidgeRegression(1.0).predict(XS, YS, queries)
+    torch.testing.assert_close(predict_queries(RidgeRegression(1.0), XS, YS, queries), expected)
+    alone = as_predictor(RidgeRegression(1.0).predict)
+    torch.testing.assert_close(predict_queries(alone, XS, YS, queries), expected)
+
+
+def test_answers_of_the_wrong_kind_are_refused():
+    with pytest.raises(BadShape, match="one number a dataset"):
+        as_predictor(lambda xs, ys, x_query: x_query).predict(XS, YS, XS[:, 0])
+    with pytest.raises(OutOfDomain, match="after 2 examples"):
+        predict_at(as_predictor(lambda xs, ys, x_query: ys[:, 0] / (xs.shape[1] - 2)), XS, YS, (1, 2))
+    with pytest.raises(NotAPredictor, match="failed on xs") as refused:
+        as_predictor(lambda xs, ys, x_query: {}["a"]).predict(XS, YS, XS[:, 0])
+    assert refused.value.__cause__ is not None
+    for nothing in (3, "ridge", RidgeRegression, lambda xs, ys: ys):
+        with pytest.raises(NotAPredictor, match="does not predict"):
+            as_predictor(nothing)
+
+
+def test_targets_are_loaded_by_what_they_are(tmp_path):
+    assert isinstance(load_predictor("emulon.algorithms:LeastSquares"), LeastSquares)
+    source = tmp_path / "own.py"
+    source.write_text("def mean(xs, ys, x_query):\n    return ys.mean(-1)\nlater = 3\n")
+    assert torch.equal(load_predictor(f"{source}:mean").predict(XS, YS, XS[:, 0]), YS.mean(-1))
+    for target, reason in {
+        "ridge": "neither a run folder",
+        str(tmp_path): "folder that nothing",
+        str(source): "file that nothing",
+        f"{source}:later": "does not predict",
+        f"{source}:missing": "cannot be loaded",
+        "emulon.nowhere:f": "cannot be loaded",
+        ":f": "neither a run folder",
+    }.items():
+        with pytest.raises(NotAPredictor, match=reason):
+            load_predictor(target)
+
+
+def test_a_loader_makes_run_folders_readable(tmp_path, monkeypatch):
+    monkeypatch.setattr("emulon.predictor.LOADERS", list(LOADERS))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(NotAPredictor):
+        load_predictor(tmp_path)
+    register_loader(lambda path: (path / "config.json").exists(), lambda path: RidgeRegression(2.0))
+    assert load_predictor(tmp_path) == RidgeRegression(2.0)

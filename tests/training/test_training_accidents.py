@@ -1,0 +1,94 @@
+"""What goes wrong is said in one line, and the last good checkpoint is kept."""
+
+import dataclasses
+import errno
+import json
+import os
+
+import pytest
+import torch
+from tiny_runs import TINY, checkpoints, final_state
+
+from emulon.models import Learner
+from emulon.training import BadConfig, DiskFull, OutOfMemory, TrainingDiverged, resume, train
+from emulon.training.command import main
+
+
+def at_call(count: int, real, accident):
+    """`real`, except that its `count`-th call has the accident."""
+    calls = iter(range(10**9))
+    return lambda *args, **kwargs: accident() if next(calls) == count else real(*args, **kwargs)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_weights(tmp_path, monkeypatch):
+    real = Learner.loss
+    monkeypatch.setattr(Learner, "loss", at_call(30, real, lambda: TINY_LEARNER_NAN()))
+    with pytest.raises(TrainingDiverged, match=r"step 31; the last good checkpoint is .*000000028"):
+        train(TINY, tmp_path / "run")
+    assert all(torch.isfinite(tensor).all() for tensor in final_state(tmp_path / "run").values())
+
+
+def TINY_LEARNER_NAN() -> torch.Tensor:
+    return torch.tensor(float("nan"), requires_grad=True)
+
+
+def test_weights_that_overflow_are_not_checkpointed(tmp_path):
+    wild = dataclasses.replace(TINY, lr=1e30, log_every=1000, evaluate_every=1000)
+    with pytest.raises(TrainingDiverged, match="smaller --lr"):
+        train(wild, tmp_path / "run")
+    assert not checkpoints(tmp_path / "run" / "checkpoints")
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_resumes(tmp_path, monkeypatch):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        # files and their folder are synced in turn: config 0-1, baselines 2-3, first checkpoint 4-5, second 6
+        patched.setattr(os, "fsync", at_call(6, os.fsync, full))
+        with pytest.raises(DiskFull, match="the disk is full; make room"):
+            train(TINY, tmp_path / "run")
+    left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert left == ["step-000000007.safetensors"]
+    assert resume(tmp_path / "run").steps == TINY.steps
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_out_of_memory_says_what_to_make_smaller(tmp_path, monkeypatch, error):
+    def burst():
+        raise error
+
+    monkeypatch.setattr(Learner, "loss", at_call(10, Learner.loss, burst))
+    with pytest.raises(OutOfMemory, match=r"batch of 8 .* 000000007|batch of 8 .*000000007.*--batch"):
+        train(TINY, tmp_path / "run")
+
+
+def test_other_errors_are_not_disguised(tmp_path, monkeypatch):
+    def bug():
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Learner, "loss", at_call(10, Learner.loss, bug))
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(TINY, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("change", "said"), [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean 'lr'")])
+def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, change, said, capsys):
+    train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(BadConfig, match=said):
+        resume(tmp_path / "run")
+    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+    assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+def test_the_command_ends_with_code_1_when_training_had_to_stop(tmp_path, capsys):
+    args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
+    args += ["--steps", "9", "--lr", "1e30", "--device", "cpu", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(args) == 1
+    assert "no longer finite" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""A run killed anywhere ends, once resumed, where it would have ended."""
+
+import dataclasses
+import os
+import random
+import signal
+import time
+
+import pytest
+from tiny_runs import TINY, assert_identical, checkpoints, final_state, in_a_process
+
+from emulon.training import NoRun, RunFolder, resume, train
+
+
+def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
+    long = dataclasses.replace(TINY, steps=400)
+    process = in_a_process(f"train(replace(TINY, steps=400), {str(tmp_path / 'killed')!r})")
+    wanted = random.SystemRandom().randint(1, 30) * 7
+    while process.poll() is None:
+        found = checkpoints(tmp_path / "killed" / "checkpoints")
+        if found and int(found[-1].stem[5:]) >= wanted:
+            break
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "the run was over before it could be killed"
+    resume(tmp_path / "killed")
+    train(long, tmp_path / "whole")
+    assert_identical(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+def losses(folder):
+    return [(line["step"], line.get("loss"), line.get("error")) for line in RunFolder(folder).metrics()]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
+    RunFolder(tmp_path / "early").begin(TINY)
+    (tmp_path / "early" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 3.0}\n{"kind": "tr')
+    (tmp_path / "early" / "checkpoints" / ".step-000000007.safetensors.99").write_bytes(b"half")
+    resume(tmp_path / "early")
+    train(TINY, tmp_path / "whole")
+    assert_identical(final_state(tmp_path / "early"), final_state(tmp_path / "whole"))
+    assert losses(tmp_path / "early") == losses(tmp_path / "whole")
+
+
+def test_early_stopping_resumes_with_its_patience(tmp_path):
+    hopeless = dataclasses.replace(TINY, lr=0.0, patience=2, evaluate_every=10)
+    assert train(hopeless, tmp_path / "run").steps == 30
+    newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    assert newest.stem == "step-000000030"
+    assert resume(tmp_path / "run").steps == 30  # over is over
+    newest.unlink()
+    assert resume(tmp_path / "run").steps == 30
+
+
+def test_only_the_newest_two_checkpoints_are_kept(tmp_path):
+    train(TINY, tmp_path / "run")
+    assert [path.stem for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-000000056", "step-000000060"]
+
+
+def test_a_finished_run_resumes_to_itself(tmp_path):
+    first = train(TINY, tmp_path / "run")
+    assert resume(tmp_path / "run").curve == first.curve
+
+
+def test_folders_that_hold_no_run_or_another_are_refused(tmp_path):
+    with pytest.raises(NoRun, match="--out"):
+        resume(tmp_path)
+    RunFolder(tmp_path / "run").begin(TINY)
+    with pytest.raises(NoRun, match="--resume"):
+        train(TINY, tmp_path / "run")

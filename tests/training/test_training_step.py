@@ -1,0 +1,129 @@
+"""One step: the same on every path, and nothing depends on what was trained beside it."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_runs import TINY, in_a_process
+
+from emulon.models import Learner
+from emulon.training import Evaluation, Together, TrainConfig, TrainStep, train
+from emulon.training.command import main
+
+CPU = torch.device("cpu")
+
+
+def begin(config: TrainConfig) -> TrainStep:
+    task = config.make_task()
+    return TrainStep(config.make_learner(task), task, config, CPU)
+
+
+def losses(config: TrainConfig, steps: int = 8) -> list[float]:
+    step = begin(config)
+    return [step(k).item() for k in range(steps)]
+
+
+@pytest.mark.parametrize("model", ["standard", "looped", "algoformer", "frozen"])
+def test_every_model_learns(model):
+    easy = dataclasses.replace(TINY, model=model, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
+    if model in ("looped", "algoformer"):
+        easy = dataclasses.replace(easy, loops=3, window=2)
+    if model == "frozen":
+        easy = dataclasses.replace(easy, layers=None, init=None, task="statistical", points=8, noise=None)
+    step = begin(easy)
+    means = []
+    for k in range(150):
+        step(k)
+        if k % 25 == 24:
+            means.append(step.mean_loss())
+    assert means[-1] < 0.8 * means[0]
+
+
+def test_learners_trained_together_end_as_they_would_alone():
+    configs = [dataclasses.replace(TINY, seed=seed) for seed in range(2)]
+    together = Together([begin(config) for config in configs])
+    side_by_side = [[loss.item() for loss in together(k)] for k in range(8)]
+    together.synchronise()
+    assert [list(column) for column in zip(*side_by_side, strict=True)] == [losses(config) for config in configs]
+
+
+def test_bf16_follows_fp32_while_weights_and_optimiser_stay_fp32():
+    half = dataclasses.replace(TINY, precision="bf16")
+    assert losses(half) == pytest.approx(losses(TINY), rel=1e-2)
+    step = begin(half)
+    step(0)
+    assert all(tensor.dtype == torch.float32 for tensor in step.state().values())
+    inner = step.worker.learner.decoder.blocks[0].widen
+    assert inner.weight.dtype == torch.bfloat16
+    assert torch.equal(inner.weight, step.learner.decoder.blocks[0].widen.weight.bfloat16())
+
+
+def test_one_traced_program_gives_the_eager_losses():
+    """In a process of its own: the type checks that are on under test cannot be traced."""
+    code = """
+import torch
+real = torch.compile
+torch.compile = lambda f, **options: real(f, backend="aot_eager", fullgraph=True, **options)
+from test_training_step import losses
+expected = losses(TINY, 2)
+for kind in ("whole", "block"):
+    assert max(abs(a - b) for a, b in zip(losses(replace(TINY, compile=kind), 2), expected)) < 1e-6
+"""
+    process = in_a_process(code)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+
+
+def test_a_curriculum_hides_features_and_later_points():
+    config = dataclasses.replace(TINY, start_features=1, feature_every=2, start_points=2, point_every=3)
+    step = begin(config)
+    seen = []
+    for k in range(5):
+        step(k)
+        assert step.live is not None and step.weight is not None
+        seen.append((step.live.sum().item(), step.weight.sum().item()))
+    assert seen == [(1, 2), (1, 2), (2, 2), (2, 3), (3, 3)]
+
+
+def test_clipping_bounds_the_gradient():
+    step = begin(dataclasses.replace(TINY, clip=1e-3))
+    step(0)
+    norm = torch.stack([p.grad.norm() for p in step.parameters if p.grad is not None]).norm()
+    assert norm.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines():
+    task = TINY.make_task()
+    evaluation = Evaluation(task, 0, 64, CPU)
+    assert {"zero", "ols", "ridge", "gd", "knn"} == set(evaluation.baselines)
+
+    class Oracle(Learner):
+        def states(self, embedded, window=None):
+            raise NotImplementedError
+
+        def forward(self, tokens):
+            said = torch.zeros(*tokens.shape[:2], 1)
+            said[:, 0::2] = evaluation.prompts.truth
+            return said
+
+    assert evaluation.curve(Oracle(4, 1, 9, 2)).max() == 0
+
+
+def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, capsys):
+    args = ["standard", "--features", "3", "--points", "4", "--noise", "0.5", "--width", "8", "--heads", "1"]
+    args += ["--layers", "1", "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(args) == 0
+    shown = capsys.readouterr().out
+    assert "step 3/3" in shown and all(name in shown for name in ("learner", "ols", "ridge", "gd", "knn"))
+    assert main(["--resume", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("extra", ["tensorboard", "wandb"])
+def test_an_extra_that_is_not_installed_is_named(tmp_path, extra):
+    try:
+        __import__(extra)
+    except ImportError:
+        with pytest.raises(ValueError, match=f"pip install {extra}"):
+            train(dataclasses.replace(TINY, **{extra: True}), tmp_path / "run")
+    else:
+        pytest.skip(f"{extra} is installed here")

@@ -18,7 +18,6 @@ OFTEN = settings(deadline=None, max_examples=150, derandomize=True, suppress_hea
 SELDOM = settings(OFTEN, max_examples=40)
 
 DOMAINS = [
-    Domain(samples=1, features=1, x=1.0, y=0.0, w=1.0),
     Domain(samples=7, features=2, x=3.0, y=10.0, w=0.5),
     Domain(samples=12, features=5, x=0.2, y=1.0, w=4.0),
     Domain(samples=5, features=9, x=1.0, y=1.0, w=2.0, residual=2.0, absolute=19.0),
@@ -98,7 +97,7 @@ STEPS = [
 
 
 @SELDOM
-@given(st.sampled_from(STEPS), st.sampled_from(DOMAINS[1:3]), st.integers(0, 10**6), st.booleans())
+@given(st.sampled_from(STEPS), st.sampled_from(DOMAINS[:2]), st.integers(0, 10**6), st.booleans())
 def test_gradient_steps_keep_their_promise(case, domain, seed, edge):
     name, tolerance, l2, dtype = case
     module = gradient_step(name, tolerance, l2, 0.0, domain, 0.1, dtype)
@@ -171,11 +170,11 @@ def ratios():
         ("sin(2*t)", 1e-3),
         ("Max(t, 0)", 1e-2),
     ):
-        module = residual_map(f, tolerance, DOMAINS[2])
-        x, y, w = aimed(DOMAINS[2], worst_argument(module.f), f64, False)
+        module = residual_map(f, tolerance, DOMAINS[1])
+        x, y, w = aimed(DOMAINS[1], worst_argument(module.f), f64, False)
         found[f] = module, module(x, y, w) - exact_map(f, x, y, w)
-    module = gradient_step("squared", 1e-4, 0.0, 0.0, DOMAINS[1], 0.1)
-    x, y, w = aimed(DOMAINS[1], worst_argument(module.f), f64, False)
+    module = gradient_step("squared", 1e-4, 0.0, 0.0, DOMAINS[0], 0.1)
+    x, y, w = aimed(DOMAINS[0], worst_argument(module.f), f64, False)
     found["step"] = module, module(x, y, w) - exact_step(as_loss("squared"), x, y, w, 0.1)
     layer = built_layer(1e-4)
     s = worst_argument(layer.f)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
 
-Way = Literal["auto", "paper", "spectral", "piecewise"]
+WAYS = ("auto", "paper", "spectral", "piecewise")
 # The search samples, the proof encloses: leave room between the two, and more where that was not enough.
 HEADROOM = (0.75, 0.5, 0.25)
 SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
@@ -32,11 +31,11 @@ SAMPLED = "the function is a plain callable: its interpolation error was sampled
 
 def approximate(
     f: str | Function | Callable | object,
-    interval: tuple[float, float],
+    interval: tuple[float | int, float | int],
     *,
     tolerance: float | None = None,
     points: int | None = None,
-    grid: Way = "auto",
+    grid: str = "auto",
     dtype: torch.dtype = torch.float64,
     beta: float | None = None,
     rounding: Rounding = Grid.rounding_error,
@@ -47,6 +46,7 @@ def approximate(
 
     `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
     its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
+    `grid` is one of "auto", "paper", "spectral" and "piecewise".
     `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than
     slope·s + intercept; `score_noise` is the relative error of their scores, by default the dtype's: it limits how
     sharp a jump can be. With `best_effort` a tolerance that cannot be promised gives about the best there is instead of
@@ -124,7 +124,7 @@ class Approximation(nn.Module):
         interval = f"({self.grid.lo:g}, {self.grid.hi:g})"
         return f"{self.function.text!r} on {interval}, {self.grid.way}, keys={self.keys}, error {self.certificate}"
 
-    def forward(self, s: Tensor | float) -> Tensor:
+    def forward(self, s: Tensor | float | int) -> Tensor:
         """F(s), for s as the dtype stores it: a number of a wider dtype is rounded first."""
         s = torch.as_tensor(s, dtype=self.slopes.dtype, device=self.slopes.device)
         require_finite(s=s)
@@ -146,7 +146,7 @@ class _Maker:
     f: Target
     lo: float
     hi: float
-    way: Way
+    way: str
     dtype: torch.dtype
     rounding: Rounding
     noise: float
@@ -185,7 +185,7 @@ class _Maker:
         if self.way == "piecewise" or (self.way == "auto" and worth_cutting):
             joined = self._piecewise.smallest(tolerance)
             if joined is not None:
-                options.append((cost(joined, self.f, self._look_into_gates(joined), self.rounding)[0], joined))
+                options.append((self._gated_cost(joined), joined))
         fitting = [option for option in options if option[0] <= tolerance]
         if fitting:
             return min(fitting, key=lambda option: len(option[1]))
@@ -207,7 +207,7 @@ class _Maker:
             trial = self._piecewise.smallest(self._scale * 10.0**-power)
             if trial is None or len(trial) > points:
                 break
-            found = cost(trial, self.f, self._look_into_gates(trial), self.rounding)[0]
+            found = self._gated_cost(trial)
             champion = min(filter(None, [champion, (found, trial)]), key=lambda pair: pair[0])
         if champion is None:
             raise EmulonError(
@@ -244,11 +244,11 @@ class _Maker:
     def breaks(self) -> list[Break]:
         return self.function.breaks(self.lo, self.hi)
 
-    @property
+    @cached_property
     def _spectral(self) -> Spectral:
         return Spectral(self.f, self.lo, self.hi, self.dtype, self.rounding)
 
-    @property
+    @cached_property
     def _piecewise(self) -> Piecewise:
         return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding, self.noise)
 
@@ -262,12 +262,13 @@ class _Maker:
             return prove(grid.numbers, self.function, grid.lo, grid.hi, bands=grid.bands, target=target)
         return Interpolation(1.5 * error, error, 1.1 * deviation, 1.1 * size, proved=False)
 
-    def _look_into_gates(self, grid: Grid) -> np.ndarray:
-        """Test points also where the error lives on a scale of 1/G: around the breaks."""
+    def _gated_cost(self, grid: Grid) -> float:
+        """What a joined grid costs, tested also where the error lives on a scale of 1/G: around the breaks."""
         near = np.geomspace(0.01, 40, 200) / max(float(np.ptp(grid.numbers.slopes)), 1e-300)
         points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self.breaks for sign in (-1, 1))]
         s = np.sort(np.concatenate(points))
-        return s[(s >= self.lo) & (s <= self.hi)]
+        s = s[(s >= self.lo) & (s <= self.hi)]
+        return cost(grid, self.f(s), s, self.rounding)[0]
 
 
 def _target(function: Function) -> Target:
@@ -281,11 +282,11 @@ def _check(tolerance: float | None, points: int | None, way: str) -> None:
         raise EmulonError(f"tolerance must be a positive number, got {tolerance}")
     if points is not None and points < 1:
         raise EmulonError(f"points must be at least 1, got {points}")
-    if way not in get_args(Way):
-        raise EmulonError(f"grid={way!r} is unknown; choose one of {', '.join(get_args(Way))}")
+    if way not in WAYS:
+        raise EmulonError(f"grid={way!r} is unknown; choose one of {', '.join(WAYS)}")
 
 
-def _outward(function: Function, interval: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+def _outward(function: Function, interval: tuple[float | int, float | int], dtype: torch.dtype) -> tuple[float, float]:
     """The interval, and with it its ends as the dtype rounds them; but never across a break."""
     lo, hi = float(interval[0]), float(interval[1])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):

@@ -34,7 +34,8 @@ def smallest_paper_grid(
 
     def attempt(points: int) -> tuple[float, Grid]:
         grid = paper_grid(f, lo, hi, points, dtype)
-        return cost(grid, f, dense(lo, hi, points), rounding)[0], grid
+        s = dense(lo, hi, points)
+        return cost(grid, f(s), s, rounding)[0], grid
 
     below, above = 1, 2
     found = champion = attempt(above)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -136,13 +137,22 @@ class Piecewise:
     def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
         """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
 
+        key = (lo, hi, sharpness)
+        if key in self._searches:
+            return self._searches[key]
+
         def gated(grid: Grid, deviation: float, size: float) -> float:
             tilted = replace(grid, slopes=grid.slopes + sharpness / 2, lo=self.lo, hi=self.hi)
             return self.rounding(tilted, deviation, size)
 
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
         largest = GATED_VALUE if sharpness else LARGEST_VALUE
-        return Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
+        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
+        return self._searches.setdefault(key, search)
+
+    @cached_property
+    def _searches(self) -> dict[tuple[float, float, float], Spectral]:
+        return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""

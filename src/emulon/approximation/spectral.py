@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -61,9 +62,9 @@ def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
 
 
-def cost(grid: Grid, f: Target, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
-    """(sampled error + rounding bound, sampled error): what every search minimises."""
-    error, deviation, size = grid.sampled(f(s), s)
+def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
+    """(sampled error + rounding bound, sampled error), with f at the points s: what every search minimises."""
+    error, deviation, size = grid.sampled(f, s)
     total = error + rounding(grid, deviation, size)
     return (total if math.isfinite(total) else math.inf), error
 
@@ -88,19 +89,33 @@ class Spectral:
         slopes = 2 * softness * offsets / spacing
         intercepts = -softness * offsets**2 - slopes * center
         blank = self._grid(slopes, intercepts, np.zeros(keys))
-        nodes = chebyshev(self.lo, self.hi, 3 * keys + 2)
-        wanted = self.f(nodes)
+        nodes, wanted, s, f = self._samples(keys)
         values = least_squares(blank.numbers.weights(nodes), wanted)
         if not np.abs(values).max() <= self.largest * np.abs(wanted).max():
             return None
         grid = replace(blank, values=torch.tensor(values, dtype=self.dtype))
-        return self._weigh(grid, softness, reach, dense(self.lo, self.hi, keys))
+        return self._weigh(grid, softness, reach, s, f)
+
+    def _samples(self, keys: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Where grids of so many keys are fitted and tested, and f there: nodes, f(nodes), points, f(points)."""
+        if keys not in self._sampled:
+            nodes, s = chebyshev(self.lo, self.hi, 3 * keys + 2), dense(self.lo, self.hi, keys)
+            self._sampled[keys] = nodes, self.f(nodes), s, self.f(s)
+        return self._sampled[keys]
+
+    @cached_property
+    def _sampled(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        return {}
+
+    @cached_property
+    def _best(self) -> dict[int, Fit | None]:
+        return {}
 
     def _grid(self, slopes: np.ndarray, intercepts: np.ndarray, values: np.ndarray) -> Grid:
         return Grid.stored(slopes, intercepts, values, self.dtype, self.lo, self.hi, "spectral")
 
-    def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray) -> Fit:
-        total, error = cost(grid, self.f, s, self.rounding)
+    def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray, f: np.ndarray) -> Fit:
+        total, error = cost(grid, f, s, self.rounding)
         if self.typical:
             total = grid.typical_error(self.f) + 1e-3 * error
         return Fit(total, error, grid, softness, reach)
@@ -110,6 +125,13 @@ class Spectral:
 
         With `near`, only downhill from that fit's shape.
         """
+        if near is not None:
+            return self._downhill(keys, near)
+        if keys not in self._best:
+            self._best[keys] = self._downhill(keys, None)
+        return self._best[keys]
+
+    def _downhill(self, keys: int, near: Fit | None) -> Fit | None:
         if keys == 1:
             return self.fit(1, 1.0, 1.0)
         if keys == 2:
@@ -142,24 +164,34 @@ class Spectral:
             return None
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
-        guess = [y[0], rise, steepness, s[steepest]]
+
+        def residual(p: np.ndarray) -> np.ndarray:
+            return p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted
+
+        def jacobian(p: np.ndarray) -> np.ndarray:
+            share = expit(p[2] * (near - p[3]))
+            slope = p[1] * share * (1 - share)
+            return np.stack([np.ones_like(near), share, slope * (near - p[3]), -slope * p[2]], axis=1)
+
         # Whatever is one finds its parameters in a few steps; the rest need not be followed far.
-        fitted = least_squares(
-            lambda p: p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted,
-            guess,
-            xtol=1e-15,
-            ftol=1e-15,
-            gtol=1e-15,
-            max_nfev=60,
-        ).x
-        # The true parameters are often round numbers, a last place away from the fitted ones.
-        return _cheapest([self._two_keys(*parameters) for parameters in (fitted, np.round(fitted, 9))])
+        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 60}
+        options = []
+        for guess in filter(None, ([y[0], rise, steepness, s[steepest]], _riccati(s, y))):
+            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", **sharp).x
+            # On a short range they are known to a few digits only; but the true ones are often round numbers.
+            options += [fitted, *(np.round(fitted, digits) for digits in (9, 6, 4, 2))]
+        return _cheapest([self._two_keys(*parameters) for parameters in options])
 
     def _two_keys(self, p: float, q: float, a: float, m: float) -> Fit | None:
         parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
         if not all(np.isfinite(part).all() for part in parts):
             return None
-        return self._weigh(self._grid(*parts), 1.0, 1.0, np.linspace(self.lo, self.hi, 4001))
+        s = np.linspace(self.lo, self.hi, 4001)
+        f = self.f(s)
+        # A stretch that is nearly straight is the middle of an endless sigmoid: its values must stay modest too.
+        if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
+            return None
+        return self._weigh(self._grid(*parts), 1.0, 1.0, s, f)
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
@@ -191,6 +223,23 @@ class Spectral:
             else:
                 below = middle
         return found
+
+
+def _riccati(s: np.ndarray, y: np.ndarray) -> list[float] | None:
+    """p, q, a, m of p + q·σ(a(s − m)) from its equation y′ = −(a/q)(y − p)(y − p − q), or None if that has no roots."""
+    middle = slice(1, -1)
+    slope = (y[2:] - y[:-2]) / (s[2:] - s[:-2])
+    powers = np.stack([np.ones_like(slope), y[middle], y[middle] ** 2], axis=1)
+    c = np.linalg.lstsq(powers, slope, rcond=None)[0]
+    discriminant = c[1] ** 2 - 4 * c[0] * c[2]
+    if not discriminant > 0 or not c[2]:
+        return None
+    low, high = np.sort((-c[1] + np.array([-1, 1]) * math.sqrt(discriminant)) / (2 * c[2])).tolist()
+    share = (y[len(y) // 2] - low) / (high - low)
+    if not 0 < share < 1:
+        return None
+    steepness = -c[2] * (high - low)
+    return [low, high - low, steepness, s[len(s) // 2] - math.log(share / (1 - share)) / steepness]
 
 
 def _cheapest(fits: list[Fit | None]) -> Fit | None:

@@ -1,0 +1,106 @@
+"""The map: imports point downwards only, and importing emulon needs no more than torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import emulon
+
+SOURCE = Path(emulon.__file__).parent
+# Lowest first. A part may import itself and what stands on a line below its own.
+MAP = [
+    {"errors"},
+    {"expression"},
+    {"certify"},
+    {"predictor"},
+    {"algorithms", "attention"},
+    {"approximation"},
+    {"constructions"},
+    {"interpreter"},
+    {"machine", "algoformer"},
+    {"tasks", "models"},
+    {"training"},
+    {"interrogate"},
+    {"estimators"},
+    {"claims"},
+    {"report"},
+    {"cli"},
+]
+RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
+# Narrower than their rank: attention stands on nothing, algorithms take of certify only what a domain is.
+ONLY = {"attention": {"errors"}, "algorithms": {"errors", "expression", "certify.domain", "predictor"}}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of ours that a file imports, anywhere in it, without the leading `emulon.`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide where they point"
+            module = node.module or ""
+            found |= {f"emulon.{alias.name}" for alias in node.names} if module == "emulon" else {module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {module.removeprefix("emulon.") for module in found if module.startswith("emulon.")}
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if part_of(path) != "__init__")
+
+
+def test_every_part_is_on_the_map() -> None:
+    assert FILES and {part_of(path) for path in FILES} - {"__main__"} <= set(RANK)
+
+
+@pytest.mark.parametrize("part", sorted({part_of(path) for path in FILES} & set(RANK)))
+def test_imports_point_downwards(part: str) -> None:
+    for path in FILES:
+        if part_of(path) != part:
+            continue
+        for module in imports(path):
+            other = module.split(".")[0]
+            if other == part:
+                continue
+            # `from emulon import Domain` names what certify offers through the front door.
+            other = "certify" if other in emulon.__all__ else other
+            assert RANK[other] < RANK[part], f"{path.relative_to(SOURCE)} imports {module}, which is not below {part}"
+            allowed = ONLY.get(part)
+            assert allowed is None or module in allowed or other in allowed, f"{path.name} imports {module}"
+
+
+HEAVY = ["sympy", "flint", "scipy", "sklearn", "threadpoolctl", "tyro", "rich", "matplotlib", "jinja2", "transformers"]
+BLOCKED = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        # Torch may look for some of these by itself, and can do without.
+        frame = sys._getframe(1)
+        while frame and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if name.split(".")[0] in {HEAVY!r} and frame.f_globals.get("__name__", "").startswith("emulon"):
+            raise ImportError(f"{{name}} is needed to import emulon")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess:
+    environment = {"PYTHONPATH": str(SOURCE.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", f"{BLOCKED}\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_importing_needs_only_torch_numpy_and_jaxtyping() -> None:
+    done = run("import emulon, emulon.algorithms, emulon.attention, emulon.constructions")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_blocker_blocks() -> None:
+    assert "sympy is needed to import emulon" in run("from emulon.expression import parse; parse('t')").stderr

@@ -25,7 +25,7 @@ def test_every_reference_is_identified_as_itself_with_its_parameters(seed: int):
 
 
 def test_constants_random_numbers_and_fixed_weights_are_none_of_these():
-    for seed in range(10):
+    for seed in range(6):
         for what, function in nobodies(seed):
             found = identify(function, LinearTask(4, noise=0.5 * (seed % 2)), seed=seed, **SIZE)
             assert found.algorithm == "none of these" and not found.parameters, f"{what}: {found}"

@@ -101,14 +101,14 @@ def _events(
 ) -> tuple[Tensor, Tensor]:
     """How far the penalty may fall until each weight joins, or leaves; ∞ where it does not."""
     least = SAME * penalty
-
-    def ahead(length: Tensor, possible: Tensor) -> Tensor:
-        return torch.where(possible & (length > least) & length.isfinite(), length, torch.inf)
-
     # A weight that has just left still has slope ±penalty: only the other sign can bring it back at once.
-    above = ahead((penalty - slope) / (1 - drop), ~active & ~(left & (slope > 0)))
-    below = ahead((penalty + slope) / (1 + drop), ~active & ~(left & (slope < 0)))
-    return torch.minimum(above, below), ahead(-weights / move, active & (weights != 0))
+    above = _ahead((penalty - slope) / (1 - drop), ~active & ~(left & (slope > 0)), least)
+    below = _ahead((penalty + slope) / (1 + drop), ~active & ~(left & (slope < 0)), least)
+    return torch.minimum(above, below), _ahead(-weights / move, active & (weights != 0), least)
+
+
+def _ahead(length: Tensor, possible: Tensor, least: Tensor) -> Tensor:
+    return torch.where(possible & (length > least) & length.isfinite(), length, torch.inf)
 
 
 def interpolate(

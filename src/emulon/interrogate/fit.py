@@ -14,12 +14,12 @@ from emulon.interrogate.reference import Parameters, Real, Reference, Whole
 ACROSS = 13
 ROUNDS = 14
 # Whole values that stay in the race after the first look, the second, …, and at the end.
-SHORT_LISTS = (32, 16, 8)
+SHORT_LISTS = (24, 12, 6)
 FINALISTS = 3
 # Whole values that the grid left out are tried only where the fit is this close already.
 CLOSE = 1e-3
 # Below this squared relative error a fit is exact as far as float64 tells.
-EXACT = 1e-26
+EXACT = 1e-20
 
 
 def fit(reference: Reference, few: Exam, many: Exam) -> Parameters:

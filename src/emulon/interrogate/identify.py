@@ -31,7 +31,7 @@ EXACT = 1e-12
 # References that differ by less than this, a thousandth of the predictor's deviation, are indistinguishable.
 ALIKE = 1e-6
 # The wide search looks at so many datasets and counts, the end of the search at so many.
-FEW, MANY = (12, 6), (64, 12)
+FEW, MANY = (8, 5), (64, 12)
 
 
 def identify(

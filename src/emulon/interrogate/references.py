@@ -121,13 +121,13 @@ def _newton(prefixes: Prefixes, start: Tensor, whole: Tensor) -> Tensor:
     """Eigenvalues of M_k S obey m ← 2m − m²; each setting stops after its own number of steps."""
     order = whole.argsort()
     response, left = start[order], whole[order]
-    out: list[Tensor] = []
+    done: list[Tensor] = []
     for step in range(int(whole.max()) + 1):
         ready = int((left == step).sum())
-        out.append(_filtered(prefixes, response[:ready]))
+        done.append(response[:ready])
         response, left = response[ready:], left[ready:]
         response = response * (2 - response)
-    return torch.cat(out)[order.argsort()]
+    return _filtered(prefixes, torch.cat(done))[order.argsort()]
 
 
 def _means(prefixes: Prefixes) -> Tensor:

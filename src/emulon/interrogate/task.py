@@ -58,9 +58,6 @@ class LinearTask:
         self, seed: int, batch: int, points: int
     ) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
         generator = torch.Generator().manual_seed(seed)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(batch, *shape, generator=generator, dtype=torch.float64)
-
-        xs, weights = normal(points, self.features), self.prior * normal(self.features)
-        return xs, (xs @ weights.unsqueeze(-1)).squeeze(-1) + self.noise * normal(points)
+        sizes = (batch, points, self.features), (batch, self.features, 1), (batch, points)
+        xs, weights, noise = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
+        return xs, self.prior * (xs @ weights).squeeze(-1) + self.noise * noise

@@ -174,9 +174,13 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if header.get("kind") not in ("interpreter", "program"):
         raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
     if header["kind"] != kind:
-        raise BadFile(f"{path} holds a {header['kind']}, not a {kind}; check the order of the arguments")
+        raise BadFile(f"{path} holds {_a(header['kind'])}, not {_a(kind)}; check the order of the arguments")
     if header.get("format") != FORMAT:
         raise BadFile(f"{path} has format {header.get('format')}, this emulon reads {FORMAT}; save it again")
     if header.get("sha256") != _checksum(header, tensors):
         raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
     return tensors, json.loads(header["facts"])
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "interpreter" else f"a {kind}"

@@ -112,7 +112,7 @@ def with_header(source: Path, target: Path, **changes: str) -> None:
     content = source.read_bytes()
     (size,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + size])
-    header["__metadata__"] |= changes
+    header["__metadata__"]["emulon"] = json.dumps(json.loads(header["__metadata__"]["emulon"]) | changes)
     encoded = json.dumps(header).encode()
     target.write_bytes(struct.pack("<Q", len(encoded)) + encoded + content[8 + size :])
 
@@ -124,7 +124,7 @@ def test_another_format_is_refused(pair: tuple[Path, Path], tmp_path: Path):
 
 def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
     with safe_open(pair[1], framework="pt") as file:
-        facts = json.loads(file.metadata()["facts"])
+        facts = json.loads(json.loads(file.metadata()["emulon"])["facts"])
     with_header(pair[1], tmp_path / "altered", facts=json.dumps(facts | {"steps": 1}))
     refused("checksum", load_program, tmp_path / "altered")
 

@@ -1,60 +1,20 @@
-"""The library on small data, compiled once: every face, one interpreter."""
+"""The library, compiled once by another process (type checks would make the search for grids several times slower)."""
 
-from dataclasses import dataclass
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
-from emulon.algorithms import FACES, Algorithm, GradientDescent, Loss
-from emulon.interpreter import Interpreter, Program, compile
-
-SAMPLES, FEATURES, STEPS = 40, 4, 60
-KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
-JUMPS = {"quantile_regression", "perceptron"}
-LABELS = {"logistic_regression", "squared_hinge", "perceptron"}
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    algorithm: Algorithm
-    x: Tensor
-    y: Tensor
-
-    @property
-    def smooth(self) -> bool:
-        return self.name not in KINKS | JUMPS
-
-
-def dataset(kind: str, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noisy values, labels that no plane separates, or counts."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(SAMPLES, FEATURES, generator=generator, dtype=torch.float64)
-    score = x @ torch.tensor([1.0, -0.5, 0.05, 0.3], dtype=torch.float64)
-    noise = torch.randn(SAMPLES, generator=generator, dtype=torch.float64)
-    if kind == "label":
-        return x, torch.where(score + noise > 0, 1.0, -1.0).double()
-    if kind == "count":
-        return x, torch.poisson((0.5 * score).exp(), generator=generator)
-    return x, score + noise
-
-
-def case(name: str, steps: int = STEPS) -> Case:
-    kind = "label" if name in LABELS else "count" if name == "poisson_regression" else "value"
-    if name == "any_loss":
-        return Case(name, GradientDescent(Loss.of("sqrt(1 + t**2)", curvature=1.0), steps), *dataset(kind))
-    return Case(name, FACES[name](steps=steps), *dataset(kind))
-
-
-NAMES = [name for name in FACES if name != "newton_least_squares"] + ["any_loss"]
+from emulon.interpreter import Interpreter, Program, load_program
 
 
 @pytest.fixture(scope="session")
-def programs() -> dict[str, Program]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     """A program for every face and for a loss of one's own, on the data of its case."""
-    cases = [case(name) for name in NAMES]
-    return {c.name: compile(c.algorithm, data=(c.x, c.y), tolerance=1e-10) for c in cases}
+    folder = tmp_path_factory.mktemp("programs")
+    subprocess.run([sys.executable, str(Path(__file__).with_name("library.py")), str(folder)], check=True)
+    return {path.stem: load_program(path) for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture(scope="session")

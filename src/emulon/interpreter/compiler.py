@@ -95,13 +95,17 @@ def descent_to_step_size(descent: GradientDescent, domain: Domain, data: tuple[T
     )
 
 
-def data_to_strong(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> float:
-    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step; 0 where it is not known."""
+def data_to_strong(descent: GradientDescent, step_size: float, data: tuple[Tensor, Tensor] | None) -> float:
+    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step.
+
+    0 where it is not known, and where steps are longer than 1/L: those may swing across the steepest direction.
+    """
     if data is None or descent.loss.derivative != "t":
         return 0.0
-    x = data[0].double()
-    smallest = torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])[..., 0].min().item()
-    return max(0.0, smallest * (1 - 1e-9))
+    spectrum = torch.linalg.eigvalsh(data[0].mT @ data[0] / data[0].shape[-2])
+    if step_size * (spectrum[..., -1].max().item() + descent.l2) > 1 + 1e-9:
+        return 0.0
+    return max(0.0, spectrum[..., 0].min().item() * (1 - 1e-9))
 
 
 def loss_to_bend(loss: Loss, inner: Domain) -> float:
@@ -115,14 +119,15 @@ def descent_to_outline(
     name: str, descent: GradientDescent, domain: Domain, data: tuple[Tensor, Tensor] | None
 ) -> Outline:
     inner = effective_domain(descent.loss, domain)
+    step_size = descent_to_step_size(descent, domain, data)
     return Outline(
         name=name,
         loss=descent.loss,
         steps=descent.steps,
-        step_size=descent_to_step_size(descent, domain, data),
+        step_size=step_size,
         l2=descent.l2,
         l1=descent.l1,
-        strong=data_to_strong(descent, data),
+        strong=data_to_strong(descent, step_size, data),
         bend=loss_to_bend(descent.loss, inner),
         domain=domain,
         inner=inner,

@@ -146,7 +146,8 @@ def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
 def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
     from safetensors.torch import save as to_bytes
 
-    content = to_bytes(tensors, header)
+    # One entry: safetensors writes several in any order, and the same thing should be the same file.
+    content = to_bytes(tensors, {"emulon": json.dumps(header, sort_keys=True)})
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -165,7 +166,7 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            header = dict(file.metadata() or {})
+            header = json.loads((file.metadata() or {}).get("emulon", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except FileNotFoundError:
         raise BadFile(f"there is no file {path}; check the path") from None
@@ -174,9 +175,13 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if header.get("kind") not in ("interpreter", "program"):
         raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
     if header["kind"] != kind:
-        raise BadFile(f"{path} holds a {header['kind']}, not a {kind}; check the order of the arguments")
+        raise BadFile(f"{path} holds {_a(header['kind'])}, not {_a(kind)}; check the order of the arguments")
     if header.get("format") != FORMAT:
         raise BadFile(f"{path} has format {header.get('format')}, this emulon reads {FORMAT}; save it again")
     if header.get("sha256") != _checksum(header, tensors):
         raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
     return tensors, json.loads(header["facts"])
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "interpreter" else f"a {kind}"

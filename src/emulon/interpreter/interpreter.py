@@ -111,8 +111,8 @@ class Interpreter(nn.Module):
         return torch.cat(parts).reshape(s.shape) if parts else s.clone()
 
     def project(
-        self, tokens: Float[Tensor, "*b tokens features"], rows: Float[Tensor, "*b rows features"]
-    ) -> Float[Tensor, "*b tokens rows"]:
+        self, tokens: Float[Tensor, "... tokens features"], rows: Float[Tensor, "... rows features"]
+    ) -> Float[Tensor, "... tokens rows"]:
         """Layer 1 as it stands: a head per row θ with keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
         queries = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
         out = []

@@ -1,0 +1,56 @@
+"""The library on small data: a case for every face. As a script: compile all of them and save them into a folder."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from emulon.algorithms import FACES, Algorithm, GradientDescent, Loss
+from emulon.interpreter import compile, save
+
+SAMPLES, FEATURES, STEPS = 40, 4, 60
+KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
+JUMPS = {"quantile_regression", "perceptron"}
+LABELS = {"logistic_regression", "squared_hinge", "perceptron"}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    algorithm: Algorithm
+    x: Tensor
+    y: Tensor
+
+    @property
+    def smooth(self) -> bool:
+        return self.name not in KINKS | JUMPS
+
+
+def dataset(kind: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Noisy values, labels that no plane separates, or counts."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(SAMPLES, FEATURES, generator=generator, dtype=torch.float64)
+    score = x @ torch.tensor([1.0, -0.5, 0.05, 0.3], dtype=torch.float64)
+    noise = torch.randn(SAMPLES, generator=generator, dtype=torch.float64)
+    if kind == "label":
+        return x, torch.where(score + noise > 0, 1.0, -1.0).double()
+    if kind == "count":
+        return x, torch.poisson((0.5 * score).exp(), generator=generator)
+    return x, score + noise
+
+
+def case(name: str, steps: int = STEPS) -> Case:
+    kind = "label" if name in LABELS else "count" if name == "poisson_regression" else "value"
+    if name == "any_loss":
+        return Case(name, GradientDescent(Loss.of("sqrt(1 + t**2)", curvature=1.0), steps), *dataset(kind))
+    return Case(name, FACES[name](steps=steps), *dataset(kind))
+
+
+NAMES = [name for name in FACES if name != "newton_least_squares"] + ["any_loss"]
+
+if __name__ == "__main__":
+    for each in map(case, NAMES):
+        program = compile(each.algorithm, data=(each.x, each.y), tolerance=1e-10)
+        save(program, Path(sys.argv[1]) / f"{each.name}.safetensors")

@@ -1,0 +1,135 @@
+"""From an algorithm to a program: what is chosen, what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from library import dataset
+
+from emulon import Domain, Interpreter, compile
+from emulon.algorithms import (
+    GradientDescent,
+    LinearRegression,
+    LogCoshRegression,
+    Loss,
+    NewtonLeastSquares,
+    PoissonRegression,
+    Ridge,
+    squared,
+)
+from emulon.errors import EmulonError, OutOfDomain
+from emulon.interpreter.program import code_error, leaked, phase_terms, score_error
+
+
+def test_the_public_face():
+    x, y = dataset("value")
+    program = compile(Ridge(penalty=0.1, steps=200), Domain.of(x, y), tolerance=1e-8)
+    another_program = compile(LogCoshRegression(steps=20), data=(x, y))
+    interpreter = Interpreter.fitting(program, another_program)
+    run = interpreter.run(program, x, y)
+    x_new = torch.randn(3, x.shape[1], dtype=torch.float64)
+    exact = Ridge(penalty=0.1, steps=200).run(x, y)
+    assert (run.weights - exact).abs().max() <= min(run.certificate.bound, 1e-10)
+    assert run.certificate.bound < 1e-6
+    torch.testing.assert_close(run.predict(x_new), x_new @ exact)
+    assert len(run.trace.records) == 2
+    assert run.sha256 == (interpreter.sha256, interpreter.sha256)
+    other = interpreter.run(another_program, x, y)
+    other.certificate.verify(other.weights, LogCoshRegression(steps=20).run(x, y))
+
+
+def test_a_domain_serves_other_data_too():
+    x, y = dataset("value")
+    program = compile(LinearRegression(steps=30), Domain.of(x, y), tolerance=1e-8)
+    x, y = 0.8 * x.flip(0), 0.5 * y.roll(3)
+    run = Interpreter.fitting(program).run(program, x, y)
+    exact = LinearRegression(steps=30, step_size=program.step_size).run(x, y)
+    run.certificate.verify(run.weights, exact)
+
+
+def test_a_tighter_tolerance_interpolates_better():
+    x, y = dataset("value")
+    loose, tight = (compile(Ridge(steps=20), data=(x, y), tolerance=t) for t in (1e-2, 1e-8))
+    assert loose.certificate.terms["interpolation"] <= 1e-2
+    assert tight.certificate.terms["interpolation"] <= 1e-8 < loose.certificate.terms["interpolation"]
+    assert len(loose.gradient.grid) < len(tight.gradient.grid)
+
+
+def test_steps_beyond_one_over_l_do_not_count_on_strong_convexity():
+    x, y = dataset("value")
+    spectrum = torch.linalg.eigvalsh(x.T @ x / len(x))
+    long, short = (LinearRegression(5, step_size=factor / spectrum[-1].item()) for factor in (1.5, 1.0))
+    program = compile(long, data=(x, y))
+    assert program.strong == 0
+    assert compile(short, data=(x, y)).strong == pytest.approx(spectrum[0].item())
+    run = Interpreter.fitting(program).run(program, x, y)
+    run.certificate.verify(run.weights, long.run(x, y))
+
+
+def test_noisier_lines_promise_less():
+    """Every emulated part of a score and of a value counts: no term stays as it is when the line errs more."""
+    x, y = dataset("value")
+    program = compile(Ridge(steps=5), data=(x, y))
+    line = Interpreter.fitting(program).line
+    worse = replace(line, errors=tuple(1e9 * error for error in line.errors))
+    phase, facts = program.gradient, program.gradient_facts
+    assert score_error(phase, worse) > 1e8 * (score_error(phase, line) - 1e-13)
+    assert code_error(phase, worse) > 1e8 * code_error(phase, line)
+    before, after = (phase_terms(phase, facts, each, program.step_size, program.shrink, 0.0) for each in (line, worse))
+    assert after["emulated scores"] > 1e8 * before["emulated scores"]
+    assert after["emulated values"] > 1e8 * before["emulated values"]
+
+
+def test_codes_that_are_emulated_badly_leak():
+    x, y = dataset("value")
+    program = compile(Ridge(steps=5), data=(x, y))
+    line = Interpreter.fitting(program).line
+    phase, facts = program.gradient, program.gradient_facts
+    assert leaked(phase, facts, line) == facts.leak
+    worse = replace(line, errors=tuple(0.1 + error for error in line.errors))
+    assert leaked(phase, facts, worse) > 1e3 * facts.leak
+    hopeless = replace(line, errors=tuple(100.0 for _ in line.errors))
+    assert leaked(phase, facts, hopeless) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "algorithm"),
+    [
+        ("not gradient descent", NewtonLeastSquares(5)),
+        ("momentum", GradientDescent(squared(), 5, momentum=0.5)),
+    ],
+)
+def test_what_the_interpreter_does_not_run_is_refused(words: str, algorithm: NewtonLeastSquares | GradientDescent):
+    x, y = dataset("value")
+    with pytest.raises(EmulonError, match=words) as caught:
+        compile(algorithm, data=(x, y))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_domain_or_data_is_asked_for():
+    with pytest.raises(EmulonError, match="domain, or data"):
+        compile(Ridge())
+
+
+def test_a_step_size_is_asked_for_where_it_depends_on_the_data():
+    x, y = dataset("count")
+    with pytest.raises(EmulonError, match="step size from the data"):
+        compile(PoissonRegression(steps=5), Domain.of(x, y))
+    assert compile(PoissonRegression(steps=5, step_size=0.05), Domain.of(x, y), tolerance=1e-2).step_size == 0.05
+
+
+def test_a_loss_without_known_curvature_needs_a_step_size_and_is_watched():
+    x, y = dataset("value")
+    algorithm = GradientDescent(Loss.of("t**4/4"), 5, step_size=0.01)
+    program = compile(algorithm, data=(x, y), tolerance=1e-6)
+    run = Interpreter.fitting(program).run(program, x, y)
+    run.certificate.verify(run.weights, algorithm.run(x, y))
+    longer = replace(program, step_size=0.2)
+    with pytest.raises(OutOfDomain, match="too long"):
+        Interpreter.fitting(longer).run(longer, x, y)
+
+
+def test_data_that_is_not_finite_is_refused_before_compiling():
+    x, y = dataset("value")
+    with pytest.raises(OutOfDomain, match="NaN"):
+        compile(Ridge(), data=(x, y / 0))

@@ -1,0 +1,158 @@
+"""Files give the same bits elsewhere, or a one-line refusal."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from library import NAMES, case, dataset
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from emulon.algorithms import GradientDescent, Loss
+from emulon.interpreter import BadFile, Interpreter, Program, compile, load_interpreter, load_program, save
+
+Programs = dict[str, Program]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> tuple[Path, Path]:
+    """An interpreter and a program, saved."""
+    folder = tmp_path_factory.mktemp("files")
+    paths = (folder / "interpreter.safetensors", folder / "program.safetensors")
+    save(Interpreter.fitting(programs["logistic_regression"]), paths[0])
+    save(programs["logistic_regression"], paths[1])
+    return paths
+
+
+def refused(words: str, call, path: Path) -> None:
+    with pytest.raises(BadFile, match=words) as caught:
+        call(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_saved_again_is_the_same_file(name: str, programs: Programs, tmp_path: Path):
+    save(programs[name], tmp_path / "a")
+    save(load_program(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_loaded_interpreter_runs_a_loaded_program_to_the_same_bits(pair: tuple[Path, Path], programs: Programs):
+    c = case("logistic_regression")
+    interpreter, program = load_interpreter(pair[0]), load_program(pair[1])
+    here = Interpreter.fitting(programs[c.name]).run(programs[c.name], c.x, c.y)
+    there = interpreter.run(program, c.x, c.y)
+    assert torch.equal(here.iterates, there.iterates)
+    assert here.sha256 == there.sha256
+    assert here.certificate == there.certificate
+
+
+def test_another_process_gives_the_same_bits(pair: tuple[Path, Path], programs: Programs):
+    c = case("logistic_regression")
+    here = Interpreter.fitting(programs[c.name]).run(programs[c.name], c.x, c.y)
+    script = (
+        "import sys; from library import case; from emulon.interpreter import load_interpreter, load_program\n"
+        "c = case('logistic_regression')\n"
+        "run = load_interpreter(sys.argv[1]).run(load_program(sys.argv[2]), c.x, c.y)\n"
+        "print(run.iterates.numpy().tobytes().hex(), run.sha256[1])"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"}
+    said = subprocess.run(
+        [sys.executable, "-c", script, *map(str, pair)], check=True, capture_output=True, text=True, env=environment
+    )
+    assert said.stdout.split() == [here.iterates.numpy().tobytes().hex(), here.sha256[0]]
+
+
+def test_a_loss_of_ones_own_survives(tmp_path: Path):
+    x, y = dataset("label")
+    loss = Loss.of("log(1 + exp(-t))", curvature=0.25, form="margin")
+    program = compile(GradientDescent(loss, 5), data=(x, y), tolerance=1e-4)
+    save(program, tmp_path / "own")
+    loaded = load_program(tmp_path / "own")
+    assert (loaded.loss.form, loaded.loss.curvature, loaded.loss.derivative) == ("margin", 0.25, loss.derivative)
+    interpreter = Interpreter.fitting(program)
+    assert torch.equal(interpreter.run(loaded, x, y).weights, interpreter.run(program, x, y).weights)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_flipped_byte_is_refused_wherever_it_is(which: int, pair: tuple[Path, Path], tmp_path: Path):
+    content, load = pair[which].read_bytes(), (load_interpreter, load_program)[which]
+    bad = tmp_path / "flipped"
+    for at in range(0, len(content), max(1, len(content) // 60)):
+        bad.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        refused(str(bad), load, bad)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_truncated_file_is_refused(which: int, pair: tuple[Path, Path], tmp_path: Path):
+    content, load = pair[which].read_bytes(), (load_interpreter, load_program)[which]
+    for size in (0, 4, 100, len(content) // 2, len(content) - 1):
+        (tmp_path / "short").write_bytes(content[:size])
+        refused("not a whole safetensors file", load, tmp_path / "short")
+
+
+def test_foreign_files_are_refused(pair: tuple[Path, Path], tmp_path: Path):
+    save_file({"weight": torch.zeros(3)}, tmp_path / "foreign")
+    refused("not emulon's", load_program, tmp_path / "foreign")
+    (tmp_path / "text").write_text("a,b\n1,2\n")
+    refused("not a whole safetensors file", load_program, tmp_path / "text")
+    refused("there is no file", load_program, tmp_path / "missing")
+    refused("holds a program, not an interpreter", load_interpreter, pair[1])
+    refused("holds an interpreter, not a program", load_program, pair[0])
+
+
+def with_header(source: Path, target: Path, **changes: str) -> None:
+    """The same tensors under an altered header."""
+    content = source.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"]["emulon"] = json.dumps(json.loads(header["__metadata__"]["emulon"]) | changes)
+    encoded = json.dumps(header).encode()
+    target.write_bytes(struct.pack("<Q", len(encoded)) + encoded + content[8 + size :])
+
+
+def test_another_format_is_refused(pair: tuple[Path, Path], tmp_path: Path):
+    with_header(pair[1], tmp_path / "future", format="99")
+    refused("format 99", load_program, tmp_path / "future")
+
+
+def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
+    with safe_open(pair[1], framework="pt") as file:
+        facts = json.loads(json.loads(file.metadata()["emulon"])["facts"])
+    with_header(pair[1], tmp_path / "altered", facts=json.dumps(facts | {"steps": 1}))
+    refused("checksum", load_program, tmp_path / "altered")
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(programs: Programs, tmp_path: Path):
+    program = programs["logistic_regression"]
+    refused("cannot write", lambda path: save(program, path), tmp_path / "nowhere" / "program")
+    (tmp_path / "folder").mkdir()
+    refused("cannot write", lambda path: save(program, path), tmp_path / "folder")
+    assert [p.name for p in tmp_path.rglob("*")] == ["folder"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_told(programs: Programs, tmp_path: Path):
+    tmp_path.chmod(0o500)
+    refused("cannot write", lambda path: save(programs["ridge"], path), tmp_path / "program")
+
+
+def test_a_failed_write_keeps_the_file_that_was_there(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save(programs["ridge"], tmp_path / "program")
+    before = (tmp_path / "program").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    refused("No space left", lambda path: save(programs["lasso"], path), tmp_path / "program")
+    assert [p.name for p in tmp_path.iterdir()] == ["program"]
+    assert (tmp_path / "program").read_bytes() == before

@@ -11,6 +11,7 @@ from emulon.algorithms import (
     GradientDescent,
     LinearRegression,
     LogCoshRegression,
+    LogisticRegression,
     Loss,
     NewtonLeastSquares,
     PoissonRegression,
@@ -64,6 +65,13 @@ def test_steps_beyond_one_over_l_do_not_count_on_strong_convexity():
     assert compile(short, data=(x, y)).strong == pytest.approx(spectrum[0].item())
     run = Interpreter.fitting(program).run(program, x, y)
     run.certificate.verify(run.weights, long.run(x, y))
+
+
+def test_a_penalty_makes_old_errors_fade():
+    x, y = dataset("label")
+    few, many = (compile(LogisticRegression(0.1, steps), data=(x, y), tolerance=1e-4) for steps in (200, 400))
+    assert many.growth < 1.01 * few.growth < 200
+    assert compile(LogisticRegression(0.0, 200), data=(x, y), tolerance=1e-4).growth == pytest.approx(400)
 
 
 def test_noisier_lines_promise_less():

@@ -208,7 +208,7 @@ def test_labels_and_counts_are_asked_for(programs: Programs, interpreter: Interp
 def test_steps_too_long_for_the_data_are_refused():
     x, y = dataset("value")
     program = compile(Ridge(steps=5, step_size=0.3), data=(x, y))
-    program = replace(program, strong=0.0, step_size=3.0)
+    program = replace(program, step_size=3.0)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
 
 

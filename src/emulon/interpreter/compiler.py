@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent, Loss
+from emulon.algorithms.smoothness import largest_eigenvalue
 from emulon.approximation import Grid, approximate
 from emulon.certify import Domain
 from emulon.constructions.codes import circular
@@ -95,17 +97,21 @@ def descent_to_step_size(descent: GradientDescent, domain: Domain, data: tuple[T
     )
 
 
-def data_to_strong(descent: GradientDescent, step_size: float, data: tuple[Tensor, Tensor] | None) -> float:
-    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step.
-
-    0 where it is not known, and where steps are longer than 1/L: those may swing across the steepest direction.
-    """
+def data_to_strong(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> float:
+    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step; 0 where it is not known."""
     if data is None or descent.loss.derivative != "t":
         return 0.0
-    spectrum = torch.linalg.eigvalsh(data[0].mT @ data[0] / data[0].shape[-2])
-    if step_size * (spectrum[..., -1].max().item() + descent.l2) > 1 + 1e-9:
-        return 0.0
-    return max(0.0, spectrum[..., 0].min().item() * (1 - 1e-9))
+    return max(0.0, torch.linalg.eigvalsh(data[0].mT @ data[0] / data[0].shape[-2])[..., 0].min().item() * (1 - 1e-9))
+
+
+def step_size_to_ceiling(
+    descent: GradientDescent, step_size: float, domain: Domain, data: tuple[Tensor, Tensor] | None
+) -> float:
+    """1 where steps are no longer than 1/L, and convexity makes errors shrink; 2, what descent can bear, elsewhere."""
+    if math.isinf(descent.loss.curvature):
+        return 2.0 if descent.step_size is not None else 1.0
+    largest = domain.eigenvalue if data is None else largest_eigenvalue(data[0]).max().item()
+    return 1.0 if largest and step_size * (descent.loss.curvature * largest + descent.l2) <= 1 + 1e-9 else 2.0
 
 
 def loss_to_bend(loss: Loss, inner: Domain) -> float:
@@ -120,6 +126,7 @@ def descent_to_outline(
 ) -> Outline:
     inner = effective_domain(descent.loss, domain)
     step_size = descent_to_step_size(descent, domain, data)
+    strong, ceiling = data_to_strong(descent, data), step_size_to_ceiling(descent, step_size, domain, data)
     return Outline(
         name=name,
         loss=descent.loss,
@@ -127,8 +134,9 @@ def descent_to_outline(
         step_size=step_size,
         l2=descent.l2,
         l1=descent.l1,
-        strong=data_to_strong(descent, step_size, data),
+        strong=strong if ceiling == 1 else 0.0,
         bend=loss_to_bend(descent.loss, inner),
+        ceiling=ceiling if strong or descent.l2 else 2.0,
         domain=domain,
         inner=inner,
     )

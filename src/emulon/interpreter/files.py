@@ -27,7 +27,7 @@ from emulon.interpreter.phase import Phase
 from emulon.interpreter.program import Facts, Program
 
 FORMAT = "1"
-PLAIN = ("name", "steps", "step_size", "l2", "l1", "strong", "bend")
+PLAIN = ("name", "steps", "step_size", "l2", "l1", "strong", "bend", "ceiling")
 
 
 class BadFile(EmulonError):

@@ -35,7 +35,8 @@ class Outline:
     """What an algorithm and a domain decide, before any grid is made.
 
     `inner` is the domain as the scalar function sees it. `strong` is a lower bound on λmin(XᵀX/n), where the loss makes
-    use of it; `bend` bounds −ℓ″ from above, and is 0 for a convex loss.
+    use of it; `bend` bounds −ℓ″ from above, and is 0 for a convex loss. `ceiling`, 1 or 2, bounds step_size·L, L being
+    the largest eigenvalue of the Hessian; it is checked as the program runs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Outline:
     l1: float
     strong: float
     bend: float
+    ceiling: float
     domain: Domain
     inner: Domain
 
@@ -67,10 +69,10 @@ class Outline:
     def growth(self) -> float:
         """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
 
-        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong − bend·λmax and what the
-        step size was checked against. Where ℓ is not convex, ρ is above 1 and errors grow.
+        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong − bend·λmax and
+        ceiling/step_size. Where ℓ is not convex, ρ is above 1 and errors grow.
         """
-        smoothest = (1 if self.strong else 2) / self.step_size
+        smoothest = self.ceiling / self.step_size
         ratio = step_lipschitz(self.step_size, smoothest, self.l2 + self.strong - self.bend * self.eigenvalue)
         return max(1.0, math.sqrt(self.domain.features) * accumulated(1.0, self.steps, ratio))
 

@@ -136,11 +136,9 @@ class _Machine:
         elif number:
             return
         steepest = (curvature * spectrum[..., -1] + program.l2).max().item()
-        most = 1 if program.strong else 2
-        if program.step_size * steepest > most * (1 + 1e-6):
-            raise OutOfDomain(
-                f"step_size {program.step_size:.4g} is too long for this data: at most {most}/L = {most / steepest:.4g}"
-            )
+        if program.step_size * steepest > program.ceiling * (1 + 1e-6):
+            longest = program.ceiling / steepest
+            raise OutOfDomain(f"step_size {program.step_size:.4g} is too long for this data: at most {longest:.4g}")
 
 
 class _Faithful(_Machine):

@@ -25,7 +25,8 @@ def data():
 
 def test_ridge_by_gradient_descent_in_context_is_ridge(data):
     xs, ys, _ = data
-    module = GradientDescent.of(Ridge(penalty=0.1, steps=80), xs, ys, tolerance=1e-6)
+    step_size = Ridge(penalty=0.1).resolved_step_size(xs, ys).min().item()
+    module = GradientDescent.of(Ridge(penalty=0.1, steps=160, step_size=step_size), xs, ys, tolerance=1e-5)
     found = identify(module, TASK, seed=SEED, datasets=DATASETS)
     assert found.algorithm == "ridge" and found.counts == (EXAMPLES,)
     assert found.parameters["ridge"] == pytest.approx(0.1 * EXAMPLES, rel=1e-2)

@@ -83,15 +83,28 @@ class Grid:
         |slope|·width, as it lies above the tangent there. What rounding can do to all this is a few hundred units in
         the last place of the largest score: 10⁻⁹ of it is ample.
         """
-        a, b = self.numbers.slopes, self.numbers.intercepts
-        s = np.linspace(self.lo, self.hi, 129)
-        scores = np.multiply.outer(s, a) + b
+        lo, hi = self.lo, self.hi
+        ends = self._log_normaliser(np.array([lo, hi]))[0]
+        # Twice into the cell where the slope changes sign: its tangents then leave a 32768th of the range.
+        for _ in range(2):
+            s = np.linspace(lo, hi, 129)
+            values, slopes = self._log_normaliser(s)
+            left = int(np.clip(np.searchsorted(slopes, 0.0) - 1, 0, len(s) - 2))
+            lo, hi = s[left], s[left + 1]
+        lowest = min(
+            values.min(),
+            max(values[left] - abs(slopes[left]) * (hi - lo), values[left + 1] - abs(slopes[left + 1]) * (hi - lo)),
+        )
+        if slopes[left] >= 0 or slopes[left + 1] <= 0:
+            lowest = values.min()
+        return float(ends.max() - lowest + 1e-9 * (1 + self.score_size))
+
+    def _log_normaliser(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log Σ_r exp(score_r) and its derivative at every s."""
+        scores = np.multiply.outer(s, self.numbers.slopes) + self.numbers.intercepts
         top = scores.max(axis=1)
         weights = np.exp(scores - top[:, None])
-        log_z = top + np.log(weights.sum(axis=1))
-        slope = weights @ a / weights.sum(axis=1)
-        lowest = (log_z - np.abs(slope) * (s[1] - s[0])).min()
-        return float(max(log_z[0], log_z[-1]) - lowest + 1e-9 * (1 + self.score_size))
+        return top + np.log(weights.sum(axis=1)), weights @ self.numbers.slopes / weights.sum(axis=1)
 
     def rounding_error(self, deviation: float, size: float, score_error: float | None = None) -> float:
         """Bound on what rounding adds to F(s), when scores are computed to within `score_error`.

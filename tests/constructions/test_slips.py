@@ -1,4 +1,4 @@
-"""The source's slips: the printed formula fails, the corrected one holds. Letters are those of DESIGN section 8."""
+"""The source's slips: the printed formula fails, the corrected one holds. The letters number them in the order of the text."""
 
 import math
 

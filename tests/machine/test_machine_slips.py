@@ -1,4 +1,4 @@
-"""Slips in the source (DESIGN.md section 8, `003_…`): the printed formula fails, the corrected one holds."""
+"""Slips in the source: the printed formula fails, the corrected one holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source's slips: the printed formula fails, the corrected one holds. The letters number them in the order of the text."""
+"""The slips of the source, lettered in the order of its text: the printed formula fails, the corrected one holds."""
 
 import math
 

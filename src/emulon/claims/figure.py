@@ -13,7 +13,10 @@ Mark = Literal["line", "dashes", "dots", "bars"]
 
 @dataclass(frozen=True)
 class Series:
-    """y over x, with a band from low to high where there are several seeds. x may be words, for bars."""
+    """y over x, with a band from low to high where there are several seeds. x may be words, for bars.
+
+    `of` is the label of another series, whose colour this one shares: a bound's of its errors.
+    """
 
     label: str
     x: Sequence[Number] | Sequence[str]
@@ -21,6 +24,7 @@ class Series:
     mark: Mark = "line"
     low: Sequence[Number] | None = None
     high: Sequence[Number] | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from emulon.claims.claim import Claim
 from emulon.errors import EmulonError
 
 # In the order of the index. Each module has one CLAIM.
-MODULES = ("emulation.table_4",)
+MODULES = (
+    "emulation.theorem_3_1",
+    "emulation.corollary_3_1_2",
+    "emulation.corollaries_3_1_3_and_4",
+    "emulation.theorem_d_1",
+    "emulation.theorem_4_1",
+    "emulation.theorem_4_2",
+    "emulation.hopfield",
+    "emulation.table_4",
+)
 
 
 @cache

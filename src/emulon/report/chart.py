@@ -21,15 +21,16 @@ def chart(figure: Figure) -> Any:
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(WIDTH * len(figure.panels), HEIGHT), layout="constrained")
-    labels = dict.fromkeys(series.label for panel in figure.panels for series in panel.series)
+    labels = dict.fromkeys(series.of or series.label for panel in figure.panels for series in panel.series)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))
     for axes, panel in zip(np.atleast_1d(canvas.subplots(1, len(figure.panels))), figure.panels, strict=True):
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
+            colour = colours[series.of or series.label]
             if series.mark == "bars":
-                _bars(axes, series, bars.index(series), len(bars), colours[series.label])
+                _bars(axes, series, bars.index(series), len(bars), colour)
             else:
-                _curve(axes, series, panel, colours[series.label])
+                _curve(axes, series, panel, colour)
         axes.set_title(panel.title)
         axes.set_xlabel(panel.x_label)
         axes.set_ylabel(panel.y_label)

@@ -23,7 +23,7 @@ ELSEWHERE = {
     "train": ("training.command", "main", "train a transformer that has to find an algorithm itself"),
     "identify": ("interrogate.command", "identify_main", "say which algorithm an in-context learner runs"),
     "probe": ("interrogate.command", "probe_main", "look for an algorithm's quantities inside a learner"),
-    "reproduce": ("claims.command", "main", "run the papers' claims and compare the numbers"),
+    "reproduce": ("report.reproduce", "main", "run the papers' claims and compare the numbers"),
 }
 EXAMPLES = {
     "": """examples:
@@ -223,12 +223,13 @@ def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
 
 def run_command(arguments: argparse.Namespace) -> None:
     from emulon.job import face_named, task_asked, work
+    from emulon.progress import progress_bar
     from emulon.report import require_writable, write
 
     faces = [face_named(name) for name in dict.fromkeys(arguments.algorithms)]
     data = _load(arguments, task_asked(faces))
     require_writable(arguments.report)  # now, not after a minute's work
-    with _progress() as told:
+    with progress_bar() as told:
         job = work(
             faces, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told
         )
@@ -378,24 +379,6 @@ def _console() -> Any:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=140)
-
-
-class _progress:
-    """A bar on stderr; nothing at all where stderr is not a terminal."""
-
-    def __enter__(self) -> Any:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        shown = sys.stderr.isatty()
-        self.bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-        self.bar.start()
-        task = self.bar.add_task("", total=1.0)
-        return lambda what, done: self.bar.update(task, description=what, completed=done)
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ from emulon.data import BadData, Data, Task
 from emulon.errors import EmulonError
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
+from emulon.progress import Progress, silent
 
 # The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
 # same bits whether it runs by itself, beside others, or from a file.
 REACH = 16384.0
-# Called with what is being done, and how much of the whole is done.
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def work(
     steps: int = 200,
     tolerance: float = 1e-8,
     path: Path = "fast",
-    progress: Progress = lambda what, done: None,
+    progress: Progress = silent,
 ) -> Job:
     """Compile all, build one interpreter, run all, compare."""
     chosen = faces or [face for face in runnable().values() if task_of(face) == data.task]

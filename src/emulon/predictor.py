@@ -149,7 +149,8 @@ def predict_at(
 ) -> Float[Tensor, "batch counts"]:
     """For every n in counts: the prediction at x_{n+1} from the first n examples, a whole batch of datasets at once."""
     if prefixes := getattr(predictor, "predict_prefixes", None):
-        answers = prefixes(xs, ys)[..., list(counts)]
+        used = max(counts) + 1  # a learner may be unable to read more
+        answers = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
     else:
         answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
     if answers.shape != (xs.shape[0], len(counts)):

@@ -25,6 +25,7 @@ class Learner(nn.Module):
     """
 
     causal = True
+    several_queries = True
 
     def __init__(self, width_in: int, width_out: int, tokens: int, width: int, init: float = 0.02) -> None:
         super().__init__()

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from emulon.errors import EmulonError
 from emulon.interrogate.interval import Interval, intervals
 from emulon.interrogate.references import ridge
-from emulon.interrogate.sampling import Sampling, draw
+from emulon.interrogate.sampling import Drawn, Sampling, draw
 from emulon.interrogate.task import LinearTask, Task
 from emulon.predictor import as_predictor
 
@@ -50,10 +52,13 @@ def best_ridge(
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
     asked = as_predictor(predictor)
     drawn = draw(task, asked, **sampling)
-    settings = torch.tensor(list(grid), dtype=torch.float64)
-    said = ridge(drawn.prefixes, torch.zeros(len(grid)).long(), settings)
-    difference = (said - drawn.answers(asked)).square().mean(dim=-1)
-    return RidgeFit(tuple(grid), intervals(difference.mT / drawn.features))
+    return ridge_on(drawn, drawn.answers(asked), grid)
+
+
+def ridge_on(drawn: Drawn, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
+    """The same on datasets already drawn and answered."""
+    said = ridge(drawn.prefixes, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
+    return RidgeFit(tuple(grid), intervals((said - answers).square().mean(dim=-1).mT / drawn.features))
 
 
 @dataclass(frozen=True)

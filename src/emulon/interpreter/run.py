@@ -217,7 +217,9 @@ class _Cache:
         # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
         keys = torch.cat([self.key_x, self.offset.unsqueeze(-1)], dim=-1)
         query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
-        query = query.expand(*keys.shape[:-2], 1, keys.shape[-1])
+        # The proximal phase's keys are the same for all datasets of a batch, w is not.
+        lead = torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2])
+        query = query.expand(*lead, 1, keys.shape[-1])
         gradient = attend(query, keys, self.values, name="layer 2").squeeze(-2)
         if phase.readout == "sum":
             return gradient.sum(dim=-2)

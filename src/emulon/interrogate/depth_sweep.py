@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emulon.interrogate.identification import Identification
 from emulon.interrogate.identify import identify
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
+from emulon.interrogate.sampling import DATASETS
 from emulon.interrogate.task import Task
 
 
@@ -28,7 +28,7 @@ def depth_sweep(
     *,
     seed: int = 0,
     datasets: int = DATASETS,
-    points: int = POINTS,
+    points: int | None = None,
 ) -> tuple[Phase, ...]:
     """Identify every learner on the same datasets, the shallowest first."""
     ordered = sorted(learners, key=lambda pair: pair[0])

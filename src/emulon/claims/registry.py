@@ -19,6 +19,13 @@ MODULES = (
     "emulation.theorem_4_2",
     "emulation.hopfield",
     "emulation.table_4",
+    "learning.theorem_1",
+    "learning.theorem_2",
+    "algoformer.theorem_3_1",
+    "algoformer.theorem_3_2",
+    "algoformer.theorem_3_3",
+    "algoformer.theorem_4_1",
+    "algoformer.theorem_4_2",
 )
 
 

@@ -68,5 +68,3 @@ def telling(found: Identification) -> tuple[Match, ...]:
     descent = next(match for match in found.ranking if match.name.startswith("gradient descent"))
     some = [found["ols"], found["ridge"], descent]
     return tuple(some if found.nearest in some else [found.nearest, *some])
-
-

@@ -57,6 +57,8 @@ class Identify:
     def run(self, write_page: WritePage) -> None:
         subject = load_subject(self.target, self.task)
         predictor = as_predictor(subject.thing, loops=self.loops)
+        for folder in filter(None, (self.report, self.json and self.json.parent)):
+            folder.mkdir(parents=True, exist_ok=True)  # now, not after the work
         datasets = self.datasets or (PROGRAM_DATASETS if isinstance(subject.thing, Program) else DATASETS)
         with progress_bar() as told:
             said = interrogate(
@@ -96,7 +98,7 @@ class Probe:
     """One linear probe for each position, or one for all that finds the position by attention: linear or an MLP."""
     points: int | None = None
     """As many as TARGET reads, or 8."""
-    datasets: int = 512
+    datasets: int = 2048
     seed: int = 0
 
     def run(self) -> None:

@@ -45,7 +45,7 @@ def _by_examples(said: Interrogation) -> Any:
     comparison = said.comparison
     table = Table(
         title="distance by number of examples",
-        caption="predictions: E(ŷ − ŷ′)²/d; weights: E‖w − w′‖²/d of the implicit linear weights, R² their share of ŷ",
+        caption="predictions: E(ŷ − ŷ′)²/d; weights: E‖w − w′‖²/d of the implicit linear weights, R²: their part of ŷ",
     )
     table.add_column("examples", justify="right")
     for what, curves in (("predictions", comparison.predictions), ("weights", comparison.weights)):
@@ -67,7 +67,7 @@ def print_scores(title: str, scores: ProbeScores) -> None:
         for row, control in zip(scores.score.tolist(), scores.control.tolist(), strict=True)
     ]
     layers, tokens = [str(layer) for layer in range(len(cells))], list(scores.tokens)
-    table = Table(title=f"R² (control) of {title}")
+    table = Table()
     if len(layers) > len(tokens):
         corner, across, down, rows = "layer", tokens, layers, cells
     else:
@@ -77,18 +77,20 @@ def print_scores(title: str, scores: ProbeScores) -> None:
         table.add_column(name, justify="right")
     for name, row in zip(down, rows, strict=True):
         table.add_row(name, *row)
+    print(f"R² (control) of {title}")
     _console(max(100, 16 + 16 * len(across))).print(table)
 
 
 def print_attention(title: str, scores: AttentionScores) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{title}, by a probe with attention over positions")
+    table = Table()
     for column in ("layer", "R²", "control", "looks at", "with weight"):
         table.add_column(column, justify="right")
     rows = zip(scores.layers, scores.score, scores.control, scores.attention, strict=True)
     for layer, score, control, attention in rows:
         table.add_row(str(layer), f"{score:.2f}", f"{control:.2f}", scores.looks_at(layer), f"{attention.max():.2f}")
+    print(f"{title}, by a probe with attention over positions")
     _console().print(table)
 
 

@@ -62,6 +62,7 @@ def ranking(found: Identification) -> Any:
 def distances(curves: Mapping[str, Curve], what: str) -> Any:
     """A line for each reference, its 95% interval around it."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(4.0, 2.8), layout="constrained")
     axes = figure.subplots()
@@ -70,10 +71,10 @@ def distances(curves: Mapping[str, Curve], what: str) -> Any:
         axes.plot(curve.counts, value, "o-", color=colour, markersize=2.5, linewidth=1.1, label=name)
         axes.fill_between(curve.counts, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_yscale("log")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("in-context examples")
     axes.set_ylabel(what)
-    axes.legend(frameon=False, fontsize=6.5)
+    figure.legend(frameon=False, fontsize=6.5, loc="outside lower center")
     return figure
 
 
@@ -92,7 +93,7 @@ def ridge(fit: RidgeFit, bayes: float | None) -> Any:
         axes.axvline(bayes, color=INK, linestyle="--", linewidth=0.8, label="σ²/τ²")
     axes.set_xlabel("ridge parameter λ")
     axes.set_ylabel("E(ŷ − ŷ′)²/d")
-    axes.legend(frameon=False, fontsize=7)
+    figure.legend(frameon=False, fontsize=7, loc="outside lower center", ncols=2)
     return figure
 
 

@@ -18,9 +18,9 @@ KINDS = {
 }
 
 
-def kind_of(reference: str) -> str | None:
-    """Which line of the figure a reference belongs to."""
-    return next((kind for kind in KINDS if reference.startswith(kind)), None)
+def kind_of(reference: str) -> str:
+    """Which line of the figure a reference belongs to; its own name where there is none."""
+    return next((kind for kind in KINDS if reference.startswith(kind)), reference)
 
 
 @as_svg

@@ -206,8 +206,8 @@ class _Cache:
         bias = read(phase.scales.bias * phase.grid.intercepts)
         asks = read(x.new_tensor([-1 / phase.scales.y, 1 / phase.scales.bias]))
         # What w does not enter: y and bias rows, already multiplied with their part of the query.
-        self.offset = read(rows["key_y"]).squeeze(-1) * asks[0] + bias * asks[1]
-        self.key_x = read(rows["key_x"])
+        offset = read(rows["key_y"]) * asks[0] + (bias * asks[1]).unsqueeze(-1)
+        self.keys = torch.cat([read(rows["key_x"]), offset], dim=-1)
         self.values = read(-step * rows["value"] + step * rows["fixed"])
 
     def apply(self, w: Tensor, carried: Tensor) -> Tensor:
@@ -215,12 +215,11 @@ class _Cache:
         phase = self.phase
         query = self.interpreter.read(w / phase.scales.x)
         # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
-        keys = torch.cat([self.key_x, self.offset.unsqueeze(-1)], dim=-1)
         query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
         # The proximal phase's keys are the same for all datasets of a batch, w is not.
-        lead = torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2])
-        query = query.expand(*lead, 1, keys.shape[-1])
-        gradient = attend(query, keys, self.values, name="layer 2").squeeze(-2)
+        lead = torch.broadcast_shapes(query.shape[:-2], self.keys.shape[:-2])
+        query = query.expand(*lead, 1, self.keys.shape[-1])
+        gradient = attend(query, self.keys, self.values, name="layer 2").squeeze(-2)
         if phase.readout == "sum":
             return gradient.sum(dim=-2)
         return gradient.mean(dim=-2) + self.interpreter.read(carried)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -15,6 +14,7 @@ from emulon.interrogate.ridge_fit import RidgeFit, ridge_on
 from emulon.interrogate.sampling import Sampling, draw
 from emulon.interrogate.task import Task
 from emulon.predictor import as_predictor
+from emulon.progress import Progress, silent
 
 # Parameters are fitted with one seed and distances measured with the next.
 NEXT = 1
@@ -58,18 +58,19 @@ def interrogate(
     task: Task,
     *,
     target: str = "",
-    progress: Callable[[str], None] = lambda what: None,
+    progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> Interrogation:
     """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
     asked = as_predictor(predictor)
     seed = sampling.get("seed", 0)
-    progress("identifying")
+    progress("identifying", 0.0)
     found = identify(asked, task, **sampling)
-    progress("asking again, on other datasets")
-    drawn = draw(task, asked, **{**sampling, "seed": seed + NEXT})
+    progress("asking again, on other datasets", 0.4)
+    sampling["seed"] = seed + NEXT
+    drawn = draw(task, asked, **sampling)
     answers = drawn.answers(asked)
-    progress("comparing implicit weights")
+    progress("comparing implicit weights", 0.6)
     comparison = compare_on(asked, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(found))
     bayes = getattr(task, "bayes_ridge", 0.0) or None
     return Interrogation(

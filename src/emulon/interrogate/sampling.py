@@ -65,7 +65,8 @@ def draw(
     counts: Sequence[int] | None = None,
 ) -> Drawn:
     """Datasets for all these predictors; the same for the same arguments."""
-    able = [set(one.examples) for one in predictors if getattr(one, "examples", None) is not None]
+    limits = [getattr(one, "examples", None) for one in predictors]
+    able = [set(limit) for limit in limits if limit is not None]
     if points is None:
         points = min((max(numbers) + 1 for numbers in able), default=POINTS)
     counts = counts_for(points, able, counts)

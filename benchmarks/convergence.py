@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from provenance import provenance
 
 from emulon.algoformer import convergence
+from emulon.claims.provenance import provenance
 from emulon.report.convergence import convergence_figure
 
 

@@ -21,8 +21,8 @@ import traceback
 from pathlib import Path
 
 import torch
-from provenance import provenance
 
+from emulon.claims.provenance import provenance
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep
 from emulon.training.checkpoint import read_checkpoint, write_atomically, write_checkpoint
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from provenance import provenance
 
+from emulon.claims.provenance import provenance
 from emulon.tasks import Task, at_step
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep
 

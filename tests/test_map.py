@@ -12,7 +12,7 @@ import emulon
 SOURCE = Path(emulon.__file__).parent
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
-    {"errors"},
+    {"errors", "progress"},
     {"expression"},
     {"certify"},
     {"predictor"},
@@ -28,6 +28,7 @@ MAP = [
     {"estimators", "data"},
     {"job"},
     {"claims"},
+    {"bench"},
     {"report"},
     {"cli"},
 ]

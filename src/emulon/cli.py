@@ -23,7 +23,7 @@ ELSEWHERE = {
     "train": ("training.command", "main", "train a transformer that has to find an algorithm itself"),
     "identify": ("interrogate.command", "identify_main", "say which algorithm an in-context learner runs"),
     "probe": ("interrogate.command", "probe_main", "look for an algorithm's quantities inside a learner"),
-    "reproduce": ("claims.command", "main", "run the papers' claims and compare the numbers"),
+    "reproduce": ("report.reproduce", "main", "run the papers' claims and compare the numbers"),
 }
 EXAMPLES = {
     "": """examples:
@@ -50,6 +50,8 @@ to the bit.""",
     "approximate": """example:
   emulon approximate "Max(0, t)" -4 4 --tolerance 1e-6
 The expression is sympy's, in t. A negative bound that starts with a minus sign is fine.""",
+    "bench": """example:
+  emulon bench interpreter                     cost of a step, and how it grows with ten times the samples""",
 }
 
 
@@ -173,6 +175,10 @@ def _parser() -> Parser:
     scalar.add_argument("hi", type=float, metavar="HI")
     scalar.add_argument("--tolerance", type=_positive, default=1e-8, help="largest error allowed (default 1e-8)")
 
+    timer = command("bench", bench_command, "measure how long things take here, as ratios within one run")
+    timer.add_argument("names", nargs="*", metavar="BENCHMARK", help="interpreter, machine, identify (default: all)")
+    timer.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+
     for name, what in _elsewhere().items():
         commands.add_parser(name, help=what, add_help=False)
     return parser
@@ -223,12 +229,13 @@ def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
 
 def run_command(arguments: argparse.Namespace) -> None:
     from emulon.job import face_named, task_asked, work
+    from emulon.progress import progress_bar
     from emulon.report import require_writable, write
 
     faces = [face_named(name) for name in dict.fromkeys(arguments.algorithms)]
     data = _load(arguments, task_asked(faces))
     require_writable(arguments.report)  # now, not after a minute's work
-    with _progress() as told:
+    with progress_bar() as told:
         job = work(
             faces, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told
         )
@@ -373,29 +380,25 @@ def approximate_command(arguments: argparse.Namespace) -> None:
     print(f"certificate {found.certificate}")
 
 
+def bench_command(arguments: argparse.Namespace) -> None:
+    import torch
+    from rich.table import Table
+
+    from emulon.bench import bench
+
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for column in ("benchmark", "what", "milliseconds", "ratio"):
+        table.add_column(column, justify="right" if column in ("milliseconds", "ratio") else "left")
+    for timing in bench(arguments.names, arguments.json):
+        table.add_row(timing.benchmark, timing.what, f"{1e3 * timing.seconds:.3g}", f"{timing.ratio:.3g}")
+    _console().print(table)
+
+
 def _console() -> Any:
     """A pipe has no width: do not squeeze the table into eighty columns there."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=140)
-
-
-class _progress:
-    """A bar on stderr; nothing at all where stderr is not a terminal."""
-
-    def __enter__(self) -> Any:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        shown = sys.stderr.isatty()
-        self.bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-        self.bar.start()
-        task = self.bar.add_task("", total=1.0)
-        return lambda what, done: self.bar.update(task, description=what, completed=done)
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
 
 
 if __name__ == "__main__":

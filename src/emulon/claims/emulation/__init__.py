@@ -1,0 +1,1 @@
+"""Claims of `004_…`, In-Context Algorithm Emulation in Fixed-Weight Transformers."""

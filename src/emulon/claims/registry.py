@@ -1,0 +1,38 @@
+"""Every claim there is, module by module."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from functools import cache
+
+from emulon.claims.claim import Claim
+from emulon.errors import EmulonError
+
+# In the order of the index. Each module has one CLAIM.
+MODULES = (
+    "emulation.theorem_3_1",
+    "emulation.corollary_3_1_2",
+    "emulation.corollaries_3_1_3_and_4",
+    "emulation.theorem_d_1",
+    "emulation.theorem_4_1",
+    "emulation.theorem_4_2",
+    "emulation.hopfield",
+    "emulation.table_4",
+)
+
+
+@cache
+def all_claims() -> dict[str, Claim]:
+    """By name."""
+    found = [importlib.import_module(f"emulon.claims.{module}").CLAIM for module in MODULES]
+    return {claim.name: claim for claim in found}
+
+
+def claim_named(name: str) -> Claim:
+    known = all_claims()
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, 1, 0.4)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise EmulonError(f"there is no claim {name!r}; {hint}emulon reproduce lists all {len(known)}")

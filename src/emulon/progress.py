@@ -1,0 +1,27 @@
+"""How far along: a callback that anything slow may be given, and the bar on the terminal that listens to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Called with what is being done, and how much of the whole is done.
+Progress = Callable[[str, float], None]
+
+
+def silent(what: str, done: float) -> None:
+    """Nobody listens."""
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar on stderr; nothing at all where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)

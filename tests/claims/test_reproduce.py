@@ -1,0 +1,138 @@
+"""`emulon reproduce` on real, quick claims: what it lists, runs, writes and refuses."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emulon import cli
+from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
+from emulon.claims.record import measure, read, write
+from emulon.report.chart import chart
+
+TABLE_4 = all_claims()["emulation-table-4"]
+QUICK = replace(TABLE_4, name="quick", scales={"small": Scale(0.1, {"heads": 2}), "paper": Scale(0.1, {"heads": 3})})
+
+
+def crash(setting):
+    raise RuntimeError("out of luck")
+
+
+def absent(setting):
+    raise CannotTest("needs a thing; install it")
+
+
+CRASHING, ABSENT = replace(QUICK, name="crashing", run=crash), replace(QUICK, name="absent", run=absent)
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """The command with these claims alone."""
+
+    def choose(*claims: Claim) -> None:
+        known = {claim.name: claim for claim in claims}
+        monkeypatch.setattr(registry, "all_claims", lambda: known)
+        monkeypatch.setattr("emulon.claims.command.all_claims", lambda: known)
+
+    return choose
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The quick claim at both scales, run once."""
+    folder = tmp_path_factory.mktemp("results")
+    for scale in ("small", "paper"):
+        write(measure(QUICK, scale, 0, folder), folder)
+    return folder
+
+
+def test_a_run_writes_numbers_with_what_they_were_made_with(folder):
+    record = json.loads((folder / "quick.json").read_text())
+    assert record["config"] == {"heads": 2} and record["seeds"] == [0] and record["seconds"] > 0
+    assert all(record[key] for key in ("machine", "commit", "torch", "python", "time"))
+    assert json.loads((folder / "quick.paper.json").read_text())["config"] == {"heads": 3}
+
+
+def test_what_is_read_is_what_was_measured(folder):
+    found = read("quick", "small", folder)
+    assert found is not None and found.verdict(QUICK) == measure(QUICK, "small", 0, folder).verdict(QUICK)
+    assert read("never-run", "small", folder) is None
+
+
+def test_all_goes_on_after_a_crash_and_says_so_in_its_exit_code(only, tmp_path, capsys):
+    only(CRASHING, ABSENT, QUICK)
+    assert cli.main(["reproduce", "--all", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "out of luck" in said.err and "1 crashed: crashing" in said.err
+    assert "absent: cannot be tested here (needs a thing; install it)" in said.out and "quick: " in said.out
+    index = (tmp_path / "README.md").read_text()
+    assert "not run" in index and "**cannot be tested here**: needs a thing" in index
+    assert (tmp_path / "quick.svg").read_text().startswith("<svg")
+    assert not (tmp_path / "crashing.json").exists() and not (tmp_path / "absent.svg").exists()
+
+
+def test_figures_and_index_come_back_from_the_numbers_alone(only, tmp_path):
+    only(QUICK)
+    assert cli.main(["reproduce", "quick", "--out", str(tmp_path)]) == 0
+    made = {name: (tmp_path / name).read_bytes() for name in ("quick.svg", "README.md")}
+    for name in made:
+        (tmp_path / name).unlink()
+    only(replace(QUICK, run=crash))
+    assert cli.main(["reproduce", "--figures", "--out", str(tmp_path)]) == 0
+    assert made == {name: (tmp_path / name).read_bytes() for name in made}
+
+
+def test_the_list_shows_states_and_costs(only, folder, capsys):
+    only(QUICK, CRASHING)
+    assert cli.main(["reproduce", "--out", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("quick" in line and "0.1 min" in line and QUICK.source in line for line in lines)
+    assert any("crashing" in line and "not run" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["emulation-table-5"], "did you mean emulation-table-4?"),
+        (["--al"], "unrecognized arguments: --al"),
+        (["--scale", "huge", "--all"], "invalid choice: 'huge'"),
+        (["--all", "emulation-table-4"], "leave the names out"),
+        (["emulation-table-4", "--seed", "-1"], "--seed must be in"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_one_line_and_exit_code_2(words, reason, capsys):
+    assert cli.main(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert reason in said and said.count("\n") == 1
+
+
+def test_a_file_that_is_no_result_is_named(only, tmp_path, capsys):
+    only(QUICK)
+    (tmp_path / "quick.json").write_text('{"claim": "quick"}')
+    assert cli.main(["reproduce", "--out", str(tmp_path)]) == 2
+    assert "quick.json is not a result" in capsys.readouterr().err
+
+
+def test_table_4s_rule_wants_a_falling_error_near_the_printed_one():
+    printed = [4e-1, 2e-2, 6e-4]
+    numbers = {"points": [20, 30, 40], "printed": printed, "mse": {"paper": printed, "ours": printed}}
+    assert TABLE_4.judge(numbers).state == "holds"
+    for paper in ([4e-1, 2e-2, 3e-2], [4e-1, 2e-2, 1e-5]):
+        assert TABLE_4.judge(numbers | {"mse": {"paper": paper, "ours": printed}}).state == "does not hold"
+
+
+def test_a_chart_draws_bands_bars_and_zeros_on_a_log_axis():
+    band = Series("ours", [1, 2], [0.0, 2.0], low=[0.0, 1.0], high=[1.0, 3.0])
+    bars = [Series(name, ["a", "b"], [1.0, 2.0], mark="bars", low=[0.5, 1.5], high=[1.5, 2.5]) for name in "xy"]
+    drawn = chart(Figure([Panel("x", "y", [band], log_y=True), Panel("", "z", bars, title="two")]))
+    assert drawn.startswith("<svg") and "two" in drawn and "nan" not in drawn
+    assert drawn == chart(Figure([Panel("x", "y", [band], log_y=True), Panel("", "z", bars, title="two")]))
+
+
+def test_names_are_slugs_and_say_where_they_are_from():
+    for claim in all_claims().values():
+        source = {"emulation": "004", "learning": "003", "algoformer": "002", "ours": "ours"}[claim.name.split("-")[0]]
+        assert claim.source.split()[0] == source and claim.name == claim.name.lower().replace(" ", "-")
+        assert "small" in claim.scales and claim.statement.endswith(".") and claim.theirs
+        assert isinstance(claim.verdict({"cannot": "why"}), Verdict)

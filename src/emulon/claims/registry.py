@@ -21,11 +21,16 @@ MODULES = (
     "emulation.table_4",
     "learning.theorem_1",
     "learning.theorem_2",
+    "learning.figure_1",
+    "learning.figure_2",
+    "learning.figure_3",
+    "learning.figure_4",
     "algoformer.theorem_3_1",
     "algoformer.theorem_3_2",
     "algoformer.theorem_3_3",
     "algoformer.theorem_4_1",
     "algoformer.theorem_4_2",
+    "algoformer.figure_2",
 )
 
 

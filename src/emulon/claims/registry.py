@@ -31,6 +31,9 @@ MODULES = (
     "algoformer.theorem_4_1",
     "algoformer.theorem_4_2",
     "algoformer.figure_2",
+    "algoformer.figure_3",
+    "algoformer.figure_4",
+    "algoformer.figure_5",
 )
 
 

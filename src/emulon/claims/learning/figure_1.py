@@ -48,7 +48,9 @@ def judge(numbers: Numbers) -> Verdict:
         nearest = min(curves, key=lambda name: curves[name]["overall"])
         holds = holds and nearest == LEAST_SQUARES and share >= ALMOST
         shown.append(f"{label} {own['overall']:.2g} to least squares")
-        reasons.append(f"{label}: nearest is {nearest}, below {SMALL} at {share:.0%} of the counts ({ALMOST:.0%} asked)")
+        reasons.append(
+            f"{label}: nearest is {nearest}, below {SMALL} at {share:.0%} of the counts ({ALMOST:.0%} asked)"
+        )
     return Verdict.that(holds, ", ".join(shown), "; ".join(reasons))
 
 

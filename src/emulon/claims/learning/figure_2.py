@@ -31,11 +31,10 @@ def run(setting: Setting) -> Numbers:
     for name in LEARNERS:
         setting.progress(name, len(grid) / (len(grid) + len(LEARNERS)))
         subject = committed(setting, name)
-        task = subject.task
-        if not isinstance(task, LinearTask):
-            raise EmulonError(f"{name} was trained on {task}, not on linear functions")
-        fit = best_ridge(subject.thing, task, **sampling)
-        cells.append(cell("trained", task.noise, task.prior, fit))
+        if not isinstance(subject.task, LinearTask):
+            raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
+        fit = best_ridge(subject.thing, subject.task, **sampling)
+        cells.append(cell("trained", subject.task.noise, subject.task.prior, fit))
     return {"cells": cells}
 
 

@@ -135,6 +135,6 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="Learners of d = 2 trained for 1,200 steps on a CPU, where the paper has d = 8 and 500,000 steps; the paper "
+    differs="Learners of d = 2 trained for 1,200 steps on a CPU; the paper has d = 8 and 500,000 steps. The paper "
     "scale reads the longer sweep of benchmarks/depth_sweep.py (d = 4), whose descent may take any number of steps.",
 )

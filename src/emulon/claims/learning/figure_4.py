@@ -79,7 +79,7 @@ def learner_scores(setting: Setting) -> Numbers:
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """All of: both are recovered, and not from the input; the moment comes first; MLPs do better; the place is right."""
+    """All of: both are recovered, not from the input; the moment comes first; MLPs do better; the place is right."""
     machine, learner = numbers["machine"], numbers["learner"]
     known = all(each["readable"] == each["written"] for each in machine.values())
     best = {name: max(learner[name].values(), key=lambda each: max(each["score"])) for name in REGISTERS}

@@ -69,5 +69,5 @@ CLAIM = Claim(
     judge=judge,
     figure=figure,
     differs="Learners of width 32 with T = 4 on linear functions of 2 features, trained for 1,200 steps on a CPU, "
-    "one layer in each part; the paper has width 256, T = 20, regression with representation, d = 20 and 500,000 steps.",
+    "one layer in each part; the paper has width 256, T = 20, regression with representation, d = 20, 500,000 steps.",
 )

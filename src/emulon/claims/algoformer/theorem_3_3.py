@@ -60,7 +60,7 @@ CLAIM = Claim(
     theirs="error → 0 at pre 7×2, loop 1×2, post 1×1 (layers×heads)",
     scales={
         "small": Scale(0.2, {**iterates.PROBLEM, "problems": 2}),
-        "paper": Scale(1, {**iterates.PROBLEM, "problems": 16}),
+        "paper": Scale(1.0, {**iterates.PROBLEM, "problems": 16}),
     },
     run=run,
     judge=iterates.judge,

@@ -29,7 +29,7 @@ CLAIM = Claim(
     theirs="O(1) layers and O(d²) width; O(N) layers for N examples",
     scales={
         "small": Scale(0.5, {"features": [2, 4, 8, 16], "fixed": 3, "samples": [2, 4, 8, 16], "datasets": 64}),
-        "paper": Scale(3, {"features": [4, 8, 16, 24], "fixed": 8, "samples": [2, 5, 10, 20], "datasets": 64}),
+        "paper": Scale(3.0, {"features": [4, 8, 16, 24], "fixed": 8, "samples": [2, 5, 10, 20], "datasets": 64}),
     },
     run=run,
     judge=partial(machines.judge, order=2),

@@ -12,7 +12,12 @@ from emulon.claims.record import measure, read, write
 from emulon.report.chart import chart
 
 TABLE_4 = all_claims()["emulation-table-4"]
-QUICK = replace(TABLE_4, name="quick", scales={"small": Scale(0.1, {"heads": 2}), "paper": Scale(0.1, {"heads": 3})})
+SIZES = {"heads": [4, 8, 16], "tolerances": [1e-2], "datasets": 2}
+QUICK = replace(
+    all_claims()["emulation-theorem-d.1"],
+    name="quick",
+    scales={"small": Scale(0.1, SIZES), "paper": Scale(0.1, SIZES | {"datasets": 3})},
+)
 
 
 def crash(setting):
@@ -49,9 +54,9 @@ def folder(tmp_path_factory) -> Path:
 
 def test_a_run_writes_numbers_with_what_they_were_made_with(folder):
     record = json.loads((folder / "quick.json").read_text())
-    assert record["config"] == {"heads": 2} and record["seeds"] == [0] and record["seconds"] > 0
+    assert record["config"] == SIZES and record["seeds"] == [0] and record["seconds"] > 0
     assert all(record[key] for key in ("machine", "commit", "torch", "python", "time"))
-    assert json.loads((folder / "quick.paper.json").read_text())["config"] == {"heads": 3}
+    assert json.loads((folder / "quick.paper.json").read_text())["config"]["datasets"] == 3
 
 
 def test_what_is_read_is_what_was_measured(folder):

@@ -15,7 +15,7 @@ Made by `emulon reproduce` from the JSON files beside it: do not edit. `emulon r
 `emulon reproduce --all` runs all of them at the small scale, `emulon reproduce --figures` draws everything again
 without measuring. Verdicts are decided by a rule in each claim's module under `src/emulon/claims/`.
 """
-COLUMNS = ("claim", "command", "minutes", "theirs", "ours", "verdict")
+COLUMNS = ("claim", "command", "CPU minutes", "theirs", "ours", "verdict")
 
 
 def index(claims: Iterable[Claim], folder: Path) -> str:
@@ -50,7 +50,7 @@ def _rows(claim: Claim, folder: Path) -> list[tuple[str, ...]]:
         picture = path_of(claim.name, record.scale, folder, ".svg").name
         state = f"**{verdict.state}**: {verdict.reason}"
         shown = verdict.ours if "cannot" in record.numbers else f"{verdict.ours} ([figure]({picture}))"
-        rows.append((what, command, f"{record.seconds / 60:.1f}", claim.theirs, shown, state))
+        rows.append((what, command, f"{record.cpu_seconds / 60:.1f}", claim.theirs, shown, state))
     return rows
 
 

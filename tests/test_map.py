@@ -28,6 +28,7 @@ MAP = [
     {"estimators", "data"},
     {"job"},
     {"claims"},
+    {"bench"},
     {"report"},
     {"cli"},
 ]

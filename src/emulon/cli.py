@@ -50,6 +50,8 @@ to the bit.""",
     "approximate": """example:
   emulon approximate "Max(0, t)" -4 4 --tolerance 1e-6
 The expression is sympy's, in t. A negative bound that starts with a minus sign is fine.""",
+    "bench": """example:
+  emulon bench interpreter                     cost of a step, and how it grows with ten times the samples""",
 }
 
 
@@ -172,6 +174,10 @@ def _parser() -> Parser:
     scalar.add_argument("lo", type=float, metavar="LO")
     scalar.add_argument("hi", type=float, metavar="HI")
     scalar.add_argument("--tolerance", type=_positive, default=1e-8, help="largest error allowed (default 1e-8)")
+
+    timer = command("bench", bench_command, "measure how long things take here, as ratios within one run")
+    timer.add_argument("names", nargs="*", metavar="BENCHMARK", help="interpreter, machine, identify (default: all)")
+    timer.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
 
     for name, what in _elsewhere().items():
         commands.add_parser(name, help=what, add_help=False)
@@ -372,6 +378,20 @@ def approximate_command(arguments: argparse.Namespace) -> None:
         table.add_row(f"{t:.6g}", f"{exact:.12g}", f"{ours:.12g}", f"{ours - exact:+.1e}")
     _console().print(table)
     print(f"certificate {found.certificate}")
+
+
+def bench_command(arguments: argparse.Namespace) -> None:
+    import torch
+    from rich.table import Table
+
+    from emulon.bench import bench
+
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for column in ("benchmark", "what", "milliseconds", "ratio"):
+        table.add_column(column, justify="right" if column in ("milliseconds", "ratio") else "left")
+    for timing in bench(arguments.names, arguments.json):
+        table.add_row(timing.benchmark, timing.what, f"{1e3 * timing.seconds:.3g}", f"{timing.ratio:.3g}")
+    _console().print(table)
 
 
 def _console() -> Any:

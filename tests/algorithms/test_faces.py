@@ -71,6 +71,7 @@ FIT = {"fit_intercept": False, "tol": 1e-12, "max_iter": 100_000}
 CASES = [
     Case("linear_regression", algorithms.LinearRegression(steps=400), "value", least_squares, 1e-12),
     Case("ridge", algorithms.Ridge(0.3, steps=400), "value", lambda x, y: ridge(x, y, 0.3), 1e-12),
+    Case("heavy_ball", algorithms.HeavyBall(0.3, 0.8, steps=400), "value", lambda x, y: ridge(x, y, 0.3), 1e-12),
     Case("lasso", algorithms.Lasso(0.3, steps=400), "value", scikit(linear_model.Lasso(alpha=0.3, **FIT)), 1e-9),
     Case(
         "elastic_net",

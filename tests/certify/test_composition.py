@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.certify.composition import accumulated, step_lipschitz
+from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
 
 
 @given(step_error=st.floats(1e-12, 1), steps=st.integers(1, 200), rho=st.floats(0, 1.2))
@@ -57,3 +57,25 @@ def test_the_lipschitz_constant_is_the_larger_end_of_the_spectrum(step_size: flo
     low, high = sorted((weak, strong))
     inside = np.abs(1 - step_size * np.linspace(low, high, 33)).max()
     assert step_lipschitz(step_size, high, low) == pytest.approx(inside)
+
+
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 60), share=st.floats(0.05, 1.9), momentum=st.floats(0.01, 0.95))
+def test_no_heavy_ball_with_wrong_steps_strays_further(seed: int, steps: int, share: float, momentum: float) -> None:
+    """Every error's sign is the one that moves the end furthest, on each eigenvalue."""
+    eigenvalues = np.random.default_rng(seed).uniform(0.0, 1.0, size=5)
+    part = [np.ones(5), 1 + momentum - share * eigenvalues]
+    for _ in range(steps):
+        part.append(part[1] * part[-1] - momentum * part[-2])
+    worst = np.abs(part[:steps]).sum(axis=0).max()
+    spread = np.abs(1 + momentum - share * eigenvalues).max()
+    assert worst <= accumulated_with_momentum(1.0, steps, spread, momentum)
+
+
+@given(steps=st.integers(1, 400), momentum=st.floats(0.05, 0.95), beyond=st.floats(0.0, 0.2))
+def test_the_worst_of_heavy_ball_exists(steps: int, momentum: float, beyond: float) -> None:
+    """At the eigenvalue where `spread` is reached, above 2√m, errors of one sign do add up to the bound."""
+    spread = 2 * math.sqrt(momentum) + beyond
+    off = before = 0.0
+    for _ in range(steps):
+        off, before = spread * off - momentum * before + 1.0, off
+    assert accumulated_with_momentum(1.0, steps, spread, momentum) == pytest.approx(off, rel=1e-6)

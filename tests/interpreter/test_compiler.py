@@ -9,6 +9,7 @@ from library import dataset
 from emulon import Domain, Interpreter, compile
 from emulon.algorithms import (
     GradientDescent,
+    HeavyBall,
     LinearRegression,
     LogCoshRegression,
     LogisticRegression,
@@ -16,6 +17,7 @@ from emulon.algorithms import (
     NewtonLeastSquares,
     PoissonRegression,
     Ridge,
+    log_cosh,
     squared,
 )
 from emulon.errors import EmulonError, OutOfDomain
@@ -74,6 +76,20 @@ def test_a_penalty_makes_old_errors_fade():
     assert compile(LogisticRegression(0.0, 200), data=(x, y), tolerance=1e-4).growth == pytest.approx(400)
 
 
+def test_momentum_reaches_the_minimum_in_fewer_steps_within_its_certificate():
+    x, y = dataset("value")
+    x = x @ torch.tensor([[1.0, 0.95, 0, 0], [0, 0.3, 0, 0], [0, 0, 1, 0.9], [0, 0, 0, 0.4]], dtype=torch.float64)
+    minimum = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
+    far = {}
+    for algorithm in (LinearRegression(100), HeavyBall(momentum=0.8, steps=100)):
+        program = compile(algorithm, data=(x, y))
+        run = Interpreter.fitting(program).run(program, x, y)
+        run.certificate.verify(run.weights, algorithm.run(x, y))
+        assert run.certificate.bound < 1e-6
+        far[type(algorithm)] = (run.weights - minimum).abs().max().item()
+    assert far[HeavyBall] < 1e-3 * far[LinearRegression]
+
+
 def test_noisier_lines_promise_less():
     """Every emulated part of a score and of a value counts: no term stays as it is when the line errs more."""
     x, y = dataset("value")
@@ -104,7 +120,8 @@ def test_codes_that_are_emulated_badly_leak():
     ("words", "algorithm"),
     [
         ("not gradient descent", NewtonLeastSquares(5)),
-        ("momentum", GradientDescent(squared(), 5, momentum=0.5)),
+        ("momentum", GradientDescent(log_cosh(), 5, momentum=0.5)),
+        ("momentum", GradientDescent(squared(), 5, l1=0.1, momentum=0.5)),
     ],
 )
 def test_what_the_interpreter_does_not_run_is_refused(words: str, algorithm: NewtonLeastSquares | GradientDescent):

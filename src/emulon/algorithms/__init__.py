@@ -14,6 +14,7 @@ from emulon.algorithms.newton import NewtonLeastSquares
 from emulon.algorithms.online_sgd import OnlineSGD
 from emulon.algorithms.regression import (
     ElasticNet,
+    HeavyBall,
     HuberRegression,
     Lasso,
     LinearRegression,
@@ -27,6 +28,7 @@ from emulon.algorithms.ridge_regression import RidgeRegression, ShermanMorrisonR
 FACES: dict[str, type[Algorithm]] = {
     "linear_regression": LinearRegression,
     "ridge": Ridge,
+    "heavy_ball": HeavyBall,
     "lasso": Lasso,
     "elastic_net": ElasticNet,
     "huber_regression": HuberRegression,
@@ -46,6 +48,7 @@ __all__ = [
     "Face",
     "Form",
     "GradientDescent",
+    "HeavyBall",
     "HuberRegression",
     "Lasso",
     "LassoPath",

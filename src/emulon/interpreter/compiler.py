@@ -64,8 +64,8 @@ def algorithm_to_descent(algorithm: Algorithm) -> GradientDescent:
     descent = getattr(algorithm, "descent", None)
     if not isinstance(descent, GradientDescent):
         raise EmulonError(f"{type(algorithm).__name__} is not gradient descent on a loss; the interpreter runs those")
-    if descent.momentum:
-        raise EmulonError("momentum has no certificate and is not compiled; set it to 0")
+    if descent.momentum and (descent.loss.derivative != "t" or descent.l1):
+        raise EmulonError("momentum has a certificate for the squared loss without an l1 penalty only; set it to 0")
     return descent
 
 
@@ -134,6 +134,7 @@ def descent_to_outline(
         step_size=step_size,
         l2=descent.l2,
         l1=descent.l1,
+        momentum=descent.momentum,
         strong=strong if ceiling == 1 else 0.0,
         bend=loss_to_bend(descent.loss, inner),
         ceiling=ceiling if strong or descent.l2 else 2.0,

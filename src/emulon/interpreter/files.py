@@ -26,8 +26,8 @@ from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase
 from emulon.interpreter.program import Facts, Program
 
-FORMAT = "1"
-PLAIN = ("name", "steps", "step_size", "l2", "l1", "strong", "bend", "ceiling")
+FORMAT = "2"
+PLAIN = ("name", "steps", "step_size", "l2", "l1", "momentum", "strong", "bend", "ceiling")
 
 
 class BadFile(EmulonError):

@@ -9,7 +9,7 @@ import torch
 
 from emulon.algorithms.loss import Loss
 from emulon.certify import Band, Certificate, Domain, rounding
-from emulon.certify.composition import accumulated, step_lipschitz
+from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
 from emulon.interpreter.interpreter import Capacity
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import Phase
@@ -45,6 +45,7 @@ class Outline:
     step_size: float
     l2: float
     l1: float
+    momentum: float
     strong: float
     bend: float
     ceiling: float
@@ -70,11 +71,17 @@ class Outline:
         """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
 
         ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong − bend·λmax and
-        ceiling/step_size. Where ℓ is not convex, ρ is above 1 and errors grow.
+        ceiling/step_size. Where ℓ is not convex, ρ is above 1 and errors grow. Momentum has a sum of its own.
         """
-        smoothest = self.ceiling / self.step_size
-        ratio = step_lipschitz(self.step_size, smoothest, self.l2 + self.strong - self.bend * self.eigenvalue)
-        return max(1.0, math.sqrt(self.domain.features) * accumulated(1.0, self.steps, ratio))
+        flattest = self.l2 + self.strong - self.bend * self.eigenvalue
+        if self.momentum:
+            edges = (self.step_size * flattest, self.ceiling)
+            spread = max(abs(1 + self.momentum - edge) for edge in edges)
+            grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)
+        else:
+            ratio = step_lipschitz(self.step_size, self.ceiling / self.step_size, flattest)
+            grown = accumulated(1.0, self.steps, ratio)
+        return max(1.0, math.sqrt(self.domain.features) * grown)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ class Program(Outline):
     @property
     def capacity(self) -> Capacity:
         """What an interpreter must have to run this."""
-        capacity = self.gradient.capacity(self.gradient.magnitudes(self.step_size, self.shrink, 0.0, self.fixed))
+        capacity = self.gradient.capacity(
+            self.gradient.magnitudes(self.step_size, self.shrink, self.momentum, self.fixed)
+        )
         if self.proximal is not None:
             capacity = capacity | self.proximal.capacity(self.proximal.magnitudes(1.0, 0.0, 0.0, 0.0))
         return capacity
@@ -110,7 +119,9 @@ class Program(Outline):
 
     def certificate_on(self, line: NumberLine) -> Certificate:
         """The promise for a whole run on an interpreter with this number line."""
-        terms = phase_terms(self.gradient, self.gradient_facts, line, self.step_size, self.shrink, self.fixed)
+        terms = phase_terms(
+            self.gradient, self.gradient_facts, line, self.step_size, self.shrink, self.fixed, self.momentum
+        )
         proved = self.gradient_facts.proved
         if self.proximal is not None and self.proximal_facts is not None:
             more = phase_terms(self.proximal, self.proximal_facts, line, 1.0, 0.0, 0.0)
@@ -166,14 +177,14 @@ def function_error(phase: Phase, line: NumberLine, deviation: float, size: float
 
 
 def phase_terms(
-    phase: Phase, facts: Facts, line: NumberLine, step: float, shrink: float, fixed: float
+    phase: Phase, facts: Facts, line: NumberLine, step: float, shrink: float, fixed: float, momentum: float = 0.0
 ) -> dict[str, float]:
     """Named terms of the sup-norm error that one application of a phase adds to the state."""
     domain, dtype = phase.domain, phase.grid.dtype
-    m = phase.magnitudes(step, shrink, 0.0, fixed)
+    m = phase.magnitudes(step, shrink, momentum, fixed)
     entry = step * domain.x
     largest = float(phase.grid.values.abs().max()) + facts.size
-    carried = abs(shrink) * domain.w
+    carried = m["state"]
     copies = 1 if phase.readout == "mean" else domain.samples
     # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.
     rounded = phase.grid.rounding_error(facts.deviation, facts.size, 0.0)

@@ -55,23 +55,15 @@ class Run:
     @property
     def entered_band(self) -> bool:
         """Whether a residual came so close to a jump of ℓ′ that the promise does not cover this run."""
-        bands = self.certificate.bands
-        if not bands:
-            return False
         x, y, _ = self.program.loss.effective(self.x.double(), self.y.double())
-        path = self.iterates[..., :-1, :].double()
-        residuals = x @ path.mT - y.unsqueeze(-1)
-        # The exact path may be off ours by the bound: widen the band by what that does to a residual, but at the start.
-        room = torch.full((path.shape[-2],), self.certificate.bound * x.abs().sum(dim=-1).max().item())
-        room[:1] = 0.0
-        return any(bool(((residuals > b.lo - room) & (residuals < b.hi + room)).any()) for b in bands)
+        return self.certificate.leaves_out(self.iterates[..., :-1, :].double(), x, y)
 
     @cached_property
     def trace(self) -> Trace:
         """Both layers of the last step, faithfully: scores and weights of every attention, in the order they ran."""
-        start = self.iterates[..., -2, :] if self.iterates.shape[-2] > 1 else self.weights
+        start, before = (self.iterates[..., max(self.iterates.shape[-2] - back, 0), :] for back in (2, 3))
         with Trace() as trace:
-            _Faithful(self.interpreter, self.program, self.x, self.y).step(start)
+            _Faithful(self.interpreter, self.program, self.x, self.y).step(start, before)
         return trace
 
 
@@ -87,9 +79,8 @@ def run(interpreter: Interpreter, program: Program, x: Tensor, y: Tensor, path: 
     w = x.new_zeros(*x.shape[:-2], x.shape[-1])
     iterates = [w]
     for number in range(program.steps):
-        machine.require_state(w, spectrum, number)
-        w = machine.step(w)
-        iterates.append(w)
+        machine.require_state(iterates[-1], spectrum, number)
+        iterates.append(machine.step(iterates[-1], iterates[max(number - 1, 0)]))
     return Run(program, interpreter, x, y, torch.stack(iterates, dim=-2), (before, interpreter.sha256))
 
 
@@ -144,23 +135,33 @@ class _Machine:
 class _Faithful(_Machine):
     """Every token, head and score of the two layers, at every step."""
 
-    def step(self, w: Tensor) -> Tensor:
+    def step(self, w: Tensor, before: Tensor) -> Tensor:
+        """The state after w, `before` being the one before it."""
         program = self.program
-        w = self._apply(program.gradient, self.x, self.y, self.fixed, w, program.step_size, program.shrink)
+        w = self._apply(program.gradient, self.x, self.y, self.fixed, w, before, program.step_size, program.shrink)
         if program.proximal is not None:
             require_within(program.proximal.domain.w, w=w)
             eye = torch.eye(w.shape[-1], dtype=w.dtype)
-            w = self._apply(program.proximal, eye, eye.new_zeros(w.shape[-1]), None, w, -1.0, 0.0)
+            w = self._apply(program.proximal, eye, eye.new_zeros(w.shape[-1]), None, w, w, -1.0, 0.0)
         return w
 
     def _apply(
-        self, phase: Phase, x: Tensor, y: Tensor, fixed: Tensor | None, w: Tensor, step: float, shrink: float
+        self,
+        phase: Phase,
+        x: Tensor,
+        y: Tensor,
+        fixed: Tensor | None,
+        w: Tensor,
+        before: Tensor,
+        step: float,
+        shrink: float,
     ) -> Tensor:
         rows = phase.data_rows(x, y, fixed)
         lead = torch.broadcast_shapes(x.shape[:-2], w.shape[:-1])
         rows = {name: part.expand(*lead, *part.shape[-3:]) for name, part in rows.items()}
-        prompt = phase.prompt(rows, w, torch.zeros_like(w))
-        weights = phase.weights(w.new_tensor([step]), w.new_tensor([shrink]), 0.0)
+        prompt = phase.prompt(rows, w, before)
+        momentum = self.program.momentum if phase is self.program.gradient else 0.0
+        weights = phase.weights(w.new_tensor([step]), w.new_tensor([shrink]), momentum)
         return phase.read_out(self.interpreter(prompt, *weights, queries=phase.domain.samples))
 
 
@@ -175,12 +176,14 @@ class _Fast(_Machine):
             eye = torch.eye(x.shape[-1], dtype=x.dtype)
             self.proximal = _Cache(interpreter, program.proximal, eye, eye.new_zeros(len(eye)), None, -1.0)
 
-    def step(self, w: Tensor) -> Tensor:
-        w = self.gradient.apply(w, self.program.shrink)
+    def step(self, w: Tensor, before: Tensor) -> Tensor:
+        momentum = self.program.momentum
+        carried = (self.program.shrink + momentum) * w - momentum * before
+        w = self.gradient.apply(w, carried)
         if self.proximal is None:
             return w
         require_within(self.proximal.phase.domain.w, w=w)
-        return self.proximal.apply(w, 0.0)
+        return self.proximal.apply(w, torch.zeros_like(w))
 
 
 class _Cache:
@@ -195,18 +198,18 @@ class _Cache:
         bias = read(phase.scales.bias * phase.grid.intercepts)
         asks = read(x.new_tensor([-1 / phase.scales.y, 1 / phase.scales.bias]))
         # What w does not enter: y and bias rows, already multiplied with their part of the query.
-        self.offset = read(rows["key_y"]).squeeze(-1) * asks[0] + bias * asks[1]
-        self.key_x = read(rows["key_x"])
+        offset = read(rows["key_y"]) * asks[0] + (bias * asks[1]).unsqueeze(-1)
+        self.keys = torch.cat([read(rows["key_x"]), offset], dim=-1)
         self.values = read(-step * rows["value"] + step * rows["fixed"])
 
-    def apply(self, w: Tensor, shrink: float) -> Tensor:
+    def apply(self, w: Tensor, carried: Tensor) -> Tensor:
+        """One step from w; `carried` is what the value rows hold of the state."""
         phase = self.phase
         query = self.interpreter.read(w / phase.scales.x)
         # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
-        keys = torch.cat([self.key_x, self.offset.unsqueeze(-1)], dim=-1)
         query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
-        query = query.expand(*keys.shape[:-2], 1, keys.shape[-1])
-        gradient = attend(query, keys, self.values, name="layer 2").squeeze(-2)
+        query = query.expand(*self.keys.shape[:-2], 1, self.keys.shape[-1])
+        gradient = attend(query, self.keys, self.values, name="layer 2").squeeze(-2)
         if phase.readout == "sum":
             return gradient.sum(dim=-2)
-        return gradient.mean(dim=-2) + self.interpreter.read(shrink * w)
+        return gradient.mean(dim=-2) + self.interpreter.read(carried)

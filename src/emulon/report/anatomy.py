@@ -31,7 +31,8 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     gradient = phase is program.gradient
     step, shrink = (program.step_size, program.shrink) if gradient else (1.0, 0.0)
     fixed = program.fixed if gradient else 0.0
-    m = phase.magnitudes(step, shrink, 0.0, fixed)
+    momentum = program.momentum if gradient else 0.0
+    m = phase.magnitudes(step, shrink, momentum, fixed)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
     values = float(phase.grid.values.abs().max()) * domain.x
     told = {
@@ -41,8 +42,8 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "key_code": (every, "code of sample i", f"× {phase.root_strength:.4g}", m["key_code"]),
         "value": (every, "value_r · x_i", f"W_V: {-step if gradient else 1.0:.4g}", values),
         "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {step:.4g}", fixed),
-        "state": (every, "w", f"W_V: {shrink:.6g}", domain.w),
-        "before": (every, "0 (w of the step before, for momentum)", "W_V: 0", 0.0),
+        "state": (every, "w", f"W_V: {shrink + momentum:.6g}", domain.w),
+        "before": (every, "w of the step before", f"W_V: {-momentum:g}", domain.w),
         "query_x": (asking, "w", f"÷ {scales.x:g}", m["query_x"]),
         "query_y": (asking, "−1", f"÷ {scales.y:g}", m["query_y"]),
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
@@ -60,7 +61,7 @@ def facts(program: Program) -> list[tuple[str, str]]:
     domain = program.domain
     told = [
         ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
-        ("steps", f"{program.steps} of size {program.step_size:.6g}"),
+        ("steps", f"{program.steps} of size {program.step_size:.6g}, momentum {program.momentum:g}"),
         ("penalties", f"l2 {program.l2:g}, l1 {program.l1:g}"),
         ("data", f"{domain.samples} samples, {domain.features} features, |x| ≤ {domain.x:.4g}, |y| ≤ {domain.y:.4g}"),
         ("state", f"|w| ≤ {domain.w:.4g}, argument of ℓ′ within ±{program.inner.residual:.4g}"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulon import cli
-from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
+from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Setting, Verdict, all_claims, registry
 from emulon.claims.record import measure, read, write
 from emulon.report.chart import chart
 
@@ -110,6 +110,21 @@ def test_a_request_that_makes_no_sense_is_one_line_and_exit_code_2(words, reason
     assert cli.main(["reproduce", *words]) == 2
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1
+
+
+def test_a_scale_that_a_claim_has_not_is_refused_and_all_leaves_it_out(only, tmp_path, capsys):
+    only(replace(QUICK, scales={"small": QUICK.scales["small"]}))
+    assert cli.main(["reproduce", "quick", "--scale", "paper", "--out", str(tmp_path)]) == 2
+    assert "quick has no paper scale" in capsys.readouterr().err
+    assert cli.main(["reproduce", "--all", "--scale", "paper", "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "quick.json").exists()
+
+
+def test_a_longer_runs_results_are_evidence_where_they_are_kept(tmp_path):
+    with pytest.raises(CannotTest, match=r"longer\.json, which a longer run writes"):
+        Setting({}, results=tmp_path).evidence("longer")
+    (tmp_path / "longer.json").write_text('{"steps_per_s": 300}')
+    assert Setting({}, results=tmp_path).evidence("longer") == {"steps_per_s": 300}
 
 
 def test_a_file_that_is_no_result_is_named(only, tmp_path, capsys):

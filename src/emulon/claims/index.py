@@ -14,6 +14,7 @@ HEAD = """# Claims, and what came of them
 Made by `emulon reproduce` from the JSON files beside it: do not edit. `emulon reproduce` lists the claims,
 `emulon reproduce --all` runs all of them at the small scale, `emulon reproduce --figures` draws everything again
 without measuring. Verdicts are decided by a rule in each claim's module under `src/emulon/claims/`.
+JSON files that no claim is named after are written by `benchmarks/`.
 """
 COLUMNS = ("claim", "command", "CPU minutes", "theirs", "ours", "verdict")
 
@@ -61,12 +62,18 @@ def _table(title: str, rows: list[tuple[str, ...]]) -> str:
     return "\n".join([f"## {title}", "", line(COLUMNS), line("---" for _ in COLUMNS), *map(line, rows), ""])
 
 
+def _short(commit: str) -> str:
+    """Seven digits, and whether the code had changed since."""
+    first, _, rest = commit.partition(" ")
+    return f"{first[:7]} {rest}".strip()
+
+
 def _machines(claims: list[Claim], folder: Path) -> str:
     """Which machine and commit measured which claims."""
     found: dict[str, list[str]] = {}
     for claim in claims:
         for record in records(claim, folder):
             about = record.about
-            where = f"{about['machine']}, torch {about['torch']}, commit {about['commit'][:7]}"
+            where = f"{about['machine']}, torch {about['torch']}, commit {_short(about['commit'])}"
             found.setdefault(where, []).append(path_of(claim.name, record.scale, folder, "").name)
     return "\n".join(["## Measured on", "", *(f"- {where}: {', '.join(names)}" for where, names in found.items()), ""])

@@ -17,8 +17,17 @@ MODULES = (
     "emulation.theorem_d_1",
     "emulation.theorem_4_1",
     "emulation.theorem_4_2",
+    "emulation.corollary_4_2_1",
     "emulation.hopfield",
+    "emulation.section_5_1",
+    "emulation.table_1",
+    "emulation.table_2",
+    "emulation.table_3",
     "emulation.table_4",
+    "ours.keys",
+    "ours.library",
+    "ours.codes",
+    "ours.tightness",
 )
 
 

@@ -28,7 +28,7 @@ def chart(figure: Figure) -> Any:
         for series in panel.series:
             colour = colours[series.of or series.label]
             if series.mark == "bars":
-                _bars(axes, series, bars.index(series), len(bars), colour)
+                _bars(axes, series, panel, bars.index(series), len(bars), colour)
             else:
                 _curve(axes, series, panel, colour)
         axes.set_title(panel.title)
@@ -53,14 +53,13 @@ def _curve(axes: Any, series: Series, panel: Panel, colour: str) -> None:
         axes.fill_between(x, _above_zero(series.low, panel.log_y), series.high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _bars(axes: Any, series: Series, number: int, count: int, colour: str) -> None:
-    places, thickness = np.arange(len(series.x)), 0.8 / count
+def _bars(axes: Any, series: Series, panel: Panel, number: int, count: int, colour: str) -> None:
+    places, thickness, y = np.arange(len(series.x)), 0.8 / count, _above_zero(series.y, panel.log_y)
     spread = None
     if series.low is not None and series.high is not None:
-        y = np.asarray(series.y)
         spread = np.stack([y - np.asarray(series.low), np.asarray(series.high) - y])
     at = places + (number - (count - 1) / 2) * thickness
-    axes.bar(at, series.y, thickness, color=colour, yerr=spread, error_kw={"elinewidth": 0.7}, label=series.label)
+    axes.bar(at, y, thickness, color=colour, yerr=spread, error_kw={"elinewidth": 0.7}, label=series.label)
     axes.set_xticks(places, [str(name) for name in series.x])
 
 

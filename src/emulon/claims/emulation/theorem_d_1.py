@@ -42,7 +42,7 @@ CLAIM = Claim(
     name="emulation-theorem-d.1",
     source="004 Theorem D.1",
     statement="H softmax heads of n tokens give a truncated linear function of every token.",
-    theirs="error ≤ (b − a)/(H(n − 2)), up to ε₀",
+    theirs="error ≤ ε with H = 2(b − a)/((n − 2)ε) heads of n tokens",
     scales={
         "small": Scale(0.2, {"heads": [4, 8, 16, 32, 64], "tolerances": [1e-2, 1e-4, 1e-6], "datasets": 200}),
         "paper": Scale(0.5, {"heads": [4, 16, 64, 256], "tolerances": [1e-2, 1e-4, 1e-6, 1e-7], "datasets": 1000}),

@@ -4,7 +4,7 @@ from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.loop import Trained, resume, train
 from emulon.training.refusals import BadConfig, DiskFull, NoRun, OutOfMemory, TrainingDiverged
-from emulon.training.run_folder import RunFolder
+from emulon.training.run_folder import RunFolder, load_learner
 from emulon.training.step import TrainStep
 from emulon.training.together import Together
 
@@ -20,6 +20,7 @@ __all__ = [
     "TrainStep",
     "Trained",
     "TrainingDiverged",
+    "load_learner",
     "resume",
     "train",
 ]

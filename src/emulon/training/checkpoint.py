@@ -64,6 +64,6 @@ def write_atomically(where: Path, data: bytes) -> None:
 
 
 def disk_refusal(where: Path, error: OSError) -> DiskFull:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "the disk is full" if full else f"{error.strerror or error}"
-    return DiskFull(f"{where} could not be written: {what}; make room there, then resume the run")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{where} could not be written: the disk is full; make room there, then go on")
+    return DiskFull(f"{where} could not be written: {error.strerror or error}; choose a place that can be written to")

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emulon.training.checkpoint import disk_refusal, write_atomically
+import torch
+
+from emulon.models import Learner
+from emulon.training.checkpoint import disk_refusal, read_checkpoint, write_atomically
 from emulon.training.configuration import TrainConfig
 from emulon.training.refusals import NoRun
 
@@ -59,3 +62,17 @@ class RunFolder:
 
     def write_json(self, name: str, values: Any) -> None:
         write_atomically(self.path / name, json.dumps(values, indent=1).encode())
+
+
+def load_learner(path: Path | str) -> tuple[Learner, TrainConfig]:
+    """The learner of a run at its newest checkpoint, and its configuration. The checkpoint may hold weights alone."""
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    found = read_checkpoint(folder.checkpoints)
+    if found is None:
+        raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
+    learner = config.make_learner(config.make_task())
+    with torch.no_grad():
+        for name, parameter in learner.named_parameters():
+            parameter.copy_(found[1][f"weights/{name}"])
+    return learner.eval(), config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from emulon.training.refusals import DiskFull, NoRun
 
@@ -24,6 +24,11 @@ def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes:
     for old in checkpoints(folder)[:-2]:
         old.unlink(missing_ok=True)
     return where
+
+
+def weights_of(learner: nn.Module) -> dict[str, Tensor]:
+    """Its parameters by their names in a checkpoint: the very tensors, so that a checkpoint can be copied into them."""
+    return {f"weights/{name}": parameter.detach() for name, parameter in learner.named_parameters()}
 
 
 def checkpoints(folder: Path) -> list[Path]:

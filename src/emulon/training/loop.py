@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.processes import Processes, joined
-from emulon.training.refusals import OutOfMemory, TrainingDiverged
+from emulon.training.refusals import NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.reporter import Reporter
 from emulon.training.run_folder import RunFolder
 from emulon.training.step import TrainStep
@@ -22,12 +23,19 @@ from emulon.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and the baselines' curves."""
+    """A finished run: the learner, its last error curve and the baselines' curves; when it began and what it took.
+
+    Of several processes, the one that `leads` speaks and writes for all.
+    """
 
     learner: Learner
     steps: int
     curve: list[float]
     baselines: dict[str, list[float]]
+    start: int
+    seconds: float
+    cpu_seconds: float
+    leads: bool
 
 
 @dataclass
@@ -63,6 +71,7 @@ def resume(out: Path | str) -> Trained:
 
 
 def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Trained:
+    began = time.perf_counter(), time.process_time()
     if config.threads:
         torch.set_num_threads(config.threads)
     device = _device(config, processes)
@@ -72,6 +81,10 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
     found = read_checkpoint(folder.checkpoints)
     if found is not None:
         start, tensors, notes = found
+        if "patience" not in notes:
+            raise NoRun(
+                f"{folder.path} holds a learner's weights alone, which cannot be trained further; begin a new run"
+            )
         step.load(tensors)
         patience = Patience(**json.loads(notes["patience"]))
     if processes.leads:
@@ -83,7 +96,8 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
             folder.write_json("baselines.json", evaluation.baselines)
         done = _steps(config, folder, step, evaluation, reporter, patience, start)
         curve = evaluation.curve(step.learner).tolist()
-        return Trained(step.learner, done, curve, evaluation.baselines)
+        took = time.perf_counter() - began[0], time.process_time() - began[1]
+        return Trained(step.learner, done, curve, evaluation.baselines, start, *took, processes.leads)
     except torch.OutOfMemoryError as error:
         raise _memory_refusal(config, folder) from error
     except RuntimeError as error:

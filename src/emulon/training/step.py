@@ -8,6 +8,7 @@ from torch import Tensor
 
 from emulon.models import Learner
 from emulon.tasks import Task, at_step
+from emulon.training.checkpoint import weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
@@ -87,7 +88,7 @@ class TrainStep:
 
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
-        named = {f"weights/{name}": parameter.detach() for name, parameter in self.learner.named_parameters()}
+        named = weights_of(self.learner)
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimiser.state[parameter].items():
                 named[f"optimiser/{key}/{name}"] = value

@@ -12,7 +12,7 @@ from emulon.models import LEARNERS
 from emulon.training.configuration import TrainConfig
 from emulon.training.loop import Trained, resume, train
 from emulon.training.presets import PRESETS
-from emulon.training.refusals import BadConfig, unknown
+from emulon.training.refusals import BadConfig, NoRun, unknown
 
 USAGE = f"""usage: emulon train {{{",".join(LEARNERS)}}} [--task linear] [--features 20] [--points 41] [--steps 10000] …
        emulon train standard --preset small    (a few minutes on two cores; other flags change it)
@@ -41,7 +41,7 @@ def main(args: list[str], finished: Finished | None = None) -> int:
                 finished(out, trained)
     except SystemExit as end:  # tyro's: --help, or a value that is not of its flag's type
         return int(end.code or 0)
-    except BadConfig as error:
+    except (BadConfig, NoRun) as error:
         print(f"emulon train: {error}", file=sys.stderr)
         return 2
     except EmulonError as error:

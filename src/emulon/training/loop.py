@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -15,7 +16,7 @@ from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.processes import Processes, joined
-from emulon.training.refusals import NoRun, OutOfMemory, TrainingDiverged
+from emulon.training.refusals import OutOfMemory, TrainingDiverged
 from emulon.training.reporter import Reporter
 from emulon.training.run_folder import RunFolder
 from emulon.training.step import TrainStep
@@ -33,9 +34,9 @@ class Trained:
     curve: list[float]
     baselines: dict[str, list[float]]
     start: int
-    seconds: float
-    cpu_seconds: float
     leads: bool
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass
@@ -74,6 +75,17 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
     began = time.perf_counter(), time.process_time()
     if config.threads:
         torch.set_num_threads(config.threads)
+    try:
+        trained = _build_and_train(config, folder, processes)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one
+        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+            raise _memory_refusal(config, folder) from error
+        raise
+    took = time.perf_counter() - began[0], time.process_time() - began[1]
+    return dataclasses.replace(trained, seconds=took[0], cpu_seconds=took[1])
+
+
+def _build_and_train(config: TrainConfig, folder: RunFolder, processes: Processes) -> Trained:
     device = _device(config, processes)
     task = config.make_task()
     step = TrainStep(config.make_learner(task), task, config, device, processes)
@@ -81,11 +93,7 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
     found = read_checkpoint(folder.checkpoints)
     if found is not None:
         start, tensors, notes = found
-        if "patience" not in notes:
-            raise NoRun(
-                f"{folder.path} holds a learner's weights alone, which cannot be trained further; begin a new run"
-            )
-        step.load(tensors)
+        step.load(tensors, folder.checkpoints)
         patience = Patience(**json.loads(notes["patience"]))
     if processes.leads:
         folder.rewind(start)
@@ -96,14 +104,7 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
             folder.write_json("baselines.json", evaluation.baselines)
         done = _steps(config, folder, step, evaluation, reporter, patience, start)
         curve = evaluation.curve(step.learner).tolist()
-        took = time.perf_counter() - began[0], time.process_time() - began[1]
-        return Trained(step.learner, done, curve, evaluation.baselines, start, *took, processes.leads)
-    except torch.OutOfMemoryError as error:
-        raise _memory_refusal(config, folder) from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error):
-            raise _memory_refusal(config, folder) from error
-        raise
+        return Trained(step.learner, done, curve, evaluation.baselines, start, processes.leads)
     finally:
         reporter.close()
 
@@ -163,8 +164,8 @@ def _require_finite(value: float, done: int, config: TrainConfig, folder: RunFol
 
 def _memory_refusal(config: TrainConfig, folder: RunFolder) -> OutOfMemory:
     return OutOfMemory(
-        f"a batch of {config.batch} does not fit the memory; {_kept(folder)}. Start a new run with a smaller --batch,"
-        " or use more processes (torchrun)"
+        f"a batch of {config.batch}, or an evaluation batch of {config.evaluation_batch}, does not fit the memory;"
+        f" {_kept(folder)}. Start a new run with smaller ones, or use more processes (torchrun)"
     )
 
 

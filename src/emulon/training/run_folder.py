@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from emulon.models import Learner
-from emulon.training.checkpoint import disk_refusal, read_checkpoint, weights_of, write_atomically, write_checkpoint
+from emulon.training.checkpoint import (
+    copy_into,
+    disk_refusal,
+    read_checkpoint,
+    weights_of,
+    write_atomically,
+    write_checkpoint,
+)
 from emulon.training.configuration import TrainConfig
 from emulon.training.refusals import NoRun
 
@@ -79,7 +84,5 @@ def load_learner(path: Path | str) -> tuple[Learner, TrainConfig]:
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
     learner = config.make_learner(config.make_task())
-    with torch.no_grad():
-        for name, tensor in weights_of(learner).items():
-            tensor.copy_(found[1][name])
+    copy_into(weights_of(learner), found[1], folder.checkpoints)
     return learner.eval(), config

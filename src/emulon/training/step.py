@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.models import Learner
 from emulon.tasks import Task, at_step
-from emulon.training.checkpoint import weights_of
+from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
@@ -94,10 +96,8 @@ class TrainStep:
                 named[f"optimiser/{key}/{name}"] = value
         return named
 
-    @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
+        copy_into(self.state(), state, where)
         self.worker.refresh()
 
     def _prepare(self, step: int) -> None:

@@ -117,10 +117,10 @@ def test_targets_are_loaded_by_what_they_are(tmp_path):
             load_predictor(target)
 
 
-def test_a_loader_makes_run_folders_readable(tmp_path, monkeypatch):
+def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):
     monkeypatch.setattr("emulon.predictor.LOADERS", list(LOADERS))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(NotAPredictor):
         load_predictor(tmp_path)
-    register_loader(lambda path: (path / "config.json").exists(), lambda path: RidgeRegression(2.0))
+    register_loader(lambda path: (path / "mine.json").exists(), lambda path: RidgeRegression(2.0))
     assert load_predictor(tmp_path) == RidgeRegression(2.0)

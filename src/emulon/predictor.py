@@ -25,8 +25,9 @@ class NotAPredictor(EmulonError):
 class Predictor(Protocol):
     """xs (..., examples, features), ys (..., examples), x_query (..., features) ↦ one number a dataset.
 
-    Two things are optional. `examples`: the numbers of examples it can take, where it cannot take any. And
-    `predict_prefixes(xs, ys)`: one prediction at every x_i from the examples before it, where one pass gives them all.
+    Three things are optional. `examples`: the numbers of examples it can take, where it cannot take any.
+    `several_queries`: true where x_query may also be (..., queries, features). And `predict_prefixes(xs, ys)`: one
+    prediction at every x_i from the examples before it, where one pass gives them all.
     """
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor: ...
@@ -99,13 +100,16 @@ class EstimatorPredictor:
 class WeightsPredictor:
     """A construction that maps (xs, ys) to weights, such as `constructions.GradientDescent`: its answer is w·x."""
 
+    several_queries = True
+
     def __init__(self, construction: Any) -> None:
         self.construction = construction
         domain = getattr(construction.step, "domain", None)
         self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        return (self.construction(xs, ys) * x_query).sum(dim=-1)
+        weights = self.construction(xs, ys)
+        return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
 
 
 class LoopedPredictor:
@@ -149,7 +153,8 @@ def predict_at(
 ) -> Float[Tensor, "batch counts"]:
     """For every n in counts: the prediction at x_{n+1} from the first n examples, a whole batch of datasets at once."""
     if prefixes := getattr(predictor, "predict_prefixes", None):
-        answers = prefixes(xs, ys)[..., list(counts)]
+        used = max(counts) + 1  # a learner may be unable to read more
+        answers = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
     else:
         answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
     if answers.shape != (xs.shape[0], len(counts)):
@@ -166,9 +171,9 @@ def predict_queries(
     ys: Float[Tensor, "batch examples"],
     queries: Float[Tensor, "batch queries features"],
 ) -> Float[Tensor, "batch queries"]:
-    """Several queries for each dataset; a predictor that is not an algorithm gets a prompt for each."""
-    if hasattr(predictor, "weights_in_turn"):
-        return predictor.predict(xs, ys, queries)
+    """Several queries for each dataset; a predictor that takes one at a time gets a prompt for each."""
+    if getattr(predictor, "several_queries", False):
+        return predictor.predict(xs, ys, queries).double()
     batch, asked = queries.shape[:2]
     repeated = xs.repeat_interleave(asked, dim=0), ys.repeat_interleave(asked, dim=0)
     return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, asked)

@@ -118,13 +118,27 @@ def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
     assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.line.error(0.0)
 
 
-def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs):
+@pytest.mark.parametrize("path", ["fast", "faithful"])
+@pytest.mark.parametrize("name", ["ridge", "lasso"])
+def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, path: str):
     x, y = dataset("value")
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
-    program = replace(programs["ridge"], strong=0.0)
-    together = interpreter.run(program, x, y).weights
+    program = replace(programs[name], strong=0.0, steps=8)
+    together = interpreter.run(program, x, y, path).weights
     for i in range(2):
-        torch.testing.assert_close(together[i], interpreter.run(program, x[i], y[i]).weights, atol=1e-12, rtol=0.0)
+        alone = interpreter.run(program, x[i], y[i], path).weights
+        torch.testing.assert_close(together[i], alone, atol=1e-8 if name == "lasso" else 1e-12, rtol=0.0)
+
+
+def test_a_program_predicts_like_anything_else(programs: Programs):
+    x, y = dataset("value")
+    program = replace(programs["lasso"], strong=0.0)
+    x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
+    queries = torch.randn(2, 3, FEATURES, dtype=torch.float64)
+    said = program.predict(x, y, queries)
+    torch.testing.assert_close(said, case("lasso").algorithm.predict(x, y, queries), atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(program.predict(x, y, queries[:, 1]), said[:, 1])
+    assert program.examples == (len(x[0]),)
 
 
 def test_predictions_answer_with_the_mean_response(programs: Programs, interpreter: Interpreter):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from emulon.interrogate.command import identify_main, probe_main, read_task
-from emulon.interrogate.task import LinearTask
+from emulon.interrogate.command import probe_main
+from emulon.report.identify import main as identify_main
+from emulon.training import TrainConfig, train
 
 MODULE = """
 import torch
@@ -53,12 +54,14 @@ def test_identify_says_none_of_these(module, capsys):
 
 
 def test_identify_and_probe_take_a_function_that_makes_a_machine(module, capsys):
-    assert identify_main([f"{module}:machine", "--task", "linear:features=3", "--datasets", "16"]) == 0
-    assert "sgd(step_size=0.05)" in capsys.readouterr().out
-    args = [f"{module}:machine", "--task", "linear:features=3", "--points", "5", "--examples", "2"]
-    assert probe_main([*args, "--step-size", "0.05", "--datasets", "256"]) == 0
+    assert identify_main([f"{module}:machine", "--datasets", "16"]) == 0
     printed = capsys.readouterr().out
-    assert "R² (control) of w after 2 examples" in printed and "1.00 (" in printed
+    assert "sgd(step_size=0.05)" in printed and "linear functions of 3 features" in printed
+    args = [f"{module}:machine", "--examples", "2", "--step-size", "0.05", "--datasets", "256"]
+    assert probe_main(args) == 0
+    printed = capsys.readouterr().out
+    assert "R² (control) of the w of OnlineSGD(step_size=0.05, ridge=0.0) after 2 examples" in printed
+    assert "1.00 (" in printed
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,9 @@ def test_identify_and_probe_take_a_function_that_makes_a_machine(module, capsys)
         (["{module}:two"], "does not predict"),
         (["{module}:fails", "--datasets", "8"], "KeyError"),
         (["{module}:ridge", "--task", "sine"], "unknown task"),
+        (["{module}:ridge", "--task", "head"], "unknown task"),
+        (["{module}:ridge", "--task", "linear:features=0"], "1 or more"),
+        (["{module}:ridge", "--datasets", "8", "--json", "{module}/x.json"], "File exists"),
         (["{module}:ridge", "--task", "linear:colour=3"], "cannot read"),
         (["{module}:ridge", "--task", "linear:noise=-1"], "noise"),
         (["{module}:ridge", "--datasets", "1"], "at least 4"),
@@ -100,6 +106,24 @@ def test_help_is_printed(capsys):
     assert "--task" in capsys.readouterr().out
 
 
-def test_tasks_are_read():
-    assert read_task("linear") == LinearTask()
-    assert read_task("linear:features=3,noise=0.5,prior=2") == LinearTask(3, 0.5, 2.0)
+def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
+    config = TrainConfig(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, steps=3, device="cpu")
+    train(config, tmp_path / "run")
+    report, numbers = tmp_path / "new" / "page", tmp_path / "new" / "out.json"
+    args = [str(tmp_path / "run"), "--datasets", "32", "--report", str(report), "--json", str(numbers)]
+    assert identify_main(args) == 0
+    printed = capsys.readouterr().out
+    assert "linear functions of 2 features, noise 0.5" in printed and "σ²/τ² = 0.25" in printed
+    table = printed[printed.index("distance by number of examples") :]
+    assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == list("12345")
+    assert f"report {report / 'index.html'}" in printed and (report / "index.html").stat().st_size > 10_000
+    assert json.loads(numbers.read_text())["counts"] == [1, 2, 3, 4, 5]
+    assert probe_main([str(tmp_path / "run"), "--datasets", "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "the w of RidgeRegression(ridge=0.25) after 3 examples" in printed and "│            x6 │" in printed
+    args = [str(tmp_path / "run"), "--datasets", "64", "--quantity", "moment", "--probe", "mlp"]
+    assert probe_main(args) == 0
+    assert "Xᵀy after 3 examples" in capsys.readouterr().out
+    (tmp_path / "run" / "config.json").write_text("{}")
+    assert identify_main([str(tmp_path / "run")]) == 2
+    assert "version 0" in capsys.readouterr().err

@@ -97,8 +97,9 @@ def test_the_scale_of_the_data_does_not_matter():
 
 
 def test_a_depth_sweep_names_every_depth_in_order():
-    learners = [(8, LeastSquares()), (1, next(f for n, _, f in references(0) if n == "gradient descent"))]
-    phases = depth_sweep([*learners, (4, RidgeRegression(0.5))], LinearTask(4, noise=0.2), **SIZE)
+    descent = next(function for name, _, function in references(0) if name == "gradient descent")
+    made = {8: LeastSquares(), 1: descent, 4: RidgeRegression(0.5)}
+    phases = depth_sweep(made.__getitem__, [8, 1, 4], LinearTask(4, noise=0.2), **SIZE)
     assert [(phase.depth, phase.found.algorithm) for phase in phases] == [
         (1, "gradient descent"),
         (4, "ridge"),

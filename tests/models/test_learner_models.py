@@ -154,3 +154,34 @@ def test_shapes_that_do_not_fit_are_refused():
     for model in (Looped, AlgoFormer):
         with pytest.raises(EmulonError, match="at least 1"):
             model(4, 1, 5, **SIZES, loops=0)
+
+
+@pytest.mark.parametrize("name", list(LEARNERS))
+def test_all_prefixes_are_answered_as_each_alone(name):
+    learner = make(name)
+    xs, ys = torch.randn(3, 7, 3), torch.randn(3, 7)
+    together = learner.predict_prefixes(xs, ys)
+    assert learner.examples == (1, 2, 3, 4, 5, 6) and together.shape == (3, 7)
+    for n in learner.examples:
+        alone = learner.predict(xs[:, :n], ys[:, :n], xs[:, n])
+        torch.testing.assert_close(together[:, n], alone, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6), ("frozen", 1)])
+def test_hidden_states_are_those_of_every_layer_and_the_last_ones_give_the_answer(name, layers):
+    """Looped: one block, four turns; AlgoFormer: pre, four turns, post."""
+    learner = make(name)
+    xs, ys = torch.randn(3, 5, 3), torch.randn(3, 5)
+    states = learner.hidden_states(xs, ys)
+    assert states.shape == (layers + 1, 3, 9, 16)
+    last = states[-1]
+    if name != "frozen":
+        last = (learner.post if name == "algoformer" else learner.decoder).last_norm(last)
+    answers = learner.read_out(last)[:, 0::2, 0].double()
+    expected = learner(learner._prompt(xs, ys[:, :4]))[:, 0::2, 0].double()
+    torch.testing.assert_close(answers, expected, atol=1e-6, rtol=1e-6)
+    if name != "frozen":  # a causal stream does not change where nothing before it has changed
+        changed = ys.clone()
+        changed[:, 2] += 1
+        assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
+    assert torch.equal(learner.hidden_states(xs, ys), states), "a hook was left behind"

@@ -21,6 +21,8 @@ class Algorithm(ABC):
     intercept anywhere: append a column of ones to x for one (a penalty then covers it too).
     """
 
+    several_queries = True
+
     @abstractmethod
     def weights_in_turn(
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Real
+from torch import Tensor
 
 from emulon.algorithms.loss import Loss
 from emulon.certify import Band, Certificate, Domain, rounding
 from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
-from emulon.interpreter.interpreter import Capacity
+from emulon.interpreter.interpreter import Capacity, Interpreter
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import Phase
 
@@ -93,6 +95,8 @@ class Program(Outline):
     the readout (a mean or sum over the n answering tokens), and writing it back into the prompt's state rows.
     """
 
+    several_queries = True
+
     gradient: Phase
     gradient_facts: Facts
     proximal: Phase | None = None
@@ -111,6 +115,26 @@ class Program(Outline):
         if self.proximal is not None:
             capacity = capacity | self.proximal.capacity(self.proximal.magnitudes(1.0, 0.0, 0.0, 0.0))
         return capacity
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """A prompt is built for one number of in-context examples."""
+        return (self.domain.samples,)
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        """What the weights that it learns from (xs, ys) say at x_query, on the smallest interpreter that fits.
+
+        x_query is (..., features) or (..., queries, features).
+        """
+        run = Interpreter.fitting(self).run(self, xs, ys)
+        several = x_query.ndim == xs.ndim
+        answers = run.predict(x_query if several else x_query.unsqueeze(-2))
+        return answers if several else answers.squeeze(-1)
 
     @property
     def certificate(self) -> Certificate:

@@ -208,7 +208,9 @@ class _Cache:
         query = self.interpreter.read(w / phase.scales.x)
         # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
         query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
-        query = query.expand(*self.keys.shape[:-2], 1, self.keys.shape[-1])
+        # The proximal phase's keys are the same for all datasets of a batch, w is not.
+        lead = torch.broadcast_shapes(query.shape[:-2], self.keys.shape[:-2])
+        query = query.expand(*lead, 1, self.keys.shape[-1])
         gradient = attend(query, self.keys, self.values, name="layer 2").squeeze(-2)
         if phase.readout == "sum":
             return gradient.sum(dim=-2)

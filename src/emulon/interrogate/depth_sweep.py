@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
 
+from emulon.errors import EmulonError
 from emulon.interrogate.identification import Identification
 from emulon.interrogate.identify import identify
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
+from emulon.interrogate.sampling import Sampling
 from emulon.interrogate.task import Task
+from emulon.models import Learner
+from emulon.progress import Progress, silent
+from emulon.training import RunFolder, TrainConfig, resume, train
 
 
 @dataclass(frozen=True)
@@ -21,17 +28,38 @@ class Phase:
     def __str__(self) -> str:
         return f"{self.depth:3d}  {self.found}"
 
+    def as_numbers(self) -> dict[str, Any]:
+        """What a figure needs: the verdict, and what every reference leaves unexplained."""
+        ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.found.ranking]
+        return {"depth": self.depth, "algorithm": self.found.algorithm, "limit": self.found.limit, "ranking": ranking}
+
 
 def depth_sweep(
-    learners: Iterable[tuple[int, object]],
+    make: Callable[[int], object],
+    depths: Sequence[int],
     task: Task,
     *,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
+    progress: Progress = silent,
+    **sampling: Unpack[Sampling],
 ) -> tuple[Phase, ...]:
-    """Identify every learner on the same datasets, the shallowest first."""
-    ordered = sorted(learners, key=lambda pair: pair[0])
-    return tuple(
-        Phase(depth, identify(one, task, seed=seed, datasets=datasets, points=points)) for depth, one in ordered
-    )
+    """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
+    if not depths or min(depths) < 1:
+        raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
+    phases = []
+    ordered = sorted(set(depths))
+    for number, depth in enumerate(ordered):
+        progress(f"depth {depth}", number / len(ordered))
+        phases.append(Phase(depth, identify(make(depth), task, **sampling)))
+    return tuple(phases)
+
+
+def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
+    """Trains this configuration at any depth, each in a run folder of its own; what is there already goes on."""
+
+    def make(depth: int) -> Learner:
+        run = folder / f"depth-{depth:02d}"
+        if RunFolder(run).config_file.exists():
+            return resume(run).learner
+        return train(dataclasses.replace(config, layers=depth), run).learner
+
+    return make

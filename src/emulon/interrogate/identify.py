@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.interrogate.curve import counts_for
 from emulon.interrogate.exam import Exam
 from emulon.interrogate.fit import fit
 from emulon.interrogate.identification import Identification, Match
 from emulon.interrogate.interval import bootstrap_means, bounds, intervals
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
 from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.reference import Reference
 from emulon.interrogate.references import REFERENCES
+from emulon.interrogate.sampling import DATASETS, Sampling, draw
 from emulon.interrogate.task import Task
-from emulon.predictor import as_predictor, predict_at
+from emulon.predictor import as_predictor
 
 # Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
 FAR = 0.1
@@ -35,14 +35,7 @@ FEW, MANY = (8, 5), (64, 12)
 
 
 def identify(
-    predictor: object,
-    task: Task,
-    *,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
-    counts: Sequence[int] | None = None,
-    references: Sequence[Reference] = REFERENCES,
+    predictor: object, task: Task, *, references: Sequence[Reference] = REFERENCES, **sampling: Unpack[Sampling]
 ) -> Identification:
     """Rank the references by how much of the predictor they leave unexplained.
 
@@ -56,14 +49,11 @@ def identify(
     weights. References whose distance from the predictor does not differ significantly from the nearest's (a paired
     bootstrap over datasets), or is as exact, are reported as ties, and the one with the fewest parameters is named.
     """
-    if datasets < 4:
+    if (datasets := sampling.get("datasets", DATASETS)) < 4:
         raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
     asked = as_predictor(predictor)
-    points = max(able) + 1 if (able := getattr(asked, "examples", None)) else points
-    counts = counts_for(points, asked, counts=counts)
-    xs, ys = task.sample(seed, datasets, points)
-    prefixes = Prefixes(xs.double(), ys.double(), counts)
-    return _identify(predict_at(asked, xs, ys, counts), prefixes, references)
+    drawn = draw(task, asked, **sampling)
+    return _identify(drawn.answers(asked), drawn.prefixes, references)
 
 
 def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:

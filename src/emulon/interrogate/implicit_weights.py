@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.interrogate.curve import Curve, counts_for
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
+from emulon.interrogate.curve import Curve
+from emulon.interrogate.sampling import Drawn, Sampling, draw
 from emulon.interrogate.task import Task
-from emulon.predictor import as_predictor, predict_queries
+from emulon.predictor import Predictor, as_predictor, predict_queries
+
+# Fresh inputs come from a seed far from the datasets' own.
+FRESH = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -26,43 +29,40 @@ class ImplicitWeights:
     weights: Float[Tensor, "datasets counts features"]
     linearity: Float[Tensor, "datasets counts"]
 
+    def difference(self, other: ImplicitWeights) -> Curve:
+        """E ‖w_a − w_b‖²/d for each number of examples (Eq. 15, normalised as Figure 1)."""
+        distance = (self.weights - other.weights).square().mean(dim=-1)
+        return Curve.of("implicit weight difference / features", self.counts, distance)
+
 
 def implicit_weights(
-    predictor: object,
-    task: Task,
-    *,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
-    counts: Sequence[int] | None = None,
-    queries: int | None = None,
+    predictor: object, task: Task, *, queries: int | None = None, **sampling: Unpack[Sampling]
 ) -> ImplicitWeights:
     """Least squares on the predictor's own answers at fresh inputs (twice as many as features unless told)."""
     asked = as_predictor(predictor)
-    counts = counts_for(points, asked, counts=counts)
-    xs, ys = task.sample(seed, datasets, points)
-    fresh, _ = task.sample(seed + 1_000_003, datasets, queries or 2 * xs.shape[-1])
-    answers = torch.stack([predict_queries(asked, xs[:, :n], ys[:, :n], fresh) for n in counts], dim=1).double()
+    drawn = draw(task, asked, **sampling)
+    return weights_on(asked, drawn, fresh_queries(task, drawn, queries, sampling.get("seed", 0)))
+
+
+def weight_difference(a: object, b: object, task: Task, **sampling: Unpack[Sampling]) -> Curve:
+    """The distance of the implicit weights of a and b on the same datasets."""
+    first, second = as_predictor(a), as_predictor(b)
+    drawn = draw(task, first, second, **sampling)
+    fresh = fresh_queries(task, drawn, None, sampling.get("seed", 0))
+    return weights_on(first, drawn, fresh).difference(weights_on(second, drawn, fresh))
+
+
+def fresh_queries(
+    task: Task, drawn: Drawn, queries: int | None, seed: int
+) -> Float[Tensor, "datasets queries features"]:
+    return task.sample(seed + FRESH, len(drawn.xs), queries or 2 * drawn.features)[0]
+
+
+def weights_on(asked: Predictor, drawn: Drawn, fresh: Float[Tensor, "datasets queries features"]) -> ImplicitWeights:
+    """The implicit weights on these datasets, from the answers at these inputs."""
+    xs, ys = drawn.xs, drawn.ys
+    answers = torch.stack([predict_queries(asked, xs[:, :n], ys[:, :n], fresh) for n in drawn.counts], dim=1).double()
     weights = (torch.linalg.pinv(fresh).unsqueeze(1) @ answers.unsqueeze(-1)).squeeze(-1)
     left = (answers - (fresh.unsqueeze(1) @ weights.unsqueeze(-1)).squeeze(-1)).square().sum(dim=-1)
     whole = answers.square().sum(dim=-1)
-    return ImplicitWeights(counts, weights, 1 - torch.where(whole > 0, left / whole, 0.0))
-
-
-def weight_difference(
-    a: object,
-    b: object,
-    task: Task,
-    *,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
-    counts: Sequence[int] | None = None,
-) -> Curve:
-    """E ‖w_a − w_b‖²/d for each number of examples (Eq. 15, normalised as Figure 1)."""
-    counts = counts_for(points, as_predictor(a), as_predictor(b), counts=counts)
-    first, second = (
-        implicit_weights(one, task, seed=seed, datasets=datasets, points=points, counts=counts) for one in (a, b)
-    )
-    distance = (first.weights - second.weights).square().mean(dim=-1)
-    return Curve.of("implicit weight difference / features", counts, distance)
+    return ImplicitWeights(drawn.counts, weights, 1 - torch.where(whole > 0, left / whole, 0.0))

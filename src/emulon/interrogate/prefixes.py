@@ -85,10 +85,7 @@ class Prefixes:
 
     def take(self, datasets: slice, counts: int | None = None) -> Prefixes:
         """Some of the datasets, and at most so many of the counts, evenly spread."""
-        kept = self.counts
-        if counts is not None and counts < len(kept):
-            places = torch.linspace(0, len(kept) - 1, counts).round().long().tolist()
-            kept = tuple(kept[i] for i in places)
+        kept = self.counts if counts is None else evenly(self.counts, counts)
         return Prefixes(self.xs[datasets], self.ys[datasets], kept)
 
     @property
@@ -106,3 +103,10 @@ class Prefixes:
         missing = self.features - sigma.shape[-1]
         pad = torch.nn.functional.pad
         return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
+
+
+def evenly(counts: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """At most so many of them, evenly spread, the ends included."""
+    if most >= len(counts):
+        return counts
+    return tuple(counts[i] for i in torch.linspace(0, len(counts) - 1, most).round().long().tolist())

@@ -70,3 +70,19 @@ class Reference:
         real = parameters[self.real.name] if self.real else 0.0
         setting = torch.tensor([whole]).long(), torch.tensor([real], dtype=torch.float64)
         return self.respond(prefixes, *setting)[0]
+
+    def fitted(self, parameters: Parameters) -> FittedReference:
+        return FittedReference(self, parameters)
+
+
+@dataclass(frozen=True)
+class FittedReference:
+    """A reference with its parameters set, as a predictor like any other."""
+
+    reference: Reference
+    parameters: Parameters
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2).double()
+        targets = torch.nn.functional.pad(ys.double(), (0, 1))
+        return self.reference.predict(Prefixes(points, targets, (xs.shape[-2],)), self.parameters)[:, 0]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.interrogate.curve import counts_for
 from emulon.interrogate.interval import Interval, intervals
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
-from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.references import ridge
+from emulon.interrogate.sampling import Drawn, Sampling, draw
 from emulon.interrogate.task import LinearTask, Task
-from emulon.predictor import as_predictor, predict_at
+from emulon.predictor import as_predictor
 
 # Half an octave apart, from 1/256 to 256.
 GRID = tuple(2.0 ** (i / 2) for i in range(-16, 17))
@@ -44,26 +45,20 @@ class RidgeFit:
 
 
 def best_ridge(
-    predictor: object,
-    task: Task,
-    *,
-    grid: Sequence[float] = GRID,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
-    counts: Sequence[int] | None = None,
+    predictor: object, task: Task, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
 ) -> RidgeFit:
     """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
     asked = as_predictor(predictor)
-    counts = counts_for(points, asked, counts=counts)
-    xs, ys = task.sample(seed, datasets, points)
-    answers = predict_at(asked, xs, ys, counts)
-    prefixes = Prefixes(xs.double(), ys.double(), counts)
-    settings = torch.tensor(list(grid), dtype=torch.float64)
-    difference = (ridge(prefixes, torch.zeros(len(grid)).long(), settings) - answers).square().mean(dim=-1)
-    return RidgeFit(tuple(grid), intervals(difference.mT / xs.shape[-1]))
+    drawn = draw(task, asked, **sampling)
+    return ridge_on(drawn, drawn.answers(asked), grid)
+
+
+def ridge_on(drawn: Drawn, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
+    """The same on datasets already drawn and answered."""
+    said = ridge(drawn.prefixes, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
+    return RidgeFit(tuple(grid), intervals((said - answers).square().mean(dim=-1).mT / drawn.features))
 
 
 @dataclass(frozen=True)
@@ -90,9 +85,7 @@ def ridge_table(
     features: int = 8,
     *,
     grid: Sequence[float] = GRID,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
+    **sampling: Unpack[Sampling],
 ) -> tuple[RidgeCell, ...]:
     """σ × τ: the best λ for the predictor that belongs to each task (a learner trained on it, say), row by row."""
     cells = []
@@ -101,6 +94,6 @@ def ridge_table(
             if not 0 < noise < math.inf:
                 raise EmulonError(f"without noise σ²/τ² is 0 and on no logarithmic grid; give a noise > 0, not {noise}")
             task = LinearTask(features, noise, prior)
-            fit = best_ridge(predictor_for(task), task, grid=grid, seed=seed, datasets=datasets, points=points)
+            fit = best_ridge(predictor_for(task), task, grid=grid, **sampling)
             cells.append(RidgeCell(noise, prior, fit))
     return tuple(cells)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.interrogate.curve import Curve, counts_for
-from emulon.interrogate.prediction_difference import DATASETS, POINTS
+from emulon.interrogate.curve import Curve
+from emulon.interrogate.sampling import Sampling, draw
 from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, as_predictor, predict_queries
 
@@ -26,29 +26,20 @@ class Sensitivity:
     distance: Curve
 
 
-def sensitivity(
-    a: object,
-    b: object,
-    task: Task,
-    *,
-    seed: int = 0,
-    datasets: int = DATASETS,
-    points: int = POINTS,
-    counts: Sequence[int] | None = None,
-) -> Sensitivity:
+def sensitivity(a: object, b: object, task: Task, **sampling: Unpack[Sampling]) -> Sensitivity:
     """For each number of examples. Where a gradient is zero the cosine is 0."""
     first, second = as_predictor(a), as_predictor(b)
-    counts = counts_for(points, first, second, counts=counts)
-    xs, ys = task.sample(seed, datasets, points)
+    drawn = draw(task, first, second, **sampling)
+    xs, ys = drawn.xs, drawn.ys
     slopes = [
-        torch.stack([input_gradient(one, xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=1)
+        torch.stack([input_gradient(one, xs[:, :n], ys[:, :n], xs[:, n]) for n in drawn.counts], dim=1)
         for one in (first, second)
     ]
     cosine = torch.nn.functional.cosine_similarity(slopes[0], slopes[1], dim=-1)
     distance = (slopes[0] - slopes[1]).square().mean(dim=-1)
     return Sensitivity(
-        Curve.of("cosine of the input gradients", counts, cosine),
-        Curve.of("squared input gradient difference / features", counts, distance),
+        drawn.curve("cosine of the input gradients", cosine),
+        drawn.curve("squared input gradient difference / features", distance),
     )
 
 

@@ -17,17 +17,11 @@ from emulon.errors import EmulonError
 class Task(Protocol):
     """A distribution over datasets. The same seed gives the same datasets.
 
-    `noise` σ and `prior` τ are the standard deviations of the targets' noise and of the weights.
+    Optional: `bayes_ridge`, the ridge parameter of the Bayes predictor, where the task has one.
     """
 
     @property
     def features(self) -> int: ...
-
-    @property
-    def noise(self) -> float: ...
-
-    @property
-    def prior(self) -> float: ...
 
     def sample(self, seed: int, batch: int, points: int) -> tuple[Tensor, Tensor]:
         """xs (batch, points, features) and ys (batch, points)."""
@@ -61,3 +55,6 @@ class LinearTask:
         sizes = (batch, points, self.features), (batch, self.features, 1), (batch, points)
         xs, weights, noise = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
         return xs, self.prior * (xs @ weights).squeeze(-1) + self.noise * noise
+
+    def __str__(self) -> str:
+        return f"linear functions of {self.features} features, noise {self.noise:g}, prior {self.prior:g}"

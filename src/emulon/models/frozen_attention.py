@@ -37,6 +37,8 @@ class FrozenAttention(Learner):
     It is trained like any learner; `freeze` then turns its weights into buffers, which no optimiser can see.
     """
 
+    causal = False
+
     def __init__(
         self,
         width_in: int,

@@ -11,12 +11,21 @@ from torch import Tensor, nn
 
 from emulon.algorithms.data import require_queries
 from emulon.errors import BadShape
-from emulon.models.block import Affine
+from emulon.models.block import Affine, Block
 from emulon.tasks.prompts import interleave
+
+# Prompts that a learner reads at once when it is asked: memory, not answers, depends on it.
+PROMPTS = 1024
 
 
 class Learner(nn.Module):
-    """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another."""
+    """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another.
+
+    `causal`: no answer depends on a later token, so that one pass answers at every prefix.
+    """
+
+    causal = True
+    several_queries = True
 
     def __init__(self, width_in: int, width_out: int, tokens: int, width: int, init: float = 0.02) -> None:
         super().__init__()
@@ -58,6 +67,11 @@ class Learner(nn.Module):
         errors = (said - targets).square().mean(dim=(0, 1, 3))
         return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
 
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """The numbers of in-context examples that fit, with a query after them, into the tokens it reads."""
+        return tuple(range(1, (self.tokens + 1) // 2))
+
     @torch.no_grad()
     def predict(
         self,
@@ -66,25 +80,52 @@ class Learner(nn.Module):
         x_query: Real[Tensor, "*query"],
     ) -> Float[Tensor, "*answers"]:
         """What the learner says at x_query, (..., features) or (..., queries, features), having read (xs, ys)."""
-        features = xs.shape[-1]
-        if features + 1 != self.width_in or self.width_out != 1:
-            raise BadShape(
-                f"predict is for learners of y from x: this one reads tokens of width {self.width_in} and answers"
-                f" {self.width_out} numbers, and x has {features} features"
-            )
         require_queries(xs, x_query)
         several = x_query.ndim == xs.ndim
         queries = x_query if several else x_query.unsqueeze(-2)
         each = queries.shape[:-1]  # every query gets a prompt of its own: it must not see the other queries
         xs = xs.unsqueeze(-3).expand(*each, *xs.shape[-2:])
         xs = torch.cat([xs, queries.unsqueeze(-2)], dim=-2).flatten(0, -3)
-        ys = ys.unsqueeze(-2).expand(*each, ys.shape[-1]).reshape(-1, ys.shape[-1])
-        like = self.read_in.weight
-        tokens = interleave(xs.to(like.device, torch.float32), _padded(ys).to(like.device, torch.float32))
-        said = self(tokens)[:, -1, 0].double().reshape(each).to(x_query.device)
+        ys = ys.unsqueeze(-2).expand(*each, ys.shape[-1]).reshape(len(xs), ys.shape[-1])
+        said = torch.cat([self(part)[:, -1, 0] for part in self._prompt(xs, ys).split(PROMPTS)])
+        said = said.double().reshape(each).to(x_query.device)
         return said if several else said.squeeze(-1)
 
+    @torch.no_grad()
+    def predict_prefixes(
+        self, xs: Real[Tensor, "batch points features"], ys: Real[Tensor, "batch answered"]
+    ) -> Float[Tensor, "batch points"]:
+        """ŷ_i at every x_i from the examples before it, in one pass where the learner is causal."""
+        if not self.causal:
+            points = range(xs.shape[1])
+            return torch.stack([self.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in points], dim=-1)
+        said = [self(part)[:, 0::2, 0] for part in self._prompt(xs, ys[:, : xs.shape[1] - 1]).split(PROMPTS)]
+        return torch.cat(said).double().to(xs.device)
 
-def _padded(ys: Tensor) -> Tensor:
-    """A y for the query too, which `interleave` leaves out."""
-    return torch.cat([ys, torch.zeros_like(ys[:, :1]) if ys.shape[1] else ys.new_zeros(ys.shape[0], 1)], dim=1)
+    @torch.no_grad()
+    def hidden_states(
+        self, xs: Real[Tensor, "batch points features"], ys: Real[Tensor, "batch answered"]
+    ) -> Float[Tensor, "layers batch tokens width"]:
+        """The embedding, then the residual stream after every block in the order they run; a loop's, turn by turn."""
+        streams = [self.embed(self._prompt(xs, ys[:, : xs.shape[1] - 1]))]
+        blocks = [part for part in self.modules() if isinstance(part, Block)]
+        hooks = [block.register_forward_hook(lambda _, given, stream: streams.append(stream)) for block in blocks]
+        try:
+            last = self.states(streams[0], window=1)[-1]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack(streams if blocks else [*streams, last]).to(xs.device)
+
+    def _prompt(self, xs: Tensor, ys: Tensor) -> Float[Tensor, "batch tokens width_in"]:
+        """x₁, y₁, …, x_n as tokens on the learner's device, from one y fewer."""
+        features = xs.shape[-1]
+        if features + 1 != self.width_in or self.width_out != 1:
+            raise BadShape(
+                f"predict is for learners of y from x: this one reads tokens of width {self.width_in} and answers"
+                f" {self.width_out} numbers, and x has {features} features"
+            )
+        device = self.read_in.weight.device
+        # interleave leaves the last y out
+        ys = torch.nn.functional.pad(ys, (0, 1))
+        return interleave(xs.to(device, torch.float32), ys.to(device, torch.float32))

@@ -31,8 +31,12 @@ def require_writable(folder: Path) -> None:
 
 
 def write(job: Job, folder: Path) -> Path:
-    """The page of this job, whole or not at all."""
-    text = render(job)
+    """The page of this job."""
+    return write_page(render(job), folder)
+
+
+def write_page(text: str, folder: Path) -> Path:
+    """Whole or not at all."""
     path = folder / NAME
     temporary = ""
     try:
@@ -53,15 +57,21 @@ def _refused(folder: Path, error: OSError) -> EmulonError:
     return EmulonError(f"cannot write the report to {folder}: {error.strerror}; choose another folder with --report")
 
 
-def render(job: Job) -> str:
+def fill(template: str, **told: object) -> str:
+    """A template of this folder with everything it asks for."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    pages = Environment(loader=PackageLoader("emulon.report", "."), autoescape=True, undefined=StrictUndefined)
+    return pages.get_template(template).render(**told)
+
+
+def render(job: Job) -> str:
     pair = _pair(job.results)
     programs = [result.run.program for result in job.results]
     chosen = telling_samples(pair[0].run)
     routings = [routing(result.run, chosen) for result in pair]
-    pages = Environment(loader=PackageLoader("emulon.report", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template("page.html").render(
+    return fill(
+        "page.html",
         data=job.data,
         results=job.results,
         measure="R²" if job.data.task == "regression" else "accuracy",

@@ -1,0 +1,115 @@
+"""Data for a compiled program: inside the domain that it was compiled for, where its certificate holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.errors import EmulonError, OutOfDomain
+from emulon.interpreter import Program
+
+# The eigenvalues of XᵀX/n spread over a factor of this, where the domain allows: enough to tell algorithms apart, and
+# little enough that a hundred steps of descent converge.
+SPREAD = 10.0
+# Of the bounds on y, w and residuals, datasets use this part.
+ROOM = 0.9
+# Nothing lies on the domain's very edge, where rounding would decide.
+EDGE = 1e-9
+# So many datasets are drawn for each one that is wanted: those outside the domain are left out.
+DRAWS = 4
+
+
+@dataclass(frozen=True)
+class DomainTask:
+    """y = w·x + noise·ε with w ~ N(0, I), all of it scaled into a program's domain.
+
+    X = √n·U·√Λ·Vᵀ with random orthonormal U and V; the eigenvalues Λ of XᵀX/n are log-uniform between a tenth of the
+    largest that the program's step size suits (step·(curvature·λ + l2) ≤ 1) and that largest one, and above the least
+    that it was compiled for. x shrinks until |x| is in the domain, and all the y of a batch until the path of descent
+    is: ‖w_t‖ ≤ 2‖w*‖ on it, w* being the least-squares solution.
+    """
+
+    program: Program
+    noise: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.program.loss.form != "residual":
+            raise EmulonError(
+                f"{self.program.name} learns from classes or counts, and what identify knows are regression "
+                "algorithms; ask about a program of one of those"
+            )
+
+    @property
+    def features(self) -> int:
+        return self.program.domain.features
+
+    @property
+    def eigenvalues(self) -> tuple[float, float]:
+        """The range of λ(XᵀX/n) to draw from."""
+        program = self.program
+        curvature = program.loss.curvature
+        high = program.eigenvalue
+        if curvature < math.inf:
+            high = min(high, (1 / program.step_size - program.l2) / curvature)
+        if high <= program.strong:
+            raise OutOfDomain(
+                f"{program.name} was compiled for λ(XᵀX/n) ≥ {program.strong:.4g} with steps that suit at most "
+                f"{high:.4g}: no dataset has both; compile it with smaller steps, or for a Domain"
+            )
+        return max(program.strong, high / SPREAD), high * (1 - EDGE)
+
+    def sample(
+        self, seed: int, batch: int, points: int
+    ) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
+        """The first `samples` points are what the program reads; those after it are queries, as large as the others."""
+        generator = torch.Generator().manual_seed(seed)
+        xs = self._inputs(generator, batch)
+        extra = max(0, points - xs.shape[1])
+        size = xs.square().mean(dim=(1, 2), keepdim=True).sqrt()
+        queries = (size * _normal(generator, batch, extra, self.features)).clamp(
+            -self.program.domain.x, self.program.domain.x
+        )
+        every = torch.cat([xs, queries], dim=1)
+        truth = (every @ _normal(generator, batch, self.features, 1)).squeeze(-1)
+        ys = truth + self.noise * truth.std() * _normal(generator, *truth.shape)
+        return every[:, :points], (ys * self._scale(xs, ys[:, : xs.shape[1]]))[:, :points]
+
+    def _inputs(self, generator: torch.Generator, batch: int) -> Float[Tensor, "batch samples features"]:
+        domain, (low, high) = self.program.domain, self.eigenvalues
+        n, rank = domain.samples, min(domain.samples, domain.features)
+        tries = DRAWS * batch
+        spread = torch.rand(tries, 1, rank, generator=generator, dtype=torch.float64)
+        spectrum = low * (high / low) ** spread
+        left, right = (torch.linalg.qr(_normal(generator, tries, size, rank))[0] for size in (n, domain.features))
+        xs = math.sqrt(n) * (left * spectrum.sqrt()) @ right.mT
+        shrink = ((1 - EDGE) * domain.x / xs.abs().amax(dim=(1, 2))).clamp(max=1.0)
+        inside = shrink.square() * spectrum.amin(dim=(1, 2)) >= self.program.strong * (1 + EDGE)
+        if inside.sum() < batch:
+            raise OutOfDomain(
+                f"of {tries} datasets drawn for {self.program.name} only {int(inside.sum())} have |x| ≤ {domain.x:.4g} "
+                f"and λ(XᵀX/n) ≥ {self.program.strong:.4g}, as compiled; compile it for a Domain instead of data"
+            )
+        return (xs * shrink[:, None, None])[inside][:batch]
+
+    def _scale(self, xs: Tensor, ys: Tensor) -> float:
+        """The factor on y that brings a whole batch into the domain, as much of it as possible."""
+        domain = self.program.domain
+        longest = 2 * (torch.linalg.pinv(xs) @ ys.unsqueeze(-1)).norm(dim=(1, 2)).max()
+        reach = ys.abs().max() + xs.norm(dim=-1).max() * longest
+        used = torch.stack(
+            [ys.abs().max() / domain.y, longest / domain.w, reach / min(domain.residual, domain.absolute)]
+        )
+        return ROOM / used.max().item()
+
+    def __str__(self) -> str:
+        domain, (low, high) = self.program.domain, self.eigenvalues
+        sizes = f"{domain.samples} samples of {domain.features} features, |x| ≤ {domain.x:.4g}"
+        return f"linear functions in the program's domain: {sizes}, λ(XᵀX/n) in {low:.3g} … {high:.3g}"
+
+
+def _normal(generator: torch.Generator, *size: int) -> Tensor:
+    return torch.randn(*size, generator=generator, dtype=torch.float64)

@@ -1,0 +1,54 @@
+"""The page of an interrogation: one file, nothing fetched; its pictures change with the numbers."""
+
+import pytest
+
+from emulon.algorithms import LeastSquares, RidgeRegression
+from emulon.interrogate import LinearTask, depth_sweep, interrogate
+from emulon.report.interrogation import distances, ranking, render, ridge, write
+from emulon.report.phases import phases_figure
+
+TASK = LinearTask(3, noise=0.5)
+
+
+@pytest.fixture(scope="module")
+def said():
+    return interrogate(RidgeRegression(0.25), TASK, target="<mine & yours>", datasets=32, points=9)
+
+
+def test_the_page_says_what_was_found(said):
+    page = render(said)
+    assert "&lt;mine &amp; yours&gt;: ridge" in page and "ridge(ridge=0.25): unexplained" in page
+    assert "within the grid&#39;s step" in page and "λ = σ²/τ² = 0.25" in page
+    assert page.count("<svg") == 4 and "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    for match in said.found.ranking:
+        assert f'<td class="left">{match}</td>' in page
+    for n in range(1, 9):
+        assert f"<tr><td>{n}</td>" in page
+
+
+def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences():
+    page = render(interrogate(lambda xs, ys, x_query: 0 * ys[:, 0] + 3, LinearTask(3), datasets=16, points=6))
+    assert "none of these: the nearest" in page and "σ²/τ²" not in page
+
+
+def test_other_numbers_give_other_pictures(said):
+    other = interrogate(LeastSquares(), TASK, datasets=32, points=9)
+    assert ranking(said.found) != ranking(other.found) and ridge(said.ridge, 0.25) != ridge(said.ridge, None)
+    curves = said.comparison.predictions
+    assert all(name.partition("(")[0] in distances(curves, "distance") for name in curves)
+
+
+def test_phases_are_drawn_from_numbers_alone():
+    made = {1: RidgeRegression(5.0), 2: LeastSquares()}
+    numbers = [phase.as_numbers() for phase in depth_sweep(made.__getitem__, [1, 2], TASK, datasets=16, points=8)]
+    picture = phases_figure(numbers)
+    assert picture.startswith("<svg") and ">ridge<" in picture and ">ols<" in picture and ">layers<" in picture
+    assert phases_figure(numbers[::-1]) != picture
+
+
+def test_the_page_opens_in_chromium_without_a_word_on_the_console(said, tmp_path, on_a_phone):
+    page = write(said, tmp_path / "new")
+    assert [path.name for path in page.parent.iterdir()] == ["index.html"]
+    seen = on_a_phone(page)
+    assert seen.said == [] and seen.pictures == 4
+    assert seen.needed <= seen.width, "the page is wider than a phone"

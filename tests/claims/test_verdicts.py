@@ -46,9 +46,9 @@ def table_1(errors, given=0.9):
     return {"seeds": 2, "heads": [1, 2, 4, 6, 8, 12], "memorised": memorised, "in the prompt": [given]}
 
 
-def table_2(frozen, baseline, steps):
-    each = {"baseline": {"lasso": [baseline]}, "frozen": {"lasso": [frozen]}}
-    return {"steps": steps, "errors": {"w to be found": each, "w in the prompt": each}}
+def table_2(frozen, baseline, half):
+    each = {"baseline": {"lasso": [baseline]}, "frozen": {"lasso": [frozen]}, "half": {"lasso": [half]}}
+    return {"steps": 10, "errors": {"w to be found": each, "w in the prompt": each}}
 
 
 def table_3(frozen):
@@ -70,6 +70,12 @@ def codes(widths, error):
         "error": [error, error],
         "bound": [1e-9, 1e-9],
     }
+
+
+def real(error=1e-12, bound=1e-9, in_band=False, kink=False, hashes=("a",), count=12):
+    row = {"table": "t", "error": error, "bound": bound, "in_band": in_band, "kink": kink}
+    rows = [row | {"algorithm": str(number)} for number in range(count)]
+    return {"float64": {"rows": rows, "hashes": list(hashes), "refused": []}}
 
 
 def tightness(interpolation, whole):
@@ -99,15 +105,21 @@ SEVERAL = [
     ("emulation-section-5.1", {"steps": 10, "honest": [0.8], "target fed in": [0.8]}, "cannot be tested here"),
     ("emulation-table-1", table_1([0.6, 0.5, 0.4, 0.3, 0.2, 0.1]), "holds"),
     ("emulation-table-1", table_1([0.6, 0.5, 0.4, 0.3, 0.4, 0.5]), "does not hold"),
-    ("emulation-table-2", table_2(0.05, 0.04, 10), "holds"),
-    ("emulation-table-2", table_2(0.05, 0.01, 10), "does not hold"),
-    ("emulation-table-2", table_2(0.4, 0.4, 10), "cannot be tested here"),
-    ("emulation-table-2", table_2(0.4, 0.4, 100_000), "does not hold"),
+    ("emulation-table-2", table_2(0.05, 0.04, 0.05), "holds"),
+    ("emulation-table-2", table_2(0.05, 0.01, 0.05), "does not hold"),
+    ("emulation-table-2", table_2(0.4, 0.4, 0.6), "cannot be tested here"),
+    ("emulation-table-2", table_2(0.4, 0.4, 0.41), "does not hold"),
     ("emulation-table-3", table_3(0.021), "holds"),
     ("emulation-table-3", table_3(0.03), "does not hold"),
     ("ours-keys", keys([10, 100, 1000], [8, 10, 12], [5, 6, 7]), "holds"),
     ("ours-keys", keys([10, 100, 1000], [8, 20, 32], [5, 6, 7]), "does not hold"),
     ("ours-keys", keys([10, 12, 14], [8, 10, 12], [5, 6, 7]), "does not hold"),
+    ("ours-real-data", real(), "holds"),
+    ("ours-real-data", real(error=1e-8, bound=1.0), "does not hold"),
+    ("ours-real-data", real(error=1e-8, bound=1.0, kink=True), "holds"),
+    ("ours-real-data", real(error=1e-12, bound=1e-13), "does not hold"),
+    ("ours-real-data", real(hashes=("a", "b")), "does not hold"),
+    ("ours-real-data", real(count=3), "does not hold"),
     ("ours-codes", codes([40, 44], 1e-12), "holds"),
     ("ours-codes", codes([40, 144], 1e-12), "does not hold"),
     ("ours-codes", codes([40, 44], 1e-6), "does not hold"),

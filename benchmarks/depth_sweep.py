@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import torch
-from provenance import provenance
 
+from emulon.claims.provenance import provenance
 from emulon.interrogate import LinearTask, depth_sweep, trainer
 from emulon.progress import progress_bar
 from emulon.report.phases import phases_figure

@@ -1,4 +1,4 @@
-"""The figures of issue 5, at the paper's size: PYTHONPATH=src python tests/algoformer/measured.py (one minute)."""
+"""All formers at the paper's size, a line each: PYTHONPATH=src python tests/algoformer/measured.py (one minute)."""
 
 import time
 

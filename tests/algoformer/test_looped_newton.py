@@ -40,7 +40,7 @@ def test_float32_is_within_1e_2_and_the_certificate_of_the_run():
         assert audit.verify(got[loops], want[loops]) < audit.bound < 1
 
 
-def test_the_face_in_the_issue():
+def test_a_tolerance_in_sight_of_the_dtype_is_kept():
     xs, ys, x_query = regression(16, 2, seed=3)
     xs, ys, x_query = xs / xs.abs().max(), ys / ys.abs().max(), x_query / 3
     former = NewtonFormer(SpectralDomain.covering(xs, ys, x_query, 1.1), tolerance=1e-8)

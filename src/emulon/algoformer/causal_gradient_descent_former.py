@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algoformer.causal_audit import CausalAudit
+from emulon.algoformer.causal_former import CausalFormer
 from emulon.algoformer.causal_step import causal_error, causal_layer, causal_stencils, product_layer
-from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, recall_layer
-from emulon.algoformer.former import HORIZON, Former, fewest_pairs, share
+from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, recall_layer
+from emulon.algoformer.former import HORIZON, fewest_pairs, share
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.attention import Slots
@@ -19,7 +17,7 @@ from emulon.certify import Certificate, Domain
 from emulon.errors import OutOfDomain
 
 
-class CausalGradientDescentFormer(Former):
+class CausalGradientDescentFormer(CausalFormer):
     """Claim: position i predicts w^i_T·x_i, w^i_T after T exact gradient steps of size η from 0 on the mean of
     ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate(T)`; the query is position N+1.
 
@@ -77,32 +75,6 @@ class CausalGradientDescentFormer(Former):
         stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
         return causal_error(self.domain, self.step_size, stencils, loops)[1]
 
-    def predict(
-        self,
-        xs: Float[Tensor, "... samples features"],
-        ys: Float[Tensor, "... samples"],
-        x_query: Float[Tensor, "... features"],
-        *,
-        loops: int,
-    ) -> Float[Tensor, "*batch"]:
-        """w_T·x_query, w_T from all the samples."""
-        return self.predict_prefixes(xs, ys, x_query, loops=loops)[..., -1]
-
-    def predict_prefixes(
-        self,
-        xs: Float[Tensor, "... samples features"],
-        ys: Float[Tensor, "... samples"],
-        x_query: Float[Tensor, "... features"],
-        *,
-        loops: int,
-    ) -> Float[Tensor, "... positions"]:
-        """w^i_T·x_i at every position i = 1, …, N+1, each from the pairs before it (the first predicts 0)."""
-        return self.predictions(xs, ys, x_query, loops=loops)[-1]
-
-    def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
-        """The predictions of all positions after 0, 1, …, loops steps, along a new first dimension."""
-        return torch.stack([self._answers(state) for state in self._states(xs, ys, x_query, loops)])
-
     def audit(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Certificate:
         """The certificate of this one run, for the worst position of the batch: tighter than `certificate`."""
         audit = CausalAudit(xs, ys, x_query, self.step_size)
@@ -113,12 +85,3 @@ class CausalGradientDescentFormer(Former):
         worst = (carried + answer).argmax()
         terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
         return Certificate(terms, self.dtype, note="for this run only")
-
-    def _answers(self, state: Tensor) -> Tensor:
-        return self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1)
-
-    def _states(self, xs: Tensor, ys: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
-        self.require_loops(loops)
-        self.require_dtype(xs=xs, ys=ys, x_query=x_query)
-        self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
-        return self.frame.iterates(causal_tokens(self.slots, xs, ys, x_query), loops)

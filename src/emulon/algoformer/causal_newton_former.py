@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from emulon.algoformer.causal_former import CausalFormer
 from emulon.algoformer.causal_newton_step import CausalNewton
-from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, recall_layer
-from emulon.algoformer.former import HORIZON, Former, fewest_pairs
+from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, recall_layer
+from emulon.algoformer.former import HORIZON, fewest_pairs
 from emulon.algoformer.frame import Frame
 from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.attention import Slots
@@ -18,7 +15,7 @@ from emulon.certify import Certificate, Domain
 from emulon.errors import OutOfDomain
 
 
-class CausalNewtonFormer(Former):
+class CausalNewtonFormer(CausalFormer):
     """Claim: position i predicts x_i·M_T·mean_{j<i} y_j x_j, M_0 = αH, M ← 2M − MHM, H = mean_{j<i} x_j x_jᵀ + λI,
     up to `certificate(T)`: Newton's method in a decoder, converging to ridge regression on every prefix.
 
@@ -72,36 +69,3 @@ class CausalNewtonFormer(Former):
         """The largest bound of any loop count up to the horizon: Newton forgets, so the last need not be the worst."""
         solver = self._solver(pairs)
         return sum(solver.terms(max(solver.drifts(horizon))).values())
-
-    def predict(
-        self,
-        xs: Float[Tensor, "... samples features"],
-        ys: Float[Tensor, "... samples"],
-        x_query: Float[Tensor, "... features"],
-        *,
-        loops: int,
-    ) -> Float[Tensor, "*batch"]:
-        """x_query·w_T, w_T from all the samples."""
-        return self.predict_prefixes(xs, ys, x_query, loops=loops)[..., -1]
-
-    def predict_prefixes(
-        self,
-        xs: Float[Tensor, "... samples features"],
-        ys: Float[Tensor, "... samples"],
-        x_query: Float[Tensor, "... features"],
-        *,
-        loops: int,
-    ) -> Float[Tensor, "... positions"]:
-        """w^i_T·x_i at every position i = 1, …, N+1, each from the pairs before it (the first predicts 0)."""
-        return self.predictions(xs, ys, x_query, loops=loops)[-1]
-
-    def predictions(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, loops: int) -> Tensor:
-        """The predictions of all positions after 0, 1, …, loops steps, along a new first dimension."""
-        states = self._states(xs, ys, x_query, loops)
-        return torch.stack([self.frame.finish(state)[..., 1::2, self.slots["y"]].squeeze(-1) for state in states])
-
-    def _states(self, xs: Tensor, ys: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
-        self.require_loops(loops)
-        self.require_dtype(xs=xs, ys=ys, x_query=x_query)
-        self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
-        return self.frame.iterates(causal_tokens(self.slots, xs, ys, x_query), loops)

@@ -48,6 +48,19 @@ class Certificate:
             raise NotCertified(f"observed error {error:.3e} is above the certified {self.bound:.3e} ({self})")
         return error
 
+    def leaves_out(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
+        """Whether a residual x·w − y along this path (..., iterates, features) came into a band, or may have.
+
+        The exact path, which starts where this one does, may be off it by the bound: the bands are widened by what that
+        does to a residual.
+        """
+        if not self.bands:
+            return False
+        residuals = x @ path.mT - y.unsqueeze(-1)
+        room = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).unsqueeze(-1).expand_as(residuals).clone()
+        room[..., 0] = 0.0
+        return any(bool(((residuals > band.lo - room) & (residuals < band.hi + room)).any()) for band in self.bands)
+
     def __str__(self) -> str:
         terms = " + ".join(f"{name} {value:.2e}" for name, value in self.terms.items() if value)
         how = "proved" if self.proved else "sampled, not proved"

@@ -28,8 +28,3 @@ def shifted_average(delta: float, spread: float, deviation: float = math.inf) ->
         return spread
     # e^{2δ} − e^δ = e^δ·expm1(δ), without the cancellation.
     return min(total_variation(delta) * spread, math.exp(delta) * math.expm1(delta) * deviation)
-
-
-def assembled(tokens_deviation: float, value_error: float, score_error: float, bound: float) -> float:
-    """Error of V'·softmax(K'ᵀQ') when V' is off by value_error and every score by score_error, |V| ≤ bound."""
-    return value_error + shifted_average(score_error, 2 * bound, tokens_deviation)

@@ -17,7 +17,12 @@ MODULES = (
     "emulation.theorem_d_1",
     "emulation.theorem_4_1",
     "emulation.theorem_4_2",
+    "emulation.corollary_4_2_1",
     "emulation.hopfield",
+    "emulation.section_5_1",
+    "emulation.table_1",
+    "emulation.table_2",
+    "emulation.table_3",
     "emulation.table_4",
     "learning.theorem_1",
     "learning.theorem_2",
@@ -34,6 +39,11 @@ MODULES = (
     "algoformer.figure_3",
     "algoformer.figure_4",
     "algoformer.figure_5",
+    "ours.keys",
+    "ours.library",
+    "ours.real_data",
+    "ours.codes",
+    "ours.tightness",
 )
 
 

@@ -1,61 +1,68 @@
-"""Trained learners for claims: those kept among the results, and small ones trained on the spot."""
+"""A learner trained for a claim: no run folder, the same step as `emulon train`."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
+from torch import Tensor
 
-from emulon.claims.claim import CannotTest, Setting
-from emulon.interrogate import Subject, load_subject
-from emulon.models import Learner
-from emulon.progress import Progress
-from emulon.training import RunFolder, TrainConfig, TrainStep
+from emulon.models import LEARNERS, FrozenAttention
+from emulon.progress import Progress, silent
+from emulon.tasks import Prompts, Task, at_step
+from emulon.training import TrainConfig, TrainStep
 
-# How often progress is told.
-EVERY = 20
-
-
-def committed(setting: Setting, name: str) -> Subject:
-    """A learner whose run folder is kept among the results, and the task it was trained on."""
-    path = setting.results / name
-    if not RunFolder(path).config_file.exists():
-        raise CannotTest(f"needs the trained learner {path}, which is kept in the repository's results; run it there")
-    return load_subject(str(path))
+# The evaluation's stream: no training seed comes near it.
+EVALUATION = 1_000_003
 
 
-def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: float = 1.0) -> Learner:
-    """A new learner, on a GPU where there is one; it is `share` of the run's work, after `done`.
-
-    Claims that ask for the same configuration in one process get the same learner.
-    """
-    found = _kept(config.check())
-    if not found.ready:
-        found.train(lambda what, part: setting.progress(what, done + share * part))
-    return found.learner
-
-
-class _Kept:
-    """A learner and whether it has had its steps."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        task = config.make_task()
-        self.config, self.ready = config, False
-        self.learner = config.make_learner(task)
-        self.step = TrainStep(self.learner, task, config, device)
-
-    def train(self, progress: Progress) -> None:
-        config = self.config
-        what = f"training {config.model}, {config.layers} layers, {config.width} wide"
-        for k in range(config.steps):
-            self.step(k)
-            if k % EVERY == 0:
-                self.step.synchronise()
-                progress(what, k / config.steps)
-        self.step.synchronise()
-        self.learner.eval()
-        self.ready = True
+def frozen_attention(
+    task: Task,
+    *,
+    steps: int,
+    seed: int,
+    width: int,
+    heads: int,
+    assemble: bool = False,
+    batch: int = 32,
+    lr: float = 3e-3,
+    progress: Progress = silent,
+    what: str = "training",
+) -> FrozenAttention:
+    """One multi-head module, trained on the task (Adam, cosine) and then frozen: its weights are buffers."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = TrainConfig(model="frozen", steps=steps, seed=seed, batch=batch, lr=lr, schedule="cosine")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        sizes = (task.width_in, task.width_out, task.tokens)
+        learner = LEARNERS["frozen"](*sizes, width=width, heads=heads, assemble=assemble)  # type: ignore[call-arg]
+    step = TrainStep(learner, task, config, device)
+    for k in range(steps):
+        step(k)
+        if k % 50 == 0:
+            progress(what, k / steps)
+    step.synchronise()
+    assert isinstance(learner, FrozenAttention)
+    return learner.freeze()
 
 
-_kept = cache(_Kept)
+@torch.no_grad()
+def mean_squared_error(learner: FrozenAttention, task: Task, batch: int = 1024) -> float:
+    """On datasets that no training saw."""
+    prompts = held_out(task, batch)
+    device = next(learner.buffers()).device
+    said = task.asked(learner(prompts.tokens.to(device))).cpu()
+    return (said - prompts.targets).double().square().mean().item()
+
+
+def mean_square(task: Task, batch: int = 1024) -> float:
+    """What answering 0 costs on the same datasets: errors are read against it."""
+    return held_out(task, batch).targets.double().square().mean().item()
+
+
+def held_out(task: Task, batch: int) -> Prompts:
+    return task.sample(at_step(torch.Generator(), EVALUATION, 0), batch)
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float]:
+    """Over seeds; the spread is one standard deviation."""
+    numbers: Tensor = torch.tensor(values, dtype=torch.float64)
+    return numbers.mean().item(), numbers.std(correction=0).item()

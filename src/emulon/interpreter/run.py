@@ -55,16 +55,8 @@ class Run:
     @property
     def entered_band(self) -> bool:
         """Whether a residual came so close to a jump of ℓ′ that the promise does not cover this run."""
-        bands = self.certificate.bands
-        if not bands:
-            return False
         x, y, _ = self.program.loss.effective(self.x.double(), self.y.double())
-        path = self.iterates[..., :-1, :].double()
-        residuals = x @ path.mT - y.unsqueeze(-1)
-        # The exact path may be off ours by the bound: widen the band by what that does to a residual, but at the start.
-        room = torch.full((path.shape[-2],), self.certificate.bound * x.abs().sum(dim=-1).max().item())
-        room[:1] = 0.0
-        return any(bool(((residuals > b.lo - room) & (residuals < b.hi + room)).any()) for b in bands)
+        return self.certificate.leaves_out(self.iterates[..., :-1, :].double(), x, y)
 
     @cached_property
     def trace(self) -> Trace:

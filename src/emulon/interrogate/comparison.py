@@ -18,15 +18,17 @@ from emulon.interrogate.sampling import Drawn, Sampling, draw
 from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, as_predictor
 
-# A predictor is asked 2·features questions for each dataset and count to find its weights: so many of both at most.
-WEIGHED_DATASETS, WEIGHED_COUNTS = 64, 12
+# To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole
+# prompt for each: so many questions after so many counts at most.
+QUESTIONS, WEIGHED_COUNTS = 640, 12
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Squared prediction difference (Eq. 13) and implicit weight difference (Eq. 15), both over d, by reference.
 
-    `linearity` is how much of the answers the implicit weights explain. Weights are compared at some of the counts.
+    `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
+    datasets and counts.
     """
 
     predictions: dict[str, Curve]
@@ -51,8 +53,9 @@ def compare_on(
 ) -> Comparison:
     """The same on datasets already drawn and answered; implicit weights come from answers at these queries."""
     known = {reference.name: reference for reference in REFERENCES}
-    few = Drawn(drawn.xs[:WEIGHED_DATASETS], drawn.ys[:WEIGHED_DATASETS], evenly(drawn.counts, WEIGHED_COUNTS))
-    queries = queries[:WEIGHED_DATASETS]
+    datasets = max(4, QUESTIONS // queries.shape[1])
+    few = Drawn(drawn.xs[:datasets], drawn.ys[:datasets], evenly(drawn.counts, WEIGHED_COUNTS))
+    queries = queries[:datasets]
     own = weights_on(asked, few, queries)
     predictions, weights = {}, {}
     for match in matches:

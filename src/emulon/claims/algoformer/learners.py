@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import Setting, Verdict
-from emulon.claims.trained import trained
+from emulon.claims.learner import trained
 from emulon.models import AlgoFormer, Learner
 from emulon.training import Evaluation, TrainConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 from emulon.algorithms import LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.trained import committed
+from emulon.claims.learner import committed
 from emulon.interrogate import Curve, squared_prediction_difference, weight_difference
 
 LEAST_SQUARES = "least squares"

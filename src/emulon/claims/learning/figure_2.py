@@ -7,7 +7,7 @@ import math
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.trained import committed
+from emulon.claims.learner import committed
 from emulon.errors import EmulonError
 from emulon.interrogate import LinearTask, RidgeFit, best_ridge
 from emulon.machine import Transformer

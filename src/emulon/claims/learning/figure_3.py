@@ -9,7 +9,7 @@ import torch
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.trained import trained
+from emulon.claims.learner import trained
 from emulon.interrogate import REFERENCES, LinearTask, Reference, identify
 from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.references import descent_on_the_sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from emulon.algorithms import LinearRegression, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.trained import committed
+from emulon.claims.learner import committed
 from emulon.interrogate import LinearTask, attention_probe, hidden_states, linear_probe, moments, prefix_weights
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent

@@ -30,7 +30,7 @@ CLAIM = Claim(
     scales={
         "small": Scale(0.3, {"features": [4, 8, 16, 32, 64], "fixed": 4, "samples": [2, 4, 8, 16, 32], "datasets": 64}),
         "paper": Scale(
-            1, {"features": [8, 16, 32, 64, 128], "fixed": 8, "samples": [2, 5, 10, 20, 40], "datasets": 64}
+            1.0, {"features": [8, 16, 32, 64, 128], "fixed": 8, "samples": [2, 5, 10, 20, 40], "datasets": 64}
         ),
     },
     run=run,

@@ -1,0 +1,1 @@
+"""Claims of our own, put to the test like everybody's."""

@@ -153,7 +153,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="ours-real-data",
-    source="ours, interpreter",
+    source="ours (real data)",
     statement="One frozen module runs the library on real tables to the exact weights, within its certificates.",
     theirs="smooth losses within 1e-10, losses with a kink within 1e-6 (our own aim; no source has run it)",
     scales={

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_theorems_hold_on_small_machines_and_are_drawn(number, tmp_path):
-    sizes = {"features": [2, 4, 8], "fixed": 2, "samples": [2, 4, 8], "datasets": 8}
+    sizes = {"features": [2, 4], "fixed": 2, "examples": [1, 3], "datasets": 8}
     claim = replace(all_claims()[f"learning-theorem-{number}"], scales={"small": Scale(0.1, sizes)})
     record = measure(claim, "small", 0, tmp_path)
     assert record.verdict(claim).state == "holds", record.verdict(claim)
@@ -24,8 +24,8 @@ def test_theorems_hold_on_small_machines_and_are_drawn(number, tmp_path):
 
 
 def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
-    def row(features, samples, depth, width, error=1e-12):
-        shape = {"features": features, "samples": samples, "depth": depth, "width": width}
+    def row(features, examples, depth, width, error=1e-12):
+        shape = {"features": features, "examples": examples, "depth": depth, "width": width}
         return {**shape, "error": error, "bound": 1e-11, "gaussian": 1e-10}
 
     single, many = [row(4, 2, 3, 20), row(8, 2, 3, 40)], [row(4, 2, 3, 20), row(4, 4, 6, 20)]
@@ -37,7 +37,7 @@ def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
 
 
 def test_figure_1_holds_for_the_learner_among_the_results():
-    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 64})})
+    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 128})})
     record = measure(claim, "small", 5, RESULTS)
     assert record.verdict(claim).state == "holds", record.verdict(claim)
     worse = json.loads(json.dumps(record.numbers))

@@ -17,8 +17,6 @@ from emulon.machine import Program, Transformer
 
 # The largest error that is called a success, and what an exponent read off two sizes may exceed the O(·) by.
 ASKED, SLACK = 1e-6, 0.1
-# What the theorem states takes one example and a query; its discussion goes on to many.
-PAIR = 2
 # Domains on which a finite error can be promised: ‖x‖ ≤ 1, |y| ≤ 1.
 REACH, WEIGHT = 1.0, 4.0
 
@@ -28,18 +26,19 @@ Build = Callable[[int, int, Domain | None], Program]
 def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
     """Over the features with one example, and over the examples with a fixed number of features."""
     sizes = setting.sizes
-    by_features = [(features, PAIR) for features in sizes["features"]]
-    by_examples = [(sizes["fixed"], samples) for samples in sizes["samples"]]
+    by_features = [(features, 1) for features in sizes["features"]]
+    by_examples = [(sizes["fixed"], examples) for examples in sizes["examples"]]
     rows = []
-    for done, (features, samples) in enumerate(by_features + by_examples):
-        setting.progress(f"d = {features}, N = {samples}", done / len(by_features + by_examples))
+    for done, (features, examples) in enumerate(by_features + by_examples):
+        setting.progress(f"d = {features}, N = {examples}", done / len(by_features + by_examples))
+        samples = examples + 1  # and the query
         draw = torch.Generator().manual_seed(setting.seed)
         bounded = build(features, samples, Domain(samples, features, x=REACH, y=REACH, w=WEIGHT)).compile()
         open_ended = build(features, samples, None).compile()
         rows.append(
             {
                 "features": features,
-                "samples": samples,
+                "examples": examples,
                 "error": _error(bounded, algorithm, *in_ball(draw, sizes["datasets"], samples, features)),
                 "bound": bounded.certificate.bound,
                 "gaussian": _error(open_ended, algorithm, *gaussian(draw, sizes["datasets"], samples, features)),
@@ -82,14 +81,14 @@ def judge(numbers: Numbers, order: int) -> Verdict:
     rows = [*single, *many]
     kept = all(row["error"] <= row["bound"] for row in rows)
     worst, gaussian = (max(row[key] for row in rows) for key in ("error", "gaussian"))
-    width, depth = growth(single, "width", "features"), growth(many, "depth", "samples")
+    width, depth = growth(single, "width", "features"), growth(many, "depth", "examples")
     shaped = len({row["depth"] for row in single}) == 1 and len({row["width"] for row in many}) == 1
     slow = width <= order + SLACK and depth <= 1 + SLACK
     return Verdict.that(
         kept and shaped and slow and max(worst, gaussian) <= ASKED,
         f"error {worst:.1e} (‖x‖ ≤ 1), {gaussian:.1e} (Gaussian); {single[0]['depth']} layers for one example, width "
         f"{single[-1]['width']} at d = {single[-1]['features']}; {many[-1]['depth']} layers at N = "
-        f"{many[-1]['samples']}",
+        f"{many[-1]['examples']}",
         f"{'no error' if kept else 'an error'} above its bound, {ASKED:.0e} asked; width ~ d^{width:.2f} (O(d^{order}) "
         f"stated); depth {'the same for every d' if shaped else 'varies with d'}, ~ N^{depth:.2f} over N examples",
     )
@@ -99,7 +98,7 @@ def figure(numbers: Numbers) -> Figure:
     panels = []
     for rows, over, label in (
         (numbers["one example"], "features", "features d, one example"),
-        (numbers["many examples"], "samples", "examples N"),
+        (numbers["many examples"], "examples", "examples N"),
     ):
         x = [row[over] for row in rows]
         errors = Series("error, ‖x‖ ≤ 1", x, [row["error"] for row in rows])

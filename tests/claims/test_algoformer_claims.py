@@ -92,7 +92,8 @@ def test_figure_3_wants_calm_that_grows_with_the_window():
     def learner(window, last):
         return {"window": window, "trained": 2, "errors": [0.5, 0.1, last], "left": 0.01}
 
-    for lasts, state in (((0.3, 0.1), "holds"), ((0.1, 0.3), "does not hold"), ((0.4, 0.3), "does not hold")):
+    alike = ((0.1, 0.101), "cannot be tested here")
+    for lasts, state in (((0.3, 0.1), "holds"), ((0.1, 0.3), "does not hold"), ((0.4, 0.3), "does not hold"), alike):
         numbers = {"learners": [learner(window, last) for window, last in zip((1, 3), lasts, strict=True)]}
         assert figure_3.judge(numbers).state == state
 

@@ -16,8 +16,10 @@ PARTS = 3
 def run(setting: Setting) -> Numbers:
     sizes = setting.sizes
     usual = sizes["training"]["heads"]
-    shapes: dict[str, dict[str, Any]] = {f"AlgoFormer, {n} layers": {"layers": n} for n in sizes["layers"]}
-    shapes |= {f"AlgoFormer, {n} heads": {"heads": n} for n in sizes["heads"] if n != usual}
+    shapes: dict[str, dict[str, Any]] = {
+        f"AlgoFormer, {n} layer{'s' * (n > 1)}": {"layers": n} for n in sizes["layers"]
+    }
+    shapes |= {f"AlgoFormer, {n} head{'s' * (n > 1)}": {"heads": n} for n in sizes["heads"] if n != usual}
     standard = {"model": "standard", "loops": None, "window": None}
     shapes |= {f"standard, {PARTS * n} layers": {**standard, "layers": PARTS * n} for n in sizes["layers"]}
     found: Numbers = {}
@@ -68,6 +70,6 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="Learners of width 32 with T = 4 on linear functions of 2 features, trained for 1,200 steps on a CPU, "
+    differs="Learners of width 32 with T = 4 on linear functions of 2 features, one seed, 1,200 steps on a CPU, "
     "one layer in each part; the paper has width 256, T = 20, regression with representation, d = 20, 500,000 steps.",
 )

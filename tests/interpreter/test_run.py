@@ -123,7 +123,7 @@ def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
 def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, path: str):
     x, y = dataset("value")
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
-    program = replace(programs[name], strong=0.0, steps=8)
+    program = replace(programs[name], strong=0.0, steps=8 if path == "fast" else 2)
     together = interpreter.run(program, x, y, path).weights
     for i in range(2):
         alone = interpreter.run(program, x[i], y[i], path).weights

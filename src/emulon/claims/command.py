@@ -128,7 +128,7 @@ def show_list(claims: Collection[Claim], folder: Path) -> None:
     for name in ("claim", "source", "small", "paper", "state", "ours"):
         table.add_column(name, justify="right" if name in ("small", "paper") else "left")
     for claim in claims:
-        costs = [f"{cost.minutes:g} min" if (cost := claim.scales.get(s)) else "–" for s in SCALES]
+        costs = [f"≈{cost.minutes:g} min" if (cost := claim.scales.get(s)) else "–" for s in SCALES]
         found = records(claim, folder)
         verdict = found[-1].verdict(claim) if found else None
         state, ours = ("not run", "") if verdict is None else (verdict.state, verdict.ours)

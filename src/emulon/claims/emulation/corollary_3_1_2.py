@@ -46,7 +46,7 @@ CLAIM = Claim(
             0.2, {"points": [17, 33, 65, 129, 257], "tolerances": [1e-2, 1e-4, 1e-6, 1e-8, 1e-10], "datasets": 50}
         ),
         "paper": Scale(
-            1, {"points": [17, 65, 257, 1025], "tolerances": [1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12], "datasets": 100}
+            0.2, {"points": [17, 65, 257, 1025], "tolerances": [1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12], "datasets": 100}
         ),
     },
     run=run,

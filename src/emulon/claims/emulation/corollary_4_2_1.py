@@ -45,7 +45,7 @@ CLAIM = Claim(
     theirs="error ≤ ε for any ε > 0",
     scales={
         "small": Scale(0.3, {"samples": 32, "features": 4, "steps": 60}),
-        "paper": Scale(1, {"samples": 48, "features": 24, "steps": 200}),
+        "paper": Scale(0.2, {"samples": 48, "features": 24, "steps": 200}),
     },
     run=run,
     judge=judge,

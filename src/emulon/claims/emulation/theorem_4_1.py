@@ -55,7 +55,7 @@ CLAIM = Claim(
             {"tokens": 10, "features": 3, "width": 2, "heads": [20, 40, 80, 160, 320], "soft": [5, 9, 13, 17, 25]},
         ),
         "paper": Scale(
-            2,
+            0.2,
             {"tokens": 20, "features": 24, "width": 24, "heads": [20, 80, 320, 1280], "soft": [5, 9, 13, 17, 25]},
         ),
     },

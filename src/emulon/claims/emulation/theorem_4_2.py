@@ -23,7 +23,7 @@ CLAIM = Claim(
             {"tokens": 12, "features": 4, "width": 4, "points": [65, 129, 257, 513], "soft": [5, 9, 13, 17, 25]},
         ),
         "paper": Scale(
-            1,
+            0.2,
             {"tokens": 20, "features": 24, "width": 24, "points": [65, 257, 1025], "soft": [5, 9, 13, 17, 25]},
         ),
     },

@@ -45,8 +45,8 @@ CLAIM = Claim(
     statement="H softmax heads of n tokens give a truncated linear function of every token.",
     theirs="error ≤ ε with H = 2(b − a)/((n − 2)ε) heads of n tokens",
     scales={
-        "small": Scale(0.2, {"heads": [4, 8, 16, 32, 64], "tolerances": [1e-2, 1e-4, 1e-6], "datasets": 200}),
-        "paper": Scale(0.5, {"heads": [4, 16, 64, 256], "tolerances": [1e-2, 1e-4, 1e-6, 1e-7], "datasets": 1000}),
+        "small": Scale(0.1, {"heads": [4, 8, 16, 32, 64], "tolerances": [1e-2, 1e-4, 1e-6], "datasets": 200}),
+        "paper": Scale(0.1, {"heads": [4, 16, 64, 256], "tolerances": [1e-2, 1e-4, 1e-6, 2e-7], "datasets": 1000}),
     },
     run=run,
     judge=bounded.judge,

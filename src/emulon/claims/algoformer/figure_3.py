@@ -66,7 +66,7 @@ CLAIM = Claim(
     statement="An AlgoFormer stays stable far beyond the loops it was trained for, the more so with a larger ΔT.",
     theirs="error falls until T and stays there up to 200 loops for ΔT = 10 and 15; less so for ΔT = 5",
     scales={
-        "small": Scale(1.0, {"training": learners.TRAINING, "windows": [1, 3], "loops": 60, "datasets": 1024}),
+        "small": Scale(1.2, {"training": learners.TRAINING, "windows": [1, 3], "loops": 60, "datasets": 1024}),
     },
     run=run,
     judge=judge,

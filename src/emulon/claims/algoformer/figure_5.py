@@ -75,7 +75,7 @@ CLAIM = Claim(
     theirs="σ = 0: Newton at machine precision, AlgoFormer about 1e-3; σ = 1: AlgoFormer below Newton and descent",
     scales={
         "small": Scale(
-            1.0, {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024}
+            1.4, {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024}
         )
     },
     run=run,

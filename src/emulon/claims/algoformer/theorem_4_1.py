@@ -26,7 +26,7 @@ CLAIM = Claim(
     statement="An AlgoFormer implements Newton's method for regression, M ← 2M − MSM, in its loop.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales={
-        "small": Scale(0.2, {**iterates.PROBLEM, "problems": 4}),
+        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 4}),
         "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 32}),
     },
     run=run,

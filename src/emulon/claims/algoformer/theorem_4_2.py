@@ -40,7 +40,7 @@ CLAIM = Claim(
     statement="In a decoder AlgoFormer every position predicts by gradient descent on the pairs before it.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales={
-        "small": Scale(0.2, {**iterates.PROBLEM, "problems": 2}),
+        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 2}),
         "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 16}),
     },
     run=run,

@@ -69,7 +69,7 @@ CLAIM = Claim(
     source="003 Figure 1",
     statement="On noiseless data a trained in-context learner agrees with least squares, and not with other methods.",
     theirs="SPD and ILW to least squares below 0.01 for almost any number of examples (16 layers, d = 8)",
-    scales={"small": Scale(0.3, {"datasets": 512})},
+    scales={"small": Scale(0.2, {"datasets": 512})},
     run=run,
     judge=judge,
     figure=figure,

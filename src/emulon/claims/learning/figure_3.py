@@ -129,7 +129,7 @@ CLAIM = Claim(
     statement="As depth grows a learner goes from a step of descent over ridge to least squares; width matters little.",
     theirs="1 layer: descent; middle: ridge; 8 layers and more: least squares; 32 units are wide enough",
     scales={
-        "small": Scale(1.5, {"training": TRAINING, "depths": [1, 2, 4], "widths": [16, 32], "datasets": 512}),
+        "small": Scale(1.0, {"training": TRAINING, "depths": [1, 2, 4], "widths": [16, 32], "datasets": 512}),
         "paper": Scale(0.1, {"evidence": "depth_sweep"}),
     },
     run=run,

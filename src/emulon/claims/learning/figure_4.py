@@ -129,7 +129,7 @@ CLAIM = Claim(
     statement="Xᵀy and w can be read off a learner's deeper states, Xᵀy first, nonlinearly and at the right place.",
     theirs="Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
     scales={
-        "small": Scale(0.5, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}),
+        "small": Scale(0.4, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}),
         "paper": Scale(2.0, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}),
     },
     run=run,

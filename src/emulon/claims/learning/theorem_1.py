@@ -29,10 +29,10 @@ CLAIM = Claim(
     theirs="O(1) layers and O(d) width; O(N) layers for N examples",
     scales={
         "small": Scale(
-            0.3, {"features": [4, 8, 16, 32, 64], "fixed": 4, "examples": [1, 4, 8, 16, 32], "datasets": 64}
+            0.1, {"features": [4, 8, 16, 32, 64], "fixed": 4, "examples": [1, 4, 8, 16, 32], "datasets": 64}
         ),
         "paper": Scale(
-            1.0, {"features": [8, 16, 32, 64, 128], "fixed": 8, "examples": [1, 5, 10, 20, 40], "datasets": 64}
+            0.2, {"features": [8, 16, 32, 64, 128], "fixed": 8, "examples": [1, 5, 10, 20, 40], "datasets": 64}
         ),
     },
     run=run,

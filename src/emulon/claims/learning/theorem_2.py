@@ -28,8 +28,8 @@ CLAIM = Claim(
     statement="A transformer predicts by a Sherman–Morrison update: ridge regression in closed form.",
     theirs="O(1) layers and O(d²) width; O(N) layers for N examples",
     scales={
-        "small": Scale(0.5, {"features": [2, 4, 8, 16], "fixed": 3, "examples": [1, 2, 4, 8, 16], "datasets": 64}),
-        "paper": Scale(3.0, {"features": [4, 8, 16, 24], "fixed": 8, "examples": [1, 5, 10, 20], "datasets": 64}),
+        "small": Scale(0.1, {"features": [2, 4, 8, 16], "fixed": 3, "examples": [1, 2, 4, 8, 16], "datasets": 64}),
+        "paper": Scale(0.3, {"features": [4, 8, 16, 24], "fixed": 8, "examples": [1, 5, 10, 20], "datasets": 64}),
     },
     run=run,
     judge=partial(machines.judge, order=2),

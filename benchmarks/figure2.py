@@ -6,6 +6,8 @@ All models and seeds of a task are trained together, each as a CUDA graph on its
 or --budget seconds, whichever comes first; figure2_TASK.json is rewritten at every evaluation, so that nothing is lost
 when the time ends. With --state DIR the learners are kept there too, and a second call continues them.
 
+    PYTHONPATH=src python benchmarks/figure2.py --draw --out results    # figure2.svg, from the numbers alone
+
 As in the paper: 40 in-context samples, d = 20, width 256, Adam at 1e-4, 12 layers for standard and one for each part
 of the others, (T, ΔT) = (20, 15). Not in the paper, and chosen here: batch, 8 heads, precision, clipping at 1, and the
 scales that the tasks' docstrings give.
@@ -139,9 +141,18 @@ def record(
     )
 
 
+def draw(args: argparse.Namespace) -> None:
+    from emulon.report.chart import chart  # needs matplotlib, which a machine for training may lack
+    from emulon.report.learning_curves import models_figure
+
+    records = [json.loads((args.out / f"figure2_{task}.json").read_text()) for task in args.tasks]
+    write_atomically(args.out / "figure2.svg", chart(models_figure(records)).encode())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--draw", action="store_true", help="train nothing: draw figure2.svg from the JSON in --out")
     parser.add_argument("--state", type=Path, help="keep the learners here, and go on from what is here")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
@@ -158,6 +169,9 @@ def main() -> None:
     parser.add_argument("--evaluation-batch", type=int, default=512)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.draw:
+        draw(args)
+        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     failed = []
     for task in args.tasks:

@@ -238,3 +238,10 @@ def test_commands_of_other_parts_are_listed_where_they_are_there(monkeypatch, ca
     assert cli.main([]) == 0
     assert "trains" in capsys.readouterr().out
     assert cli.main(["train", "a", "b", "c"]) == 3
+
+
+def test_help_does_not_wait_for_torch():
+    asked = "import sys; from emulon.cli import main; main(['--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "emulon run" in done.stdout

@@ -1,6 +1,20 @@
 """emulon: learning algorithms compiled into frozen softmax transformers, with a proved error."""
 
-from emulon.certify import Certificate, Domain
-from emulon.interpreter import Interpreter, Program, compile
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emulon.certify import Certificate, Domain
+    from emulon.interpreter import Interpreter, Program, compile
 
 __all__ = ["Certificate", "Domain", "Interpreter", "Program", "compile"]
+
+
+def __getattr__(name: str) -> object:
+    """The public names, imported when first asked for: `emulon --help` should not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'emulon' has no attribute {name!r}")
+    part = "certify" if name in ("Certificate", "Domain") else "interpreter"
+    return getattr(import_module(f"emulon.{part}"), name)

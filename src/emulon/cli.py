@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Subcommands of other parts, each with a `command` module: listed where that module is there.
 ELSEWHERE = {
-    "train": ("training.command", "main", "train a transformer that has to find an algorithm itself"),
+    "train": ("report.train", "main", "train a transformer that has to find an algorithm itself"),
     "identify": ("report.identify", "main", "say which algorithm an in-context learner runs"),
     "probe": ("interrogate.command", "probe_main", "look for an algorithm's quantities inside a learner"),
     "reproduce": ("report.reproduce", "main", "run the papers' claims and compare the numbers"),

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from emulon import cli
-from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
+from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Setting, Verdict, all_claims, registry
 from emulon.claims.record import measure, read, write
 from emulon.report.chart import chart
 
 TABLE_4 = all_claims()["emulation-table-4"]
-QUICK = replace(TABLE_4, name="quick", scales={"small": Scale(0.1, {"heads": 2}), "paper": Scale(0.1, {"heads": 3})})
+SIZES = {"heads": [4, 8, 16], "tolerances": [1e-2], "datasets": 2}
+QUICK = replace(
+    all_claims()["emulation-theorem-d.1"],
+    name="quick",
+    scales={"small": Scale(0.1, SIZES), "paper": Scale(0.1, SIZES | {"datasets": 3})},
+)
 
 
 def crash(setting):
@@ -49,9 +54,9 @@ def folder(tmp_path_factory) -> Path:
 
 def test_a_run_writes_numbers_with_what_they_were_made_with(folder):
     record = json.loads((folder / "quick.json").read_text())
-    assert record["config"] == {"heads": 2} and record["seeds"] == [0] and record["seconds"] > 0
+    assert record["config"] == SIZES and record["seeds"] == [0] and record["seconds"] > 0
     assert all(record[key] for key in ("machine", "commit", "torch", "python", "time"))
-    assert json.loads((folder / "quick.paper.json").read_text())["config"] == {"heads": 3}
+    assert json.loads((folder / "quick.paper.json").read_text())["config"]["datasets"] == 3
 
 
 def test_what_is_read_is_what_was_measured(folder):
@@ -105,6 +110,21 @@ def test_a_request_that_makes_no_sense_is_one_line_and_exit_code_2(words, reason
     assert cli.main(["reproduce", *words]) == 2
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1
+
+
+def test_a_scale_that_a_claim_has_not_is_refused_and_all_leaves_it_out(only, tmp_path, capsys):
+    only(replace(QUICK, scales={"small": QUICK.scales["small"]}))
+    assert cli.main(["reproduce", "quick", "--scale", "paper", "--out", str(tmp_path)]) == 2
+    assert "quick has no paper scale" in capsys.readouterr().err
+    assert cli.main(["reproduce", "--all", "--scale", "paper", "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "quick.json").exists()
+
+
+def test_a_longer_runs_results_are_evidence_where_they_are_kept(tmp_path):
+    with pytest.raises(CannotTest, match=r"longer\.json, which a longer run writes"):
+        Setting({}, results=tmp_path).evidence("longer")
+    (tmp_path / "longer.json").write_text('{"steps_per_s": 300}')
+    assert Setting({}, results=tmp_path).evidence("longer") == {"steps_per_s": 300}
 
 
 def test_a_file_that_is_no_result_is_named(only, tmp_path, capsys):

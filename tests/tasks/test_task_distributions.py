@@ -1,5 +1,7 @@
 """Each task is what its docstring says it is."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -49,6 +51,16 @@ def test_with_noise_no_baseline_beats_the_bayes_ridge():
     task = Linear(features=5, points=11, noise=0.5)
     curves = task.baselines(draw(task, 2048))
     assert all((curves["ridge"] <= curve * 1.02).all() for curve in curves.values())
+
+
+def test_no_baseline_sees_the_answer_it_is_asked_for():
+    task = Linear(features=3, points=7, noise=0.5)
+    prompts = draw(task)
+    later = prompts.targets.clone()
+    later[:, 4:] += 7
+    before, after = task.baselines(prompts), task.baselines(dataclasses.replace(prompts, targets=later))
+    for name in ("ols", "gd", "knn", "ridge"):
+        assert torch.equal(before[name][:5], after[name][:5]) and (before[name][5:] != after[name][5:]).all()
 
 
 def test_sparse_weights_have_the_stated_support():

@@ -4,13 +4,14 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 
 import pytest
 import torch
-from tiny_runs import TINY, checkpoints, final_state
+from tiny_runs import TINY, assert_identical, checkpoints, final_state
 
 from emulon.models import Learner
-from emulon.training import BadConfig, DiskFull, OutOfMemory, TrainingDiverged, resume, train
+from emulon.training import BadConfig, DiskFull, OutOfMemory, TrainingDiverged, TrainStep, resume, train
 from emulon.training.command import main
 
 
@@ -53,6 +54,54 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_resumes(tmp_path
     assert resume(tmp_path / "run").steps == TINY.steps
 
 
+def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_weights(tmp_path, monkeypatch):
+    """A real refusal, half a line into metrics.jsonl: from step 30 on no file may grow beyond 1500 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, limits[1]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainStep, "synchronise", at_call(34, TrainStep.synchronise, no_room))
+        try:
+            with pytest.raises(DiskFull, match=r"metrics.jsonl could not be written: .*; make room there, then resume"):
+                train(TINY, tmp_path / "run")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    kept = checkpoints(tmp_path / "run" / "checkpoints")
+    assert kept[-1].stem == "step-000000028"
+    assert resume(tmp_path / "run").steps == TINY.steps
+    train(TINY, tmp_path / "whole")
+    assert_identical(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
+
+
+def test_a_batch_that_really_does_not_fit_is_refused_in_one_line(tmp_path, capsys):
+    args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
+    for flag in ("--batch", "--evaluation-batch"):
+        run = tmp_path / flag
+        assert main([*args, flag, str(10**13), "--steps", "3", "--device", "cpu", "--quiet", "--out", str(run)]) == 1
+        said = capsys.readouterr().err
+        assert "does not fit the memory; there was no checkpoint yet" in said and said.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_learner_is_refused(tmp_path, capsys):
+    train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"width": 32}))
+    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert "is not of the learner in config.json" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_cannot_be_read_names_the_one_before(tmp_path, capsys):
+    train(dataclasses.replace(TINY, steps=14), tmp_path / "run")
+    newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert "delete it to resume from the one before" in capsys.readouterr().err
+    newest.unlink()
+    assert resume(tmp_path / "run").start == 7
+
+
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
@@ -62,7 +111,7 @@ def test_out_of_memory_says_what_to_make_smaller(tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(Learner, "loss", at_call(10, Learner.loss, burst))
-    with pytest.raises(OutOfMemory, match=r"batch of 8 .* 000000007|batch of 8 .*000000007.*--batch"):
+    with pytest.raises(OutOfMemory, match=r"batch of 8, .*000000007.*Start a new run with smaller ones"):
         train(TINY, tmp_path / "run")
 
 
@@ -75,7 +124,10 @@ def test_other_errors_are_not_disguised(tmp_path, monkeypatch):
         train(TINY, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("change", "said"), [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean 'lr'")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean 'lr'"), ({"steps": "many"}, "wrong type")],
+)
 def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, change, said, capsys):
     train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
     config = tmp_path / "run" / "config.json"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from emulon.training import BadConfig, TrainConfig
+from emulon.training import PRESETS, BadConfig, TrainConfig
 from emulon.training.command import main, parse
 from emulon.training.schedule import learning_rate, live_features, live_points
 
@@ -30,6 +30,12 @@ def test_every_field_is_a_flag():
     )
 
 
+def test_a_preset_gives_the_defaults_and_flags_change_them():
+    config, out = parse(["standard", "--preset", "small", "--seed", "3", "--out=here"])
+    assert (config, str(out)) == (dataclasses.replace(PRESETS["small"], seed=3), "here")
+    assert all(preset.check() for preset in PRESETS.values())
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -41,7 +47,8 @@ def test_every_field_is_a_flag():
         (["standard", "--loops", "2", "--out", "never"], "the model standard has no 'loops'"),
         (["standard", "--batch", "0"], "batch must be at least 1"),
         (["--resume", "a", "--steps", "3"], "nothing else"),
-        (["standard", "--out"], "--out needs a folder"),
+        (["standard", "--preset", "smal"], "did you mean 'small'"),
+        (["standard", "--out"], "--out needs a value"),
     ],
 )
 def test_a_wrong_request_ends_with_code_2_and_one_line(args, said, capsys, tmp_path, monkeypatch):

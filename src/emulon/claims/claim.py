@@ -40,7 +40,7 @@ class Verdict:
 class Scale:
     """How long a run takes on two cores (on a GPU where `sizes` says so), and its sizes, kept beside its numbers."""
 
-    minutes: float
+    minutes: float | int
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
 

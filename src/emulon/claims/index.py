@@ -14,8 +14,9 @@ HEAD = """# Claims, and what came of them
 Made by `emulon reproduce` from the JSON files beside it: do not edit. `emulon reproduce` lists the claims,
 `emulon reproduce --all` runs all of them at the small scale, `emulon reproduce --figures` draws everything again
 without measuring. Verdicts are decided by a rule in each claim's module under `src/emulon/claims/`.
+JSON files that no claim is named after are written by `benchmarks/`.
 """
-COLUMNS = ("claim", "command", "minutes", "theirs", "ours", "verdict")
+COLUMNS = ("claim", "command", "CPU minutes", "theirs", "ours", "verdict")
 
 
 def index(claims: Iterable[Claim], folder: Path) -> str:
@@ -50,7 +51,7 @@ def _rows(claim: Claim, folder: Path) -> list[tuple[str, ...]]:
         picture = path_of(claim.name, record.scale, folder, ".svg").name
         state = f"**{verdict.state}**: {verdict.reason}"
         shown = verdict.ours if "cannot" in record.numbers else f"{verdict.ours} ([figure]({picture}))"
-        rows.append((what, command, f"{record.seconds / 60:.1f}", claim.theirs, shown, state))
+        rows.append((what, command, f"{record.cpu_seconds / 60:.1f}", claim.theirs, shown, state))
     return rows
 
 
@@ -61,12 +62,18 @@ def _table(title: str, rows: list[tuple[str, ...]]) -> str:
     return "\n".join([f"## {title}", "", line(COLUMNS), line("---" for _ in COLUMNS), *map(line, rows), ""])
 
 
+def _short(commit: str) -> str:
+    """Seven digits, and whether the code had changed since."""
+    first, _, rest = commit.partition(" ")
+    return f"{first[:7]} {rest}".strip()
+
+
 def _machines(claims: list[Claim], folder: Path) -> str:
     """Which machine and commit measured which claims."""
     found: dict[str, list[str]] = {}
     for claim in claims:
         for record in records(claim, folder):
             about = record.about
-            where = f"{about['machine']}, torch {about['torch']}, commit {about['commit'][:7]}"
+            where = f"{about['machine']}, torch {about['torch']}, commit {_short(about['commit'])}"
             found.setdefault(where, []).append(path_of(claim.name, record.scale, folder, "").name)
     return "\n".join(["## Measured on", "", *(f"- {where}: {', '.join(names)}" for where, names in found.items()), ""])

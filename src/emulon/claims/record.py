@@ -20,7 +20,7 @@ from emulon.training.checkpoint import write_atomically
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one run, and what they were made with."""
+    """The numbers of one run, and what they were made with. `cpu_seconds` is what a busy machine leaves alone."""
 
     claim: str
     scale: ScaleName
@@ -28,6 +28,7 @@ class Record:
     config: Mapping[str, Any]
     about: Mapping[str, str]
     seconds: float
+    cpu_seconds: float
     numbers: Numbers
 
     def verdict(self, claim: Claim) -> Verdict:
@@ -44,22 +45,23 @@ def measure(claim: Claim, scale: ScaleName, seed: int, folder: Path, progress: P
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
     setting = Setting(sizes, seed, folder, progress)
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     try:
         numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
-    return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, numbers)
+    return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
 
 
 def write(record: Record, folder: Path) -> Path:
     path = path_of(record.claim, record.scale, folder)
     parts: dict[str, Any] = {"claim": record.claim, "scale": record.scale, **record.about, "seeds": record.seeds}
-    parts |= {"config": record.config, "seconds": round(record.seconds, 2), "numbers": record.numbers}
+    parts |= {"config": record.config, "seconds": round(record.seconds, 2)}
+    parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     write_atomically(path, (json.dumps(parts, indent=1, ensure_ascii=False) + "\n").encode())
     return path
 

@@ -26,6 +26,7 @@ MODULES = (
     "emulation.table_4",
     "ours.keys",
     "ours.library",
+    "ours.real_data",
     "ours.codes",
     "ours.tightness",
 )

@@ -12,7 +12,8 @@ from emulon.report.figures import BLUE, GREY, INK, ORANGE, as_svg
 
 GREEN, GOLD, PURPLE = "#4f8a5b", "#c9a227", "#7b5ea7"
 COLOURS = (BLUE, ORANGE, GREEN, GOLD, PURPLE, INK, GREY)
-WIDTH, HEIGHT = 4.2, 3.0
+WIDTH, HEIGHT, NAME_WIDTH = 4.2, 3.0, 0.62
+MOST_MARKERS = 24
 
 
 @as_svg
@@ -20,10 +21,13 @@ def chart(figure: Figure) -> Any:
     """Panels side by side. A label keeps its colour throughout the figure."""
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(WIDTH * len(figure.panels), HEIGHT), layout="constrained")
+    widths = [max(WIDTH, NAME_WIDTH * _names(panel)) for panel in figure.panels]
+    canvas = Canvas(figsize=(sum(widths), HEIGHT), layout="constrained")
     labels = dict.fromkeys(series.of or series.label for panel in figure.panels for series in panel.series)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))
-    for axes, panel in zip(np.atleast_1d(canvas.subplots(1, len(figure.panels))), figure.panels, strict=True):
+    several = np.atleast_1d(canvas.subplots(1, len(widths), width_ratios=widths))
+    for axes, panel in zip(several, figure.panels, strict=True):
+        _scales(axes, panel)
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
             colour = colours[series.of or series.label]
@@ -34,21 +38,35 @@ def chart(figure: Figure) -> Any:
         axes.set_title(panel.title)
         axes.set_xlabel(panel.x_label)
         axes.set_ylabel(panel.y_label)
-        if panel.log_x:
-            axes.set_xscale("log")
-        if panel.log_y:
-            axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=6.5)
     return canvas
 
 
+def _names(panel: Panel) -> int:
+    return max((len(series.x) for series in panel.series if series.mark == "bars"), default=0)
+
+
+def _scales(axes: Any, panel: Panel) -> None:
+    if panel.log_y:
+        axes.set_yscale("log")
+    elif _names(panel):
+        axes.margins(y=0.35)  # the legend's place
+    if not panel.log_x:
+        return
+    axes.set_xscale("log")
+    places = sorted({float(x) for series in panel.series for x in series.x})
+    if places[-1] < 100 * places[0]:  # powers of ten alone would be too few, and what lies between them too many
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.set_xticks([], minor=True)
+
+
 def _curve(axes: Any, series: Series, panel: Panel, colour: str) -> None:
     x, y = np.asarray(series.x, float), _above_zero(series.y, panel.log_y)
-    style = {"line": "-o", "dashes": "--", "dots": "D"}[series.mark]
-    markers = 3.0 if len(x) <= 24 else 0.0
-    axes.plot(x, y, style, color=colour, linewidth=1.1, markersize=markers or None, label=series.label)
-    if not markers:
-        axes.lines[-1].set_marker("")
+    line, marker = {"line": ("-", "o"), "dashes": ("--", "_"), "dots": ("none", "D")}[series.mark]
+    if len(x) > MOST_MARKERS and series.mark != "dots":
+        marker = ""
+    style = {"linestyle": line, "marker": marker, "color": colour, "linewidth": 1.1, "markersize": 3}
+    axes.plot(x, y, label=series.label, **style)
     if series.low is not None and series.high is not None:
         axes.fill_between(x, _above_zero(series.low, panel.log_y), series.high, color=colour, alpha=0.15, linewidth=0)
 

@@ -3,7 +3,6 @@
 import dataclasses
 
 from emulon.tasks.auto_regression import AutoRegression
-from emulon.tasks.baselines import Baseline, ClosedRidge, LeastSquares, NearestNeighbours, Zero, prefix_predictions
 from emulon.tasks.chain_of_thought import ChainOfThought
 from emulon.tasks.decision_tree import DecisionTree
 from emulon.tasks.head_emulation import HeadEmulation
@@ -37,14 +36,10 @@ def task_options(name: str) -> tuple[str, ...]:
 __all__ = [
     "TASKS",
     "AutoRegression",
-    "Baseline",
     "ChainOfThought",
-    "ClosedRidge",
     "DecisionTree",
     "HeadEmulation",
-    "LeastSquares",
     "Linear",
-    "NearestNeighbours",
     "Prompts",
     "RegressionTask",
     "ReluNetwork",
@@ -53,11 +48,9 @@ __all__ = [
     "SparseLinear",
     "Statistical",
     "Task",
-    "Zero",
     "at_step",
     "deinterleave",
     "interleave",
-    "prefix_predictions",
     "stream_seed",
     "task_options",
 ]

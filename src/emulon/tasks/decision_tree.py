@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from emulon.algorithms.algorithm import Algorithm
-from emulon.tasks.baselines import Baseline, LeastSquares, NearestNeighbours
+from emulon.algorithms import LeastSquares, NearestNeighbours
+from emulon.predictor import Predictor
 from emulon.tasks.task import RegressionTask, normal
 
 
@@ -32,5 +32,5 @@ class DecisionTree(RegressionTask):
             node = 2 * node + 1 + right.long()
         return leaves.gather(1, node - inner)
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         return {"ols": LeastSquares(), "knn": NearestNeighbours()}

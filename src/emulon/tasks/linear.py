@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms import Lasso, LinearRegression
-from emulon.algorithms.algorithm import Algorithm
-from emulon.tasks.baselines import Baseline, ClosedRidge, LeastSquares, NearestNeighbours
+from emulon.algorithms import Lasso, LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
+from emulon.predictor import Predictor
 from emulon.tasks.task import RegressionTask, normal, uniform
 
 
@@ -29,15 +28,15 @@ class Linear(RegressionTask):
     def draw(self, generator, xs):
         return (xs @ self.weights(generator, xs.shape[0]).unsqueeze(-1)).squeeze(-1)
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         """OLS, ten steps of descent, the neighbours, and with noise the Bayes predictor: ridge with λ = σ²/τ²."""
-        known: dict[str, Baseline | Algorithm] = {
+        known: dict[str, Predictor] = {
             "ols": LeastSquares(),
             "gd": LinearRegression(steps=10),
             "knn": NearestNeighbours(),
         }
         if self.noise > 0:
-            known["ridge"] = ClosedRidge((self.noise / self.prior) ** 2)
+            known["ridge"] = RidgeRegression((self.noise / self.prior) ** 2)
         return known
 
 
@@ -51,7 +50,7 @@ class SparseLinear(Linear):
         order = uniform(generator, batch, self.features).argsort(dim=-1)
         return super().weights(generator, batch) * (order < self.nonzero)
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         return super().predictors() | {"lasso": Lasso(penalty=0.1, steps=100)}
 
 
@@ -68,6 +67,6 @@ class RidgeMixture(Linear):
             scales = torch.where((which >= k) & (which < k + 1), noise, scales)
         return scales
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
-        ridges = {f"ridge_{noise:g}": ClosedRidge((noise / self.prior) ** 2) for noise in self.noises}
+    def predictors(self) -> dict[str, Predictor]:
+        ridges = {f"ridge_{noise:g}": RidgeRegression((noise / self.prior) ** 2) for noise in self.noises}
         return super().predictors() | ridges

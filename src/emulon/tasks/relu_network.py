@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulon.algorithms.algorithm import Algorithm
-from emulon.tasks.baselines import Baseline, LeastSquares, NearestNeighbours
+from emulon.algorithms import LeastSquares, NearestNeighbours
+from emulon.predictor import Predictor
 from emulon.tasks.task import RegressionTask, normal
 
 
@@ -23,5 +23,5 @@ class ReluNetwork(RegressionTask):
         outer = normal(generator, xs.shape[0], self.hidden, 1)
         return ((xs @ inner.mT).relu() @ outer).squeeze(-1) * (2 / self.hidden) ** 0.5
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         return {"ols": LeastSquares(), "knn": NearestNeighbours()}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
-from emulon.tasks.baselines import Baseline, ClosedRidge, LeastSquares
+from emulon.algorithms import LeastSquares, RidgeRegression
+from emulon.predictor import Predictor
 from emulon.tasks.network import fixed_network, leaky_network
 from emulon.tasks.task import RegressionTask, normal
 
@@ -35,9 +35,9 @@ class Representation(RegressionTask):
         a = normal(generator, xs.shape[0], self.features) * self.features**-0.5
         return (self.represent(xs) @ a.unsqueeze(-1)).squeeze(-1)
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         """Least squares on x itself, and on Φ*(x): what a learner that knows Φ* could do."""
-        oracle: Baseline = ClosedRidge(self.noise**2 * self.features) if self.noise > 0 else LeastSquares()
+        oracle: Predictor = RidgeRegression(self.noise**2 * self.features) if self.noise > 0 else LeastSquares()
         return {"ols": LeastSquares(), "oracle": oracle}
 
     def seen_by(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
-from emulon.tasks.baselines import Baseline, prefix_predictions
+from emulon.predictor import Predictor, predict_at
 from emulon.tasks.prompts import Prompts, deinterleave, interleave, row
 
 
@@ -78,7 +77,7 @@ class RegressionTask(Task):
         """The standard deviation of the noise, one for all or one a dataset."""
         return self.noise
 
-    def predictors(self) -> dict[str, Baseline | Algorithm]:
+    def predictors(self) -> dict[str, Predictor]:
         """The predictors worth standing beside on this task."""
         return {}
 
@@ -87,7 +86,9 @@ class RegressionTask(Task):
         ys, truth = prompts.targets[..., 0].double(), prompts.truth.double()
         curves = super().baselines(prompts)
         for name, predictor in self.predictors().items():
-            said = prefix_predictions(predictor, self.seen_by(name, xs), ys)
+            # having seen nothing, everybody says 0
+            said = predict_at(predictor, self.seen_by(name, xs), ys, range(1, self.points))
+            said = torch.nn.functional.pad(said, (1, 0))
             curves[name] = self.curve((row(said) - truth).square())
         return curves
 

@@ -3,12 +3,14 @@
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.loop import Trained, resume, train
+from emulon.training.presets import PRESETS
 from emulon.training.refusals import BadConfig, DiskFull, NoRun, OutOfMemory, TrainingDiverged
-from emulon.training.run_folder import RunFolder, load_learner
+from emulon.training.run_folder import RunFolder, load_learner, save_learner
 from emulon.training.step import TrainStep
 from emulon.training.together import Together
 
 __all__ = [
+    "PRESETS",
     "BadConfig",
     "DiskFull",
     "Evaluation",
@@ -22,5 +24,6 @@ __all__ = [
     "TrainingDiverged",
     "load_learner",
     "resume",
+    "save_learner",
     "train",
 ]

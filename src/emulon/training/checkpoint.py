@@ -7,9 +7,10 @@ import os
 import re
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from emulon.training.refusals import DiskFull, NoRun
 
@@ -24,6 +25,11 @@ def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes:
     for old in checkpoints(folder)[:-2]:
         old.unlink(missing_ok=True)
     return where
+
+
+def weights_of(learner: nn.Module) -> dict[str, Tensor]:
+    """Its parameters by their names in a checkpoint: the very tensors, so that a checkpoint can be copied into them."""
+    return {f"weights/{name}": parameter.detach() for name, parameter in learner.named_parameters()}
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -42,6 +48,22 @@ def read_checkpoint(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, str
         return int(notes.pop("step")), load_file(found[-1]), notes
     except (SafetensorError, KeyError) as error:
         raise NoRun(f"{found[-1]} cannot be read ({error}); delete it to resume from the one before") from error
+
+
+@torch.no_grad()
+def copy_into(state: dict[str, Tensor], tensors: dict[str, Tensor], where: Path | str) -> None:
+    """A checkpoint's tensors into those of the same names."""
+    for name, tensor in state.items():
+        if name not in tensors:
+            what = "weights alone, which cannot be trained further" if name.startswith("optimiser/") else f"no {name!r}"
+            raise NoRun(f"the newest checkpoint in {where} holds {what}; begin a new run")
+        if tensors[name].shape != tensor.shape:
+            raise NoRun(
+                f"the newest checkpoint in {where} is not of the learner in config.json: {name!r} is"
+                f" {tuple(tensors[name].shape)} and not {tuple(tensor.shape)}; put the configuration back as it was"
+            )
+    for name, tensor in state.items():
+        tensor.copy_(tensors[name])
 
 
 def write_atomically(where: Path, data: bytes) -> None:

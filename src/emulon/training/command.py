@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from emulon.errors import EmulonError
 from emulon.models import LEARNERS
 from emulon.training.configuration import TrainConfig
 from emulon.training.loop import Trained, resume, train
-from emulon.training.refusals import BadConfig, unknown
+from emulon.training.presets import PRESETS
+from emulon.training.refusals import BadConfig, NoRun, unknown
 
 USAGE = f"""usage: emulon train {{{",".join(LEARNERS)}}} [--task linear] [--features 20] [--points 41] [--steps 10000] …
+       emulon train standard --preset small    (a few minutes on two cores; other flags change it)
        emulon train --resume RUN
-       emulon train standard --help    (every flag)"""
+       emulon train standard --help            (every flag)"""
+Finished = Callable[[Path, Trained], None]
 
 
-def main(args: list[str]) -> int:
-    """0 when trained, 2 for a request that makes no sense, 1 when training had to stop."""
+def main(args: list[str], finished: Finished | None = None) -> int:
+    """0 when trained, 2 for a request that makes no sense, 1 when training had to stop. `finished` hears of the end."""
     try:
         if not args or args[0] in ("-h", "--help"):
             print(USAGE)
@@ -26,19 +30,23 @@ def main(args: list[str]) -> int:
         if args[0] == "--resume":
             if len(args) != 2:
                 raise BadConfig("--resume takes a run's folder and nothing else: its configuration is in the folder")
-            trained = resume(Path(args[1]))
+            out = Path(args[1])
+            trained = resume(out)
         else:
             config, out = parse(args)
             trained = train(config, out)
+        if trained.leads:
+            print(summary(trained))
+            if finished is not None:
+                finished(out, trained)
     except SystemExit as end:  # tyro's: --help, or a value that is not of its flag's type
         return int(end.code or 0)
-    except BadConfig as error:
+    except (BadConfig, NoRun) as error:
         print(f"emulon train: {error}", file=sys.stderr)
         return 2
     except EmulonError as error:
         print(f"emulon train: {error}", file=sys.stderr)
         return 1
-    print(summary(trained))
     return 0
 
 
@@ -49,31 +57,38 @@ def parse(args: list[str]) -> tuple[TrainConfig, Path]:
     model, flags = args[0], list(args[1:])
     if model not in LEARNERS:
         raise unknown("model", model, LEARNERS)
-    out = Path(_take_out(flags) or f"runs/{model}")
+    out = Path(_taken(flags, "--out") or f"runs/{model}")
+    preset = _taken(flags, "--preset")
+    if preset is not None and preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
     known = {field.name for field in dataclasses.fields(TrainConfig)} - {"model"}
     for flag in flags:
         if flag.startswith("--"):
             name = flag[2:].split("=")[0].replace("-", "_")
-            if name not in known | {"out", "help"} and name.removeprefix("no_") not in known:
-                raise unknown("flag", "--" + name, ("--" + option for option in known | {"out", "resume"}))
+            if name not in known | {"help"} and name.removeprefix("no_") not in known:
+                raise unknown("flag", "--" + name, ("--" + option for option in known | {"out", "preset", "resume"}))
     config = tyro.cli(
-        TrainConfig, prog=f"emulon train {model}", args=["--model", model, *flags], description="also: --out DIR"
+        TrainConfig,
+        prog=f"emulon train {model}",
+        args=["--model", model, *flags],
+        default=PRESETS[preset] if preset else TrainConfig(),
+        description=f"also: --out DIR, --preset {{{','.join(PRESETS)}}}",
     )
     return config, out
 
 
-def _take_out(flags: list[str]) -> str | None:
-    """Removes --out and returns its folder: where a run is kept is no part of what it is."""
+def _taken(flags: list[str], name: str) -> str | None:
+    """Removes a flag that is no part of the configuration (--out, --preset) and returns its value."""
     for i, flag in enumerate(flags):
-        if flag == "--out":
+        if flag == name:
             if i + 1 == len(flags):
-                raise BadConfig("--out needs a folder")
-            folder = flags[i + 1]
+                raise BadConfig(f"{name} needs a value")
+            value = flags[i + 1]
             del flags[i : i + 2]
-            return folder
-        if flag.startswith("--out="):
+            return value
+        if flag.startswith(f"{name}="):
             del flags[i]
-            return flag.removeprefix("--out=")
+            return flag.removeprefix(f"{name}=")
     return None
 
 

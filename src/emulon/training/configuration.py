@@ -151,7 +151,10 @@ class TrainConfig:
         for key in values:
             if key not in fields:
                 raise unknown("configuration key", key, fields)
-        return cls(**values).check()
+        try:
+            return cls(**values).check()
+        except TypeError as error:  # a number where a word should be, or the other way round
+            raise BadConfig(f"a value of the configuration is of the wrong type ({error}); put it back") from error
 
 
 _TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")

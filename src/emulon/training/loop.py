@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +24,19 @@ from emulon.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and the baselines' curves."""
+    """A finished run: the learner, its last error curve and the baselines' curves; when it began and what it took.
+
+    Of several processes, the one that `leads` speaks and writes for all.
+    """
 
     learner: Learner
     steps: int
     curve: list[float]
     baselines: dict[str, list[float]]
+    start: int
+    leads: bool
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass
@@ -63,8 +72,20 @@ def resume(out: Path | str) -> Trained:
 
 
 def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Trained:
+    began = time.perf_counter(), time.process_time()
     if config.threads:
         torch.set_num_threads(config.threads)
+    try:
+        trained = _build_and_train(config, folder, processes)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one
+        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+            raise _memory_refusal(config, folder) from error
+        raise
+    took = time.perf_counter() - began[0], time.process_time() - began[1]
+    return dataclasses.replace(trained, seconds=took[0], cpu_seconds=took[1])
+
+
+def _build_and_train(config: TrainConfig, folder: RunFolder, processes: Processes) -> Trained:
     device = _device(config, processes)
     task = config.make_task()
     step = TrainStep(config.make_learner(task), task, config, device, processes)
@@ -72,7 +93,7 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
     found = read_checkpoint(folder.checkpoints)
     if found is not None:
         start, tensors, notes = found
-        step.load(tensors)
+        step.load(tensors, folder.checkpoints)
         patience = Patience(**json.loads(notes["patience"]))
     if processes.leads:
         folder.rewind(start)
@@ -83,13 +104,7 @@ def _run(config: TrainConfig, folder: RunFolder, processes: Processes) -> Traine
             folder.write_json("baselines.json", evaluation.baselines)
         done = _steps(config, folder, step, evaluation, reporter, patience, start)
         curve = evaluation.curve(step.learner).tolist()
-        return Trained(step.learner, done, curve, evaluation.baselines)
-    except torch.OutOfMemoryError as error:
-        raise _memory_refusal(config, folder) from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error):
-            raise _memory_refusal(config, folder) from error
-        raise
+        return Trained(step.learner, done, curve, evaluation.baselines, start, processes.leads)
     finally:
         reporter.close()
 
@@ -149,8 +164,8 @@ def _require_finite(value: float, done: int, config: TrainConfig, folder: RunFol
 
 def _memory_refusal(config: TrainConfig, folder: RunFolder) -> OutOfMemory:
     return OutOfMemory(
-        f"a batch of {config.batch} does not fit the memory; {_kept(folder)}. Start a new run with a smaller --batch,"
-        " or use more processes (torchrun)"
+        f"a batch of {config.batch}, or an evaluation batch of {config.evaluation_batch}, does not fit the memory;"
+        f" {_kept(folder)}. Start a new run with smaller ones, or use more processes (torchrun)"
     )
 
 

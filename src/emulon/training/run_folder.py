@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from emulon.models import Learner
-from emulon.training.checkpoint import disk_refusal, read_checkpoint, write_atomically
+from emulon.training.checkpoint import (
+    copy_into,
+    disk_refusal,
+    read_checkpoint,
+    weights_of,
+    write_atomically,
+    write_checkpoint,
+)
 from emulon.training.configuration import TrainConfig
 from emulon.training.refusals import NoRun
 
@@ -64,6 +69,13 @@ class RunFolder:
         write_atomically(self.path / name, json.dumps(values, indent=1).encode())
 
 
+def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:
+    """A run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot."""
+    folder = RunFolder(Path(path))
+    folder.begin(config)
+    write_checkpoint(folder.checkpoints, steps, weights_of(learner), {})
+
+
 def load_learner(path: Path | str) -> tuple[Learner, TrainConfig]:
     """The learner of a run at its newest checkpoint, and its configuration. The checkpoint may hold weights alone."""
     folder = RunFolder(Path(path))
@@ -72,7 +84,5 @@ def load_learner(path: Path | str) -> tuple[Learner, TrainConfig]:
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
     learner = config.make_learner(config.make_task())
-    with torch.no_grad():
-        for name, parameter in learner.named_parameters():
-            parameter.copy_(found[1][f"weights/{name}"])
+    copy_into(weights_of(learner), found[1], folder.checkpoints)
     return learner.eval(), config

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.models import Learner
 from emulon.tasks import Task, at_step
+from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
@@ -87,16 +90,14 @@ class TrainStep:
 
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
-        named = {f"weights/{name}": parameter.detach() for name, parameter in self.learner.named_parameters()}
+        named = weights_of(self.learner)
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimiser.state[parameter].items():
                 named[f"optimiser/{key}/{name}"] = value
         return named
 
-    @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
+        copy_into(self.state(), state, where)
         self.worker.refresh()
 
     def _prepare(self, step: int) -> None:

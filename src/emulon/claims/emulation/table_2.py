@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.trained import frozen_attention, mean_and_spread, mean_square, mean_squared_error
@@ -10,41 +12,55 @@ from emulon.tasks.statistical import METHODS
 
 SETUPS = {"w to be found": False, "w in the prompt": True}
 SMALL_ERROR, AS_WELL = 0.1, 2.0
+# An error that twice the steps bring down by no more than a tenth has settled.
+SETTLED = 0.9
 
 
 def run(setting: Setting) -> Numbers:
-    """Relative errors by set-up, model and method, one for each seed.
+    """Relative errors by set-up, model and method, one for each seed; "half" is the frozen model of half the steps.
 
     "w in the prompt" is the paper's set-up: every token carries the weights of the answer. "w to be found" shows
     samples and asks what the method, fitted on them, says at another x.
     """
     sizes = dict(setting.sizes)
     seeds, shown = sizes.pop("seeds"), {key: sizes.pop(key) for key in ("features", "points")}
-    found: Numbers = {name: {model: {m: [] for m in METHODS} for model in ("baseline", "frozen")} for name in SETUPS}
+    models = ("baseline", "frozen", "half")
+    found: Numbers = {name: {model: {m: [] for m in METHODS} for model in models} for name in SETUPS}
     for done, (name, given) in enumerate(SETUPS.items()):
-        tasks = {method: Statistical(**shown, weights_given=given, only=method) for method in METHODS}
+        mixed = Statistical(**shown, weights_given=given)
+        tasks = {method: replace(mixed, only=method) for method in METHODS}
         for seed in setting.seeds:
             setting.progress(f"{name}, seed {seed}", (done + (seed - setting.seed) / seeds) / len(SETUPS))
-            one = frozen_attention(Statistical(**shown, weights_given=given), seed=seed, **sizes)
+            one = frozen_attention(mixed, seed=seed, **sizes)
+            half = frozen_attention(mixed, seed=seed, **(sizes | {"steps": sizes["steps"] // 2}))
             for method, task in tasks.items():
                 own = frozen_attention(task, seed=seed, **sizes)
-                for model, learner in (("baseline", own), ("frozen", one)):
+                for model, learner in zip(models, (own, one, half), strict=True):
                     found[name][model][method].append(mean_squared_error(learner, task) / mean_square(task))
-    return found
+    return {"steps": sizes["steps"], "errors": found}
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """Where w must be found: the frozen layer's errors are small, and no more than twice the baselines'."""
-    means = {name: _means(each) for name, each in numbers.items()}
+    """Where w must be found: the frozen layer's errors are no more than twice the baselines', and small.
+
+    Errors that are not small count against the claim once they have settled; before that more training may help.
+    """
+    means = {name: _means(each) for name, each in numbers["errors"].items()}
     honest = means["w to be found"]
-    small = max(honest["frozen"]) <= SMALL_ERROR
+    worst = max(honest["frozen"])
     as_well = all(f <= AS_WELL * b for f, b in zip(honest["frozen"], honest["baseline"], strict=True))
+    gain = sum(honest["frozen"]) / sum(honest["half"])
     ours = "; ".join(
         f"{name}: baseline {_shown(each['baseline'])}, frozen {_shown(each['frozen'])}" for name, each in means.items()
     )
-    reason = f"worst relative error {max(honest['frozen']):.2f} ({SMALL_ERROR} allowed) where w must be found, "
-    reason += f"{'within' if as_well else 'not within'} a factor {AS_WELL:g} of the baselines"
-    return Verdict.that(small and as_well, f"{ours} (relative MSE; {', '.join(METHODS)})", reason)
+    ours += f" (relative MSE; {', '.join(METHODS)})"
+    reason = (
+        f"where w is to be found, errors up to {worst:.2f} ({SMALL_ERROR} allowed) after {numbers['steps']} steps, "
+    )
+    reason += f"{gain:.2f} of those at half of them; {'' if as_well else 'not '}within {AS_WELL:g} times the baselines'"
+    if as_well and worst > SMALL_ERROR and gain < SETTLED:
+        return Verdict("cannot be tested here", ours, f"{reason}; --scale paper trains longer")
+    return Verdict.that(worst <= SMALL_ERROR and as_well, ours, reason)
 
 
 def _means(each: Numbers) -> dict[str, list[float]]:
@@ -57,8 +73,10 @@ def _shown(means: list[float]) -> str:
 
 def figure(numbers: Numbers) -> Figure:
     panels = []
-    for name, each in numbers.items():
-        series = [Series(model, list(METHODS), means, "bars") for model, means in _means(each).items()]
+    for name, each in numbers["errors"].items():
+        series = [
+            Series(model, list(METHODS), means, "bars") for model, means in _means(each).items() if model != "half"
+        ]
         panels.append(Panel("", "MSE / mean square", series, title=name))
     return Figure(panels)
 
@@ -70,7 +88,7 @@ CLAIM = Claim(
     "layers trained for one each.",
     theirs="MSE for lasso, ridge, linear: baseline 0.068, 0.004, 0.147; frozen 0.059, 0.071, 0.120",
     scales={
-        "small": Scale(1.5, {"features": 4, "points": 12, "width": 48, "heads": 6, "steps": 500, "seeds": 2}),
+        "small": Scale(1.5, {"features": 4, "points": 12, "width": 48, "heads": 6, "steps": 1000, "seeds": 2}),
         "paper": Scale(120, {"features": 24, "points": 48, "width": 48, "heads": 6, "steps": 100_000, "seeds": 5}),
     },
     run=run,

@@ -7,7 +7,7 @@ import torch
 from emulon.claims import bounded
 from emulon.claims.bounded import Row, largest, uniform
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
-from emulon.constructions import TruncatedLinear
+from emulon.constructions import ScalarHeads, TruncatedLinear
 
 TOKENS, FEATURES, LOW, HIGH = 12, 3, -1.0, 2.0
 
@@ -28,12 +28,13 @@ def run(setting: Setting) -> Numbers:
         built = TruncatedLinear(TOKENS, FEATURES, LOW, HIGH, tolerance)
         x, w = wide
         exact = (x @ w.unsqueeze(-1)).squeeze(-1).clamp(LOW, HIGH)
-        return built.heads.length, largest(built(x, w), exact), built.certificate.bound
+        assert isinstance(built.heads, ScalarHeads)
+        return built.heads.f.keys, largest(built(x, w), exact), built.certificate.bound
 
     return {
         "curves": [
             bounded.curve(setting, "paper's heads", "heads of 12 tokens", setting.sizes["heads"], sharp),
-            bounded.curve(setting, "ours, one head, clipping", "tokens", setting.sizes["tolerances"], soft),
+            bounded.curve(setting, "ours, one head, clipping", "keys", setting.sizes["tolerances"], soft),
         ]
     }
 

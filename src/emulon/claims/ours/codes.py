@@ -54,7 +54,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="ours-codes",
-    source="ours, routing",
+    source="ours (routing)",
     statement="Circular codes route with a width that does not grow with the samples, within the same tolerance.",
     theirs="one-hot codes: n more dimensions in keys and queries (004 Theorem 3.1)",
     scales={

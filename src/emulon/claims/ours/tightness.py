@@ -19,12 +19,8 @@ from emulon.claims.figure import Figure, Panel, Series
 from emulon.constructions import GradientDescent, ResidualMap
 
 FUNCTIONS = ("t", "sin(10*t)", "exp(t)", "Max(t, 0)", "sign(t)*Max(Abs(t) - 0.3, 0)")
-# (loss, l2): ridge regression, a loss that is interpolated, and one that two keys give exactly
-DESCENTS: dict[str, tuple[Loss, float]] = {
-    "ridge": (losses.squared(), 0.1),
-    "√(1 + t²)": (Loss.of("sqrt(1 + t**2)", curvature=1.0), 0.0),
-    "log-cosh": (losses.log_cosh(), 0.0),
-}
+# Ridge regression, a loss that is interpolated and not strongly convex, and one that two keys give exactly.
+DESCENTS = ("ridge", "√(1 + t²)", "log-cosh")
 DOMAIN = Domain(samples=8, features=2, x=1.0, y=1.0, w=1.0)
 KINDS = ("interpolation", "whole", "rounding alone")
 INTERPOLATION_ALLOWED, WHOLE_ALLOWED = 10.0, 100.0
@@ -63,8 +59,7 @@ def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
     draw = torch.Generator().manual_seed(setting.seed)
     x = normal(draw, 16, 2)
     y = x @ normal(draw, 2) + 0.1 * normal(draw, len(x))
-    loss, l2 = DESCENTS[name]
-    algorithm = ExactDescent(loss, setting.sizes["steps"], l2=l2)
+    algorithm = ExactDescent(_loss(name), setting.sizes["steps"], l2=0.1 if name == "ridge" else 0.0)
     # A little shorter than 1/L, so that other data near these may have it, too.
     algorithm = replace(algorithm, step_size=0.9 * algorithm.resolved_step_size(x, y).item())
     module = GradientDescent.of(algorithm, x, y, tolerance)
@@ -74,6 +69,12 @@ def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
     keep = torch.linalg.eigvalsh(xs.mT @ xs / len(x))[:, 0] >= module.strong
     xs, ys = (torch.cat([part[keep], own[None]]) for part, own in ((xs, x), (ys, y)))
     return [module.certificate.bound, largest(module(xs, ys), algorithm.run(xs, ys))]
+
+
+def _loss(name: str) -> Loss:
+    if name == "√(1 + t²)":
+        return Loss.of("sqrt(1 + t**2)", curvature=1.0)
+    return losses.squared() if name == "ridge" else losses.log_cosh()
 
 
 def climb(error: Callable[..., Tensor], domain: Domain, setting: Setting) -> float:
@@ -100,7 +101,8 @@ def judge(numbers: Numbers) -> Verdict:
     worst = {kind: max(max(values) for values in each.values()) for kind, each in ratios.items()}
     ours = "bound / worst error up to " + ", ".join(f"{value:.2g} ({kind})" for kind, value in worst.items())
     within = worst["interpolation"] <= INTERPOLATION_ALLOWED and worst["whole"] <= WHOLE_ALLOWED
-    reason = f"{INTERPOLATION_ALLOWED:g} and {WHOLE_ALLOWED:g} allowed at tolerances {numbers['tolerances']}"
+    loosest = max(ratios["whole"], key=lambda name: max(ratios["whole"][name]))
+    reason = f"{INTERPOLATION_ALLOWED:g} and {WHOLE_ALLOWED:g} allowed; of the whole, {loosest} is the loosest"
     return Verdict.that(within and not broken, ours, reason + (f"; broken: {', '.join(broken)}" if broken else ""))
 
 
@@ -119,7 +121,7 @@ def figure(numbers: Numbers) -> Figure:
 TOLERANCES = [1e-2, 1e-4, 1e-6]
 CLAIM = Claim(
     name="ours-tightness",
-    source="ours, certificates",
+    source="ours (certificates)",
     statement="Certificates are tight: within a factor 10 of the worst error for interpolation, 100 for descents.",
     theirs="at most 10 and 100",
     scales={

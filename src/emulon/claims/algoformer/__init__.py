@@ -1,0 +1,1 @@
+"""Claims of `002_…`, AlgoFormer."""

@@ -1,0 +1,49 @@
+"""Theorem 3.1: regression with representation, by Φ* in the pre-transformer and gradient descent in the loop."""
+
+from __future__ import annotations
+
+import torch
+
+from emulon.algoformer import GradientDescentFormer, Representation, SpectralDomain
+from emulon.claims.algoformer import iterates
+from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.tasks import Representation as RepresentationTask
+from emulon.tasks import at_step, deinterleave
+from emulon.tasks.network import fixed_network
+
+# The slope of the task's leaky ReLU.
+SLOPE = 0.01
+
+
+def run(setting: Setting) -> Numbers:
+    task = RepresentationTask(setting.sizes["features"], setting.sizes["samples"] + 1)
+    prompts = task.sample(at_step(torch.Generator(), setting.seed, 0), setting.sizes["problems"])
+    points, ys = deinterleave(prompts.tokens.double())
+    xs, query = points[:, :-1], points[:, -1]
+    weights = fixed_network(task.network_seed, (task.features,) * (task.depth + 1), torch.device("cpu"))
+    phi = Representation(weights, slope=SLOPE, bound=points.abs().max().item())
+    features, asked = phi(xs), phi(query)
+    domain = SpectralDomain.covering(features, ys, asked, 1.001)
+    return iterates.compare(
+        setting,
+        lambda tolerance: GradientDescentFormer(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),
+        lambda former, loops: former.predictions(xs, ys, query, loops=loops),
+        lambda former, loops: iterates.descent(features, ys.unsqueeze(-1), asked, former.step_size, loops).squeeze(-1),
+    )
+
+
+CLAIM = Claim(
+    name="algoformer-theorem-3.1",
+    source="002 Theorem 3.1",
+    statement="An AlgoFormer does regression with representation: Φ* in the pre-transformer, descent in the loop.",
+    theirs="error → 0 at pre (L+1)×2, loop 1×2, post 1×1 (layers×heads)",
+    scales={
+        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 4}),
+        "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 32}),
+    },
+    run=run,
+    judge=iterates.judge,
+    figure=iterates.figure,
+    differs="The two heads of the loop are a pair ±c, whose error is O(c²), where the paper's second head cancels a "
+    "constant and leaves O(c); in float64 rounding keeps two heads near 1e-9, and more heads go below.",
+)

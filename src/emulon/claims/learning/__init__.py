@@ -1,0 +1,1 @@
+"""Claims of `003_…`, What learning algorithm is in-context learning?"""

@@ -1,0 +1,139 @@
+"""The claims of `002_…`: their measurements on small sizes, and rules that can say no."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from emulon.algoformer.convergence import gradient_iterates
+from emulon.claims import Scale, Setting, all_claims
+from emulon.claims.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners
+from emulon.claims.algoformer.theorem_4_2 import prefix_iterates
+from emulon.claims.learner import trained
+from emulon.claims.record import measure
+from emulon.report.chart import chart
+from emulon.training import TrainConfig
+
+SMALL = {"samples": 12, "features": 3, "loops": 8, "problems": 2}
+TINY = learners.TRAINING | {"steps": 2, "width": 8, "heads": 2}
+
+
+@pytest.mark.parametrize("number", ["3.1", "3.2", "3.3", "4.1", "4.2"])
+def test_theorems_hold_on_small_problems_and_are_drawn(number, tmp_path):
+    claim = replace(all_claims()[f"algoformer-theorem-{number}"], scales={"small": Scale(0.1, SMALL)})
+    record = measure(claim, "small", 1, tmp_path)
+    assert record.verdict(claim).state == "holds", record.verdict(claim)
+    assert len(record.numbers["ours"]["errors"]) == 9
+    assert chart(claim.figure(record.numbers)).startswith("<svg")
+
+
+def test_a_theorem_does_not_hold_with_a_broken_bound_more_layers_or_a_large_error():
+    one = {"errors": [0.0, 1e-12], "bounds": [1e-11, 1e-11], "sizes": {"loop": [1, 2]}, "stated": {"loop": [1, 2]}}
+    good = {iterates.TWO: one, iterates.OURS: one}
+    assert iterates.judge(good).state == "holds"
+    for broken in ({"bounds": [1e-11, 1e-13]}, {"sizes": {"loop": [2, 2]}}, {"errors": [0, 1e-3], "bounds": [1, 1]}):
+        assert iterates.judge(good | {iterates.TWO: one | broken}).state == "does not hold"
+
+
+def test_every_output_descends_by_itself():
+    xs, labels, query = torch.randn(2, 6, 3).double(), torch.randn(2, 6, 4).double(), torch.randn(2, 3).double()
+    together = iterates.descent(xs, labels, query, 0.1, 5)
+    assert together.shape == (6, 2, 4)
+    alone = gradient_iterates(xs, labels[..., 2], query, 0.1, 5)
+    torch.testing.assert_close(together[..., 2], alone, rtol=0, atol=1e-12)
+
+
+def test_prefix_iterates_are_descent_on_the_pairs_before():
+    xs, ys, query = iterates.regression(Setting(SMALL, 3))
+    every = prefix_iterates(xs, ys, query, 0.05, 4)
+    for place in (1, 5, 11):
+        alone = gradient_iterates(xs[:, :place], ys[:, :place], xs[:, place], 0.05, 4)
+        torch.testing.assert_close(every[..., place], alone, rtol=0, atol=1e-12)
+    assert not every[..., 0].any()
+
+
+def write_figure_2(folder, algoformer: float) -> None:
+    """The files of a longer run: two seeds a model, looped the worst."""
+    errors = {"standard": 0.2, "looped": 0.3, "algoformer": algoformer}
+    histories = {f"{name}/{seed}": [{"curve": [1.0, error]}] for name, error in errors.items() for seed in range(2)}
+    kept = {"history": histories, "steps": 7, "configs": {"a": {"batch": 4}}, "baselines": {"oracle": [0.9, 0.0]}}
+    for task in figure_2.TASKS:
+        (folder / f"figure2_{task}.json").write_text(json.dumps(kept))
+
+
+def test_figure_2_compares_the_runs_that_are_kept(tmp_path):
+    claim = all_claims()["algoformer-figure-2"]
+    assert measure(claim, "small", 0, tmp_path).verdict(claim).state == "cannot be tested here"
+    for error, state in ((0.1, "holds"), (0.25, "does not hold")):
+        write_figure_2(tmp_path, error)
+        record = measure(claim, "small", 0, tmp_path)
+        assert record.verdict(claim).state == state and "after 7 steps" in record.verdict(claim).reason
+        assert "Φ* known" in chart(claim.figure(record.numbers))
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes"),
+    [
+        (figure_3, {"windows": [1, 3], "loops": 6}),
+        (figure_4, {"layers": [1], "heads": [1, 2]}),
+        (figure_5, {"noises": [0.0, 1.0], "iterations": [5, 20]}),
+    ],
+)
+def test_learners_that_learned_too_little_tell_nothing(module, sizes, tmp_path):
+    claim = replace(module.CLAIM, scales={"small": Scale(0.1, {"training": TINY, "datasets": 64, **sizes})})
+    record = measure(claim, "small", 0, tmp_path)
+    verdict = record.verdict(claim)
+    assert verdict.state == "cannot be tested here" and "of the error of saying zero" in verdict.reason
+    assert chart(claim.figure(record.numbers)).startswith("<svg")
+
+
+def test_figure_3_wants_calm_that_grows_with_the_window():
+    def learner(window, last):
+        return {"window": window, "trained": 2, "errors": [0.5, 0.1, last], "left": 0.01}
+
+    alike = ((0.1, 0.101), "cannot be tested here")
+    for lasts, state in (((0.3, 0.1), "holds"), ((0.1, 0.3), "does not hold"), ((0.4, 0.3), "does not hold"), alike):
+        numbers = {"learners": [learner(window, last) for window, last in zip((1, 3), lasts, strict=True)]}
+        assert figure_3.judge(numbers).state == state
+
+
+def test_figure_4_wants_heads_to_help_and_standard_to_be_worse():
+    def learner(model, layers, heads, error):
+        return {"model": model, "layers": layers, "heads": heads, "curve": [error], "left": 0.01}
+
+    for few, standard, state in ((0.3, 0.4, "holds"), (0.1, 0.4, "does not hold"), (0.3, 0.1, "does not hold")):
+        numbers = {
+            "a": learner("algoformer", 1, 4, 0.2),
+            "b": learner("algoformer", 1, 1, few),
+            "c": learner("standard", 3, 4, standard),
+        }
+        assert figure_4.judge(numbers).state == state
+
+
+def test_figure_5_wants_newton_exact_and_the_learner_better_in_noise():
+    def noises(newton, own):
+        quiet = {"AlgoFormer": [1.0, 1e-3], "Newton, 5 steps": [1.0, newton], "descent, 5 steps": [1.0, 0.1]}
+        loud = {"AlgoFormer": [2.0, own], "Newton, 5 steps": [2.0, 3.0], "descent, 5 steps": [2.0, 2.5]}
+        return {
+            "features": 2,
+            "noises": {
+                "0": {"examples": [1, 2], "errors": quiet, "left": 0.01},
+                "1": {"examples": [1, 2], "errors": loud, "left": 0.9},
+            },
+        }
+
+    assert figure_5.judge(noises(1e-30, 2.0)).state == "holds"
+    assert figure_5.judge(noises(1e-6, 2.0)).state == "does not hold"
+    assert figure_5.judge(noises(1e-30, 2.6)).state == "does not hold"
+
+
+def test_claims_of_one_process_share_a_training():
+    said = []
+    setting = Setting({}, progress=lambda what, done: said.append(done))
+    config = TrainConfig(**(TINY | {"points": 7}))
+    first = trained(config, setting, 0.5, 0.25)
+    assert said and all(0.5 <= done < 0.75 for done in said)
+    heard = len(said)
+    assert trained(config, setting) is first and len(said) == heard
+    assert trained(replace(config, seed=1), setting) is not first

@@ -1,0 +1,123 @@
+"""The claims of `003_…`: their measurements on small sizes, and rules that can say no."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emulon.claims import Scale, Setting, all_claims
+from emulon.claims.learning import figure_1, figure_2, figure_3, figure_4, machines
+from emulon.claims.record import measure
+from emulon.report.chart import chart
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_theorems_hold_on_small_machines_and_are_drawn(number, tmp_path):
+    sizes = {"features": [2, 4], "fixed": 2, "examples": [1, 3], "datasets": 8}
+    claim = replace(all_claims()[f"learning-theorem-{number}"], scales={"small": Scale(0.1, sizes)})
+    record = measure(claim, "small", 0, tmp_path)
+    assert record.verdict(claim).state == "holds", record.verdict(claim)
+    assert chart(claim.figure(record.numbers)).startswith("<svg")
+
+
+def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
+    def row(features, examples, depth, width, error=1e-12):
+        shape = {"features": features, "examples": examples, "depth": depth, "width": width}
+        return {**shape, "error": error, "bound": 1e-11, "gaussian": 1e-10}
+
+    single, many = [row(4, 2, 3, 20), row(8, 2, 3, 40)], [row(4, 2, 3, 20), row(4, 4, 6, 20)]
+    assert machines.judge({"one example": single, "many examples": many}, 1).state == "holds"
+    for bad in (row(8, 2, 4, 40), row(8, 2, 3, 80), row(8, 2, 3, 40, error=1e-10)):
+        assert machines.judge({"one example": [single[0], bad], "many examples": many}, 1).state == "does not hold"
+    for bad in (row(4, 4, 12, 20), row(4, 4, 6, 24)):
+        assert machines.judge({"one example": single, "many examples": [many[0], bad]}, 1).state == "does not hold"
+
+
+def test_figure_1_holds_for_the_learner_among_the_results():
+    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 128})})
+    record = measure(claim, "small", 5, RESULTS)
+    assert record.verdict(claim).state == "holds", record.verdict(claim)
+    worse = json.loads(json.dumps(record.numbers))
+    worse["predictions"][figure_1.LEAST_SQUARES]["overall"] = 10.0
+    assert claim.verdict(worse).state == "does not hold"
+
+
+@pytest.mark.parametrize("name", ["learning-figure-1", "learning-figure-2", "learning-figure-4"])
+def test_without_a_trained_learner_there_is_nothing_to_test(name, tmp_path):
+    claim = all_claims()[name]
+    few = {"noises": [0.5], "priors": [1.0], "datasets": 8}
+    claim = replace(claim, scales={"small": Scale(0.1, few | {"machine_datasets": 64})})
+    verdict = measure(claim, "small", 0, tmp_path).verdict(claim)
+    assert verdict.state == "cannot be tested here" and "needs the trained learner" in verdict.reason
+
+
+def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
+    claim = replace(
+        figure_2.CLAIM, scales={"small": Scale(0.1, {"noises": [0.25, 1.0], "priors": [2.0], "datasets": 64})}
+    )
+    numbers = measure(claim, "small", 0, RESULTS).numbers
+    compiled = [each for each in numbers["cells"] if each["kind"] == "compiled"]
+    assert [each["bayes"] for each in compiled] == [1 / 64, 0.25] and all(each["agrees"] for each in compiled)
+    assert claim.verdict(numbers).state == "holds"
+    compiled[0]["agrees"] = False
+    assert claim.verdict(numbers).state == "does not hold"
+    assert chart(claim.figure(numbers)).startswith("<svg")
+
+
+def row(size, *left):
+    parts = zip(figure_3.PHASES, left, strict=True)
+    return {"size": size, "unexplained": {name: {"value": v, "low": v / 2, "high": 2 * v} for name, v in parts}}
+
+
+def test_figure_3_wants_all_phases_in_order():
+    descent, ridge, least = row(1, 0.1, 0.5, 0.6), row(2, 0.5, 0.1, 0.5), row(4, 0.5, 0.1, 0.15)
+    assert [figure_3.phase(each) for each in (descent, ridge, least)] == list(figure_3.PHASES)
+    for rows, state in (
+        ([descent, ridge, least], "holds"),
+        ([descent, least, ridge], "does not hold"),
+        ([ridge, least], "does not hold"),
+    ):
+        assert figure_3.judge({"layers": rows, "width": []}).state == state
+    assert figure_3.judge({"layers": [descent, least], "width": [ridge]}).state == "does not hold"
+
+
+def test_figure_3_trains_its_learners_or_reads_a_longer_sweep(tmp_path):
+    training = figure_3.TRAINING | {"steps": 2, "width": 8, "heads": 2}
+    sizes = {"training": training, "depths": [1, 2], "widths": [4, 8], "datasets": 16}
+    numbers = figure_3.run(Setting(sizes, results=tmp_path))
+    assert [each["size"] for each in numbers["layers"]] == [1, 2] and len(numbers["width"]) == 2
+    assert chart(figure_3.figure(numbers)).startswith("<svg")
+    interval = {"value": 0.1, "low": 0.0, "high": 0.2}
+    names = ("ols", "ridge", "gradient descent on the sum", "knn")
+    sweep = {"phases": [{"depth": 3, "ranking": [{"name": name, "unexplained": interval} for name in names]}]}
+    (tmp_path / "depth_sweep.json").write_text(json.dumps(sweep))
+    kept = figure_3.run(Setting({"evidence": "depth_sweep"}, results=tmp_path))
+    assert kept["layers"][0]["size"] == 3 and set(kept["layers"][0]["unexplained"]) == set(figure_3.PHASES)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_figure_4_finds_where_the_machine_computes_what_it_is_asked_for(seed):
+    found = figure_4.machine_scores(Setting({"machine_datasets": 512}, seed))
+    assert found["Xᵀy"]["readable"] == found["Xᵀy"]["written"] == 2
+    assert found["w"]["readable"] == found["w"]["written"] == 4
+    assert all(max(each["control"]) < 0.1 and each["score"][0] < 0.1 for each in found.values())
+
+
+def test_figure_4_needs_every_part_of_what_is_said():
+    def probe(best, score, looks_at="y3"):
+        return {"score": [0.0] * best + [score], "control": [0.0], "best": best, "looks_at": looks_at}
+
+    def numbers(layer=1, mlp=0.9, looks_at="y3", readable=2):
+        machine = {name: {"readable": readable, "written": 2} for name in figure_4.REGISTERS}
+        moment = {"linear": probe(layer, 0.8), "mlp": probe(layer, mlp, looks_at)}
+        return {
+            "machine": machine,
+            "learner": {"examples": 3, "Xᵀy": moment, "w": {"linear": probe(2, 0.7), "mlp": probe(2, 0.8)}},
+        }
+
+    assert figure_4.judge(numbers()).state == "holds"
+    for wrong in ({"layer": 3}, {"mlp": 0.8}, {"looks_at": "y1"}, {"readable": 3}, {"mlp": 0.4}):
+        assert figure_4.judge(numbers(**wrong)).state == "does not hold"

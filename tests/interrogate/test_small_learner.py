@@ -63,4 +63,4 @@ def test_the_moment_is_encoded_and_the_control_is_not(subject):
     weights = attention_probe(hidden, target, kind="mlp", layers=(0, 4), steps=150)
     print("Xᵀy", moment.score, moment.control, "w", weights.score, weights.control)
     assert moment.score[1] > 0.6 > 0.4 > moment.score[0] and weights.score[1] > 0.5 > 0.3 > weights.score[0]
-    assert moment.control.abs().max() < 0.05 and weights.control.abs().max() < 0.05
+    assert moment.control.abs().max() < 0.1 and weights.control.abs().max() < 0.1

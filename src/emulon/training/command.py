@@ -15,7 +15,7 @@ from emulon.training.presets import PRESETS
 from emulon.training.refusals import BadConfig, NoRun, unknown
 
 USAGE = f"""usage: emulon train {{{",".join(LEARNERS)}}} [--task linear] [--features 20] [--points 41] [--steps 10000] …
-       emulon train standard --preset small    (a few minutes on two cores; other flags change it)
+       emulon train standard --preset small    (a few minutes on a CPU; other flags change it)
        emulon train --resume RUN
        emulon train standard --help            (every flag)"""
 Finished = Callable[[Path, Trained], None]

@@ -137,5 +137,5 @@ CLAIM = Claim(
     judge=judge,
     figure=figure,
     differs="Learners of d = 2 trained for 1,200 steps on a CPU; the paper has d = 8 and 500,000 steps. The paper "
-    "scale reads the sweep of benchmarks/depth_sweep.py (d = 4, 6,000 steps), where descent counts if it takes one step.",
+    "scale reads that of benchmarks/depth_sweep.py (d = 4, 6,000 steps); there descent counts if it takes one step.",
 )

@@ -127,7 +127,7 @@ CLAIM = Claim(
     scales={
         "small": Scale(0.5, {"tolerances": TOLERANCES, "points": 200_001, "datasets": 512, "rounds": 12, "steps": 50}),
         "paper": Scale(
-            3, {"tolerances": [*TOLERANCES, 1e-8], "points": 2_000_001, "datasets": 4096, "rounds": 40, "steps": 100}
+            3, {"tolerances": [*TOLERANCES, 1e-8], "points": 1_000_001, "datasets": 1024, "rounds": 20, "steps": 100}
         ),
     },
     run=run,

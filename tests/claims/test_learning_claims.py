@@ -90,12 +90,17 @@ def test_figure_3_trains_its_learners_or_reads_a_longer_sweep(tmp_path):
     numbers = figure_3.run(Setting(sizes, results=tmp_path))
     assert [each["size"] for each in numbers["layers"]] == [1, 2] and len(numbers["width"]) == 2
     assert chart(figure_3.figure(numbers)).startswith("<svg")
-    interval = {"value": 0.1, "low": 0.0, "high": 0.2}
-    names = ("ols", "ridge", "gradient descent on the sum", "knn")
-    sweep = {"phases": [{"depth": 3, "ranking": [{"name": name, "unexplained": interval} for name in names]}]}
+    near, far = ({"value": value, "low": value / 2, "high": 2 * value} for value in (0.1, 0.9))
+
+    def ranking(steps):
+        descent = {"name": "gradient descent", "parameters": {"steps": steps}, "unexplained": near}
+        return [descent, *({"name": name, "parameters": {}, "unexplained": far} for name in ("ols", "ridge", "knn"))]
+
+    sweep = {"phases": [{"depth": depth, "ranking": ranking(steps)} for depth, steps in ((1, 1), (3, 50))]}
     (tmp_path / "depth_sweep.json").write_text(json.dumps(sweep))
     kept = figure_3.run(Setting({"evidence": "depth_sweep"}, results=tmp_path))
-    assert kept["layers"][0]["size"] == 3 and set(kept["layers"][0]["unexplained"]) == set(figure_3.PHASES)
+    assert [figure_3.phase(each) for each in kept["layers"]] == [figure_3.DESCENT, figure_3.LEAST]
+    assert chart(figure_3.figure(kept)).startswith("<svg")
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -106,7 +106,7 @@ CLAIM = Claim(
     theirs="best λ = σ²/τ² for all measured σ² and τ²",
     scales={
         "small": Scale(0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}),
-        "paper": Scale(0.5, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}),
+        "paper": Scale(0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}),
     },
     run=run,
     judge=judge,

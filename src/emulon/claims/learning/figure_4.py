@@ -130,7 +130,7 @@ CLAIM = Claim(
     theirs="Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
     scales={
         "small": Scale(0.4, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}),
-        "paper": Scale(2.0, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}),
+        "paper": Scale(1.4, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}),
     },
     run=run,
     judge=judge,

@@ -177,7 +177,7 @@ class _Maker:
         options: list[tuple[float, Grid]] = []
         worth_cutting = True
         if self.way == "spectral" or (self.way == "auto" and not self.breaks):
-            fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else 96)
+            fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else 160)
             if fit is not None:
                 options.append((fit.cost, fit.grid))
                 # Few keys already, or rounding is what fails: cutting into pieces would not help.

@@ -62,7 +62,7 @@ def figure(numbers: Numbers) -> Figure:
 CLAIM = Claim(
     name="algoformer-figure-4",
     source="002 Figure 4",
-    statement="AlgoFormer's error falls with layers and heads, and is below that of standard ones with as many layers.",
+    statement="More heads lower AlgoFormer's error, and it is below standard transformers' with as many layers.",
     theirs="2 layers below 1; more heads lower (16 excepted); AlgoFormer below standard of 3 to 22 layers",
     scales={
         "small": Scale(1.5, {"training": learners.TRAINING, "layers": [1], "heads": [1, 4], "datasets": 1024}),
@@ -71,5 +71,5 @@ CLAIM = Claim(
     judge=judge,
     figure=figure,
     differs="Learners of width 32 with T = 4 on linear functions of 2 features, one seed, 1,200 steps on a CPU, "
-    "one layer in each part; the paper has width 256, T = 20, regression with representation, d = 20, 500,000 steps.",
+    "layers not varied; the paper has width 256, T = 20, regression with representation, d = 20, 500,000 steps.",
 )

@@ -112,5 +112,5 @@ CLAIM = Claim(
     judge=judge,
     figure=figure,
     differs="The grid is asked of compiled register machines, whose answer is known, and shows that the measure works; "
-    "the trained learner is the one in results/small_learner (4 layers, 48 wide, d = 5), at one noise and prior.",
+    "the trained learner is the one in results/small_learner (4 layers, 32 wide, d = 5), at one noise and prior.",
 )

@@ -222,6 +222,7 @@ class _Maker:
         # A proof of a paper grid takes seconds: leave it the room to succeed at once.
         room = 1.02 / HEADROOM[0] if self.way == "paper" else 1.02
         for _ in range(24):
+            failed = tolerance
             if math.isfinite(found) and gated:
                 # A gate's sharpness, and so its rounding, goes with 1/tolerance: the two meet in the middle.
                 tolerance = max(1.3 * tolerance, math.sqrt(tolerance * found))
@@ -231,10 +232,21 @@ class _Maker:
                 tolerance = min(max(1.1 * tolerance, room * found), farthest)
             result, found = self.within(tolerance)
             if result is not None:
-                return tolerance, result
+                return self._lower(failed, tolerance, result) if gated else (tolerance, result)
         raise BadExpression(
             f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
         )
+
+    def _lower(self, failed: float, tolerance: float, kept: Approximation) -> tuple[float, Approximation]:
+        """From far below, the middle may lie far above the floor: halve the way back while it is long."""
+        while tolerance > 2 * failed:
+            middle = math.sqrt(failed * tolerance)
+            result, _ = self.within(middle)
+            if result is None:
+                failed = middle
+            else:
+                tolerance, kept = middle, result
+        return tolerance, kept
 
     @cached_property
     def _scale(self) -> float:

@@ -25,8 +25,8 @@ def keep_curve(folder: Path, trained: Trained) -> None:
         "config": dataclasses.asdict(RunFolder(folder).config()),
         "steps": trained.steps,
         "from_step": trained.start,  # a resumed run's seconds are of its last part alone
-        "seconds": round(trained.seconds, 1),
-        "cpu_seconds": round(trained.cpu_seconds, 1),
+        "seconds": round(trained.seconds, 3),
+        "cpu_seconds": round(trained.cpu_seconds, 3),
         "curve": trained.curve,
         "baselines": trained.baselines,
     }

@@ -31,7 +31,7 @@ class _Emulated(BaseEstimator):
 
     def __init__(
         self,
-        algorithm: Any,
+        algorithm: Any = "ridge",
         *,
         steps: Any = None,
         penalty: Any = None,
@@ -79,27 +79,6 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
     the squared loss centring is all an intercept needs; other losses get a column of ones as well. Poisson's counts
     are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program.
     """
-
-    def __init__(
-        self,
-        algorithm: Any = "ridge",
-        *,
-        steps: Any = None,
-        penalty: Any = None,
-        tolerance: Any = 1e-8,
-        fit_intercept: Any = True,
-        scale: Any = True,
-        interpreter: Any = None,
-    ) -> None:
-        super().__init__(
-            algorithm,
-            steps=steps,
-            penalty=penalty,
-            tolerance=tolerance,
-            fit_intercept=fit_intercept,
-            scale=scale,
-            interpreter=interpreter,
-        )
 
     def fit(self, x: Any, y: Any) -> EmulatedRegressor:
         x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)

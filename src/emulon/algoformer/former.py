@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
 import torch
@@ -57,9 +58,9 @@ class Former(nn.Module):
             raise OutOfDomain(f"horizon must be at least one loop, got {horizon}")
         self.dtype, self.horizon = dtype, horizon
 
+    @abstractmethod
     def certificate(self, loops: int | None = None) -> Certificate:
         """|prediction − exact iterate| after `loops` (by default `horizon`) loops, for every input in the domain."""
-        raise NotImplementedError
 
     def require_loops(self, loops: int) -> None:
         if not 0 <= loops <= self.horizon:

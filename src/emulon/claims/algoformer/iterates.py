@@ -11,7 +11,7 @@ from torch import Tensor
 
 from emulon.algoformer.convergence import gradient_iterates
 from emulon.algoformer.former import Former
-from emulon.claims.claim import CannotTest, Numbers, Setting, Verdict
+from emulon.claims.claim import CannotTest, Numbers, Scale, ScaleName, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 
 Built = TypeVar("Built", bound=Former)
@@ -103,3 +103,7 @@ def descent(xs: Tensor, labels: Tensor, query: Tensor, step_size: float, loops: 
 
 
 PROBLEM = {"samples": 40, "features": 20, "loops": 50}
+SCALES: dict[ScaleName, Scale] = {
+    "small": Scale(0.1, {**PROBLEM, "problems": 4}),
+    "paper": Scale(0.5, {**PROBLEM, "problems": 32}),
+}

@@ -6,7 +6,7 @@ import torch
 
 from emulon.algoformer import GradientDescentFormer, Representation, SpectralDomain
 from emulon.claims.algoformer import iterates
-from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.claims.claim import Claim, Numbers, Setting
 from emulon.tasks import Representation as RepresentationTask
 from emulon.tasks import at_step, deinterleave
 from emulon.tasks.network import fixed_network
@@ -37,10 +37,7 @@ CLAIM = Claim(
     source="002 Theorem 3.1",
     statement="An AlgoFormer does regression with representation: Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+1)×2, loop 1×2, post 1×1 (layers×heads)",
-    scales={
-        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 4}),
-        "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 32}),
-    },
+    scales=iterates.SCALES,
     run=run,
     judge=iterates.judge,
     figure=iterates.figure,

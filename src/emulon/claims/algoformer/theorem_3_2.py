@@ -6,7 +6,7 @@ import torch
 
 from emulon.algoformer import AutoRegressionFormer, Representation, SpectralDomain
 from emulon.claims.algoformer import iterates
-from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.claims.claim import Claim, Numbers, Setting
 from emulon.tasks.network import fixed_network, leaky_network
 
 ORDER, DEPTH, SLOPE = 3, 3, 0.01
@@ -44,10 +44,7 @@ CLAIM = Claim(
     source="002 Theorem 3.2",
     statement="An AlgoFormer predicts AR(q) series: q heads copy, Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+2)×q, loop 1×2, post 1×1 (layers×heads)",
-    scales={
-        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 4}),
-        "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 32}),
-    },
+    scales=iterates.SCALES,
     run=run,
     judge=iterates.judge,
     figure=iterates.figure,

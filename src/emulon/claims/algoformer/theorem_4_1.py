@@ -6,7 +6,7 @@ from emulon.algoformer import NewtonFormer, SpectralDomain
 from emulon.algoformer.convergence import newton_iterates
 from emulon.algoformer.newton_step import start_scale
 from emulon.claims.algoformer import iterates
-from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.claims.claim import Claim, Numbers, Setting
 
 
 def run(setting: Setting) -> Numbers:
@@ -25,10 +25,7 @@ CLAIM = Claim(
     source="002 Theorem 4.1",
     statement="An AlgoFormer implements Newton's method for regression, M ← 2M − MSM, in its loop.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
-    scales={
-        "small": Scale(0.1, {**iterates.PROBLEM, "problems": 4}),
-        "paper": Scale(0.5, {**iterates.PROBLEM, "problems": 32}),
-    },
+    scales=iterates.SCALES,
     run=run,
     judge=iterates.judge,
     figure=iterates.figure,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -94,25 +94,19 @@ def read(table: str) -> Data:
 
 def measured(interpreter: Interpreter, program: Program, case: Case) -> tuple[Numbers, set[str]]:
     run = interpreter.run(program, case.x, case.y)
+    # The promise is about the data as the dtype holds them, and the step size as it was compiled.
+    exact = replace(case.algorithm.descent, step_size=program.step_size)
     row = {
         "table": case.table,
         "samples": case.x.shape[-2],
         "features": case.x.shape[-1],
         "algorithm": case.name,
-        # The promise is about the data as the dtype holds them, and the step size as it was compiled.
-        "error": largest(run.weights.double(), exact(case, program).run(run.x.double(), run.y.double())),
+        "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
         "bound": run.certificate.bound,
         "kink": bool(program.l1) or program.gradient.grid.way == "piecewise",
         "in_band": run.entered_band,
     }
     return row, set(run.sha256)
-
-
-def exact(case: Case, program: Program) -> GradientDescent:
-    descent = case.algorithm.descent
-    return GradientDescent(
-        descent.loss, descent.steps, program.step_size, l2=descent.l2, l1=descent.l1, momentum=descent.momentum
-    )
 
 
 def judge(numbers: Numbers) -> Verdict:

@@ -1,5 +1,10 @@
 """Every refusal has one class, one line, and says what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class EmulonError(ValueError):
     """Base of all refusals, so that a caller can catch them together."""
@@ -33,3 +38,20 @@ class BadExpression(EmulonError):
 
 class NotCertified(EmulonError):
     """An observed error above the certified bound: a bug in emulon, please report it."""
+
+
+class CannotWrite(EmulonError):
+    """A file or folder that could not be written: what it was, why, and what to do."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The continuation of a refusal, `; did you mean ridge?`; empty where nothing is near."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """The one sentence for a name that does not exist: the nearest that does, or all of them."""
+    names = sorted(known)
+    hint = nearest(word, names) or f"; choose from {', '.join(names)}"
+    return f"there is no {kind} {word!r}{hint}"

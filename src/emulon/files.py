@@ -1,0 +1,98 @@
+"""Files: written whole or not at all, and the provenance that stands beside every kept number."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from emulon.errors import CannotWrite
+
+
+def write_atomically(path: Path | str, content: bytes | str) -> None:
+    """The file is either as it was or complete, whenever the process or the machine dies."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def write_json(path: Path | str, values: Any) -> None:
+    """JSON as people read it; a float reads back as the same float."""
+    write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def make_folder(path: Path | str) -> Path:
+    """The folder, made with its parents; refused before the work that would fill it, not after."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return path
+
+
+def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CannotWrite(f"{path} could not be written: the disk is full; make room there, then go on")
+    return CannotWrite(f"{path} could not be written: {error.strerror or error}; choose a place that can be written to")
+
+
+def provenance(device: Any = None) -> dict[str, str]:
+    """Machine, versions, commit and time; `device` is the torch device the numbers came from."""
+    import torch
+
+    device = torch.device("cpu") if device is None else torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "machine": f"{name}, {os.cpu_count()} CPU cores",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _commit() -> str:
+    """COMMIT from the environment where the checkout has no .git (a copy on another machine).
+
+    An installed copy may lie inside somebody else's checkout, whose commit says nothing about this code.
+    """
+    if "COMMIT" in os.environ:
+        return os.environ["COMMIT"]
+    if _git("ls-files", Path(__file__).name):
+        changed = " with changes" if _git("status", "--porcelain", "--", ".") else ""
+        return _git("rev-parse", "HEAD") + changed
+    return "unknown"
+
+
+def _git(*words: str) -> str:
+    here = Path(__file__).parent
+    try:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:  # no git on this machine
+        return ""

@@ -28,9 +28,9 @@ class Grid:
     `way` says how it was made: "paper", "spectral" or "piecewise". `bands` are left out of every promise (jumps).
     """
 
-    slopes: Float[Tensor, keys]
-    intercepts: Float[Tensor, keys]
-    values: Float[Tensor, keys]
+    slopes: Float[Tensor, " keys"]
+    intercepts: Float[Tensor, " keys"]
+    values: Float[Tensor, " keys"]
     lo: float
     hi: float
     way: str

@@ -28,7 +28,7 @@ class RowHeads(nn.Module):
     def __init__(
         self,
         sizes: tuple[int, int, int],
-        starts: Float[Tensor, heads],
+        starts: Float[Tensor, " heads"],
         step: Float[Tensor, ""],
         intercepts: Float[Tensor, "heads length"],
         values: Float[Tensor, "heads length"],

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from emulon.claims.provenance import provenance
 from emulon.errors import EmulonError
+from emulon.files import provenance
 from emulon.progress import Progress, progress_bar
 from emulon.training.checkpoint import write_atomically
 

@@ -10,7 +10,7 @@ from emulon.algoformer.convergence import gradient_iterates
 from emulon.claims import Scale, Setting, all_claims
 from emulon.claims.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners
 from emulon.claims.algoformer.theorem_4_2 import prefix_iterates
-from emulon.claims.learner import trained
+from emulon.claims.learners import trained
 from emulon.claims.record import measure
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
@@ -130,7 +130,7 @@ def test_figure_5_wants_newton_exact_and_the_learner_better_in_noise():
 
 def test_claims_of_one_process_share_a_training():
     said = []
-    setting = Setting({}, progress=lambda what, done: said.append(done))
+    setting = Setting({}, report_progress=lambda what, done: said.append(done))
     config = TrainConfig(**(TINY | {"points": 7}))
     first = trained(config, setting, 0.5, 0.25)
     assert said and all(0.5 <= done < 0.75 for done in said)

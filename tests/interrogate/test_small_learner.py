@@ -9,7 +9,7 @@ from emulon.interrogate import attention_probe, best_ridge, hidden_states, inter
 from emulon.interrogate.probe_target import prefix_weights
 from emulon.report.identify import main
 
-RUN = Path(__file__).parents[2] / "results" / "small_learner"
+RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 
 
 @pytest.fixture(scope="module")

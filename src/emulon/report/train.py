@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulon.claims.provenance import provenance
+from emulon.files import provenance
 from emulon.report.chart import chart
 from emulon.report.learning_curves import run_figure
 from emulon.training import RunFolder, Trained, command

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from emulon.claims.claim import SCALES, Claim, ScaleName
 from emulon.claims.figure import Figure
-from emulon.claims.index import index, records
-from emulon.claims.record import measure, path_of, write
+from emulon.claims.index import index
+from emulon.claims.record import measure, path_of, records, write
 from emulon.claims.registry import all_claims, claim_named
 from emulon.errors import EmulonError
 from emulon.progress import Progress, progress_bar
@@ -125,8 +125,8 @@ def show_list(claims: Collection[Claim], folder: Path) -> None:
     from rich.table import Table
 
     table = Table(title=f"{len(claims)} claims; state from {folder}/")
-    for name in ("claim", "source", "small", "paper", "state", "ours"):
-        table.add_column(name, justify="right" if name in ("small", "paper") else "left")
+    for name in ("claim", "source", *SCALES, "state", "ours"):
+        table.add_column(name, justify="right" if name in SCALES else "left")
     for claim in claims:
         costs = [f"≈{cost.minutes:g} min" if (cost := claim.scales.get(s)) else "–" for s in SCALES]
         found = records(claim, folder)

@@ -116,6 +116,6 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="Learners of d = 2 trained for 1,200 steps on a CPU, or of d = 4 for 6,000; the paper has d = 8 and 500,000 "
-    "steps. In the results of the longer run descent counts where it is nearest with a single step.",
+    differs="Learners of d = 2 trained for 1,200 steps on a CPU, or of d = 4 for 6,000; the paper has d = 8 and "
+    "500,000 steps. In the results of the longer run descent counts where it is nearest with a single step.",
 )

@@ -14,7 +14,7 @@ import torch
 from emulon.claims.provenance import provenance
 from emulon.errors import EmulonError
 from emulon.progress import Progress, progress_bar
-from emulon.training.checkpoint import write_atomically
+from emulon.files import write_atomically
 
 REPEATS = 5
 

@@ -24,7 +24,7 @@ from emulon.interrogate.subject import load_subject
 from emulon.interrogate.task import Task
 from emulon.predictor import NotAPredictor, as_predictor
 from emulon.progress import progress_bar
-from emulon.training.checkpoint import write_atomically
+from emulon.files import write_atomically
 
 # Writes the page of an interrogation into a folder and says where it is.
 WritePage = Callable[[Interrogation, Path], Path]

@@ -13,6 +13,7 @@ SOURCE = Path(emulon.__file__).parent
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
     {"errors", "progress"},
+    {"files"},
     {"expression"},
     {"certify"},
     {"predictor"},
@@ -25,11 +26,10 @@ MAP = [
     {"models"},
     {"training"},
     {"interrogate"},
-    {"estimators", "data"},
-    {"job"},
+    {"estimators", "experiments"},
     {"claims"},
-    {"bench"},
     {"report"},
+    {"commands"},
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
 from emulon.claims.claim import CannotTest, Setting
 from emulon.interrogate import Subject, load_subject
-from emulon.models import LEARNERS, FrozenAttention, Learner
+from emulon.models import FrozenAttention
 from emulon.progress import Progress, silent
 from emulon.tasks import Prompts, Task, at_step
-from emulon.training import Evaluation, RunFolder, TrainConfig, TrainStep
+from emulon.training import RunFolder, TrainConfig, Trained, TrainStep, fit
 
 # Kept in results/learners/, with the words that trained them.
 KEPT = {
@@ -20,8 +18,6 @@ KEPT = {
     "noiseless_learner": "standard --task linear --features 3 --points 9 --noise 0 --width 64 --layers 4 --heads 4 "
     "--init 0.08 --steps 10000 --lr 0.002 --warmup 200 --schedule cosine --start-features 1 --feature-every 150",
 }
-# How often progress is told.
-EVERY = 20
 # The evaluation's stream: no training seed comes near it.
 EVALUATION = 1_000_003
 
@@ -40,49 +36,22 @@ def committed(setting: Setting, name: str) -> Subject:
     return load_subject(str(path))
 
 
-def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: float = 1.0) -> Learner:
+def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: float = 1.0) -> Trained:
     """A new learner, on a GPU where there is one; it is `share` of the run's work, after `done`.
 
     Claims that ask for the same configuration in one process get the same learner.
     """
-    found = _kept(config.check())
-    if not found.ready:
-        found.train(lambda what, part: setting.report_progress(what, done + share * part))
-    return found.learner
+    if config not in _FITTED:
+        told = setting.report_progress
+        _FITTED[config] = fit(config, report_progress=lambda what, part: told(what, done + share * part))
+    return _FITTED[config]
 
 
-def held_out_evaluation(config: TrainConfig, datasets: int) -> Evaluation:
-    """The same datasets for every model and seed of a task."""
-    return Evaluation(config.make_task(), EVALUATION, datasets, best_device())
+_FITTED: dict[TrainConfig, Trained] = {}
 
 
 def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class _Kept:
-    """A learner and whether it has had its steps."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        task = config.make_task()
-        self.config, self.ready = config, False
-        self.learner = config.make_learner(task)
-        self.step = TrainStep(self.learner, task, config, best_device())
-
-    def train(self, report_progress: Progress) -> None:
-        config = self.config
-        what = f"training {config.model}, {config.layers} layers, {config.width} wide"
-        for k in range(config.steps):
-            self.step(k)
-            if k % EVERY == 0:
-                self.step.synchronise()
-                report_progress(what, k / config.steps)
-        self.step.synchronise()
-        self.learner.eval()
-        self.ready = True
-
-
-_kept = cache(_Kept)
 
 
 def frozen_attention(
@@ -103,14 +72,13 @@ def frozen_attention(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sizes = (task.width_in, task.width_out, task.tokens)
-        learner = LEARNERS["frozen"](*sizes, width=width, heads=heads, assemble=assemble)  # type: ignore[call-arg]
+        learner = FrozenAttention(*sizes, width=width, heads=heads, assemble=assemble)
     step = TrainStep(learner, task, config, best_device())
     for k in range(steps):
         step(k)
         if k % 50 == 0:
             report_progress(what, k / steps)
     step.synchronise()
-    assert isinstance(learner, FrozenAttention)
     return learner.freeze()
 
 

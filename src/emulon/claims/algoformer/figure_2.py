@@ -7,8 +7,8 @@ from statistics import mean
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import held_out_evaluation, trained
-from emulon.training import TrainConfig
+from emulon.claims.learners import trained
+from emulon.training import TrainConfig, Trained
 
 TASKS = {
     "representation": "regression with representation",
@@ -24,16 +24,27 @@ def run(setting: Setting) -> Numbers:
     numbers: Numbers = {}
     for task in TASKS:
         batch = sizes["batches"][task]
-        curves: dict[str, list[list[float]]] = {model: [] for model in MODELS}
+        runs: dict[str, list[Trained]] = {model: [] for model in MODELS}
         for model, seed in product(MODELS, setting.seeds):
-            done = len(numbers) * total // len(TASKS) + sum(map(len, curves.values()))
+            done = len(numbers) * total // len(TASKS) + sum(map(len, runs.values()))
             options = sizes["training"] | sizes["models"][model] | {"model": model, "task": task, "batch": batch}
-            config = TrainConfig(**options, seed=seed)
-            learner = trained(config, setting, done / total, 1 / total)
-            evaluation = held_out_evaluation(config, sizes["datasets"])
-            curves[model].append(evaluation.curve(learner).tolist())
-        numbers[task] = {"steps": config.steps, "batch": batch, "curves": curves, "baselines": evaluation.baselines}
+            runs[model].append(trained(TrainConfig(**options, seed=seed), setting, done / total, 1 / total))
+        numbers[task] = {
+            "steps": sizes["training"]["steps"],
+            "batch": batch,
+            "curves": {model: [run.curve for run in each] for model, each in runs.items()},
+            "learning": {model: [learning_curve(run) for run in each] for model, each in runs.items()},
+            "baselines": runs["algoformer"][0].baselines,
+        }
     return numbers
+
+
+def learning_curve(run: Trained) -> Numbers:
+    """The mean error over all in-context samples, as training went on."""
+    return {
+        "steps": [point["step"] for point in run.history],
+        "error": [mean(point["curve"]) for point in run.history],
+    }
 
 
 def judge(numbers: Numbers) -> Verdict:
@@ -70,7 +81,17 @@ def figure(numbers: Numbers) -> Figure:
             known = [(n, error) for n, error in enumerate(oracle) if error >= shortest / 10]
             series.append(Series("Φ* known", [n for n, _ in known], [error for _, error in known], "dashes"))
         panels.append(Panel("in-context samples", "squared error", series, title=TASKS[task], log_y=True))
-    return Figure(panels)
+    return Figure([*panels, *(learning_panel(task, each["learning"]) for task, each in numbers.items())])
+
+
+def learning_panel(task: str, learning: Numbers) -> Panel:
+    """How the error fell: a curve that is still falling says that the order may change."""
+    series = []
+    for model, runs in learning.items():
+        columns = list(zip(*(run["error"] for run in runs), strict=True))
+        low, high = [min(column) for column in columns], [max(column) for column in columns]
+        series.append(Series(model, runs[0]["steps"], [mean(column) for column in columns], low=low, high=high))
+    return Panel("training steps", "mean squared error", series, title=TASKS[task], log_y=True)
 
 
 LAYERS = {"standard": {"layers": 12}, "looped": {"layers": 1}, "algoformer": {"layers": 1}}
@@ -87,10 +108,9 @@ CLAIM = Claim(
             2,
             {
                 "training": {"features": 2, "points": 8, "width": 16, "heads": 2, "init": 0.08, "steps": 300}
-                | {"lr": 3e-3, "schedule": "cosine"},
+                | {"lr": 3e-3, "schedule": "cosine", "evaluate_every": 50},
                 "models": FEW,
                 "batches": dict.fromkeys(TASKS, 32),
-                "datasets": 512,
             },
             at_source_scale=False,
         ),
@@ -98,10 +118,9 @@ CLAIM = Claim(
             30,
             {
                 "training": {"features": 20, "points": 41, "steps": 50_000, "lr": 1e-4}
-                | {"precision": "bf16", "compile": "block"},
+                | {"precision": "bf16", "compile": "block", "evaluate_every": 2500},
                 "models": {model: LAYERS[model] | LOOPS[model] for model in MODELS},
                 "batches": {"representation": 16, "auto_regression": 28, "chain_of_thought": 2},
-                "datasets": 512,
                 "seeds": 2,
             },
             at_source_scale=False,

@@ -40,7 +40,7 @@ def configured(setting: Setting, **options: Any) -> TrainConfig:
 
 def examined(config: TrainConfig, setting: Setting, done: float, share: float) -> tuple[Learner, Evaluation]:
     """The trained learner, and datasets that its training never saw."""
-    learner = trained(config, setting, done, share)
+    learner = trained(config, setting, done, share).learner
     device = next(learner.parameters()).device
     return learner, Evaluation(config.make_task(), config.seed, setting.sizes["datasets"], device)
 

@@ -38,7 +38,7 @@ def run(setting: Setting) -> Numbers:
     found: Numbers = {"layers": [], "width": []}
     for done, (what, size) in enumerate(shapes):
         chosen = dataclasses.replace(config, **{what: size})
-        learner = trained(chosen, setting, done / len(shapes), 1 / len(shapes))
+        learner = trained(chosen, setting, done / len(shapes), 1 / len(shapes)).learner
         said = identify(
             learner,
             LinearTask(config.features),

@@ -6,8 +6,8 @@ import dataclasses
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import best_device, trained
-from emulon.training import PRESETS, Evaluation
+from emulon.claims.learners import trained
+from emulon.training import PRESETS
 
 # Times the error of the Bayes ridge predictor after 2d examples.
 ASKED = 1.1
@@ -20,9 +20,8 @@ def run(setting: Setting) -> Numbers:
     numbers: Numbers = {"features": config.features, "steps": config.steps, "seeds": []}
     for done, seed in enumerate(setting.seeds):
         chosen = dataclasses.replace(config, seed=seed)
-        learner = trained(chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
-        evaluation = Evaluation(chosen.make_task(), seed, chosen.evaluation_batch, best_device())
-        numbers["seeds"].append({"curve": evaluation.curve(learner).tolist(), "baselines": evaluation.baselines})
+        run = trained(chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
+        numbers["seeds"].append({"curve": run.curve, "baselines": run.baselines, "cpu_seconds": run.cpu_seconds})
     return numbers
 
 

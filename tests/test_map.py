@@ -33,8 +33,11 @@ MAP = [
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
-# Narrower than their rank: attention stands on nothing, algorithms take of certify only what a domain is.
-ONLY = {"attention": {"errors"}, "algorithms": {"errors", "expression", "certify.domain", "predictor"}}
+# Narrower than their rank: attention stands on nothing, algorithms take of certify only domain and spectrum.
+ONLY = {
+    "attention": {"errors"},
+    "algorithms": {"errors", "expression", "certify.domain", "certify.spectrum", "predictor"},
+}
 
 
 def part_of(path: Path) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+import emulon
 from emulon.errors import EmulonError, WorkFailed, unknown
 
 # Each is a module of emulon.commands, imported when it is its turn: help and a misspelt name need not wait for torch.
@@ -46,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP.format(commands="\n".join(f"  {name:<12} {what}" for name, what in COMMANDS.items())))
         return 0
     if command == "--version":
-        from emulon import __version__
-
-        print(f"emulon {__version__}")
+        print(f"emulon {emulon.__version__}")
         return 0
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"

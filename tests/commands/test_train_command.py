@@ -35,10 +35,16 @@ def test_a_preset_gives_the_defaults_and_flags_change_them():
     assert all(preset.check() for preset in PRESETS.values())
 
 
+def test_a_recipe_gives_defaults_too_and_a_flag_has_the_last_word():
+    assert options("algoformer", "--recipe", "fast").config == TrainConfig.following("fast", "algoformer")
+    changed = options("standard", "--recipe", "fast", "--preset", "small", "--lr", "0.5").config
+    assert (changed.lr, changed.optimiser, changed.features) == (0.5, "muon", 5)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["standard", "--task", "linaer"], "linear"),
+        (["standard", "--recipe", "fats"], "did you mean fast?"),
         (["standard", "--steps", "10", "--resme", "x"], "did you mean --resume?"),
         (["standard", "--task", "linear", "--lags", "2", "--out", "never"], "the task linear has no 'lags'"),
         (["standard", "--loops", "2", "--out", "never"], "the model standard has no 'loops'"),

@@ -10,12 +10,14 @@ from tyro.conf import Positional
 
 from emulon.commands.options import BadUsage, CommandOptions, shown
 from emulon.errors import EmulonError, WorkFailed, unknown
-from emulon.models import LEARNERS
+from emulon.models import Learner
 from emulon.training import PRESETS, BadConfig, NoRun, TrainConfig, Trained, resume, train
+from emulon.training.configuration import recipe_values
 
 EXAMPLES = """examples:
   emulon train standard --task linear --features 20 --points 41 --steps 10000
   emulon train standard --preset small         a few minutes on a CPU; other options change it
+  emulon train looped --recipe fast --features 20
   emulon train --resume runs/standard          go on where it stopped"""
 
 
@@ -33,11 +35,13 @@ class Options(TrainConfig, CommandOptions):
     """go on with the run of this folder; its configuration is there, so that no other option is taken"""
 
     def defaults(self) -> CommandOptions | None:
-        if self.preset is None:
-            return None
-        if self.preset not in PRESETS:
+        if self.preset is not None and self.preset not in PRESETS:
             raise BadConfig(unknown("preset", self.preset, PRESETS))
-        return type(self)(**_values(PRESETS[self.preset]) | {"model": ""})
+        changes = recipe_values(self.recipe, self.model)
+        if self.preset is None and not changes:
+            return None
+        start = TrainConfig() if self.preset is None else PRESETS[self.preset]
+        return type(self)(**_values(start) | changes | {"model": ""})
 
     @property
     def config(self) -> TrainConfig:
@@ -57,7 +61,7 @@ def main(options: Options) -> int:
                 raise BadUsage("--resume takes a run's folder and nothing else: its configuration is in the folder")
             out, trained = options.resume, resume(options.resume)
         else:
-            if options.model not in LEARNERS:
+            if options.model not in Learner.registry:
                 raise BadConfig(_no_model(options.model))
             out = options.out or Path("runs") / options.model
             trained = train(options.config, out)
@@ -73,8 +77,8 @@ def main(options: Options) -> int:
 
 def _no_model(name: str) -> str:
     if not name:
-        return f"say which model to train: {', '.join(LEARNERS)}; or --resume RUN"
-    return unknown("model", name, LEARNERS)
+        return f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN"
+    return unknown("model", name, Learner.registry)
 
 
 def summary(trained: Trained) -> str:

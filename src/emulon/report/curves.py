@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from emulon.claims.figure import Figure, Panel, Series
+from emulon.files import provenance, write_atomically, write_json
+from emulon.report.chart import chart
+from emulon.training import RunFolder, Trained
+
+
+def keep_curve(folder: Path, trained: Trained) -> None:
+    """The learner's error beside the baselines', what it took, and the picture of it."""
+    record = provenance(next(trained.learner.parameters()).device) | {
+        "config": dataclasses.asdict(RunFolder(folder).config()),
+        "steps": trained.steps,
+        "from_step": trained.start,  # a resumed run's seconds are of its last part alone
+        "seconds": round(trained.seconds, 3),
+        "cpu_seconds": round(trained.cpu_seconds, 3),
+        "curve": trained.curve,
+        "baselines": trained.baselines,
+    }
+    write_json(folder / "curve.json", record)
+    draw_curve(folder)
+
+
+def draw_curve(folder: Path) -> None:
+    """curve.svg, from curve.json alone."""
+    record = json.loads((folder / "curve.json").read_text())
+    write_atomically(folder / "curve.svg", chart(run_figure(record)))
 
 
 def run_figure(record: Mapping[str, Any]) -> Figure:
     """One run's, from its curve.json."""
     learner = Series(record["config"]["model"], range(len(record["curve"])), record["curve"])
     return Figure([_panel(f"{record['config']['task']}, {record['steps']} steps", [learner], record["baselines"])])
-
-
-def models_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """One panel a task, from the files of benchmarks/figure2.py: each model's mean over the seeds, in a band from the
-    best seed to the worst."""
-    panels = []
-    for record in records:
-        seeds: dict[str, list[list[float]]] = {}
-        for name, history in record["history"].items():
-            seeds.setdefault(name.partition("/")[0], []).append(history[-1]["curve"])
-        learners = [_over_seeds(model, np.asarray(curves)) for model, curves in seeds.items()]
-        batch = next(iter(record["configs"].values()))["batch"]
-        title = f"{record['task'].replace('_', ' ')}, {record['steps']} steps of {batch}"
-        panels.append(_panel(title, learners, record["baselines"]))
-    return Figure(panels)
-
-
-def _over_seeds(model: str, curves: np.ndarray) -> Series:
-    low, high = curves.min(axis=0).tolist(), curves.max(axis=0).tolist()
-    return Series(model, range(curves.shape[1]), curves.mean(axis=0).tolist(), low=low, high=high)
 
 
 def _panel(title: str, learners: Sequence[Series], baselines: Mapping[str, Sequence[float]]) -> Panel:

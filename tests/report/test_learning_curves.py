@@ -1,4 +1,4 @@
-"""Learners beside baselines: a run's own picture, and models over tasks, both from kept numbers."""
+"""A run beside its baselines: the picture, from kept numbers alone."""
 
 import json
 import math

@@ -24,6 +24,7 @@ MAP = [
     {"tasks"},
     {"models"},
     {"training"},
+    {"loading"},
     {"interrogate"},
     {"estimators", "data"},
     {"job"},

@@ -20,10 +20,10 @@ from emulon.interrogate.interrogation import Interrogation, interrogate
 from emulon.interrogate.linear_probe import linear_probe
 from emulon.interrogate.probe_target import moments, prefix_weights
 from emulon.interrogate.sampling import DATASETS
-from emulon.interrogate.subject import load_subject
-from emulon.interrogate.task import Task
+from emulon.loading import load_subject
 from emulon.predictor import NotAPredictor, as_predictor
 from emulon.progress import progress_bar
+from emulon.tasks import RegressionTask
 from emulon.training.checkpoint import write_atomically
 
 # Writes the page of an interrogation into a folder and says where it is.
@@ -106,7 +106,7 @@ class Probe:
         points = self.points or points_of(subject.thing)
         if not 0 < self.examples < points:
             raise EmulonError(f"examples must lie in 1 … {points - 1}, got {self.examples}")
-        xs, ys = subject.task.sample(self.seed, self.datasets, points)
+        xs, ys = subject.task.held_out(self.seed, self.datasets, points).pairs
         states = hidden_states(subject.thing, xs, ys)
         if self.quantity == "moment":
             name, held = "Xᵀy", moments(xs, ys)
@@ -121,10 +121,10 @@ class Probe:
             kind: Kind = "mlp" if self.probe == "mlp" else "linear"
             tables.print_attention(title, attention_probe(states, target, kind=kind, seed=self.seed))
 
-    def algorithm(self, task: Task) -> Algorithm:
+    def algorithm(self, task: RegressionTask) -> Algorithm:
         if self.step_size is not None:
             return OnlineSGD(self.step_size)
-        ridge = getattr(task, "bayes_ridge", 0.0) if self.ridge is None else self.ridge
+        ridge = task.bayes_ridge if self.ridge is None else self.ridge
         return RidgeRegression(ridge) if ridge else LeastSquares()
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.data import require_counts, require_data, require_labels
-from emulon.algorithms.smoothness import largest_eigenvalue
+from emulon.certify.spectrum import largest_eigenvalue
 from emulon.errors import BadExpression, EmulonError
 from emulon.expression import Function, parse
 

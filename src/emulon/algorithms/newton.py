@@ -11,6 +11,7 @@ from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm, require_steps
 from emulon.algorithms.data import require_data
+from emulon.certify.spectrum import largest_eigenvalue
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class NewtonLeastSquares(Algorithm):
         x, y = x.double(), y.double()
         s = x.mT @ x
         target = x.mT @ y.unsqueeze(-1)
-        norm = torch.linalg.eigvalsh(s)[..., -1:].unsqueeze(-1)
+        norm = x.shape[-2] * largest_eigenvalue(x).unsqueeze(-1)
         inverse = torch.where(norm > 0, s / norm.square(), 0.0)
         yield (inverse @ target).squeeze(-1)
         for _ in range(self.steps):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.data import BadData, load, prepare, read_csv
+from emulon.experiments.data import BadData, load, prepare, read_csv
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import FACES, Face
-from emulon.data import BadData, Data, Task
 from emulon.errors import EmulonError
+from emulon.experiments.data import BadData, Data, Task
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
 from emulon.progress import Progress, silent

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from emulon.claims.claim import CannotTest, Setting
-from emulon.interrogate import Subject, load_subject
+from emulon.loading import Subject, load_subject
 from emulon.models import FrozenAttention
 from emulon.progress import Progress, silent
 from emulon.tasks import Prompts, Task, at_step

@@ -10,8 +10,7 @@ import numpy as np
 from emulon.experiments.run import Job, Result
 from emulon.files import make_folder, write_atomically
 from emulon.report import figures
-from emulon.report.anatomy import anatomy, facts, phases
-from emulon.report.routing import routing, telling_samples
+from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
 
 NAME = "index.html"
 # Samples whose tokens the picture of the prompt shows.

@@ -6,8 +6,9 @@ import pytest
 
 from emulon import cli
 from emulon.algorithms import RidgeRegression
-from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, load_subject, moments
+from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, moments
 from emulon.interrogate.probe_target import prefix_weights
+from emulon.loading import load_subject
 
 RUN = Path(__file__).parents[2] / "results" / "small_learner"
 
@@ -56,7 +57,7 @@ def test_the_command_prints_the_table(capsys):
 
 def test_the_moment_is_encoded_and_the_control_is_not(subject):
     """As in `003_…`, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
-    xs, ys = subject.task.sample(0, 1024, 11)
+    xs, ys = subject.task.held_out(0, 1024, 11).pairs
     hidden = hidden_states(subject.thing, xs, ys)
     moment = attention_probe(hidden, moments(xs, ys)[:, 6], kind="mlp", layers=(0, 1), steps=150)
     target = prefix_weights(RidgeRegression(subject.task.bayes_ridge), xs, ys)[:, 6]

@@ -50,8 +50,9 @@ class Options(CommandOptions):
 def main(options: Options) -> int:
     from emulon.files import make_folder, write_json
     from emulon.interpreter import Program
-    from emulon.interrogate import interrogate, load_subject
+    from emulon.interrogate import interrogate
     from emulon.interrogate.sampling import DATASETS
+    from emulon.loading import load_subject
     from emulon.predictor import as_predictor
     from emulon.progress import progress_bar
     from emulon.report.interrogation import write

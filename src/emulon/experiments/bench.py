@@ -80,10 +80,11 @@ def machine() -> list[Timing]:
 def identification() -> list[Timing]:
     """`identify` on 256 datasets of 40 points, all references, and on a quarter of the datasets."""
     from emulon.algorithms import RidgeRegression
-    from emulon.interrogate import LinearTask, identify
+    from emulon.interrogate import identify
+    from emulon.tasks import Linear
 
     def ask(datasets: int) -> None:
-        identify(RidgeRegression(0.3), LinearTask(8), datasets=datasets, points=40)
+        identify(RidgeRegression(0.3), Linear(8), datasets=datasets, points=40)
 
     return _ratios(
         [

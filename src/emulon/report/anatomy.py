@@ -132,7 +132,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
     answering = interpreter.project(tokens[: samples * keys], w_k)
     with Trace() as trace:
         attend(asking, answering, answering, name="layer 2")
-    weights = trace["layer 2"].weights.unflatten(-1, (samples, keys))
+    weights = trace["layer 2"].weights.reshape(len(chosen), samples, keys)
     # One less the weight at home would drown in rounding: add up what is elsewhere instead.
     mask = torch.arange(samples) != torch.tensor(chosen).unsqueeze(-1)
     elsewhere = (weights.sum(dim=-1) * mask).sum(dim=-1).max().item()

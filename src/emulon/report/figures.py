@@ -97,7 +97,7 @@ def _key_places(phase: Phase) -> np.ndarray:
     """Where each key weighs most. An outermost key does so at infinity: it is put one spacing after its neighbour."""
     grid = phase.grid
     s = np.linspace(*_widened(grid.lo, grid.hi, 40.0 if _is_soft(phase) else 1.0), 20001)
-    places = s[grid.numbers.weights(s).argmax(axis=0)]
+    places: np.ndarray = s[grid.numbers.weights(s).argmax(axis=0)]
     if _is_soft(phase):
         places[0], places[-1] = 2 * places[1] - places[2], 2 * places[-2] - places[-3]
     return places

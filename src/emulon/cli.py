@@ -228,16 +228,16 @@ def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
 
 
 def run_command(arguments: argparse.Namespace) -> None:
-    from emulon.job import face_named, task_asked, work
+    from emulon.job import algorithm_named, task_asked, work
     from emulon.progress import progress_bar
     from emulon.report import require_writable, write
 
-    faces = [face_named(name) for name in dict.fromkeys(arguments.algorithms)]
-    data = _load(arguments, task_asked(faces))
+    kinds = [algorithm_named(name) for name in dict.fromkeys(arguments.algorithms)]
+    data = _load(arguments, task_asked(kinds))
     require_writable(arguments.report)  # now, not after a minute's work
     with progress_bar() as told:
         job = work(
-            faces, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told
+            kinds, data, steps=arguments.steps, tolerance=arguments.tolerance, path=arguments.path, progress=told
         )
         told("drawing the report", 1.0)
         page = write(job, arguments.report)
@@ -305,14 +305,14 @@ def _save_weights(lines: list[tuple[str, str, float]], path: Path) -> None:
 def compile_command(arguments: argparse.Namespace) -> None:
     from emulon.errors import EmulonError
     from emulon.interpreter import save
-    from emulon.job import face_named, interpreter_for, program_for, task_of
+    from emulon.job import algorithm_named, interpreter_for, program_for, task_of
 
-    face = face_named(arguments.algorithm)
+    kind = algorithm_named(arguments.algorithm)
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EmulonError(f"cannot make the folder {arguments.out}: {error.strerror}; choose another --out") from None
-    program = program_for(face, _load(arguments, task_of(face)), arguments.steps, arguments.tolerance)
+    program = program_for(kind, _load(arguments, task_of(kind)), arguments.steps, arguments.tolerance)
     interpreter = interpreter_for([program])
     for thing, name in ((interpreter, "interpreter"), (program, "program")):
         save(thing, arguments.out / f"{name}.safetensors")
@@ -327,7 +327,7 @@ def exec_command(arguments: argparse.Namespace) -> None:
     from emulon.job import held_out_score, run_program
 
     interpreter, program = load_interpreter(arguments.interpreter), load_program(arguments.program)
-    data = _load(arguments, "classification" if program.loss.form == "margin" else "regression")
+    data = _load(arguments, program.loss.link.task)
     try:
         run = run_program(interpreter, program, data, arguments.path)
     except (BadShape, OutOfDomain) as error:

@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from emulon.claims.provenance import provenance
+from emulon.files import write_atomically
 from emulon.interrogate import LinearTask, depth_sweep, trainer
 from emulon.progress import progress_bar
 from emulon.report.phases import phases_figure
 from emulon.training import Evaluation, TrainConfig, load_learner
-from emulon.training.checkpoint import write_atomically
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ from pathlib import Path
 import torch
 
 from emulon.claims.provenance import provenance
+from emulon.files import write_atomically
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep
-from emulon.training.checkpoint import read_checkpoint, write_atomically, write_checkpoint
+from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 
 TASKS = ("representation", "auto_regression", "chain_of_thought")
 MODELS: dict[str, dict[str, int]] = {

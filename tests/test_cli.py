@@ -121,8 +121,8 @@ def test_several_classes_run_one_against_the_rest(folder, capsys):
 
 
 def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, monkeypatch, capsys):
-    from emulon import job
     from emulon.algorithms import LogCoshRegression, PoissonRegression
+    from emulon.experiments import run as job
 
     few = {"poisson_regression": PoissonRegression, "log_cosh_regression": LogCoshRegression}
     monkeypatch.setattr(job, "runnable", lambda: few)
@@ -234,7 +234,7 @@ def test_commands_of_other_parts_are_listed_where_they_are_there(monkeypatch, ca
     assert cli.main([]) == 0
     assert "train" not in capsys.readouterr().out.partition("commands:")[2].partition("examples:")[0]
     monkeypatch.setattr(cli, "ELSEWHERE", {"train": ("data", "main", "trains")})
-    monkeypatch.setattr("emulon.data.main", lambda words: len(words), raising=False)
+    monkeypatch.setattr("emulon.experiments.data.main", lambda words: len(words), raising=False)
     assert cli.main([]) == 0
     assert "trains" in capsys.readouterr().out
     assert cli.main(["train", "a", "b", "c"]) == 3

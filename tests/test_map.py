@@ -13,6 +13,7 @@ SOURCE = Path(emulon.__file__).parent
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
     {"errors", "progress"},
+    {"files"},
     {"expression"},
     {"certify"},
     {"predictor"},
@@ -25,16 +26,18 @@ MAP = [
     {"models"},
     {"training"},
     {"interrogate"},
-    {"estimators", "data"},
-    {"job"},
+    {"estimators", "experiments"},
     {"claims"},
-    {"bench"},
     {"report"},
+    {"commands"},
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
-# Narrower than their rank: attention stands on nothing, algorithms take of certify only what a domain is.
-ONLY = {"attention": {"errors"}, "algorithms": {"errors", "expression", "certify.domain", "predictor"}}
+# Narrower than their rank: attention stands on nothing, algorithms take of certify only domain and spectrum.
+ONLY = {
+    "attention": {"errors"},
+    "algorithms": {"errors", "expression", "certify.domain", "certify.spectrum", "predictor"},
+}
 
 
 def part_of(path: Path) -> str:

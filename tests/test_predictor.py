@@ -4,8 +4,9 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from emulon.algoformer import NewtonFormer, SpectralDomain
+from emulon.algoformer import NewtonFormer
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
+from emulon.certify import Domain
 from emulon.constructions import GradientDescent
 from emulon.errors import BadShape, OutOfDomain
 from emulon.interrogate import LinearTask
@@ -56,7 +57,7 @@ def test_estimators_functions_and_constructions_agree_with_the_algorithm():
 
 
 def test_a_looped_transformer_needs_its_number_of_loops():
-    former = NewtonFormer(SpectralDomain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
+    former = NewtonFormer(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
     with pytest.raises(NotAPredictor, match="loops="):
         as_predictor(former)
     predictor = as_predictor(former, loops=30)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from emulon.data import Data
+    from emulon.experiments.data import Data
+    from emulon.experiments.run import Job
     from emulon.interpreter import Run
-    from emulon.job import Job
 
 # Subcommands of other parts, each with a `command` module: listed where that module is there.
 ELSEWHERE = {
@@ -217,7 +217,7 @@ def _count(text: str) -> int:
 
 
 def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
-    from emulon.data import BadData, load
+    from emulon.experiments.data import BadData, load
 
     if not 0 <= arguments.seed < 2**32:
         raise BadData(f"--seed must be in 0 … 2³²−1, got {arguments.seed}")
@@ -228,7 +228,7 @@ def _load(arguments: argparse.Namespace, task: Any = None) -> Data:
 
 
 def run_command(arguments: argparse.Namespace) -> None:
-    from emulon.job import algorithm_named, task_asked, work
+    from emulon.experiments.run import algorithm_named, task_asked, work
     from emulon.progress import progress_bar
     from emulon.report import require_writable, write
 
@@ -304,8 +304,8 @@ def _save_weights(lines: list[tuple[str, str, float]], path: Path) -> None:
 
 def compile_command(arguments: argparse.Namespace) -> None:
     from emulon.errors import EmulonError
+    from emulon.experiments.run import algorithm_named, interpreter_for, program_for, task_of
     from emulon.interpreter import save
-    from emulon.job import algorithm_named, interpreter_for, program_for, task_of
 
     kind = algorithm_named(arguments.algorithm)
     try:
@@ -323,8 +323,8 @@ def compile_command(arguments: argparse.Namespace) -> None:
 
 def exec_command(arguments: argparse.Namespace) -> None:
     from emulon.errors import BadShape, EmulonError, OutOfDomain
+    from emulon.experiments.run import held_out_score, run_program
     from emulon.interpreter import load_interpreter, load_program
-    from emulon.job import held_out_score, run_program
 
     interpreter, program = load_interpreter(arguments.interpreter), load_program(arguments.program)
     data = _load(arguments, program.loss.link.task)
@@ -384,7 +384,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
     import torch
     from rich.table import Table
 
-    from emulon.bench import bench
+    from emulon.experiments.bench import bench
 
     table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for column in ("benchmark", "what", "milliseconds", "ratio"):

@@ -13,10 +13,10 @@ from emulon.algoformer import (
     ChainOfThoughtFormer,
     GradientDescentFormer,
     NewtonFormer,
-    SpectralDomain,
     convergence,
 )
 from emulon.algoformer.newton_step import start_scale
+from emulon.certify import Domain
 
 SEEDS, LOOPS = range(4), 50
 
@@ -34,7 +34,7 @@ def line(name: str, former, got, want, audit, seconds: float) -> None:
 def solvers(dtype: torch.dtype, tolerances) -> None:
     for seed in SEEDS:
         xs, ys, x_query = (tensor.to(dtype) for tensor in regression(40, 20, seed=seed))
-        domain, wide = SpectralDomain.covering(xs, ys, x_query), (xs.double(), ys.double(), x_query.double())
+        domain, wide = Domain.covering(xs, ys, x_query), (xs.double(), ys.double(), x_query.double())
         for kind in (GradientDescentFormer, NewtonFormer, CausalGradientDescentFormer):
             for tolerance in tolerances:
                 start = time.perf_counter()
@@ -58,9 +58,7 @@ def series_and_chains(dtype: torch.dtype) -> None:
     series = series.to(dtype)
     padded = torch.cat([torch.zeros(3, 20, dtype=torch.float64), series.double()])
     features = phi(torch.stack([padded[t : t + 3].flatten() for t in range(41)]))
-    former = AutoRegressionFormer(
-        SpectralDomain.covering(features[:-1], series.double(), features[-1]), phi, dtype=dtype
-    )
+    former = AutoRegressionFormer(Domain.covering(features[:-1], series.double(), features[-1]), phi, dtype=dtype)
     want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, LOOPS)
     start = time.perf_counter()
     got = former.predictions(series, loops=LOOPS)
@@ -90,6 +88,6 @@ if __name__ == "__main__":
                 f"{curve.name}, seed {seed}: loops to 1e-7 of least squares, transformer, exact: {curve.reaches(1e-7)}"
             )
     xs, ys, x_query = (tensor / 3 for tensor in regression(12, 4, seed=0))
-    domain = SpectralDomain.covering(xs, ys, x_query)
+    domain = Domain.covering(xs, ys, x_query)
     former = CausalNewtonFormer(domain, 0.1 * domain.norm**2)
     print("causal Newton, d=4, N=12:", former.certificate(), former.frame.heads, former.slots.width)

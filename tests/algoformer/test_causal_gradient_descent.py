@@ -6,8 +6,9 @@ from exact_solvers import prefix_gradient_descent, regression
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.algoformer import CausalGradientDescentFormer, SpectralDomain
+from emulon.algoformer import CausalGradientDescentFormer
 from emulon.algoformer.causal_tokens import causal_tokens
+from emulon.certify import Domain
 from emulon.errors import OutOfDomain
 
 
@@ -17,7 +18,7 @@ def exact(former, xs, ys, x_query, loops, **slip):
 
 def test_the_papers_size_is_within_1e_7_and_the_certificates_at_every_loop_count_and_position():
     xs, ys, x_query = regression(40, 20, seed=1)
-    former = CausalGradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-7)
+    former = CausalGradientDescentFormer(Domain.covering(xs, ys, x_query), tolerance=1e-7)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     assert got.shape == (51, 41)
     for loops in range(51):
@@ -30,7 +31,7 @@ def test_the_papers_size_is_within_1e_7_and_the_certificates_at_every_loop_count
 
 def test_float32_is_within_1e_2_and_its_certificates():
     xs, ys, x_query = (tensor.float() for tensor in regression(40, 20, seed=2))
-    former = CausalGradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), dtype=torch.float32)
+    former = CausalGradientDescentFormer(Domain.covering(xs, ys, x_query), dtype=torch.float32)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
         assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-2
@@ -40,7 +41,7 @@ def test_float32_is_within_1e_2_and_its_certificates():
 def test_the_printed_formula_fails_and_the_corrected_one_holds():
     """A.5 prints w^h inside the sum. The transformer runs w^j, and only w^j decreases every prefix's loss."""
     xs, ys, x_query = regression(12, 3, seed=3, noise=0.0)
-    former = CausalGradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), horizon=400)
+    former = CausalGradientDescentFormer(Domain.covering(xs, ys, x_query), horizon=400)
     got = former.predict_prefixes(xs, ys, x_query, loops=400)
     right = exact(former, xs, ys, x_query, 400)[-1]
     printed = exact(former, xs, ys, x_query, 400, printed=True)[-1]
@@ -53,7 +54,7 @@ def test_the_printed_formula_fails_and_the_corrected_one_holds():
 def test_no_position_sees_its_own_label_or_a_later_pair():
     """Neither the mask nor, as the paper's keys would, its own x: the first position predicts exactly nothing."""
     xs, ys, x_query = regression(6, 3, seed=4)
-    former = CausalGradientDescentFormer(SpectralDomain.covering(2 * xs, 2 * ys, 2 * x_query), horizon=10)
+    former = CausalGradientDescentFormer(Domain.covering(2 * xs, 2 * ys, 2 * x_query), horizon=10)
     got = former.predict_prefixes(xs, ys, x_query, loops=10)
     changed_x, changed_y = xs.clone(), ys.clone()
     changed_x[4:], changed_y[3:] = 2 * xs[4:], 2 * ys[3:]
@@ -65,7 +66,7 @@ def test_no_position_sees_its_own_label_or_a_later_pair():
 def test_only_points_hold_weights_in_long_prompts():
     """A label's token sums over its prefix undivided, which must not slip through the gate."""
     xs = torch.ones(150, 1, dtype=torch.float64)
-    former = CausalGradientDescentFormer(SpectralDomain(150, 1, 1.0, 1.0, 0.0), tolerance=1e-4, horizon=3)
+    former = CausalGradientDescentFormer(Domain(150, 1, 1.0, 1.0, 0.0), tolerance=1e-4, horizon=3)
     *_, state = former.frame.iterates(causal_tokens(former.slots, xs, xs.squeeze(-1), xs[0]), 3)
     assert not state[0::2, former.slots["w"]].any() and state[3::2, former.slots["w"]].all()
 
@@ -90,7 +91,7 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(
         return torch.where(torch.rand(*shape, generator=generator) < 0.5, 1.0, -1.0).to(dtype)
 
     xs, ys, x_query = bound * corners(samples, features), 3 * corners(samples), bound * corners(features)
-    domain = SpectralDomain(samples, features, xs.abs().max().item(), 3.0, 0.0)
+    domain = Domain(samples, features, xs.abs().max().item(), 3.0, 0.0)
     former = CausalGradientDescentFormer(domain, step_size=rate * 0.999999 / domain.norm**2, horizon=10, dtype=dtype)
     got, want = former.predict_prefixes(xs, ys, x_query, loops=loops), exact(former, xs, ys, x_query, loops)[-1]
     former.certificate(loops).verify(got, want)
@@ -98,10 +99,10 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(
 
 
 def test_layers_and_heads_are_the_theorems_or_fewer():
-    former = CausalGradientDescentFormer(SpectralDomain(8, 3, 1.0, 1.0, 0.0), tolerance=1e-2)
+    former = CausalGradientDescentFormer(Domain(8, 3, 1.0, 1.0, 0.0), tolerance=1e-2)
     assert former.pairs == 1
     for name, size in former.frame.sizes.items():
         assert size.layers <= former.frame.stated[name].layers and size.heads <= former.frame.stated[name].heads
     assert former.slots.width == 4 * 3 + 1 + 1 + 4 + 3
     with pytest.raises(OutOfDomain, match="step size"):
-        CausalGradientDescentFormer(SpectralDomain(8, 3, 1.0, 1.0, 0.0), step_size=1.0)
+        CausalGradientDescentFormer(Domain(8, 3, 1.0, 1.0, 0.0), step_size=1.0)

@@ -6,7 +6,8 @@ from exact_solvers import regression
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.algoformer import CausalNewtonFormer, SpectralDomain
+from emulon.algoformer import CausalNewtonFormer
+from emulon.certify import Domain
 from emulon.errors import OutOfDomain
 
 
@@ -32,7 +33,7 @@ def problem(samples: int, features: int, seed: int = 0):
 
 def test_every_prefix_is_solved_within_1e_7_and_the_certificate_at_every_loop_count():
     xs, ys, x_query = problem(10, 3)
-    domain = SpectralDomain.covering(xs, ys, x_query)
+    domain = Domain.covering(xs, ys, x_query)
     former = CausalNewtonFormer(domain, 0.1 * domain.norm**2, tolerance=1e-7)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
@@ -59,14 +60,14 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(samples, f
         return torch.where(torch.rand(*shape, generator=generator) < 0.5, 1.0, -1.0).to(dtype)
 
     xs, ys, x_query = 2 * corners(samples, features), 3 * corners(samples), 2 * corners(features)
-    domain = SpectralDomain(samples, features, 2.0, 3.0, 0.0)
+    domain = Domain(samples, features, 2.0, 3.0, 0.0)
     former = CausalNewtonFormer(domain, share * domain.norm**2, horizon=12, dtype=dtype)
     got = former.predict_prefixes(xs, ys, x_query, loops=loops)
     former.certificate(loops).verify(got, exact(former, xs, ys, x_query, loops)[-1])
 
 
 def test_what_it_costs_and_what_it_refuses():
-    former = CausalNewtonFormer(SpectralDomain(6, 2, 1.0, 1.0, 0.0), 0.5, tolerance=1e-2)
+    former = CausalNewtonFormer(Domain(6, 2, 1.0, 1.0, 0.0), 0.5, tolerance=1e-2)
     assert former.frame.heads == {"pre": [1, 2 * 3], "loop": [2 * 4, 2 * 4], "post": [2 * 2, 2]}
     assert former.slots.width == 4 * 2 + 4 * 4 + 1 + 1 + 3 + 3
     with pytest.raises(OutOfDomain, match="singular"):

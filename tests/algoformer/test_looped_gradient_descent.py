@@ -6,9 +6,9 @@ from exact_solvers import gradient_descent, regression
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.algoformer import GradientDescentFormer, Representation, SpectralDomain
+from emulon.algoformer import GradientDescentFormer, Representation
 from emulon.attention import Trace
-from emulon.certify import Domain
+from emulon.certify import Domain, Spectrum
 from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
 
 
@@ -19,7 +19,7 @@ def exact(former, xs, ys, x_query, loops):
 
 def test_the_papers_size_is_within_1e_7_and_the_certificate_at_every_loop_count():
     xs, ys, x_query = regression(40, 20, seed=1, batch=(2,))
-    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-7)
+    former = GradientDescentFormer(Domain.covering(xs, ys, x_query), tolerance=1e-7)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
         assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-10
@@ -29,7 +29,7 @@ def test_the_papers_size_is_within_1e_7_and_the_certificate_at_every_loop_count(
 
 def test_the_theorems_two_heads_reach_1e_7():
     xs, ys, x_query = regression(40, 20, seed=2)
-    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), tolerance=1e-3)
+    former = GradientDescentFormer(Domain.covering(xs, ys, x_query), tolerance=1e-3)
     assert former.frame.sizes == {**former.frame.stated, "pre": type(former.frame.stated["pre"])(1, 1)}
     assert former.slots.width == 20 + 3 + 6 + 4 < 2 * 20 + 2 + 6 + 4  # the paper's rows x, x/N, y, res, p, indicators
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
@@ -38,7 +38,7 @@ def test_the_theorems_two_heads_reach_1e_7():
 
 def test_float32_is_within_1e_2_and_its_certificates():
     xs, ys, x_query = (tensor.float() for tensor in regression(40, 20, seed=3, batch=(2,)))
-    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), dtype=torch.float32)
+    former = GradientDescentFormer(Domain.covering(xs, ys, x_query), dtype=torch.float32)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
         assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-2
@@ -61,7 +61,7 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(
 ):
     """Entries of ±bound and 0: scores at the reach, eigenvalues at `largest`, labels at y."""
     bound = torch.tensor(bound, dtype=dtype).item()
-    domain = SpectralDomain(samples, features, bound, 2.0, 0.0)
+    domain = Domain(samples, features, bound, 2.0, 0.0)
     former = GradientDescentFormer(domain, step_size=rate / domain.largest, horizon=12, dtype=dtype)
     edge = st.sampled_from([-1.0, 0.0, 1.0])
 
@@ -79,7 +79,7 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(
 def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors():
     xs, _, x_query = regression(6, 3, batch=(2, 3))
     ys = torch.stack([regression(6, 3, seed=seed, batch=(2, 3))[1] for seed in (4, 5)], dim=-1)
-    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), outputs=2, horizon=10)
+    former = GradientDescentFormer(Domain.covering(xs, ys, x_query), outputs=2, horizon=10)
     got = former.predict(xs, ys, x_query, loops=10)
     assert got.shape == (2, 3, 2)
     former.certificate(10).verify(got, gradient_descent(xs, ys, x_query, former.step_size, 10)[-1])
@@ -93,7 +93,7 @@ def test_a_representation_runs_inside_the_pre_transformer():
     biases = [torch.randn(20, generator=generator, dtype=torch.float64) * 0.1 for _ in range(3)]
     phi = Representation(weights, biases, slope=0.1, bound=5.0)
     xs, ys, x_query = regression(40, 20, seed=6)
-    former = GradientDescentFormer(SpectralDomain.covering(phi(xs), ys, phi(x_query), 1.001), representation=phi)
+    former = GradientDescentFormer(Domain.covering(phi(xs), ys, phi(x_query), 1.001), representation=phi)
     got = former.predictions(xs, ys, x_query, loops=50)
     want = gradient_descent(phi(xs), ys.unsqueeze(-1), phi(x_query), former.step_size, 50).squeeze(-1)
     for loops in (0, 1, 20, 50):
@@ -103,7 +103,7 @@ def test_a_representation_runs_inside_the_pre_transformer():
 
 
 def test_the_heads_are_the_fewest_that_keep_the_tolerance():
-    domain = SpectralDomain(10, 4, 1.0, 1.0, 0.0)
+    domain = Domain(10, 4, 1.0, 1.0, 0.0)
     pairs = [GradientDescentFormer(domain, tolerance).pairs for tolerance in (1e-3, 1e-8, 1e-10)]
     assert pairs[0] == 1 and pairs == sorted(pairs) and pairs[-1] > pairs[0]
     with pytest.raises(ToleranceTooTight, match="loosen it"):
@@ -113,7 +113,7 @@ def test_the_heads_are_the_fewest_that_keep_the_tolerance():
 def test_the_numbers_come_out_of_attention():
     """Take the loop's attention away and nothing is learned; every attention that ran is in the trace."""
     xs, ys, x_query = regression(6, 3)
-    former = GradientDescentFormer(SpectralDomain.covering(xs, ys, x_query), 1e-6)
+    former = GradientDescentFormer(Domain.covering(xs, ys, x_query), 1e-6)
     with Trace() as trace:
         assert former.predict(xs, ys, x_query, loops=3).abs() > 1e-3
     assert [record.name for record in trace.records] == [
@@ -140,7 +140,7 @@ def test_nothing_is_trainable_and_weights_are_plain_matrices():
 
 
 def test_what_is_outside_the_domain_is_refused():
-    domain = SpectralDomain(4, 2, 1.0, 1.0, 0.0, largest=0.5)
+    domain = Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(largest=0.5))
     former, xs = GradientDescentFormer(domain), 0.1 * torch.ones(4, 2, dtype=torch.float64)
     ys, x_query = torch.zeros(4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     former.predict(xs, ys, x_query, loops=1)

@@ -6,9 +6,9 @@ from exact_solvers import newton, regression
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.algoformer import NewtonFormer, SpectralDomain, convergence
+from emulon.algoformer import NewtonFormer, convergence
 from emulon.algoformer.newton_step import start_scale
-from emulon.certify import Domain
+from emulon.certify import Domain, Spectrum
 from emulon.errors import OutOfDomain, ToleranceTooTight
 
 
@@ -18,7 +18,7 @@ def exact(former, xs, ys, x_query, loops):
 
 def test_the_papers_size_is_within_1e_7_and_the_certificates_at_every_loop_count():
     xs, ys, x_query = regression(40, 20, seed=1, batch=(2,))
-    former = NewtonFormer(SpectralDomain.covering(xs, ys, x_query))
+    former = NewtonFormer(Domain.covering(xs, ys, x_query))
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
         assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-10
@@ -31,7 +31,7 @@ def test_the_papers_size_is_within_1e_7_and_the_certificates_at_every_loop_count
 def test_float32_is_within_1e_2_and_the_certificate_of_the_run():
     """Worst-case rounding, amplified by the squared condition number, promises nothing here; the audit does."""
     xs, ys, x_query = (tensor.float() for tensor in regression(40, 20, seed=2, batch=(2,)))
-    former = NewtonFormer(SpectralDomain.covering(xs, ys, x_query), dtype=torch.float32)
+    former = NewtonFormer(Domain.covering(xs, ys, x_query), dtype=torch.float32)
     got, want = former.predictions(xs, ys, x_query, loops=50), exact(former, xs, ys, x_query, 50)
     for loops in range(51):
         assert former.certificate(loops).verify(got[loops], want[loops]) < 1e-2
@@ -43,7 +43,7 @@ def test_float32_is_within_1e_2_and_the_certificate_of_the_run():
 def test_a_tolerance_in_sight_of_the_dtype_is_kept():
     xs, ys, x_query = regression(16, 2, seed=3)
     xs, ys, x_query = xs / xs.abs().max(), ys / ys.abs().max(), x_query / 3
-    former = NewtonFormer(SpectralDomain.covering(xs, ys, x_query, 1.1), tolerance=1e-8)
+    former = NewtonFormer(Domain.covering(xs, ys, x_query, 1.1), tolerance=1e-8)
     got = former.predict(xs, ys, x_query, loops=12)
     assert former.certificate(12).bound <= 1e-8
     former.certificate(12).verify(got, exact(former, xs, ys, x_query, 12)[-1])
@@ -68,7 +68,7 @@ def test_observed_error_is_below_the_bound_at_the_edges_of_the_domain(samples, f
     xs = (samples**0.5 * basis * values.sqrt() @ turn).to(dtype)
     ys = torch.where(torch.rand(samples, generator=generator) < 0.5, 2.0, -2.0).to(dtype)
     x_query = xs[0].clone()
-    former = NewtonFormer(SpectralDomain.covering(xs, ys, x_query), horizon=15, dtype=dtype)
+    former = NewtonFormer(Domain.covering(xs, ys, x_query), horizon=15, dtype=dtype)
     got, want = former.predict(xs, ys, x_query, loops=loops), exact(former, xs, ys, x_query, loops)[-1]
     former.certificate(loops).verify(got, want)
     former.audit(xs, ys, x_query, loops=loops).verify(got, want)
@@ -86,7 +86,7 @@ def test_newton_and_gradient_descent_reach_least_squares_when_their_exact_iterat
 
 def test_the_tolerance_is_kept_at_every_loop_count_up_to_the_horizon():
     """Newton forgets errors as it converges: the certificate of the last loop is not the largest."""
-    domain = SpectralDomain(16, 3, 1.0, 1.0, 0.0, smallest=0.02, largest=1.0)
+    domain = Domain(16, 3, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.02, largest=1.0))
     for tolerance in (1e-2, 1e-4, 1e-6):
         former = NewtonFormer(domain, tolerance, horizon=20)
         bounds = [former.certificate(loops).bound for loops in range(21)]
@@ -94,7 +94,7 @@ def test_the_tolerance_is_kept_at_every_loop_count_up_to_the_horizon():
 
 
 def test_layers_and_heads_are_the_theorems():
-    former = NewtonFormer(SpectralDomain(8, 2, 1.0, 1.0, 0.0, smallest=0.5, largest=1.0), tolerance=1e-2)
+    former = NewtonFormer(Domain(8, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.5, largest=1.0)), tolerance=1e-2)
     assert former.pairs == 1 and former.frame.sizes == former.frame.stated
     assert former.slots.width == 3 * 2 + 1 + 4 + 4  # the paper's 2d + 1 + code + 4 indicators, and `step`
 
@@ -102,9 +102,9 @@ def test_layers_and_heads_are_the_theorems():
 def test_bad_conditioning_is_refused():
     with pytest.raises(OutOfDomain, match="conditioned"):
         NewtonFormer(Domain(4, 2, 1.0, 1.0, 1.0))
-    former = NewtonFormer(SpectralDomain(4, 2, 1.0, 1.0, 0.0, smallest=0.1))
+    former = NewtonFormer(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.1)))
     xs = torch.ones(4, 2, dtype=torch.float64)
     with pytest.raises(OutOfDomain, match="eigenvalues"):
         former.predict(xs, xs[:, 0], xs[0], loops=1)
     with pytest.raises(ToleranceTooTight):
-        NewtonFormer(SpectralDomain(4, 2, 1.0, 1.0, 0.0, smallest=1e-6), tolerance=1e-8)
+        NewtonFormer(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=1e-6)), tolerance=1e-8)

@@ -6,8 +6,9 @@ from exact_solvers import gradient_descent, leaky
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.algoformer import AutoRegressionFormer, ChainOfThoughtFormer, Representation, SpectralDomain
+from emulon.algoformer import AutoRegressionFormer, ChainOfThoughtFormer, Representation
 from emulon.attention import Trace
+from emulon.certify import Domain, Spectrum
 from emulon.errors import BadShape, OutOfDomain
 
 
@@ -36,7 +37,7 @@ def test_autoregression_of_order_3_is_within_1e_6_of_running_it_outside(dtype):
     if dtype == torch.float32:
         padded = torch.cat([torch.zeros(3, 20, dtype=torch.float64), series.double()])
         features = phi(torch.stack([padded[t : t + 3].flatten() for t in range(41)]))
-    domain = SpectralDomain.covering(features[:-1], series.double(), features[-1], 1.001)
+    domain = Domain.covering(features[:-1], series.double(), features[-1], 1.001)
     former = AutoRegressionFormer(domain, phi, dtype=dtype)
     got = former.predictions(series, loops=50)
     want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, 50)
@@ -52,7 +53,7 @@ def test_autoregression_of_order_3_is_within_1e_6_of_running_it_outside(dtype):
 
 def test_the_window_is_copied_exactly_and_is_zero_before_the_start():
     phi, series, features = series_task()
-    former = AutoRegressionFormer(SpectralDomain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
+    former = AutoRegressionFormer(Domain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
     window = former.frame.pre[0](former.prompt(series))[1:, former.slots["ping"]]
     assert torch.equal(window, former.windows(series))
     assert not window[0].any() and torch.equal(window[2], torch.cat([series[0] * 0, series[0], series[1]]))
@@ -61,7 +62,7 @@ def test_the_window_is_copied_exactly_and_is_zero_before_the_start():
 
 def test_series_are_batched_and_checked():
     phi, series, features = series_task()
-    former = AutoRegressionFormer(SpectralDomain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
+    former = AutoRegressionFormer(Domain.covering(features[:-1], series, features[-1], 1.1), phi, 1e-2)
     pair = former.predict(series.expand(2, 40, 20), loops=3)
     torch.testing.assert_close(pair[1], former.predict(series, loops=3), rtol=0, atol=1e-9)
     with pytest.raises(BadShape):
@@ -81,7 +82,7 @@ def test_series_at_the_edges_of_the_domain_stay_within_the_bound(order, size, lo
     series = (2.0 * draw(5, size).sign()).float()
     padded = torch.cat([torch.zeros(order, size, dtype=torch.float64), series.double()])
     features = phi(torch.stack([padded[t : t + order].flatten() for t in range(6)]))
-    domain = SpectralDomain.covering(features[:-1], series.double(), features[-1])
+    domain = Domain.covering(features[:-1], series.double(), features[-1])
     former = AutoRegressionFormer(domain, phi, order=order, horizon=8, dtype=torch.float32)
     got = former.predict(series, loops=loops)
     want = gradient_descent(features[:-1], series.double(), features[-1], former.step_size, loops)[-1]
@@ -103,10 +104,10 @@ def chain_domain(chains, slope):
     stages = []
     for known in range(1, chains.shape[1]):
         labels = leaky(chains[:-1, known], 1 / slope)
-        stages.append(SpectralDomain.covering(chains[:-1, known - 1], labels, chains[-1, known - 1], 1.001))
+        stages.append(Domain.covering(chains[:-1, known - 1], labels, chains[-1, known - 1], 1.001))
     widest = {name: max(getattr(stage, name) for stage in stages) for name in ("y", "norm", "largest")}
     lowest = min(stage.smallest for stage in stages)
-    return SpectralDomain(40, 20, chains.abs().max().item(), widest.pop("y"), 0.0, **widest, smallest=lowest)
+    return Domain(40, 20, chains.abs().max().item(), widest.pop("y"), 0.0, spectrum=Spectrum(**widest, smallest=lowest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -156,7 +157,7 @@ def test_chains_at_the_edges_of_the_domain_stay_within_the_bound(known, slope, l
     chains = (2.0 * normal(seed)(5, 4, 2).sign()).float()
     wide = chains.double()
     labels = leaky(wide[:-1, known], 1 / slope)
-    domain = SpectralDomain.covering(wide[:-1, known - 1], labels, wide[-1, known - 1])
+    domain = Domain.covering(wide[:-1, known - 1], labels, wide[-1, known - 1])
     former = ChainOfThoughtFormer(domain, depth=3, slope=slope, horizon=8, dtype=torch.float32)
     got = former.predict(chains[:-1], chains[-1, :known], loops=loops)
     exact = gradient_descent(wide[:-1, known - 1], labels, wide[-1, known - 1], former.step_size, loops)[-1]

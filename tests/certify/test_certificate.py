@@ -43,7 +43,9 @@ def test_nothing_observed_is_within_every_bound() -> None:
 def test_it_says_what_it_promises() -> None:
     terms = {"interpolation": 2e-9, "routing": 0.0, "rounding": 1e-9}
     text = str(Certificate(terms, torch.float32, bands=(Band(-0.5, 0.25),)))
-    assert text == "≤ 3.00e-09 (proved, float32, outside (-0.5, 0.25): interpolation 2.00e-09 + rounding 1.00e-09)"
+    where = "for every input of the domain (proved, float32, outside (-0.5, 0.25)"
+    assert text == f"≤ 3.00e-09 {where}: interpolation 2.00e-09 + rounding 1.00e-09)"
+    assert str(Certificate(terms, torch.float32, scope="run")).startswith("≤ 3.00e-09 for this run only (proved, ")
     assert "sampled, not proved" in str(Certificate(terms, torch.float64, proved=False))
     assert "exact" in str(Certificate({"interpolation": 0.0}, torch.float64))
 

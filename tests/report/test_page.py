@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from emulon.algorithms import LogCoshRegression, Ridge
-from emulon.data import Data
-from emulon.job import work
+from emulon.experiments.data import Data
+from emulon.experiments.run import work
 from emulon.report import write
 from emulon.report.anatomy import anatomy, facts
 from emulon.report.routing import routing, telling_samples

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_runs import TINY, in_a_process
 
-from emulon.models import Learner
+from emulon.models import BlockShape, Learner
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep, train
 from emulon.training.command import main
 
@@ -106,7 +106,7 @@ def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines(
             said[:, 0::2] = evaluation.prompts.truth
             return said
 
-    assert evaluation.curve(Oracle(4, 1, 9, 2)).max() == 0
+    assert evaluation.curve(Oracle(4, 1, 9, BlockShape(2, 1))).max() == 0
 
 
 def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, capsys):

@@ -11,7 +11,6 @@ from emulon.algoformer.gradient_descent_former import GradientDescentFormer
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.newton_former import NewtonFormer
 from emulon.algoformer.representation import Representation
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.stencil import Stencil
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "NewtonFormer",
     "Representation",
     "Size",
-    "SpectralDomain",
     "Stencil",
     "convergence",
     "position_codes",

@@ -16,7 +16,6 @@ from emulon.algoformer.former import HORIZON, Former, fewest_pairs
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.representation import Representation
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.tokens import others
 from emulon.algoformer.wiring import join, read
 from emulon.attention import Slots
@@ -49,7 +48,7 @@ class AutoRegressionFormer(Former):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dtype=dtype, horizon=horizon)
-        self.domain, self.representation, self.order = SpectralDomain.lift(domain), representation, order
+        self.domain, self.representation, self.order = domain, representation, order
         if representation.inputs % order:
             raise BadShape(f"the representation reads {representation.inputs} numbers, not {order} vectors of one size")
         representation.require(self.domain.features)
@@ -134,5 +133,5 @@ class AutoRegressionFormer(Former):
         require_shape(series, "series", self.domain.samples, self.outputs)
         self.representation.require(self.domain.features, **{"series windows": self.windows(series)})
         features = self.representation(self.windows(series.double()))
-        self.domain.require(features[..., :-1, :], series, features[..., -1, :])
+        self.domain.check_problem(features[..., :-1, :], series, features[..., -1, :])
         return self.frame.iterates(self.prompt(series), loops)

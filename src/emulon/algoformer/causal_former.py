@@ -10,13 +10,13 @@ from torch import Tensor
 
 from emulon.algoformer.causal_tokens import causal_tokens
 from emulon.algoformer.former import Former
-from emulon.algoformer.spectral_domain import SpectralDomain
+from emulon.certify import Domain
 
 
 class CausalFormer(Former):
     """Supplies frame, slots and certificate; position i of the prompt predicts y_i, the query's is N+1."""
 
-    domain: SpectralDomain
+    domain: Domain
 
     def predict(
         self,
@@ -50,5 +50,5 @@ class CausalFormer(Former):
     def _states(self, xs: Tensor, ys: Tensor, x_query: Tensor, loops: int) -> Iterator[Tensor]:
         self.require_loops(loops)
         self.require_dtype(xs=xs, ys=ys, x_query=x_query)
-        self.domain.require(xs, ys.unsqueeze(-1), x_query, spectrum=False)
+        self.domain.check_problem(xs, ys.unsqueeze(-1), x_query, spectrum=False)
         return self.frame.iterates(causal_tokens(self.slots, xs, ys, x_query), loops)

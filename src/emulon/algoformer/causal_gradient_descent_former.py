@@ -11,9 +11,9 @@ from emulon.algoformer.causal_step import causal_error, causal_layer, causal_ste
 from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, recall_layer
 from emulon.algoformer.former import HORIZON, fewest_pairs, share
 from emulon.algoformer.frame import Frame, Size
-from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.certify.spectrum import SLACK
 from emulon.errors import OutOfDomain
 
 
@@ -37,7 +37,7 @@ class CausalGradientDescentFormer(CausalFormer):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dtype=dtype, horizon=horizon)
-        self.domain = SpectralDomain.lift(domain)
+        self.domain = domain
         limit = 2 / (self.domain.norm * (1 + SLACK)) ** 2
         self.step_size = limit / 2 if step_size is None else step_size
         if not 0 < self.step_size <= limit:
@@ -84,4 +84,4 @@ class CausalGradientDescentFormer(CausalFormer):
         carried, answer = audit.carried(), audit.answer(self._answers(state))
         worst = (carried + answer).argmax()
         terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
-        return Certificate(terms, self.dtype, note="for this run only")
+        return Certificate(terms, self.dtype, scope="run")

@@ -9,7 +9,6 @@ from emulon.algoformer.causal_newton_step import CausalNewton
 from emulon.algoformer.causal_tokens import CAUSAL_KINDS, causal_code_length, recall_layer
 from emulon.algoformer.former import HORIZON, fewest_pairs
 from emulon.algoformer.frame import Frame
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.errors import OutOfDomain
@@ -37,7 +36,7 @@ class CausalNewtonFormer(CausalFormer):
         super().__init__(dtype=dtype, horizon=horizon)
         if not ridge > 0:
             raise OutOfDomain(f"ridge must be positive: prefixes shorter than the features are singular, got {ridge}")
-        self.domain, self.ridge = SpectralDomain.lift(domain), ridge
+        self.domain, self.ridge = domain, ridge
         self.pairs = fewest_pairs(self._bound, tolerance, horizon)
         d = self.domain.features
         squares = dict.fromkeys(("gram", "inverse", "product", "step"), d * d)

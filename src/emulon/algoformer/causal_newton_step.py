@@ -14,11 +14,12 @@ from emulon.algoformer.circuit import Circuit
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
 from emulon.algoformer.self_product import self_product_heads, self_stencil
-from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
 from emulon.algoformer.wiring import Heads, join, read
 from emulon.attention import Slots
+from emulon.certify import Domain
 from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 
 # How far computed products may exceed the bounds of the exact ones.
 ROOM = 2.0**-6
@@ -33,7 +34,7 @@ class CausalNewton:
     matrices in one token are `self_product` heads, one pair (or more) for every entry.
     """
 
-    domain: SpectralDomain
+    domain: Domain
     ridge: float
     pairs: int
     dtype: torch.dtype

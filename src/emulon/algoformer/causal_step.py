@@ -11,14 +11,15 @@ from emulon.algoformer.circuit import Circuit
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
 from emulon.algoformer.self_product import self_product_heads, self_stencil
-from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
+from emulon.certify import Domain
 from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 
 
-def causal_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain, step_size: float) -> Layer:
+def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:
     """Claim: w^j ← w^j − η/(j−1)·Σ_{h<j}(w^j·x_h − y_h)x_h at every point j.
 
     The paper prints w^h inside the sum; the attention it builds, and gradient descent, have w^j (a test shows that the
@@ -53,7 +54,7 @@ def product_layer(slots: Slots, stencil: Stencil) -> Layer:
 
 
 def causal_stencils(
-    domain: SpectralDomain, step_size: float, pairs: int, dtype: torch.dtype, loops: int
+    domain: Domain, step_size: float, pairs: int, dtype: torch.dtype, loops: int
 ) -> tuple[Stencil, Stencil]:
     """For the step (scores w·x_h − y_h) and the answer (score w·x)."""
     tokens, width = 2 * domain.samples + 2, domain.features + 3
@@ -80,13 +81,13 @@ def causal_stencils(
     return step, answer
 
 
-def weight_norm(domain: SpectralDomain, step_size: float, loops: int) -> float:
+def weight_norm(domain: Domain, step_size: float, loops: int) -> float:
     """‖w_k‖₂ ≤ √(cap·η·loops)·y for every prefix and k ≤ loops (`gain` without a spectrum), doubled for errors."""
     cap = 1.0 if step_size * domain.norm**2 <= 1 else 2.0
     return 2 * math.sqrt(cap * step_size * max(loops, 1)) * domain.y
 
 
-def residual_reach(domain: SpectralDomain, step_size: float, loops: int) -> float:
+def residual_reach(domain: Domain, step_size: float, loops: int) -> float:
     """|w_k·x_h − y_h| ≤ √n·y, as no step expands the n residuals of a prefix, or ≤ ‖w‖‖x‖ + y; with room for errors."""
     return 1.01 * min(
         math.sqrt(domain.samples) * domain.y, weight_norm(domain, step_size, loops) / 2 * domain.norm + domain.y
@@ -94,7 +95,7 @@ def residual_reach(domain: SpectralDomain, step_size: float, loops: int) -> floa
 
 
 def causal_error(
-    domain: SpectralDomain, step_size: float, stencils: tuple[Stencil, Stencil], loops: int
+    domain: Domain, step_size: float, stencils: tuple[Stencil, Stencil], loops: int
 ) -> tuple[float, float]:
     """Claim: ‖ŵ^j − w^j‖₂ after `loops` loops, and the error of ŵ^j·x_j, are at most these.
 

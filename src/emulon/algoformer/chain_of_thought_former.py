@@ -16,7 +16,6 @@ from emulon.algoformer.former import HORIZON, Former, fewest_pairs
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.tokens import others
 from emulon.algoformer.wiring import join, no_heads, read, write
 from emulon.attention import Slots
@@ -52,7 +51,7 @@ class ChainOfThoughtFormer(Former):
         super().__init__(dtype=dtype, horizon=horizon)
         if not 0 < slope <= 1:
             raise OutOfDomain(f"the leaky ReLU's slope must be in (0, 1] to be inverted, got {slope}")
-        self.domain, self.depth, self.slope = SpectralDomain.lift(domain), depth, slope
+        self.domain, self.depth, self.slope = domain, depth, slope
         self.step_size = 1 / self.domain.largest if step_size is None else step_size
         tokens = (self.domain.samples + 1) * (depth + 1) + 1
         label_error = 4 * unit(dtype) * self.domain.y
@@ -172,7 +171,7 @@ class ChainOfThoughtFormer(Former):
         )
         loop = self.descent.audit(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :], readings)
         activation = 2 * unit(self.dtype) * self.descent.largest_prediction(self.horizon)
-        return Certificate(dict(loop.terms) | {"activation": activation}, self.dtype, note=loop.note)
+        return Certificate(dict(loop.terms) | {"activation": activation}, self.dtype, scope="run")
 
     def _labels(self, chains: Tensor, known: int) -> Tensor:
         """σ⁻¹ of the state after the last known one, in float64."""
@@ -188,5 +187,5 @@ class ChainOfThoughtFormer(Former):
         if not 1 <= known <= self.depth:
             raise BadShape(f"start has {known} states; a chain of depth {self.depth} goes on from 1 to {self.depth}")
         require_within(self.domain.x, chains=chains, start=start)
-        self.domain.require(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
+        self.domain.check_problem(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
         return self.frame.iterates(self.prompt(chains, start), loops)

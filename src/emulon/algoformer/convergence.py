@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.algoformer.gradient_descent_former import GradientDescentFormer
 from emulon.algoformer.newton_former import NewtonFormer
 from emulon.algoformer.newton_step import start_scale
-from emulon.algoformer.spectral_domain import SpectralDomain
+from emulon.certify import Domain
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def convergence(
     gradient_tolerance: float | None = None,
 ) -> tuple[Curve, Curve]:
     """Gradient descent's curve and Newton–Schulz's, on the same float64 problems (..., samples, features)."""
-    domain = SpectralDomain.covering(xs, ys, x_query)
+    domain = Domain.covering(xs, ys, x_query)
     descent = GradientDescentFormer(domain, gradient_tolerance, horizon=max(gradient_loops, 1))
     newton = NewtonFormer(domain, horizon=max(newton_loops, 1))
     target = (torch.linalg.lstsq(xs, ys.unsqueeze(-1)).solution.squeeze(-1) * x_query).sum(dim=-1)

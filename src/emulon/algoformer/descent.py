@@ -12,10 +12,9 @@ from emulon.algoformer.descent_audit import DescentAudit
 from emulon.algoformer.former import share
 from emulon.algoformer.gradient_step import descent_error, gradient_layer, gradient_stencil, largest_prediction
 from emulon.algoformer.layer import Layer
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.stencil import Stencil
 from emulon.attention import Slots
-from emulon.certify import Certificate
+from emulon.certify import Certificate, Domain
 from emulon.errors import OutOfDomain
 
 
@@ -23,7 +22,7 @@ from emulon.errors import OutOfDomain
 class Descent:
     """T steps of size η ≤ 2/largest on features off by `feature_error` in norm and labels off by `label_error`."""
 
-    domain: SpectralDomain
+    domain: Domain
     step_size: float
     tokens: int
     dtype: torch.dtype
@@ -66,7 +65,7 @@ class Descent:
         audit = DescentAudit(xs, ys, x_query, self.step_size, feature_error, self.label_error)
         for step, (residuals, prediction) in enumerate(readings):
             audit.watch(residuals, prediction, start=step == 0)
-        return Certificate({"loop": audit.bound.max().item()}, self.dtype, note="for this run only")
+        return Certificate({"loop": audit.bound.max().item()}, self.dtype, scope="run")
 
     def largest_prediction(self, loops: int) -> float:
         """Above every |prediction| the loop can hold, exact or computed with one pair or more."""

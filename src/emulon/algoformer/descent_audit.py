@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from emulon.algoformer.spectral_domain import SLACK, eigenvalues
 from emulon.certify.rounding import gamma
+from emulon.certify.spectrum import enclosure
 
 
 class DescentAudit:
@@ -29,9 +29,7 @@ class DescentAudit:
     ) -> None:
         self.rows, self.query, self.step_size = xs.double(), x_query.double().unsqueeze(-2), step_size
         self.root, self.feature_error, self.label_error = math.sqrt(xs.shape[-2]), feature_error, label_error
-        values = eigenvalues(self.rows)
-        self.low = (values[..., 0] - SLACK * values[..., -1]).clamp(min=0)
-        self.top = values[..., -1] * (1 + SLACK)
+        self.low, self.top = enclosure(self.rows)
         self.size = max(self.rows.norm(dim=-1).max().item(), self.query.norm(dim=-1).max().item())
         self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
         self.residuals = -ys.double()

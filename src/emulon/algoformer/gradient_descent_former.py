@@ -13,7 +13,6 @@ from emulon.algoformer.descent import Descent
 from emulon.algoformer.former import HORIZON, Former, fewest_pairs
 from emulon.algoformer.frame import Frame, Size
 from emulon.algoformer.representation import Representation
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.tokens import KINDS, exchange_layer, others, pair_tokens
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
@@ -42,7 +41,7 @@ class GradientDescentFormer(Former):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dtype=dtype, horizon=horizon)
-        self.domain, self.outputs, self.representation = SpectralDomain.lift(domain), outputs, representation
+        self.domain, self.outputs, self.representation = domain, outputs, representation
         self.step_size = 1 / self.domain.largest if step_size is None else step_size
         feature_error, buffers = 0.0, {}
         if representation is not None:
@@ -115,6 +114,6 @@ class GradientDescentFormer(Former):
         if self.representation is not None:
             self.representation.require(self.domain.features, xs=xs, x_query=x_query)
             features, query = self.representation(xs.double()), self.representation(x_query.double())
-        self.domain.require(features, labels, query)
+        self.domain.check_problem(features, labels, query)
         tokens = pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
         return self.frame.iterates(tokens, loops)

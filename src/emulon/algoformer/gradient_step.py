@@ -9,16 +9,17 @@ import torch
 from emulon.algoformer.circuit import Circuit
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
-from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
 from emulon.algoformer.tokens import KINDS, others
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
+from emulon.certify import Domain
 from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 
 
 def gradient_layer(
-    slots: Slots, stencil: Stencil, domain: SpectralDomain, step_size: float, kinds: tuple[str, ...] = KINDS
+    slots: Slots, stencil: Stencil, domain: Domain, step_size: float, kinds: tuple[str, ...] = KINDS
 ) -> Layer:
     """Claim: res_i ← res_i − (η/N)Σ_j (x_i·x_j)·res_j on train tokens, and the query's prediction in y likewise.
 
@@ -45,7 +46,7 @@ def gradient_layer(
 
 
 def gradient_stencil(
-    domain: SpectralDomain, pairs: int, tokens: int, dtype: torch.dtype, feature_error: float = 0.0
+    domain: Domain, pairs: int, tokens: int, dtype: torch.dtype, feature_error: float = 0.0
 ) -> Stencil:
     """Scores x_i·x_j ≤ norm²; at most N values are not zero."""
     return Stencil.best(
@@ -58,7 +59,7 @@ def gradient_stencil(
     )
 
 
-def gain(domain: SpectralDomain, step_size: float, steps: int) -> float:
+def gain(domain: Domain, step_size: float, steps: int) -> float:
     """Claim: max over σ² in the spectrum of |1 − (1 − ησ²)^M|/σ ≤ this, for ησ² ≤ 2.
 
     Proof. With t = ησ², |1 − (1−t)^M| = t·|Σ(1−t)^i| ≤ min(cap, Mt), cap = 1 if t ≤ 1, else 2. Divide by σ. QED
@@ -71,13 +72,13 @@ def gain(domain: SpectralDomain, step_size: float, steps: int) -> float:
     return min(choices)
 
 
-def largest_prediction(domain: SpectralDomain, step_size: float, loops: int) -> float:
+def largest_prediction(domain: Domain, step_size: float, loops: int) -> float:
     """|A_k x| ≤ norm·gain·y for every k ≤ loops."""
     return domain.norm * gain(domain, step_size, loops) * domain.y
 
 
 def descent_error(
-    domain: SpectralDomain, step_size: float, relative: float, loops: int, dtype: torch.dtype, label_error: float = 0.0
+    domain: Domain, step_size: float, relative: float, loops: int, dtype: torch.dtype, label_error: float = 0.0
 ) -> float:
     """Claim: |prediction − exact prediction after `loops` steps| ≤ this in every entry, when the sum Σ_j (x_i·x_j)res_j
     of each step is off by at most norm²·Σ|res_j|·relative and the labels by label_error.

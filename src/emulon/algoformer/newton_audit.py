@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from emulon.algoformer.spectral_domain import SLACK, eigenvalues
 from emulon.certify.rounding import gamma
+from emulon.certify.spectrum import enclosure
 
 
 class NewtonAudit:
@@ -21,8 +21,7 @@ class NewtonAudit:
 
     def __init__(self, xs: Tensor, start_scale: float) -> None:
         self.rows = xs.double()
-        values = eigenvalues(self.rows) * self.rows.shape[-2]
-        self.low, self.top = values[..., 0] - SLACK * values[..., -1], values[..., -1] * (1 + SLACK)
+        self.low, self.top = (edge * self.rows.shape[-2] for edge in enclosure(self.rows))
         self.size = torch.linalg.matrix_norm(self.rows)
         self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
         # Householder's basis spans the columns of X + ΔX with ‖ΔX‖ ≤ √d·γ_{12Nd}‖X‖ (Higham, Theorem 19.4).

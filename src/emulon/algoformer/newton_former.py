@@ -17,7 +17,6 @@ from emulon.algoformer.layer import Layer
 from emulon.algoformer.newton_audit import NewtonAudit
 from emulon.algoformer.newton_step import newton_errors, newton_layer, newton_stencils, start_layer, start_scale
 from emulon.algoformer.readout import constant, readout_heads
-from emulon.algoformer.spectral_domain import SpectralDomain
 from emulon.algoformer.tokens import KINDS, others, pair_tokens
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
@@ -45,10 +44,10 @@ class NewtonFormer(Former):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dtype=dtype, horizon=horizon)
-        self.domain = SpectralDomain.lift(domain)
+        self.domain = domain
         if self.domain.smallest <= 0:
             raise OutOfDomain(
-                "Newton–Schulz needs a domain that says how badly the data may be conditioned: give SpectralDomain a "
+                "Newton–Schulz needs a domain that says how badly the data may be conditioned: give its spectrum a "
                 "positive `smallest` eigenvalue of XᵀX/samples (and so at least as many samples as features)"
             )
         self.tokens = 2 * self.domain.samples + 2
@@ -125,7 +124,7 @@ class NewtonFormer(Former):
         carried, answer = audit.carried(ys, x_query), audit.answer(ys, x_query, self._answer(state))
         worst = (carried + answer).argmax()
         terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
-        return Certificate(terms, self.dtype, note="for this run only")
+        return Certificate(terms, self.dtype, scope="run")
 
     def _answer(self, state: Tensor) -> Tensor:
         return self.frame.finish(state)[..., -2, self.slots["y"]].squeeze(-1)
@@ -134,5 +133,5 @@ class NewtonFormer(Former):
         labels = ys.unsqueeze(-1)
         self.require_loops(loops)
         self.require_dtype(xs=xs, ys=ys, x_query=x_query)
-        self.domain.require(xs, labels, x_query)
+        self.domain.check_problem(xs, labels, x_query)
         return self.frame.iterates(pair_tokens(self.slots, xs, labels, x_query), loops)

@@ -9,18 +9,19 @@ import torch
 from emulon.algoformer.circuit import Circuit
 from emulon.algoformer.layer import Layer
 from emulon.algoformer.readout import constant, readout_heads
-from emulon.algoformer.spectral_domain import SLACK, SpectralDomain
 from emulon.algoformer.stencil import Stencil
 from emulon.algoformer.tokens import KINDS, others
 from emulon.algoformer.wiring import read
 from emulon.attention import Slots
+from emulon.certify import Domain
 from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 
 # How far a computed leverage x_i·M x_j may exceed the exact one, which is at most 1.
 ROOM = 2.0**-6
 
 
-def newton_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Layer:
+def newton_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
     """Claim: m_i ← 2m_i − Σ_j m_j (x_j·m_i) on train tokens; with m_i = M x_i that is M ← 2M − M S M, S = XᵀX.
 
     Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
@@ -44,7 +45,7 @@ def newton_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Laye
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton step")
 
 
-def start_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Layer:
+def start_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
     """Claim: m_i = αS x_i on train tokens, α = 1/(N·largest)², hence αS² ≤ I.
 
     The query's token must not enter S; a linear W_V cannot zero it as the paper writes, so its score is masked.
@@ -65,19 +66,17 @@ def start_layer(slots: Slots, stencil: Stencil, domain: SpectralDomain) -> Layer
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton start")
 
 
-def start_scale(domain: SpectralDomain) -> float:
+def start_scale(domain: Domain) -> float:
     """α of Eq. 5; the eigenvalues of S are N times those of XᵀX/N, and may exceed `largest` by the check's slack."""
     return 1 / (domain.samples * domain.largest * (1 + 2 * SLACK)) ** 2
 
 
-def inverse_norm(domain: SpectralDomain) -> float:
+def inverse_norm(domain: Domain) -> float:
     """‖M_k Xᵀ‖₂ ≤ 1/√(N·smallest), because its singular values are p_k/√λ with p_k ≤ 1, λ an eigenvalue of S."""
     return 1 / math.sqrt(domain.samples * domain.smallest)
 
 
-def newton_stencils(
-    domain: SpectralDomain, pairs: int, tokens: int, dtype: torch.dtype
-) -> tuple[Stencil, Stencil, Stencil]:
+def newton_stencils(domain: Domain, pairs: int, tokens: int, dtype: torch.dtype) -> tuple[Stencil, Stencil, Stencil]:
     """For the start (scores x·x), the step (leverages x·Mx ≤ 1) and the answer (scores x_query·m)."""
     width = domain.features + 1
     longest = domain.norm * inverse_norm(domain) * (1 + ROOM)
@@ -91,7 +90,7 @@ def newton_stencils(
     return best(square, 1.0), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest, 1.0)
 
 
-def newton_errors(domain: SpectralDomain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> list[float]:
+def newton_errors(domain: Domain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> list[float]:
     """Claim: ‖P̂_T − P_T‖_F ≤ the T-th of these, P = MXᵀ the d × N matrix of the m_i; infinite where nothing holds.
 
     Assumes: smallest ≤ eigenvalues of XᵀX/N ≤ largest. Proof. Each computed step is F(P) = 2P − PXP plus Δ. With

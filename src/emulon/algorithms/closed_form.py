@@ -12,6 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
 from emulon.algorithms.registry import register
+from emulon.certify.spectrum import largest_eigenvalue
 from emulon.errors import EmulonError
 
 
@@ -104,7 +105,7 @@ class NewtonLeastSquares(Algorithm):
         x, y = x.double(), y.double()
         s = x.mT @ x
         target = x.mT @ y.unsqueeze(-1)
-        norm = torch.linalg.eigvalsh(s)[..., -1:].unsqueeze(-1)
+        norm = x.shape[-2] * largest_eigenvalue(x).unsqueeze(-1)
         inverse = torch.where(norm > 0, s / norm.square(), 0.0)
         yield (inverse @ target).squeeze(-1)
         for _ in range(self.steps):

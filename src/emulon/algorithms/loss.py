@@ -11,7 +11,7 @@ from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data
 from emulon.algorithms.link import RESIDUAL, Effective, Link, link_named
-from emulon.algorithms.smoothness import largest_eigenvalue
+from emulon.certify.spectrum import largest_eigenvalue
 from emulon.errors import BadExpression, EmulonError
 from emulon.expression import Function, parse
 

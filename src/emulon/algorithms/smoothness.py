@@ -12,10 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-
-def largest_eigenvalue(x: Float[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch 1"]:
-    """λmax(XᵀX/n): a loss of curvature c has mean gradient c·λmax-Lipschitz, as its Hessian is XᵀDX/n with |D| ≤ c."""
-    return torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])[..., -1:].clamp(min=0.0)
+from emulon.certify.spectrum import largest_eigenvalue
 
 
 def of_counts(

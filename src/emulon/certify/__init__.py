@@ -2,5 +2,6 @@
 
 from emulon.certify.certificate import Band, Certificate
 from emulon.certify.domain import Domain
+from emulon.certify.spectrum import Spectrum
 
-__all__ = ["Band", "Certificate", "Domain"]
+__all__ = ["Band", "Certificate", "Domain", "Spectrum"]

@@ -1,15 +1,19 @@
-"""A certificate is a promise: observed sup-norm error ≤ bound for every input in the domain, in the stated dtype."""
+"""A certificate is a promise: observed sup-norm error ≤ bound, in the stated dtype, for a whole domain or one run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from emulon.errors import NotCertified
+
+Scope = Literal["domain", "run"]
+READS: dict[Scope, str] = {"domain": "for every input of the domain", "run": "for this run only"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Band:
 class Certificate:
     """Named error terms; their sum is the bound.
 
+    `scope` says what for: every input of the domain it was made for (a `certificate`), or this run only (an `audit`).
     `proved` is False where a term was only sampled (a plain callable has no expression to prove anything about).
     `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out.
     """
@@ -33,6 +38,7 @@ class Certificate:
     proved: bool = True
     bands: tuple[Band, ...] = ()
     note: str = ""
+    scope: Scope = "domain"
     bound: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,4 +71,5 @@ class Certificate:
         terms = " + ".join(f"{name} {value:.2e}" for name, value in self.terms.items() if value)
         how = "proved" if self.proved else "sampled, not proved"
         bands = "".join(f", outside ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
-        return f"≤ {self.bound:.2e} ({how}, {str(self.dtype).removeprefix('torch.')}{bands}: {terms or 'exact'})"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"≤ {self.bound:.2e} {READS[self.scope]} ({how}, {dtype}{bands}: {terms or 'exact'})"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from emulon.certify.spectrum import SLACK, Spectrum, eigenvalues
 from emulon.errors import BadShape, OutOfDomain
 
 
@@ -33,14 +35,17 @@ def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
         raise BadShape(f"{name} has shape {tuple(tensor.shape)}, wanted ({wanted})")
 
 
+UNKNOWN = Spectrum()
+
+
 @dataclass(frozen=True)
 class Domain:
     """Bounds on in-context data: `samples` rows of `features` numbers, |x| ≤ x, |y| ≤ y, |w| ≤ w in every entry.
 
     `residual` bounds |w·x − y|, `absolute` bounds Σ|w_k x_k| + |y|, which rounding errors are proportional to. By
     default both follow from the others (features·x·w + y); smaller ones, where they are known, make a finer
-    construction with the same keys, and are checked on the data as everything else. `eigenvalue`, where known, is
-    λmax(XᵀX/n).
+    construction with the same keys, and are checked on the data as everything else. `spectrum` says what is known of X
+    beyond its entries; `norm`, `largest` and `smallest` are its bounds, or those that follow from the entries.
     """
 
     samples: int
@@ -50,13 +55,13 @@ class Domain:
     w: float
     residual: float = 0.0
     absolute: float = 0.0
-    eigenvalue: float = 0.0
+    spectrum: Spectrum = UNKNOWN
 
     def __post_init__(self) -> None:
         for name in ("samples", "features"):
             if int(getattr(self, name)) < 1:
                 raise OutOfDomain(f"Domain needs at least one of {name}, got {getattr(self, name)}")
-        for name in ("x", "y", "w", "residual", "absolute", "eigenvalue"):
+        for name in ("x", "y", "w", "residual", "absolute"):
             value = float(getattr(self, name))
             if not 0.0 <= value < float("inf"):
                 raise OutOfDomain(f"Domain bound {name} must be finite and not negative, got {value}")
@@ -65,11 +70,28 @@ class Domain:
                 object.__setattr__(self, name, self.widest)
         if self.residual == 0.0:
             raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
+        if self.smallest > self.largest:
+            raise OutOfDomain(f"need smallest ≤ largest eigenvalue, got smallest={self.smallest} > {self.largest}")
 
     @property
     def widest(self) -> float:
         """The largest residual that bounds on single entries allow: features·x·w + y."""
         return float(self.features * self.x * self.w + self.y)
+
+    @property
+    def norm(self) -> float:
+        """‖x‖₂ ≤ this: √features·x, where the spectrum does not know better."""
+        return self.spectrum.norm or math.sqrt(self.features) * self.x
+
+    @property
+    def largest(self) -> float:
+        """λ(XᵀX/n) ≤ this: norm², where the spectrum does not know better."""
+        return self.spectrum.largest or self.norm**2
+
+    @property
+    def smallest(self) -> float:
+        """λ(XᵀX/n) ≥ this; 0 promises nothing."""
+        return self.spectrum.smallest
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float | None = None) -> Domain:
@@ -85,14 +107,32 @@ class Domain:
             )
         x, y = x.double(), y.double()
         sizes = (x.shape[-2], x.shape[-1], x.abs().max().item(), y.abs().max().item())
-        eigenvalue = torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])[..., -1].max().clamp(min=0).item()
+        spectrum = Spectrum.of(x)
         if w is not None:
             bound = w.abs().max().item() if isinstance(w, Tensor) else float(w)
-            return cls(*sizes, bound, eigenvalue=eigenvalue)
+            return cls(*sizes, bound, spectrum=spectrum)
         fit = torch.linalg.pinv(x, rtol=1e-10) @ y.unsqueeze(-1)
         length = 2 * fit.squeeze(-1).norm(dim=-1).max().item() + 1e-3
         widest = x.norm(dim=-1).max().item() * length + sizes[3]
-        return cls(*sizes, length, residual=widest, absolute=widest, eigenvalue=eigenvalue)
+        return cls(*sizes, length, residual=widest, absolute=widest, spectrum=spectrum)
+
+    @classmethod
+    def covering(cls, xs: Tensor, ys: Tensor, x_query: Tensor, margin: float = 1.0) -> Domain:
+        """The tightest domain that holds these problems of regression and their queries, widened by `margin` ≥ 1.
+
+        ys is (..., samples) or (..., samples, outputs). For solvers that start at w = 0 and never look at its bound.
+        """
+        labels = ys.unsqueeze(-1) if ys.ndim < xs.ndim else ys
+        if xs.ndim < 2 or xs.shape[:-1] != labels.shape[:-1] or xs.shape[-1] != x_query.shape[-1]:
+            raise BadShape(
+                f"xs {tuple(xs.shape)}, ys {tuple(ys.shape)}, x_query {tuple(x_query.shape)} do not fit together; "
+                "wanted (..., samples, features), (..., samples[, outputs]), (..., features)"
+            )
+        require_finite(xs=xs, ys=ys, x_query=x_query)
+        points = torch.cat([xs.flatten(0, -2), x_query.flatten(0, -2) if x_query.ndim > 1 else x_query[None]]).double()
+        spectrum = replace(Spectrum.of(xs), norm=points.norm(dim=-1).max().item()).widened(margin)
+        entries = (margin * points.abs().max().item(), margin * labels.abs().max().item())
+        return cls(xs.shape[-2], xs.shape[-1], *entries, 0.0, spectrum=spectrum)
 
     def check(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         """Refuse data of the wrong shape, not finite, or outside the bounds."""
@@ -107,3 +147,23 @@ class Domain:
         if self.absolute < self.widest:
             sums = (x.abs() @ w.abs().unsqueeze(-1)).squeeze(-1) + y.abs()
             require_within(self.absolute, **{"w|·|x| + |y": sums})
+
+    def check_problem(self, xs: Tensor, ys: Tensor, x_query: Tensor, *, spectrum: bool = True) -> None:
+        """`check` for a regression, ys (..., samples, outputs), and its query, with norms and eigenvalues."""
+        require_shape(xs, "xs", self.samples, self.features)
+        require_shape(ys, "ys", self.samples, ys.shape[-1])
+        require_shape(x_query, "x_query", self.features)
+        require_within(self.x, xs=xs, x_query=x_query)
+        require_within(self.y, ys=ys)
+        longest = max(xs.double().norm(dim=-1).max().item(), x_query.double().norm(dim=-1).max().item())
+        if longest > self.norm * (1 + SLACK):
+            raise OutOfDomain(f"‖x‖ reaches {longest:.6g} but the domain was built for {self.norm:.6g}")
+        if not spectrum:
+            return
+        values = eigenvalues(xs)
+        low, high = values.min().item(), values.max().item()
+        if high > self.largest * (1 + SLACK) or low < self.smallest - SLACK * self.largest:
+            raise OutOfDomain(
+                f"XᵀX/{self.samples} has eigenvalues {low:.6g} to {high:.6g}, the domain was built for "
+                f"{self.smallest:.6g} to {self.largest:.6g}; rescale x or build a wider domain"
+            )

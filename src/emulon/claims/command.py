@@ -16,8 +16,8 @@ from emulon.claims.index import index, records
 from emulon.claims.record import measure, path_of, write
 from emulon.claims.registry import all_claims, claim_named
 from emulon.errors import EmulonError
+from emulon.files import write_atomically
 from emulon.progress import Progress, progress_bar
-from emulon.training.checkpoint import write_atomically
 
 Draw = Callable[[Figure], str]
 EXAMPLES = """examples:

@@ -10,8 +10,8 @@ from torch import Tensor
 from emulon.algorithms import ALGORITHMS
 from emulon.claims.bounded import largest, normal
 from emulon.claims.claim import Numbers, Setting
+from emulon.experiments.run import runnable, task_of
 from emulon.interpreter import Interpreter, compile
-from emulon.job import runnable, task_of
 
 SMOOTH_TOLERANCE = 1e-10
 

@@ -16,6 +16,7 @@ from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain
 from emulon.certify.composition import accumulated, step_lipschitz
+from emulon.certify.spectrum import eigenvalues, smallest_eigenvalue
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.covering import covering
@@ -106,7 +107,7 @@ class GradientDescent(nn.Module):
             raise EmulonError("the datasets of this batch have different step sizes; give the algorithm a step_size")
         strong = 0.0
         if descent.loss.derivative == "t":
-            strong = max(0.0, torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])[..., 0].min().item())
+            strong = smallest_eigenvalue(x).min().item()
         options |= {"l2": descent.l2, "l1": descent.l1, "strong": strong, "steps": descent.steps}
         return cls(descent.loss, covering(descent, x, y, room), tolerance, step_size=sizes.min().item(), **options)
 
@@ -119,7 +120,7 @@ class GradientDescent(nn.Module):
         w = x.new_zeros(*x.shape[:-2], x.shape[-1])
         path = [w]
         inner_x, inner_y, _ = self.step.loss.effective(x.double(), y.double())
-        spectrum = torch.linalg.eigvalsh(inner_x.mT @ inner_x / x.shape[-2])
+        spectrum = eigenvalues(inner_x)
         self._require_strong(spectrum)
         for number in range(self.steps):
             self._require_gentle(spectrum, inner_x, inner_y, w)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent, Loss
-from emulon.algorithms.smoothness import largest_eigenvalue
 from emulon.approximation import Grid, approximate
 from emulon.certify import Domain
+from emulon.certify.spectrum import largest_eigenvalue, smallest_eigenvalue
 from emulon.constructions.codes import circular
 from emulon.constructions.covering import covering
 from emulon.constructions.routing import Routing
@@ -79,8 +79,8 @@ def domain_to_dtype(domain: Domain, dtype: torch.dtype) -> Domain:
     if dtype == torch.float64:
         return domain
     room = 1 + 4 * torch.finfo(dtype).eps
-    wide = {name: getattr(domain, name) * room for name in ("x", "y", "w", "residual", "absolute", "eigenvalue")}
-    return Domain(domain.samples, domain.features, **wide)
+    wide = {name: getattr(domain, name) * room for name in ("x", "y", "w", "residual", "absolute")}
+    return Domain(domain.samples, domain.features, **wide, spectrum=domain.spectrum.widened(room))
 
 
 def descent_to_step_size(descent: GradientDescent, domain: Domain, data: tuple[Tensor, Tensor] | None) -> float:
@@ -89,8 +89,8 @@ def descent_to_step_size(descent: GradientDescent, domain: Domain, data: tuple[T
         return descent.step_size
     if data is not None:
         return descent.resolved_step_size(*data).min().item()
-    if domain.eigenvalue and descent.loss.curvature < float("inf"):
-        return 1 / (descent.loss.curvature * domain.eigenvalue + descent.l2)
+    if domain.spectrum.largest and descent.loss.curvature < float("inf"):
+        return 1 / (descent.loss.curvature * domain.spectrum.largest + descent.l2)
     raise EmulonError(
         f"{descent.loss.name} chooses its step size from the data; give step_size, data=(x, y), or a Domain.of(x, y)"
     )
@@ -100,7 +100,7 @@ def data_to_strong(descent: GradientDescent, data: tuple[Tensor, Tensor] | None)
     """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step; 0 where it is not known."""
     if data is None or descent.loss.derivative != "t":
         return 0.0
-    return max(0.0, torch.linalg.eigvalsh(data[0].mT @ data[0] / data[0].shape[-2])[..., 0].min().item() * (1 - 1e-9))
+    return smallest_eigenvalue(data[0]).min().item() * (1 - 1e-9)
 
 
 def step_size_to_ceiling(
@@ -109,7 +109,7 @@ def step_size_to_ceiling(
     """1 where steps are no longer than 1/L, and convexity makes errors shrink; 2, what descent can bear, elsewhere."""
     if math.isinf(descent.loss.curvature):
         return 2.0 if descent.step_size is not None else 1.0
-    largest = domain.eigenvalue if data is None else largest_eigenvalue(data[0]).max().item()
+    largest = domain.spectrum.largest if data is None else largest_eigenvalue(data[0]).max().item()
     return 1.0 if largest and step_size * (descent.loss.curvature * largest + descent.l2) <= 1 + 1e-9 else 2.0
 
 

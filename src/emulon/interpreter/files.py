@@ -17,7 +17,7 @@ from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
-from emulon.certify import Band, Domain
+from emulon.certify import Band, Domain, Spectrum
 from emulon.constructions.codes import Codes
 from emulon.errors import EmulonError
 from emulon.expression import parse
@@ -72,8 +72,8 @@ def load_program(path: str | Path) -> Program:
     return Program(
         **plain,
         loss=_loss(facts["loss"]),
-        domain=Domain(**facts["domain"]),
-        inner=Domain(**facts["inner"]),
+        domain=_domain(facts["domain"]),
+        inner=_domain(facts["inner"]),
         gradient=gradient,
         gradient_facts=gradient_facts,
         proximal=proximal,
@@ -107,6 +107,12 @@ def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, An
     return tensors, facts
 
 
+def _domain(facts: dict[str, Any]) -> Domain:
+    """Files written before a domain had a spectrum know its largest eigenvalue only."""
+    fields = {name: value for name, value in facts.items() if name not in ("spectrum", "eigenvalue")}
+    return Domain(**fields, spectrum=Spectrum(**facts.get("spectrum", {"largest": facts.get("eigenvalue", 0.0)})))
+
+
 def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, Facts]:
     parts = {part: tensors[f"{name}.{part}"] for part in ("slopes", "intercepts", "values")}
     shape = facts["grid"]
@@ -115,7 +121,7 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
     codes = Codes(tensors[f"{name}.codes"], facts["gap"])
     known = dict(facts["facts"])
     known["bands"] = tuple(Band(**band) for band in known["bands"])
-    phase = Phase(name, grid, Domain(**facts["domain"]), codes, facts["strength"], facts["readout"])
+    phase = Phase(name, grid, _domain(facts["domain"]), codes, facts["strength"], facts["readout"])
     return phase, Facts(**known)
 
 

@@ -66,7 +66,7 @@ class Outline:
     @property
     def eigenvalue(self) -> float:
         """A bound on λmax(XᵀX/n)."""
-        return self.domain.eigenvalue or self.domain.features * self.domain.x**2
+        return self.domain.largest
 
     @property
     def growth(self) -> float:

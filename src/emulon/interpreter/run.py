@@ -12,6 +12,7 @@ from torch import Tensor
 from emulon.attention import Trace, attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
+from emulon.certify.spectrum import eigenvalues
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.expression import parse
 from emulon.interpreter.interpreter import Interpreter
@@ -100,8 +101,7 @@ class _Machine:
         self.curvature = parse(program.loss.derivative).derivative()
 
     def require_data(self) -> Tensor:
-        x = self.x.double()
-        spectrum = torch.linalg.eigvalsh(x.mT @ x / x.shape[-2])
+        spectrum = eigenvalues(self.x)
         flattest = spectrum[..., 0].min().item()
         if self.program.strong and flattest < self.program.strong * (1 - 1e-6):
             raise OutOfDomain(f"λmin(XᵀX/n) is {flattest:.4g}, below {self.program.strong:.4g} as compiled; recompile")

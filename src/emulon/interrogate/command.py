@@ -12,6 +12,7 @@ from typing import Any, Literal
 from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
 from emulon.algorithms.algorithm import Algorithm
 from emulon.errors import EmulonError
+from emulon.files import write_atomically
 from emulon.interpreter import Program
 from emulon.interrogate import tables
 from emulon.interrogate.attention_probe import Kind, attention_probe
@@ -24,7 +25,6 @@ from emulon.interrogate.subject import load_subject
 from emulon.interrogate.task import Task
 from emulon.predictor import NotAPredictor, as_predictor
 from emulon.progress import progress_bar
-from emulon.training.checkpoint import write_atomically
 
 # Writes the page of an interrogation into a folder and says where it is.
 WritePage = Callable[[Interrogation, Path], Path]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from emulon.experiments.run import Result
 from emulon.expression import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
-from emulon.job import Result
 from emulon.report.routing import Routing
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"

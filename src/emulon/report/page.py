@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from emulon.errors import EmulonError
-from emulon.job import Job, Result
+from emulon.experiments.run import Job, Result
 from emulon.report import figures
 from emulon.report.anatomy import anatomy, facts, phases
 from emulon.report.routing import routing, telling_samples

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emulon.claims.provenance import provenance
+from emulon.files import write_atomically
 from emulon.report.chart import chart
 from emulon.report.learning_curves import run_figure
 from emulon.training import RunFolder, Trained, command
-from emulon.training.checkpoint import write_atomically
 
 
 def main(words: Sequence[str]) -> int:

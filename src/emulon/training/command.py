@@ -7,14 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from emulon.errors import EmulonError
-from emulon.models import LEARNERS
-from emulon.training.configuration import TrainConfig
-from emulon.training.loop import Trained, resume, train
-from emulon.training.presets import PRESETS
-from emulon.training.refusals import BadConfig, NoRun, unknown
+from emulon.errors import EmulonError, unknown
+from emulon.models import Learner
+from emulon.training.configuration import PRESETS, TrainConfig, recipe_values
+from emulon.training.fit import Trained, resume, train
+from emulon.training.refusals import BadConfig, NoRun
 
-USAGE = f"""usage: emulon train {{{",".join(LEARNERS)}}} [--task linear] [--features 20] [--points 41] [--steps 10000] …
+USAGE = f"""usage: emulon train {{{",".join(Learner.registry)}}} [--task linear] [--features 20] [--steps 10000] …
        emulon train standard --preset small    (a few minutes on a CPU; other flags change it)
        emulon train --resume RUN
        emulon train standard --help            (every flag)"""
@@ -55,26 +54,35 @@ def parse(args: list[str]) -> tuple[TrainConfig, Path]:
     import tyro
 
     model, flags = args[0], list(args[1:])
-    if model not in LEARNERS:
-        raise unknown("model", model, LEARNERS)
+    if model not in Learner.registry:
+        raise BadConfig(unknown("model", model, Learner.registry))
     out = Path(_taken(flags, "--out") or f"runs/{model}")
     preset = _taken(flags, "--preset")
     if preset is not None and preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+        raise BadConfig(unknown("preset", preset, PRESETS))
+    recipe = _value(flags, "--recipe")
     known = {field.name for field in dataclasses.fields(TrainConfig)} - {"model"}
     for flag in flags:
         if flag.startswith("--"):
             name = flag[2:].split("=")[0].replace("-", "_")
             if name not in known | {"help"} and name.removeprefix("no_") not in known:
-                raise unknown("flag", "--" + name, ("--" + option for option in known | {"out", "preset", "resume"}))
+                raise BadConfig(
+                    unknown("flag", "--" + name, ("--" + option for option in known | {"out", "preset", "resume"}))
+                )
+    changes = recipe_values(recipe, model) if recipe else {}
     config = tyro.cli(
         TrainConfig,
         prog=f"emulon train {model}",
         args=["--model", model, *flags],
-        default=PRESETS[preset] if preset else TrainConfig(),
+        default=dataclasses.replace(PRESETS[preset] if preset else TrainConfig(), **changes),
         description=f"also: --out DIR, --preset {{{','.join(PRESETS)}}}",
     )
     return config, out
+
+
+def _value(flags: list[str], name: str) -> str | None:
+    """A flag's value, left where it is."""
+    return _taken(list(flags), name)
 
 
 def _taken(flags: list[str], name: str) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from emulon.algoformer import GradientDescentFormer, Representation, SpectralDomain
+from emulon.algoformer import GradientDescentFormer, Representation
+from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
 from emulon.tasks import Representation as RepresentationTask
@@ -23,7 +24,7 @@ def run(setting: Setting) -> Numbers:
     weights = fixed_network(task.network_seed, (task.features,) * (task.depth + 1), torch.device("cpu"))
     phi = Representation(weights, slope=SLOPE, bound=points.abs().max().item())
     features, asked = phi(xs), phi(query)
-    domain = SpectralDomain.covering(features, ys, asked, 1.001)
+    domain = Domain.covering(features, ys, asked, 1.001)
     return iterates.compare(
         setting,
         lambda tolerance: GradientDescentFormer(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from emulon.algoformer import AutoRegressionFormer, Representation, SpectralDomain
+from emulon.algoformer import AutoRegressionFormer, Representation
+from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
 from emulon.tasks.network import fixed_network, leaky_network
@@ -29,7 +30,7 @@ def run(setting: Setting) -> Numbers:
     windows = torch.stack([torch.cat(past[t : t + ORDER], dim=-1) for t in range(samples + 1)], dim=1)
     phi = Representation(layers, slope=SLOPE, bound=windows.abs().max().item())
     features, asked = phi(windows[:, :-1]), phi(windows[:, -1])
-    domain = SpectralDomain.covering(features, series, asked, 1.001)
+    domain = Domain.covering(features, series, asked, 1.001)
     horizon = setting.sizes["loops"]
     return iterates.compare(
         setting,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from emulon.algoformer import ChainOfThoughtFormer, SpectralDomain
+from emulon.algoformer import ChainOfThoughtFormer
+from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 
@@ -32,18 +35,9 @@ def run(setting: Setting) -> Numbers:
     whole = chains(setting)
     known, start = whole[:, :-1], whole[:, -1, :KNOWN]
     xs, labels, query = known[:, :, KNOWN - 1], leaky(known[:, :, KNOWN], 1 / SLOPE), start[:, -1]
-    covering = SpectralDomain.covering(xs, labels, query, 1.001)
+    covering = Domain.covering(xs, labels, query, 1.001)
     widest = whole.abs().max().item()
-    domain = SpectralDomain(
-        covering.samples,
-        covering.features,
-        widest,
-        covering.y,
-        0.0,
-        norm=covering.norm,
-        largest=covering.largest,
-        smallest=covering.smallest,
-    )
+    domain = replace(covering, x=widest)
     horizon = setting.sizes["loops"]
     return iterates.compare(
         setting,

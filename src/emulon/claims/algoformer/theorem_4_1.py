@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from emulon.algoformer import NewtonFormer, SpectralDomain
+from emulon.algoformer import NewtonFormer
 from emulon.algoformer.convergence import newton_iterates
 from emulon.algoformer.newton_step import start_scale
+from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
 
 
 def run(setting: Setting) -> Numbers:
     xs, ys, query = iterates.regression(setting)
-    domain = SpectralDomain.covering(xs, ys, query)
+    domain = Domain.covering(xs, ys, query)
     return iterates.compare(
         setting,
         lambda tolerance: NewtonFormer(domain, tolerance, horizon=setting.sizes["loops"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.algoformer import CausalGradientDescentFormer, SpectralDomain
+from emulon.algoformer import CausalGradientDescentFormer
 from emulon.algoformer.convergence import gradient_iterates
+from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 
@@ -25,7 +26,7 @@ def prefix_iterates(xs: Tensor, ys: Tensor, query: Tensor, step_size: float, loo
 
 def run(setting: Setting) -> Numbers:
     xs, ys, query = iterates.regression(setting)
-    domain = SpectralDomain.covering(xs, ys, query)
+    domain = Domain.covering(xs, ys, query)
     return iterates.compare(
         setting,
         lambda tolerance: CausalGradientDescentFormer(domain, tolerance, horizon=setting.sizes["loops"]),

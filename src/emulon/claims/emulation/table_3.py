@@ -9,9 +9,9 @@ from emulon.algorithms import Lasso, LinearRegression, Ridge
 from emulon.claims.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.trained import mean_and_spread
-from emulon.data import BadData, Data, load
+from emulon.experiments.data import BadData, Data, load
+from emulon.experiments.run import counterpart
 from emulon.interpreter import Interpreter, compile
-from emulon.job import counterpart
 
 PRINTED = {"baseline": (0.0354, 0.0132, 0.0288), "frozen": (0.0322, 0.0252, 0.0250)}
 METHODS = ("lasso", "ridge", "linear")

@@ -12,10 +12,10 @@ from emulon.claims.bounded import largest
 from emulon.claims.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.library import dataset
-from emulon.data import BadData, Data, load
 from emulon.errors import OutOfDomain
+from emulon.experiments.data import BadData, Data, load
+from emulon.experiments.run import runnable, task_of
 from emulon.interpreter import Interpreter, Program, compile
-from emulon.job import runnable, task_of
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}
 # Asked of smooth losses and of losses with a kink, in float64.

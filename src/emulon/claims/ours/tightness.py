@@ -12,6 +12,7 @@ from emulon.algorithms import GradientDescent as ExactDescent
 from emulon.algorithms import Loss, losses
 from emulon.approximation import approximate
 from emulon.certify import Domain
+from emulon.certify.spectrum import eigenvalues
 from emulon.claims.bounded import anywhere, largest, normal, uniform
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.emulation.theorem_3_1 import exact_map
@@ -66,7 +67,7 @@ def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
     count, largest_x, largest_y = setting.sizes["datasets"], x.abs().max().item(), y.abs().max().item()
     xs = (x + uniform(draw, count, *x.shape, bound=0.02)).clamp(-largest_x, largest_x)
     ys = (y + uniform(draw, count, *y.shape, bound=0.02)).clamp(-largest_y, largest_y)
-    keep = torch.linalg.eigvalsh(xs.mT @ xs / len(x))[:, 0] >= module.strong
+    keep = eigenvalues(xs)[:, 0] >= module.strong
     xs, ys = (torch.cat([part[keep], own[None]]) for part, own in ((xs, x), (ys, y)))
     return [module.certificate.bound, largest(module(xs, ys), algorithm.run(xs, ys))]
 

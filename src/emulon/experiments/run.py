@@ -15,8 +15,8 @@ from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Task
-from emulon.data import BadData, Data
 from emulon.errors import EmulonError
+from emulon.experiments.data import BadData, Data
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
 from emulon.progress import Progress, silent

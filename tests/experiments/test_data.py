@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emulon.algorithms import MARGIN, RATE, RESIDUAL
-from emulon.data import BadData, load, prepare, read_csv
+from emulon.experiments.data import BadData, load, prepare, read_csv
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 

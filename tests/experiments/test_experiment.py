@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from emulon.data import Data, load
+from emulon.experiments.data import Data, load
+from emulon.experiments.run import algorithm_named, interpreter_for, program_for, run_program, runnable, task_of, work
 from emulon.interpreter import Interpreter
-from emulon.job import algorithm_named, interpreter_for, program_for, run_program, runnable, task_of, work
 
 KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import torch
 
-from emulon.claims.provenance import provenance
 from emulon.errors import EmulonError
+from emulon.files import provenance, write_json
 from emulon.progress import Progress, progress_bar
-from emulon.training.checkpoint import write_atomically
 
 REPEATS = 5
 
@@ -110,7 +108,7 @@ def bench(names: Sequence[str] = (), path: Path | None = None) -> list[Timing]:
         timings = measure(tuple(names) or tuple(BENCHMARKS), told)
     if path:
         numbers = provenance(torch.device("cpu")) | {"timings": [asdict(timing) for timing in timings]}
-        write_atomically(path, json.dumps(numbers, indent=1).encode())
+        write_json(path, numbers)
     return timings
 
 

@@ -1,0 +1,93 @@
+"""What is known of X beyond its entries: measured, derived, widened, and refused where the data do not keep it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulon.certify import Domain, Spectrum
+from emulon.certify.spectrum import eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
+from emulon.errors import BadShape, OutOfDomain
+
+
+def regression(samples: int, features: int, batch: tuple[int, ...] = (), seed: int = 0) -> tuple[torch.Tensor, ...]:
+    draw = torch.Generator().manual_seed(seed)
+    shapes = ((*batch, samples, features), (*batch, samples), (*batch, features))
+    return tuple(torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
+
+
+@given(seed=st.integers(0, 10**6), scale=st.floats(1e-6, 1e6), repeated=st.booleans())
+def test_exact_eigenvalues_lie_in_the_enclosure(seed: int, scale: float, repeated: bool) -> None:
+    g = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(8, 3, generator=g, dtype=torch.float64)).Q
+    roots = torch.tensor([1.0, 1.0 if repeated else 1e-3, 1e-7], dtype=torch.float64) * scale
+    x = basis * roots
+    low, high = enclosure(x)
+    exact = roots.square() / 8
+    assert low <= exact.min() and exact.max() <= high
+    torch.testing.assert_close(eigenvalues(x), exact.sort().values, rtol=1e-9, atol=1e-12 * scale**2)
+
+
+def test_single_eigenvalues_are_those_at_the_ends_and_never_negative() -> None:
+    xs, _, _ = regression(2, 3, batch=(2,))
+    assert torch.equal(largest_eigenvalue(xs), eigenvalues(xs)[..., -1:])
+    assert (smallest_eigenvalue(xs) >= 0).all() and (smallest_eigenvalue(xs) < 1e-12).all()
+    assert eigenvalues(xs.float()).dtype == torch.float64
+
+
+def test_norm_and_largest_follow_from_the_entries() -> None:
+    domain = Domain(5, 4, 2.0, 1.0, 1.0)
+    assert (domain.norm, domain.largest, domain.smallest) == (4.0, 16.0, 0.0)
+    wider = replace(domain, x=3.0)
+    assert (wider.norm, wider.largest) == (6.0, 36.0)
+
+
+def test_the_domain_of_data_knows_their_eigenvalues() -> None:
+    xs, ys, x_query = regression(8, 3, batch=(2,))
+    domain = Domain.of(xs, ys)
+    assert domain.largest == eigenvalues(xs).max().item() and domain.smallest == eigenvalues(xs).min().item()
+    domain.check_problem(xs, ys.unsqueeze(-1), 0 * x_query)
+
+
+def test_covering_is_the_tightest_domain_that_accepts_the_data() -> None:
+    xs, ys, x_query = regression(8, 3, batch=(2,))
+    domain = Domain.covering(xs, ys, x_query)
+    domain.check_problem(xs, ys.unsqueeze(-1), x_query)
+    with pytest.raises(OutOfDomain):
+        domain.check_problem(1.001 * xs, ys.unsqueeze(-1), x_query)
+    with pytest.raises(OutOfDomain, match="eigenvalues"):
+        domain.check_problem(0.5 * xs, ys.unsqueeze(-1), x_query)
+    domain.check_problem(0.5 * xs, ys.unsqueeze(-1), x_query, spectrum=False)
+
+
+def test_a_margin_widens_every_bound() -> None:
+    data = regression(8, 3)
+    tight, wide = Domain.covering(*data), Domain.covering(*data, margin=2.0)
+    assert wide.spectrum == tight.spectrum.widened(2.0)
+    assert (wide.norm, wide.largest, wide.smallest) == (2 * tight.norm, 2 * tight.largest, tight.smallest / 2)
+    assert (wide.x, wide.y) == (2 * tight.x, 2 * tight.y)
+
+
+def test_long_inputs_are_refused_even_where_their_entries_are_small() -> None:
+    domain = Domain(1, 4, 1.0, 1.0, 0.0, spectrum=Spectrum(norm=1.5))
+    ys = torch.ones(1, 1, dtype=torch.float64)
+    with pytest.raises(OutOfDomain, match="‖x‖"):
+        domain.check_problem(torch.ones(1, 4, dtype=torch.float64), ys, torch.zeros(4, dtype=torch.float64))
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(OutOfDomain, match="smallest"):
+        Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=3.0, largest=2.0))
+    with pytest.raises(OutOfDomain, match="smallest"):
+        Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=3.0))
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(OutOfDomain, match="norm"):
+            Spectrum(norm=bad)
+    xs, ys, x_query = regression(8, 3)
+    with pytest.raises(BadShape):
+        Domain.covering(xs, ys[:7], x_query)
+    with pytest.raises(OutOfDomain):
+        Domain.covering(xs, ys, x_query * torch.nan)

@@ -144,7 +144,7 @@ def record(
 
 def draw(args: argparse.Namespace) -> None:
     from emulon.report.chart import chart  # needs matplotlib, which a machine for training may lack
-    from emulon.report.learning_curves import models_figure
+    from emulon.report.curves import models_figure
 
     records = [json.loads((args.out / f"figure2_{task}.json").read_text()) for task in args.tasks]
     write_atomically(args.out / "figure2.svg", chart(models_figure(records)).encode())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
     from emulon.interpreter import Interpreter, Program, compile
 
+    __version__: str
+
 __all__ = ["Certificate", "Domain", "Interpreter", "Program", "compile"]
 
 
 def __getattr__(name: str) -> object:
     """The public names, imported when first asked for: `emulon --help` should not wait for torch."""
+    if name == "__version__":
+        return version("emulon")
     if name not in __all__:
         raise AttributeError(f"module 'emulon' has no attribute {name!r}")
     part = "certify" if name in ("Certificate", "Domain") else "interpreter"

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
-from emulon.algorithms.link import Task
+from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
 from emulon.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
@@ -167,7 +167,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):
         return torch.softmax(torch.nn.functional.logsigmoid(scores), dim=1).numpy()
 
 
-def _chosen(estimator: _Emulated, task: Task) -> tuple[Algorithm, GradientDescent]:
+def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescent]:
     """The algorithm asked for, with the estimator's parameters, and its descent."""
     algorithm = estimator.algorithm
     if isinstance(algorithm, str):
@@ -184,8 +184,8 @@ def _chosen(estimator: _Emulated, task: Task) -> tuple[Algorithm, GradientDescen
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
     algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]
     descent = algorithm_to_descent(algorithm)
-    if descent.loss.link.task != task:
-        other = "EmulatedClassifier" if task == "regression" else "EmulatedRegressor"
+    if descent.loss.link.kind != kind:
+        other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"
         raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")
     return algorithm, descent
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from emulon import cli
 from emulon.algorithms import RidgeRegression
 from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, load_subject, moments
 from emulon.interrogate.probe_target import prefix_weights
-from emulon.report.identify import main
 
 RUN = Path(__file__).parents[2] / "results" / "small_learner"
 
@@ -47,7 +47,7 @@ def test_after_every_number_of_examples_it_is_nearer_to_ridge_than_to_least_squa
 
 
 def test_the_command_prints_the_table(capsys):
-    assert main([str(RUN), "--datasets", "64"]) == 0
+    assert cli.main(["identify", str(RUN), "--datasets", "64"]) == 0
     printed = capsys.readouterr().out
     assert "small_learner: ridge" in printed and "is within the grid's step" in printed
     rows = printed[printed.index("distance by number of examples") :].splitlines()

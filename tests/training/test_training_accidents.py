@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_runs import TINY, assert_identical, checkpoints, final_state
 
+from emulon import cli
 from emulon.errors import CannotWrite
 from emulon.models import Learner
 from emulon.training import BadConfig, OutOfMemory, TrainingDiverged, TrainStep, resume, train
-from emulon.training.command import main
 
 
 def at_call(count: int, real, accident):
@@ -78,9 +78,10 @@ def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_
 
 def test_a_batch_that_really_does_not_fit_is_refused_in_one_line(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
+    args += ["--steps", "3", "--device", "cpu", "--quiet"]
     for flag in ("--batch", "--evaluation-batch"):
         run = tmp_path / flag
-        assert main([*args, flag, str(10**13), "--steps", "3", "--device", "cpu", "--quiet", "--out", str(run)]) == 1
+        assert cli.main(["train", *args, flag, str(10**13), "--out", str(run)]) == 1
         said = capsys.readouterr().err
         assert "does not fit the memory; there was no checkpoint yet" in said and said.count("\n") == 1
 
@@ -89,7 +90,7 @@ def test_a_checkpoint_of_another_learner_is_refused(tmp_path, capsys):
     train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"width": 32}))
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "is not of the learner in config.json" in capsys.readouterr().err
 
 
@@ -97,7 +98,7 @@ def test_a_checkpoint_that_cannot_be_read_names_the_one_before(tmp_path, capsys)
     train(dataclasses.replace(TINY, steps=14), tmp_path / "run")
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "delete it to resume from the one before" in capsys.readouterr().err
     newest.unlink()
     assert resume(tmp_path / "run").start == 7
@@ -135,7 +136,7 @@ def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, chan
     config.write_text(json.dumps(json.loads(config.read_text()) | change))
     with pytest.raises(BadConfig, match=said):
         resume(tmp_path / "run")
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err
     assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
@@ -143,5 +144,5 @@ def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, chan
 def test_the_command_ends_with_code_1_when_training_had_to_stop(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
     args += ["--steps", "9", "--lr", "1e30", "--device", "cpu", "--quiet", "--out", str(tmp_path / "run")]
-    assert main(args) == 1
+    assert cli.main(["train", *args]) == 1
     assert "no longer finite" in capsys.readouterr().err

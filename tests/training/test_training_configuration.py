@@ -1,73 +1,17 @@
-"""The configuration is the command line is the config.json; what is wrong in it is said in one line."""
+"""The configuration is the config.json; what is wrong in it is said in one line."""
 
 import dataclasses
 import json
 
 import pytest
 
-from emulon.training import PRESETS, BadConfig, TrainConfig
-from emulon.training.command import main, parse
+from emulon.training import BadConfig, TrainConfig
 from emulon.training.schedule import live_features, live_points, rate_factor
 
 
 def test_a_configuration_survives_its_json():
     config = TrainConfig(model="looped", noise=0.5, loops=7, lr=3e-4)
     assert TrainConfig.from_json(config.to_json()) == config
-
-
-def test_every_field_is_a_flag():
-    for field in dataclasses.fields(TrainConfig):
-        if field.name != "model" and field.type == "int":
-            config, _ = parse(["standard", f"--{field.name.replace('_', '-')}", "7"])
-            assert getattr(config, field.name) == 7
-    config, out = parse(["algoformer", "--task", "sparse", "--no-fused", "--noise", "0.5", "--out", "here"])
-    assert (config.model, config.task, config.fused, config.noise, str(out)) == (
-        "algoformer",
-        "sparse",
-        False,
-        0.5,
-        "here",
-    )
-
-
-def test_a_preset_gives_the_defaults_and_flags_change_them():
-    config, out = parse(["standard", "--preset", "small", "--seed", "3", "--out=here"])
-    assert (config, str(out)) == (dataclasses.replace(PRESETS["small"], seed=3), "here")
-    assert all(preset.check() for preset in PRESETS.values())
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["standard", "--feature", "5"], "did you mean --features"),
-        (["standrad"], "did you mean standard"),
-        (["standard", "--task", "linaer"], "did you mean linear"),
-        (["standard", "--steps", "10", "--resme", "x"], "did you mean --resume"),
-        (["standard", "--task", "linear", "--lags", "2", "--out", "never"], "the task linear has no 'lags'"),
-        (["standard", "--loops", "2", "--out", "never"], "the model standard has no 'loops'"),
-        (["standard", "--batch", "0"], "batch must be at least 1"),
-        (["--resume", "a", "--steps", "3"], "nothing else"),
-        (["standard", "--preset", "smal"], "did you mean small"),
-        (["standard", "--out"], "--out needs a value"),
-    ],
-)
-def test_a_wrong_request_ends_with_code_2_and_one_line(args, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(args) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-    assert not list(tmp_path.iterdir())  # refused before anything is built
-
-
-def test_a_value_of_the_wrong_type_ends_with_code_2_too(capsys):
-    assert main(["standard", "--steps", "many"]) == 2
-    assert "many" in capsys.readouterr().err
-    assert main(["standard", "--help"]) == 0
-
-
-def test_help_and_nothing_show_the_usage(capsys):
-    assert main(["--help"]) == 0 and main([]) == 2
-    assert "emulon train --resume RUN" in capsys.readouterr().out
 
 
 def test_unknown_keys_and_other_versions_are_refused():

@@ -19,7 +19,7 @@ from torch import Tensor
 from emulon.certify.domain import Domain
 from emulon.errors import EmulonError, OutOfDomain, unknown
 
-Task = Literal["regression", "classification"]
+Kind = Literal["regression", "classification"]
 
 
 class Effective(NamedTuple):
@@ -43,10 +43,10 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """`task` is what is learned; `any_units` whether targets may be shifted and scaled without becoming nonsense."""
+    """`kind` is what is learned, numbers or classes; `any_units` says whether targets may be shifted and scaled."""
 
     name: ClassVar[str]
-    task: ClassVar[Task] = "regression"
+    kind: ClassVar[Kind] = "regression"
     any_units: ClassVar[bool] = False
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Margin(Link):
     """t = w·(label·x): labels −1 and +1, the data enter as label·x with y = 0. Several classes are one against all."""
 
     name = "margin"
-    task = "classification"
+    kind = "classification"
 
     def require_targets(self, y: Real[Tensor, "*shape"]) -> None:
         if not torch.isin(y, torch.tensor([-1, 1], dtype=y.dtype, device=y.device)).all():

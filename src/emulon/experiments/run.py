@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
-from emulon.algorithms.link import Task
-from emulon.errors import EmulonError
+from emulon.algorithms.link import Kind
+from emulon.errors import EmulonError, unknown
 from emulon.experiments.data import BadData, Data
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
@@ -66,7 +65,7 @@ class Job:
 
 def runnable() -> dict[str, type[NamedAlgorithm]]:
     """The algorithms an interpreter can run: gradient descent under any of its names."""
-    return {name: kind for name, kind in ALGORITHMS.items() if issubclass(kind, NamedAlgorithm)}
+    return {name: named for name, named in ALGORITHMS.items() if issubclass(named, NamedAlgorithm)}
 
 
 def algorithm_named(name: str) -> type[NamedAlgorithm]:
@@ -80,27 +79,28 @@ def algorithm_named(name: str) -> type[NamedAlgorithm]:
         raise EmulonError(
             f"{name} is not gradient descent, so the interpreter cannot run it; choose {', '.join(known)}"
         )
-    close = difflib.get_close_matches(name, [*known, *short], 1, 0.4)
-    hint = f"did you mean {short.get(close[0], close[0])}? " if close else ""
-    raise EmulonError(f"unknown algorithm {name!r}; {hint}There are {', '.join(known)}")
+    raise EmulonError(unknown("algorithm", name, known))
 
 
-def task_of(kind: type[NamedAlgorithm]) -> Task:
-    return kind().descent.loss.link.task
+def task_of(named: type[NamedAlgorithm]) -> Kind:
+    return named().descent.loss.link.kind
 
 
-def task_asked(kinds: Sequence[type[NamedAlgorithm]]) -> Task | None:
+def task_asked(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
     """The task these algorithms share; None where none is named."""
-    tasks = {task_of(kind) for kind in kinds}
+    tasks = {task_of(named) for named in algorithms}
     if len(tasks) == 2:
-        wants = [", ".join(name_of(f) for f in kinds if task_of(f) == t) for t in ("regression", "classification")]
-        raise EmulonError(f"{wants[0]} wants numbers and {wants[1]} classes; run them separately")
+        kinds = [
+            ", ".join(name_of(one) for one in algorithms if task_of(one) == kind)
+            for kind in ("regression", "classification")
+        ]
+        raise EmulonError(f"{kinds[0]} wants numbers and {kinds[1]} classes; run them separately")
     return tasks.pop() if tasks else None
 
 
-def program_for(kind: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
+def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = kind(steps=steps)  # type: ignore[call-arg]
+    algorithm = named(steps=steps)  # type: ignore[call-arg]
     return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
 
 
@@ -126,39 +126,39 @@ def held_out_score(run: Run, data: Data) -> float:
 
 
 def work(
-    kinds: Sequence[type[NamedAlgorithm]],
+    algorithms: Sequence[type[NamedAlgorithm]],
     data: Data,
     *,
     steps: int = 200,
     tolerance: float = 1e-8,
     path: Path = "fast",
-    progress: Progress = silent,
+    report_progress: Progress = silent,
 ) -> Job:
     """Compile all, build one interpreter, run all, compare."""
-    chosen = kinds or [kind for kind in runnable().values() if task_of(kind) == data.task]
+    chosen = algorithms or [named for named in runnable().values() if task_of(named) == data.kind]
     programs: dict[type[NamedAlgorithm], tuple[Program, float]] = {}
     left_out = []
-    for number, kind in enumerate(chosen):
-        progress(f"compiling {name_of(kind)}", 0.5 * number / len(chosen))
+    for number, named in enumerate(chosen):
+        report_progress(f"compiling {name_of(named)}", 0.5 * number / len(chosen))
         begin = time.perf_counter()
         try:
-            programs[kind] = program_for(kind, data, steps, tolerance), time.perf_counter() - begin
+            programs[named] = program_for(named, data, steps, tolerance), time.perf_counter() - begin
         except BadData as error:
-            if kinds:
-                raise BadData(f"{name_of(kind)} {error}") from None
-            left_out.append(f"{name_of(kind)}: {error}")
+            if algorithms:
+                raise BadData(f"{name_of(named)} {error}") from None
+            left_out.append(f"{name_of(named)}: {error}")
     interpreter = interpreter_for([program for program, _ in programs.values()], path)
     before = interpreter.sha256
     results = []
-    for number, (kind, (program, seconds)) in enumerate(programs.items()):
-        progress(f"running {name_of(kind)}", 0.5 + 0.5 * number / len(programs))
-        results.append(_result(kind, program, seconds, interpreter, data, path))
-    progress("done", 1.0)
+    for number, (named, (program, seconds)) in enumerate(programs.items()):
+        report_progress(f"running {name_of(named)}", 0.5 + 0.5 * number / len(programs))
+        results.append(_result(named, program, seconds, interpreter, data, path))
+    report_progress("done", 1.0)
     return Job(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
 
 def _result(
-    kind: type[NamedAlgorithm],
+    named: type[NamedAlgorithm],
     program: Program,
     seconds: float,
     interpreter: Interpreter,
@@ -170,9 +170,9 @@ def _result(
     seconds += time.perf_counter() - begin
     link = program.loss.link
     x, y = data.problem(link)
-    algorithm = kind(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
+    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
     exact = algorithm.iterates(x, y)
-    result = Result(name_of(kind), run, exact, held_out_score(run, data), seconds)
+    result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))
     if theirs is None:
         return result
@@ -194,7 +194,7 @@ def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
-    """scikit-learn's solver of the same objective, where it has one; its parameters are in their docstrings."""
+    """scikit-learn's solver of the same objective, where it has one; parameters as the docstrings say."""
     from sklearn import linear_model, svm
 
     penalty = getattr(algorithm, "penalty", 0.0)

@@ -69,10 +69,10 @@ def run(setting: Setting) -> Numbers:
 def cases_of(table: str, setting: Setting) -> list[Case]:
     steps, made = setting.sizes["steps"], []
     data = None if table == "random" else read(table)
-    for name, kind in runnable().items():
-        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(kind) != data.task):
+    for name, named in runnable().items():
+        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(named) != data.kind):
             continue
-        algorithm = kind(steps=steps)  # type: ignore[call-arg]
+        algorithm = named(steps=steps)  # type: ignore[call-arg]
         if data is None:
             x, y = dataset(name, 200, 8, setting.seed)
         else:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor, nn
 
-from emulon.algorithms.data import require_queries
+from emulon.algorithms.algorithm import require_queries
 from emulon.errors import BadShape
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import interleave

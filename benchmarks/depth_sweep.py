@@ -18,11 +18,12 @@ from pathlib import Path
 import torch
 
 from emulon.claims.provenance import provenance
-from emulon.interrogate import LinearTask, depth_sweep, trainer
+from emulon.files import write_atomically
+from emulon.interrogate import depth_sweep, trainer
 from emulon.progress import progress_bar
 from emulon.report.phases import phases_figure
+from emulon.tasks import Linear
 from emulon.training import Evaluation, TrainConfig, load_learner
-from emulon.training.checkpoint import write_atomically
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
     )
     began, make = time.process_time(), trainer(config, args.runs)
     with progress_bar() as told:
-        phases = depth_sweep(make, args.depths, LinearTask(args.features), progress=told, datasets=args.datasets)
+        phases = depth_sweep(make, args.depths, Linear(args.features), progress=told, datasets=args.datasets)
     evaluation = Evaluation(config.make_task(), args.seed, config.evaluation_batch, torch.device("cpu"))
     errors = {
         phase.depth: evaluation.curve(load_learner(args.runs / f"depth-{phase.depth:02d}")[0]).tolist()

@@ -25,8 +25,9 @@ from pathlib import Path
 import torch
 
 from emulon.claims.provenance import provenance
+from emulon.files import write_atomically
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep
-from emulon.training.checkpoint import read_checkpoint, write_atomically, write_checkpoint
+from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 
 TASKS = ("representation", "auto_regression", "chain_of_thought")
 MODELS: dict[str, dict[str, int]] = {
@@ -143,7 +144,7 @@ def record(
 
 def draw(args: argparse.Namespace) -> None:
     from emulon.report.chart import chart  # needs matplotlib, which a machine for training may lack
-    from emulon.report.learning_curves import models_figure
+    from emulon.report.curves import models_figure
 
     records = [json.loads((args.out / f"figure2_{task}.json").read_text()) for task in args.tasks]
     write_atomically(args.out / "figure2.svg", chart(models_figure(records)).encode())

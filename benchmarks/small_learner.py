@@ -16,11 +16,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from emulon.files import write_atomically
 from emulon.report.chart import chart
-from emulon.report.learning_curves import run_figure
-from emulon.report.train import keep_curve
+from emulon.report.curves import keep_curve, run_figure
 from emulon.training import PRESETS, save_learner, train
-from emulon.training.checkpoint import write_atomically
 
 
 def main() -> None:

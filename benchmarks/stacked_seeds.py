@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from emulon.claims.provenance import provenance
+from emulon.files import write_atomically
 from emulon.models import Learner
 from emulon.tasks import Task, at_step
 from emulon.training import Together, TrainConfig, TrainStep
-from emulon.training.checkpoint import write_atomically
 
 SIZES: dict[str, dict[str, int]] = {
     "small": {"width": 48, "layers": 4, "heads": 4, "batch": 64},

@@ -25,6 +25,7 @@ MAP = [
     {"tasks"},
     {"models"},
     {"training"},
+    {"loading"},
     {"interrogate"},
     {"estimators", "experiments"},
     {"claims"},

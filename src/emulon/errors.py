@@ -40,6 +40,10 @@ class NotCertified(EmulonError):
     """An observed error above the certified bound: a bug in emulon, please report it."""
 
 
+class WorkFailed(EmulonError):
+    """Work that had to stop half-way, through no fault of the request; what is kept is said."""
+
+
 class CannotWrite(EmulonError):
     """A file or folder that could not be written: what it was, why, and what to do."""
 

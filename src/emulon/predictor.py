@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -179,55 +176,15 @@ def predict_queries(
     return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, asked)
 
 
-# What reads run folders and program files registers itself here: (accepts(path), load(path)).
-Loader = tuple[Callable[[Path], bool], Callable[[Path], object]]
-LOADERS: list[Loader] = []
-
-
-def register_loader(accepts: Callable[[Path], bool], load: Callable[[Path], object]) -> None:
-    """Teach `load_predictor` another kind of file or folder."""
-    LOADERS.append((accepts, load))
-
-
-def load_object(target: str | Path) -> Any:
-    """A run folder or program file through its loader, or what `module:name` (or `file.py:name`) is called.
-
-    A class, or a function without required parameters, is called: it makes the predictor.
-    """
-    path = Path(target)
-    for accepts, load in LOADERS:
-        if path.exists() and accepts(path):
-            return load(path)
-    if path.exists():
-        kind = "folder" if path.is_dir() else "file"
-        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: it is neither a run nor a program")
-    module, colon, name = str(target).rpartition(":")
-    if not colon or not module or not name:
-        raise NotAPredictor(f"{target} is neither a run folder, nor a program file, nor module:function")
+def required_parameters(function: Any) -> list[str]:
+    """The names that a call must give; `unknown` where they cannot be known."""
     try:
-        found: Any = _module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever a module does when it is imported
-        raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
-    makes = inspect.isfunction(found) or inspect.isclass(found)
-    return found() if makes and not _required(found) else found
-
-
-def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor:
-    """`load_object`, behind the one call."""
-    return as_predictor(load_object(target), loops=loops)
-
-
-def _module(name: str) -> Any:
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
-    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{name} is not Python source")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ["unknown"]
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    empty = inspect.Parameter.empty
+    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
 
 
 def _parameters(function: object) -> list[str]:
@@ -246,16 +203,6 @@ def _takes_three(function: Any) -> bool:
     except ValueError:  # a builtin: only calling it tells
         return True
     return True
-
-
-def _required(function: Any) -> list[str]:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return ["unknown"]
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    empty = inspect.Parameter.empty
-    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
 
 
 def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:

@@ -38,7 +38,7 @@ def only(monkeypatch):
     def choose(*claims: Claim) -> None:
         known = {claim.name: claim for claim in claims}
         monkeypatch.setattr(registry, "all_claims", lambda: known)
-        monkeypatch.setattr("emulon.claims.command.all_claims", lambda: known)
+        monkeypatch.setattr("emulon.commands.reproduce.all_claims", lambda: known)
 
     return choose
 
@@ -100,10 +100,10 @@ def test_the_list_shows_states_and_costs(only, folder, capsys):
     ("words", "reason"),
     [
         (["emulation-table-5"], "did you mean emulation-table-4?"),
-        (["--al"], "unrecognized arguments: --al"),
-        (["--scale", "huge", "--all"], "invalid choice: 'huge'"),
+        (["--al"], "did you mean --all?"),
+        (["--scale", "huge", "--all"], "there is no choice 'huge'"),
         (["--all", "emulation-table-4"], "leave the names out"),
-        (["emulation-table-4", "--seed", "-1"], "--seed must be in"),
+        (["emulation-table-4", "--seed", "-1"], "--seed: -1 is not"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_one_line_and_exit_code_2(words, reason, capsys):

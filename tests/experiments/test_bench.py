@@ -19,5 +19,5 @@ def test_a_benchmark_prints_ratios_and_writes_them_with_their_origin(tmp_path, c
 
 
 def test_an_unknown_benchmark_is_refused_with_the_names(capsys):
-    assert main(["bench", "interpeter"]) == 2
-    assert "there are interpreter, machine, identify" in capsys.readouterr().err
+    assert main(["bench", "x"]) == 2
+    assert "choose from identify, interpreter, machine" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def houses(tmp_path, rows=40, **columns):
 
 def test_numbers_are_scaled_by_the_training_rows_and_text_is_one_hot(tmp_path):
     data = load(str(houses(tmp_path)), "price")
-    assert data.task == "regression"
+    assert data.kind == "regression"
     assert {"area", "age", "kind=flat", "kind=house", "kind=hut"} <= set(data.features)
     numbers = data.x_train[:, [data.features.index("area"), data.features.index("age")]]
     torch.testing.assert_close(numbers.mean(dim=0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
@@ -48,7 +48,7 @@ def test_held_out_rows_do_not_move_the_scaling(tmp_path):
     table = read_csv(tmp_path / "houses.csv", "price")
     held_out = next(i for i, v in enumerate(table.columns["price"]) if float(v) == plain.y_test[0])
     table.columns["area"][held_out] = "1e6"
-    moved = prepare(table, task=None, features=0, seed=0)
+    moved = prepare(table, kind=None, features=0, seed=0)
     assert torch.equal(moved.x_train, plain.x_train)
     assert not torch.equal(moved.x_test, plain.x_test)
 
@@ -70,7 +70,7 @@ def test_the_seed_decides_the_split():
 
 def test_several_classes_become_one_row_each():
     data = load("wine")
-    assert data.task == "classification" and len(data.classes) == 3
+    assert data.kind == "classification" and len(data.classes) == 3
     assert data.inputs("margin").shape == (3, 142, 13)
     labels = data.targets("margin")
     assert labels.shape == (3, 142) and (labels.sum(dim=0) == -1).all()
@@ -87,7 +87,7 @@ def test_the_most_correlated_features_are_kept(tmp_path):
     path = houses(tmp_path)
     table = read_csv(path, "price")
     table.columns["copy"] = [str(float(v) * 2 + 1) for v in table.columns["price"]]
-    data = prepare(table, task=None, features=1, seed=0)
+    data = prepare(table, kind=None, features=1, seed=0)
     assert data.features == ("copy",) and any("most correlated" in note for note in data.notes)
 
 
@@ -145,13 +145,13 @@ def test_bytes_are_not_a_table(tmp_path):
 def test_text_is_no_target_for_regression(tmp_path):
     path = str(houses(tmp_path, kind=["flat", "house"] * 20))
     with pytest.raises(BadData, match=r"holds text .flat, house.; a regression needs numbers"):
-        load(path, "kind", task="regression")
-    assert load(path, "kind").task == "classification"
+        load(path, "kind", kind="regression")
+    assert load(path, "kind").kind == "classification"
 
 
 def test_a_number_with_many_values_is_no_class(tmp_path):
     with pytest.raises(BadData, match="different values; a classifier needs 2 to 20"):
-        load(str(houses(tmp_path)), "price", task="classification")
+        load(str(houses(tmp_path)), "price", kind="classification")
 
 
 def test_ames_tells_how_to_install_what_it_needs(monkeypatch):

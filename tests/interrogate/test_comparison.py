@@ -8,7 +8,6 @@ import torch
 from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
 from emulon.interrogate import (
     REFERENCES,
-    LinearTask,
     compare,
     identify,
     interrogate,
@@ -16,12 +15,13 @@ from emulon.interrogate import (
     telling,
     weight_difference,
 )
+from emulon.tasks import Linear
 
-TASK = LinearTask(3, noise=0.4)
+TASK = Linear(3, noise=0.4)
 
 
 def test_a_fitted_reference_predicts_what_its_algorithm_does():
-    xs, ys = TASK.sample(0, 6, 9)
+    xs, ys = TASK.held_out(0, 6, 9).pairs
     known = {reference.name: reference for reference in REFERENCES}
     for name, parameters, algorithm in (
         ("ridge", {"ridge": 0.7}, RidgeRegression(0.7)),
@@ -58,7 +58,7 @@ def test_an_interrogation_says_whether_the_best_ridge_is_the_bayes_predictors():
     said = interrogate(RidgeRegression(0.16), TASK, target="mine", datasets=64, points=10)
     assert said.found.algorithm == "ridge" and said.bayes == pytest.approx(0.16) and said.agrees
     assert interrogate(RidgeRegression(3.0), TASK, datasets=64, points=10).agrees is False
-    without = interrogate(LeastSquares(), LinearTask(3), datasets=16, points=6)
+    without = interrogate(LeastSquares(), Linear(3), datasets=16, points=6)
     assert without.bayes is None and without.agrees is None
     numbers = json.loads(json.dumps(said.as_numbers()))
     assert numbers["algorithm"] == "ridge" and numbers["best ridge"]["best"] == said.ridge.best

@@ -9,7 +9,6 @@ from emulon.algorithms import LassoRegression, LeastSquares, NearestNeighbours, 
 from emulon.errors import EmulonError
 from emulon.interrogate import (
     Interval,
-    LinearTask,
     best_ridge,
     implicit_weights,
     learning_curve,
@@ -20,12 +19,13 @@ from emulon.interrogate import (
 )
 from emulon.interrogate.interval import intervals
 from emulon.machine.programs import sgd
+from emulon.tasks import Linear
 
 
 def test_prediction_difference_is_equation_13_over_the_features():
     """By hand, dataset by dataset."""
-    task = LinearTask(3, noise=0.4)
-    xs, ys = (part.numpy() for part in task.sample(5, 20, 7))
+    task = Linear(3, noise=0.4)
+    xs, ys = (part.numpy() for part in task.held_out(5, 20, 7).pairs)
     curve = squared_prediction_difference(RidgeRegression(1.0), LeastSquares(), task, seed=5, datasets=20, points=7)
     assert curve.counts == (1, 2, 3, 4, 5, 6)
     for n in curve.counts:
@@ -38,14 +38,14 @@ def test_prediction_difference_is_equation_13_over_the_features():
 
 
 def test_a_predictor_does_not_differ_from_itself():
-    task = LinearTask(3)
+    task = Linear(3)
     assert squared_prediction_difference(LeastSquares(), LeastSquares(), task, points=8).overall.value == 0
     assert weight_difference(LeastSquares(), LeastSquares(), task, points=8).overall.value == 0
 
 
 def test_implicit_weights_of_a_linear_predictor_are_its_weights():
-    task = LinearTask(4, noise=0.3)
-    xs, ys = task.sample(0, 16, 10)
+    task = Linear(4, noise=0.3)
+    xs, ys = task.held_out(0, 16, 10).pairs
     for algorithm in (RidgeRegression(0.7), LassoRegression(0.1), OnlineSGD(0.05)):
         implicit = implicit_weights(algorithm, task, datasets=16, points=10)
         for place, n in enumerate(implicit.counts):
@@ -56,14 +56,14 @@ def test_implicit_weights_of_a_linear_predictor_are_its_weights():
 
 
 def test_implicit_weights_through_a_transformer_are_the_programs():
-    task, machine = LinearTask(3), sgd(3, 5, 0.05).compile()
+    task, machine = Linear(3), sgd(3, 5, 0.05).compile()
     curve = weight_difference(machine, OnlineSGD(0.05), task, datasets=8, points=5)
     assert curve.counts == (1, 2, 3, 4) and curve.overall.value < 1e-15
     assert weight_difference(machine, LeastSquares(), task, datasets=8, points=5).overall.value > 0.01
 
 
 def test_sensitivity_is_the_weights_by_autograd_and_by_differences():
-    task = LinearTask(3, noise=0.2)
+    task = Linear(3, noise=0.2)
 
     def without_gradient(xs, ys, x_query):
         return RidgeRegression(1.0).predict(xs, ys, x_query.detach())
@@ -80,11 +80,11 @@ def test_sensitivity_is_the_weights_by_autograd_and_by_differences():
 
 
 def test_learning_curves_end_at_the_noise():
-    curve = learning_curve(LeastSquares(), LinearTask(4), datasets=64, points=12)
+    curve = learning_curve(LeastSquares(), Linear(4), datasets=64, points=12)
     assert curve[1].value > 0.3 and curve[4].value < 1e-12
-    noisy = learning_curve(RidgeRegression(1.0), LinearTask(4, noise=1.0), datasets=512, points=40)
+    noisy = learning_curve(RidgeRegression(1.0), Linear(4, noise=1.0), datasets=512, points=40)
     assert noisy[39].low < 1.1 * (1 + 4 / 39) / 4 and noisy[39].high > 0.9 / 4
-    assert learning_curve(Zero(), LinearTask(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)
+    assert learning_curve(Zero(), Linear(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)
 
 
 def test_intervals_cover_the_mean_about_as_often_as_they_say():
@@ -108,9 +108,9 @@ def test_the_bayes_predictors_best_ridge_is_noise_over_prior_everywhere_in_the_t
 
 
 def test_a_ridge_between_two_points_of_the_grid_agrees_within_its_step():
-    fit = best_ridge(RidgeRegression(0.6), LinearTask(4, 0.5), grid=(0.1, 0.5, 1.0, 2.0), datasets=64, points=16)
+    fit = best_ridge(RidgeRegression(0.6), Linear(4, noise=0.5), grid=(0.1, 0.5, 1.0, 2.0), datasets=64, points=16)
     assert fit.best == 0.5 and fit.agrees(0.6) and not fit.agrees(1.5)
     with pytest.raises(EmulonError, match="rising"):
-        best_ridge(Zero(), LinearTask(4), grid=(1.0, 0.5))
+        best_ridge(Zero(), Linear(4), grid=(1.0, 0.5))
     with pytest.raises(EmulonError, match="noise > 0"):
         ridge_table(lambda task: Zero(), [0.0], [1.0])

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from emulon import cli
 from emulon.algorithms import RidgeRegression
-from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, load_subject, moments
+from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, moments
 from emulon.interrogate.probe_target import prefix_weights
-from emulon.report.identify import main
+from emulon.loading import load_subject
 
 RUN = Path(__file__).parents[2] / "results" / "small_learner"
 
@@ -47,7 +48,7 @@ def test_after_every_number_of_examples_it_is_nearer_to_ridge_than_to_least_squa
 
 
 def test_the_command_prints_the_table(capsys):
-    assert main([str(RUN), "--datasets", "64"]) == 0
+    assert cli.main(["identify", str(RUN), "--datasets", "64"]) == 0
     printed = capsys.readouterr().out
     assert "small_learner: ridge" in printed and "is within the grid's step" in printed
     rows = printed[printed.index("distance by number of examples") :].splitlines()
@@ -56,7 +57,7 @@ def test_the_command_prints_the_table(capsys):
 
 def test_the_moment_is_encoded_and_the_control_is_not(subject):
     """As in `003_…`, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
-    xs, ys = subject.task.sample(0, 1024, 11)
+    xs, ys = subject.task.held_out(0, 1024, 11).pairs
     hidden = hidden_states(subject.thing, xs, ys)
     moment = attention_probe(hidden, moments(xs, ys)[:, 6], kind="mlp", layers=(0, 1), steps=150)
     target = prefix_weights(RidgeRegression(subject.task.bayes_ridge), xs, ys)[:, 6]

@@ -5,7 +5,7 @@ import torch
 
 from emulon.attention import Trace
 from emulon.errors import BadShape, EmulonError
-from emulon.models import LEARNERS, AlgoFormer, FrozenAttention, Looped, Standard
+from emulon.models import AlgoFormer, FrozenAttention, Learner, Looped, Standard
 from emulon.tasks import Linear, at_step
 
 SIZES = {"width": 16, "heads": 2}
@@ -17,7 +17,7 @@ def make(name: str, features: int = 3, tokens: int = 13, **options):
         options = {"loops": 4, "window": 2} | options
     if name == "standard":
         options = {"layers": 2} | options
-    return LEARNERS[name](features + 1, 1, tokens, **SIZES, **options)
+    return Learner.registry[name](features + 1, 1, tokens, **SIZES, **options)
 
 
 @pytest.mark.parametrize("name", ["standard", "looped", "algoformer"])
@@ -40,7 +40,7 @@ def test_no_answer_depends_on_a_later_token(name):
     assert torch.equal(before[:, :8], after[:, :8]) and not torch.equal(before[:, 8:], after[:, 8:])
 
 
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize("name", list(Learner.registry))
 def test_several_queries_are_answered_as_each_alone(name):
     learner = make(name)
     xs, ys, queries = torch.randn(2, 5, 3), torch.randn(2, 5), torch.randn(2, 4, 3)
@@ -156,7 +156,7 @@ def test_shapes_that_do_not_fit_are_refused():
             model(4, 1, 5, **SIZES, loops=0)
 
 
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize("name", list(Learner.registry))
 def test_all_prefixes_are_answered_as_each_alone(name):
     learner = make(name)
     xs, ys = torch.randn(3, 7, 3), torch.randn(3, 7)

@@ -3,11 +3,12 @@
 import pytest
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.interrogate import LinearTask, depth_sweep, interrogate
+from emulon.interrogate import depth_sweep, interrogate
 from emulon.report.interrogation import distances, ranking, render, ridge, write
 from emulon.report.phases import phases_figure
+from emulon.tasks import Linear
 
-TASK = LinearTask(3, noise=0.5)
+TASK = Linear(3, noise=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_the_page_says_what_was_found(said):
 
 
 def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences():
-    page = render(interrogate(lambda xs, ys, x_query: 0 * ys[:, 0] + 3, LinearTask(3), datasets=16, points=6))
+    page = render(interrogate(lambda xs, ys, x_query: 0 * ys[:, 0] + 3, Linear(3), datasets=16, points=6))
     assert "none of these: the nearest" in page and "σ²/τ²" not in page
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from emulon import cli
 from emulon.report.chart import chart
-from emulon.report.learning_curves import models_figure, run_figure
-from emulon.report.train import draw_curve
+from emulon.report.curves import draw_curve, models_figure, run_figure
 
 RECORD = {
     "config": {"model": "standard", "task": "linear"},

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_runs import TINY, assert_identical, checkpoints, final_state
 
+from emulon import cli
+from emulon.errors import CannotWrite
 from emulon.models import Learner
-from emulon.training import BadConfig, DiskFull, OutOfMemory, TrainingDiverged, TrainStep, resume, train
-from emulon.training.command import main
+from emulon.training import BadConfig, OutOfMemory, TrainingDiverged, TrainStep, resume, train
 
 
 def at_call(count: int, real, accident):
@@ -47,7 +48,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_resumes(tmp_path
     with monkeypatch.context() as patched:
         # files and their folder are synced in turn: config 0-1, baselines 2-3, first checkpoint 4-5, second 6
         patched.setattr(os, "fsync", at_call(6, os.fsync, full))
-        with pytest.raises(DiskFull, match="the disk is full; make room"):
+        with pytest.raises(CannotWrite, match="the disk is full; make room"):
             train(TINY, tmp_path / "run")
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["step-000000007.safetensors"]
@@ -64,7 +65,7 @@ def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_
     with monkeypatch.context() as patched:
         patched.setattr(TrainStep, "synchronise", at_call(34, TrainStep.synchronise, no_room))
         try:
-            with pytest.raises(DiskFull, match=r"metrics\.jsonl could not be written: File too large"):
+            with pytest.raises(CannotWrite, match=r"metrics\.jsonl could not be written: File too large"):
                 train(TINY, tmp_path / "run")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -77,9 +78,10 @@ def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_
 
 def test_a_batch_that_really_does_not_fit_is_refused_in_one_line(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
+    args += ["--steps", "3", "--device", "cpu", "--quiet"]
     for flag in ("--batch", "--evaluation-batch"):
         run = tmp_path / flag
-        assert main([*args, flag, str(10**13), "--steps", "3", "--device", "cpu", "--quiet", "--out", str(run)]) == 1
+        assert cli.main(["train", *args, flag, str(10**13), "--out", str(run)]) == 1
         said = capsys.readouterr().err
         assert "does not fit the memory; there was no checkpoint yet" in said and said.count("\n") == 1
 
@@ -88,7 +90,7 @@ def test_a_checkpoint_of_another_learner_is_refused(tmp_path, capsys):
     train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"width": 32}))
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "is not of the learner in config.json" in capsys.readouterr().err
 
 
@@ -96,7 +98,7 @@ def test_a_checkpoint_that_cannot_be_read_names_the_one_before(tmp_path, capsys)
     train(dataclasses.replace(TINY, steps=14), tmp_path / "run")
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "delete it to resume from the one before" in capsys.readouterr().err
     newest.unlink()
     assert resume(tmp_path / "run").start == 7
@@ -126,7 +128,7 @@ def test_other_errors_are_not_disguised(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean 'lr'"), ({"steps": "many"}, "wrong type")],
+    [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean lr"), ({"steps": "many"}, "wrong type")],
 )
 def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, change, said, capsys):
     train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
@@ -134,7 +136,7 @@ def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, chan
     config.write_text(json.dumps(json.loads(config.read_text()) | change))
     with pytest.raises(BadConfig, match=said):
         resume(tmp_path / "run")
-    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err
     assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
@@ -142,5 +144,5 @@ def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, chan
 def test_the_command_ends_with_code_1_when_training_had_to_stop(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--width", "8", "--heads", "1", "--layers", "1"]
     args += ["--steps", "9", "--lr", "1e30", "--device", "cpu", "--quiet", "--out", str(tmp_path / "run")]
-    assert main(args) == 1
+    assert cli.main(["train", *args]) == 1
     assert "no longer finite" in capsys.readouterr().err

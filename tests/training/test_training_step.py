@@ -6,9 +6,9 @@ import pytest
 import torch
 from tiny_runs import TINY, in_a_process
 
-from emulon.models import Learner
+from emulon import cli
+from emulon.models import BlockShape, Learner
 from emulon.training import Evaluation, Together, TrainConfig, TrainStep, train
-from emulon.training.command import main
 
 CPU = torch.device("cpu")
 
@@ -106,16 +106,16 @@ def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines(
             said[:, 0::2] = evaluation.prompts.truth
             return said
 
-    assert evaluation.curve(Oracle(4, 1, 9, 2)).max() == 0
+    assert evaluation.curve(Oracle(4, 1, 9, BlockShape(2, 1))).max() == 0
 
 
 def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--noise", "0.5", "--width", "8", "--heads", "1"]
     args += ["--layers", "1", "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main(args) == 0
+    assert cli.main(["train", *args]) == 0
     shown = capsys.readouterr().out
     assert "step 3/3" in shown and all(name in shown for name in ("learner", "ols", "ridge", "gd", "knn"))
-    assert main(["--resume", str(tmp_path / "run")]) == 0
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize("extra", ["tensorboard", "wandb"])

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from emulon.claims.claim import CannotTest, Setting
-from emulon.interrogate import Subject, load_subject
+from emulon.loading import Subject, load_subject
 from emulon.models import Learner
 from emulon.progress import Progress
 from emulon.training import RunFolder, TrainConfig, TrainStep

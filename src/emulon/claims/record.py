@@ -14,8 +14,8 @@ import torch
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
 from emulon.claims.provenance import provenance
 from emulon.errors import EmulonError
+from emulon.files import write_atomically
 from emulon.progress import Progress, silent
-from emulon.training.checkpoint import write_atomically
 
 
 @dataclass(frozen=True)

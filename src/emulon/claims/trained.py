@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.models import LEARNERS, FrozenAttention
+from emulon.models import FrozenAttention
 from emulon.progress import Progress, silent
 from emulon.tasks import Prompts, Task, at_step
 from emulon.training import TrainConfig, TrainStep
@@ -33,7 +33,7 @@ def frozen_attention(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sizes = (task.width_in, task.width_out, task.tokens)
-        learner = LEARNERS["frozen"](*sizes, width=width, heads=heads, assemble=assemble)  # type: ignore[call-arg]
+        learner = FrozenAttention(*sizes, width=width, heads=heads, assemble=assemble)
     step = TrainStep(learner, task, config, device)
     for k in range(steps):
         step(k)

@@ -1,4 +1,4 @@
-"""`emulon bench`: how long things take, as ratios within one run."""
+"""How long things take, as ratios within one run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, unknown
 from emulon.files import provenance, write_json
-from emulon.progress import Progress, progress_bar
+from emulon.progress import Progress, silent
 
 REPEATS = 5
 
@@ -40,7 +41,7 @@ def interpreter() -> list[Timing]:
         program = compile(Ridge(steps=51), data=data)
         machine = Interpreter.fitting(program)
 
-        def run(steps: int, data=data, program=program, machine=machine) -> None:
+        def run(steps: int, data: Any = data, program: Any = program, machine: Any = machine) -> None:
             machine.run(replace(program, steps=steps), *data)
 
         def whole(steps: int, data=data) -> None:
@@ -79,10 +80,11 @@ def machine() -> list[Timing]:
 def identification() -> list[Timing]:
     """`identify` on 256 datasets of 40 points, all references, and on a quarter of the datasets."""
     from emulon.algorithms import RidgeRegression
-    from emulon.interrogate import LinearTask, identify
+    from emulon.interrogate import identify
+    from emulon.tasks import Linear
 
     def ask(datasets: int) -> None:
-        identify(RidgeRegression(0.3), LinearTask(8), datasets=datasets, points=40)
+        identify(RidgeRegression(0.3), Linear(8), datasets=datasets, points=40)
 
     return _ratios(
         [
@@ -99,25 +101,21 @@ BENCHMARKS: dict[str, Callable[[], list[Timing]]] = {
 }
 
 
-def bench(names: Sequence[str] = (), path: Path | None = None) -> list[Timing]:
-    """Runs these (default: all); writes the numbers to `path` too, with machine and commit."""
+def bench(names: Sequence[str] = (), report_progress: Progress = silent) -> list[Timing]:
+    """Runs these; all where none is named."""
     for name in names:
         if name not in BENCHMARKS:
-            raise EmulonError(f"unknown benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
-    with progress_bar() as told:
-        timings = measure(tuple(names) or tuple(BENCHMARKS), told)
-    if path:
-        numbers = provenance(torch.device("cpu")) | {"timings": [asdict(timing) for timing in timings]}
-        write_json(path, numbers)
-    return timings
-
-
-def measure(names: Sequence[str], progress: Progress) -> list[Timing]:
+            raise EmulonError(unknown("benchmark", name, BENCHMARKS))
     timings = []
-    for number, name in enumerate(names):
-        progress(name, number / len(names))
+    for number, name in enumerate(names or BENCHMARKS):
+        report_progress(name, number / len(names or BENCHMARKS))
         timings += BENCHMARKS[name]()
     return timings
+
+
+def write(timings: Sequence[Timing], path: Path) -> None:
+    """The numbers, with machine and commit."""
+    write_json(path, provenance() | {"timings": [asdict(timing) for timing in timings]})
 
 
 def _compile_anew() -> None:

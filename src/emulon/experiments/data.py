@@ -6,7 +6,6 @@ Everything that is fitted (imputation, scaling, one-hot levels, the choice of fe
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, nearest
 
 if TYPE_CHECKING:
     from emulon.algorithms import Form
 
-Task = Literal["regression", "classification"]
+Kind = Literal["regression", "classification"]
 NAMED = ("diabetes", "breast_cancer", "wine", "ames")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "?"})
 FEWEST_ROWS = 10
@@ -51,7 +50,7 @@ class Data:
     """A split, scaled problem. Targets are kept as they were; `targets(form)` is what an algorithm sees of them."""
 
     name: str
-    task: Task
+    kind: Kind
     x_train: Tensor
     x_test: Tensor
     y_train: np.ndarray
@@ -93,7 +92,7 @@ class Data:
         """On the held-out rows: R² for regression, accuracy for classification."""
         from sklearn.metrics import accuracy_score, r2_score
 
-        return float((accuracy_score if self.task == "classification" else r2_score)(self.y_test, answers))
+        return float((accuracy_score if self.kind == "classification" else r2_score)(self.y_test, answers))
 
     @cached_property
     def _scaler(self) -> Any:
@@ -103,9 +102,9 @@ class Data:
 
 
 def load(
-    source: str, target: str | None = None, *, task: Task | None = None, features: int | None = None, seed: int = 0
+    source: str, target: str | None = None, *, kind: Kind | None = None, features: int | None = None, seed: int = 0
 ) -> Data:
-    """A named set, or a CSV file with a header. `task` is guessed from the target unless given; `features` keeps the k
+    """A named set, or a CSV file with a header. `kind` is guessed from the target unless given; `features` keeps the k
     features most correlated with the target (0: all; None: all but for ames, where it is 20)."""
     if features is not None and features < 0:
         raise BadData(f"--features must be 0 (all) or more, got {features}")
@@ -117,7 +116,7 @@ def load(
         table = _ames() if source == "ames" else _bundled(source)
     if source == "ames" and features is None:
         features = AMES_FEATURES
-    return prepare(table, task=task, features=features or 0, seed=seed)
+    return prepare(table, kind=kind, features=features or 0, seed=seed)
 
 
 def read_csv(path: Path, target: str | None) -> Table:
@@ -137,7 +136,7 @@ def read_csv(path: Path, target: str | None) -> Table:
     if target is None:
         raise BadData(f"say with --target which column of {path} to predict; {there}")
     if target not in header:
-        raise BadData(f"{path} has no column {target!r}{_nearest(target, header)}; {there}")
+        raise BadData(f"{path} has no column {target!r}{nearest(target, header)}; {there}")
     if len(rows) == 1:
         raise BadData(f"{path} has a header and no rows")
     values = list(zip(*(row for _, row in rows[1:]), strict=True))
@@ -148,7 +147,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """(line number, fields) of every line that is not empty."""
     known = f"give one of {', '.join(NAMED)}, or the path of a CSV file"
     if not path.exists():
-        raise BadData(f"there is no data called {str(path)!r}{_nearest(str(path), NAMED)}; {known}")
+        raise BadData(f"there is no data called {str(path)!r}{nearest(str(path), NAMED) or f'; {known}'}")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -190,32 +189,32 @@ def _ames() -> Table:
     return Table("ames", columns, "price")
 
 
-def prepare(table: Table, *, task: Task | None, features: int, seed: int) -> Data:
+def prepare(table: Table, *, kind: Kind | None, features: int, seed: int) -> Data:
     """Split first, then fit every transformer on the training rows."""
     from sklearn.model_selection import train_test_split
 
-    found, y = _target(table, task)
+    kind, y = _target(table, kind)
     if len(y) < FEWEST_ROWS:
         raise BadData(
             f"{table.name} has {len(y)} rows; at least {FEWEST_ROWS} are needed to learn and to hold some out"
         )
-    stratify = y if found == "classification" else None
+    stratify = y if kind == "classification" else None
     try:
         train, test = train_test_split(np.arange(len(y)), test_size=HELD_OUT, random_state=seed, stratify=stratify)
     except ValueError as error:
         raise BadData(f"{table.name} cannot be split with every class on both sides: {error}") from None
-    if found == "regression" and np.ptp(y[train]) == 0:
+    if kind == "regression" and np.ptp(y[train]) == 0:
         raise BadData(f"the target {table.target!r} of {table.name} is {y[train][0]:g} in every row: nothing to learn")
     x_train, x_test, names, notes = _features(table, train, test)
     if features and features < len(names):
-        keep = _most_correlated(x_train, y[train], found, features)
+        keep = _most_correlated(x_train, y[train], kind, features)
         x_train, x_test, names = x_train[:, keep], x_test[:, keep], tuple(names[i] for i in keep)
         notes = (*notes, f"kept the {features} features most correlated with the target")
     tensors = [torch.from_numpy(np.ascontiguousarray(part, dtype=np.float64)) for part in (x_train, x_test)]
-    return Data(table.name, found, tensors[0], tensors[1], y[train], y[test], names, notes)
+    return Data(table.name, kind, tensors[0], tensors[1], y[train], y[test], names, notes)
 
 
-def _target(table: Table, task: Task | None) -> tuple[Task, np.ndarray]:
+def _target(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
     cells = table.columns[table.target]
     gaps = [i for i, cell in enumerate(cells) if cell.lower() in MISSING]
     if gaps:
@@ -224,23 +223,23 @@ def _target(table: Table, task: Task | None) -> tuple[Task, np.ndarray]:
             f"{gaps[0] + 1}); fill in or remove those rows"
         )
     numbers = _numbers(cells)
-    kinds = sorted(set(cells))
-    if task is None:
-        task = "classification" if numbers is None or len(kinds) == 2 else "regression"
-    if task == "regression":
+    values = sorted(set(cells))
+    if kind is None:
+        kind = "classification" if numbers is None or len(values) == 2 else "regression"
+    if kind == "regression":
         if numbers is None:
             raise BadData(
-                f"the target {table.target!r} holds text ({_listed(kinds, 3)}); a regression needs numbers, "
+                f"the target {table.target!r} holds text ({_listed(values, 3)}); a regression needs numbers, "
                 "a classifier such as logistic_regression takes classes"
             )
         if not np.isfinite(numbers).all():
             raise BadData(f"the target {table.target!r} holds an infinite number; correct or remove that row")
-        return task, numbers
-    if not 2 <= len(kinds) <= MOST_CLASSES:
+        return kind, numbers
+    if not 2 <= len(values) <= MOST_CLASSES:
         raise BadData(
-            f"the target {table.target!r} has {len(kinds)} different values; a classifier needs 2 to {MOST_CLASSES}"
+            f"the target {table.target!r} has {len(values)} different values; a classifier needs 2 to {MOST_CLASSES}"
         )
-    return task, np.array(cells)
+    return kind, np.array(cells)
 
 
 def _features(table: Table, train: np.ndarray, test: np.ndarray) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:
@@ -305,10 +304,10 @@ def _readable(made: str, names: Sequence[str]) -> str:
     return names[int(index)] if kind == "numeric" else f"{names[int(index)]}={level}"
 
 
-def _most_correlated(x: np.ndarray, y: np.ndarray, task: Task, k: int) -> np.ndarray:
+def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.ndarray:
     from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 
-    chooser = SelectKBest(f_regression if task == "regression" else f_classif, k=k)
+    chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
     return chooser.fit(x, y).get_support(indices=True)
 
 
@@ -325,11 +324,6 @@ def _numbers(cells: Sequence[str]) -> np.ndarray | None:
             return None
     numbers = np.array(out)
     return None if np.isnan(numbers).all() else numbers
-
-
-def _nearest(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, words, 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _listed(words: Sequence[str], most: int = 12) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import FACES, Face
-from emulon.errors import EmulonError
-from emulon.experiments.data import BadData, Data, Task
+from emulon.errors import EmulonError, unknown
+from emulon.experiments.data import BadData, Data, Kind
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
 from emulon.progress import Progress, silent
@@ -79,16 +78,14 @@ def face_named(name: str) -> type[Face]:
         raise EmulonError(
             f"{name} is not gradient descent, so the interpreter cannot run it; choose {', '.join(known)}"
         )
-    close = difflib.get_close_matches(name, [*known, *short], 1, 0.4)
-    hint = f"did you mean {short.get(close[0], close[0])}? " if close else ""
-    raise EmulonError(f"unknown algorithm {name!r}; {hint}There are {', '.join(known)}")
+    raise EmulonError(unknown("algorithm", name, known))
 
 
-def task_of(face: type[Face]) -> Task:
+def task_of(face: type[Face]) -> Kind:
     return "classification" if face().descent.loss.form == "margin" else "regression"
 
 
-def task_asked(faces: Sequence[type[Face]]) -> Task | None:
+def task_asked(faces: Sequence[type[Face]]) -> Kind | None:
     """The task these algorithms share; None where none is named."""
     tasks = {task_of(face) for face in faces}
     if len(tasks) == 2:
@@ -138,14 +135,14 @@ def work(
     steps: int = 200,
     tolerance: float = 1e-8,
     path: Path = "fast",
-    progress: Progress = silent,
+    report_progress: Progress = silent,
 ) -> Job:
     """Compile all, build one interpreter, run all, compare."""
-    chosen = faces or [face for face in runnable().values() if task_of(face) == data.task]
+    chosen = faces or [face for face in runnable().values() if task_of(face) == data.kind]
     programs: dict[type[Face], tuple[Program, float]] = {}
     left_out = []
     for number, face in enumerate(chosen):
-        progress(f"compiling {name_of(face)}", 0.5 * number / len(chosen))
+        report_progress(f"compiling {name_of(face)}", 0.5 * number / len(chosen))
         begin = time.perf_counter()
         try:
             programs[face] = program_for(face, data, steps, tolerance), time.perf_counter() - begin
@@ -157,9 +154,9 @@ def work(
     before = interpreter.sha256
     results = []
     for number, (face, (program, seconds)) in enumerate(programs.items()):
-        progress(f"running {name_of(face)}", 0.5 + 0.5 * number / len(programs))
+        report_progress(f"running {name_of(face)}", 0.5 + 0.5 * number / len(programs))
         results.append(_result(face, program, seconds, interpreter, data, path))
-    progress("done", 1.0)
+    report_progress("done", 1.0)
     return Job(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
 

@@ -4,14 +4,12 @@ from emulon.interrogate.attention_probe import AttentionScores, attention_probe
 from emulon.interrogate.comparison import Comparison, compare, telling
 from emulon.interrogate.curve import Curve
 from emulon.interrogate.depth_sweep import Phase, depth_sweep, trainer
-from emulon.interrogate.domain_task import DomainTask
 from emulon.interrogate.hidden_states import HiddenStates, hidden_states
 from emulon.interrogate.identification import Identification, Match
 from emulon.interrogate.identify import identify
 from emulon.interrogate.implicit_weights import ImplicitWeights, implicit_weights, weight_difference
 from emulon.interrogate.interrogation import Interrogation, interrogate
 from emulon.interrogate.interval import Interval
-from emulon.interrogate.learner_task import LearnerTask, as_task, read_task
 from emulon.interrogate.linear_probe import ProbeScores, linear_probe, register_probe
 from emulon.interrogate.prediction_difference import learning_curve, squared_prediction_difference
 from emulon.interrogate.probe_target import moments, prefix_weights
@@ -20,22 +18,17 @@ from emulon.interrogate.references import REFERENCES
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
 from emulon.interrogate.sampling import Sampling
 from emulon.interrogate.sensitivity import Sensitivity, sensitivity
-from emulon.interrogate.subject import Subject, load_subject
-from emulon.interrogate.task import LinearTask, Task
 
 __all__ = [
     "REFERENCES",
     "AttentionScores",
     "Comparison",
     "Curve",
-    "DomainTask",
     "HiddenStates",
     "Identification",
     "ImplicitWeights",
     "Interrogation",
     "Interval",
-    "LearnerTask",
-    "LinearTask",
     "Match",
     "Phase",
     "ProbeScores",
@@ -44,9 +37,6 @@ __all__ = [
     "RidgeFit",
     "Sampling",
     "Sensitivity",
-    "Subject",
-    "Task",
-    "as_task",
     "attention_probe",
     "best_ridge",
     "compare",
@@ -57,10 +47,8 @@ __all__ = [
     "interrogate",
     "learning_curve",
     "linear_probe",
-    "load_subject",
     "moments",
     "prefix_weights",
-    "read_task",
     "register_probe",
     "ridge_table",
     "sensitivity",

@@ -15,8 +15,8 @@ from emulon.interrogate.implicit_weights import fresh_queries, weights_on
 from emulon.interrogate.prefixes import evenly
 from emulon.interrogate.references import REFERENCES
 from emulon.interrogate.sampling import Drawn, Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, as_predictor
+from emulon.tasks import RegressionTask
 
 # To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole
 # prompt for each: so many questions after so many counts at most.
@@ -36,7 +36,9 @@ class Comparison:
     linearity: Curve
 
 
-def compare(predictor: object, task: Task, matches: Sequence[Match], **sampling: Unpack[Sampling]) -> Comparison:
+def compare(
+    predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
+) -> Comparison:
     """The predictor beside each of these references with these parameters, on the same datasets."""
     asked = as_predictor(predictor)
     drawn = draw(task, asked, **sampling)

@@ -12,9 +12,9 @@ from emulon.errors import EmulonError
 from emulon.interrogate.identification import Identification
 from emulon.interrogate.identify import identify
 from emulon.interrogate.sampling import Sampling
-from emulon.interrogate.task import Task
 from emulon.models import Learner
 from emulon.progress import Progress, silent
+from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, TrainConfig, resume, train
 
 
@@ -37,7 +37,7 @@ class Phase:
 def depth_sweep(
     make: Callable[[int], object],
     depths: Sequence[int],
-    task: Task,
+    task: RegressionTask,
     *,
     progress: Progress = silent,
     **sampling: Unpack[Sampling],

@@ -19,8 +19,8 @@ from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.reference import Reference
 from emulon.interrogate.references import REFERENCES
 from emulon.interrogate.sampling import DATASETS, Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import as_predictor
+from emulon.tasks import RegressionTask
 
 # Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
 FAR = 0.1
@@ -35,7 +35,11 @@ FEW, MANY = (8, 5), (64, 12)
 
 
 def identify(
-    predictor: object, task: Task, *, references: Sequence[Reference] = REFERENCES, **sampling: Unpack[Sampling]
+    predictor: object,
+    task: RegressionTask,
+    *,
+    references: Sequence[Reference] = REFERENCES,
+    **sampling: Unpack[Sampling],
 ) -> Identification:
     """Rank the references by how much of the predictor they leave unexplained.
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from emulon.interrogate.curve import Curve
 from emulon.interrogate.sampling import Drawn, Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, as_predictor, predict_queries
+from emulon.tasks import RegressionTask
 
 # Fresh inputs come from a seed far from the datasets' own.
 FRESH = 1_000_003
@@ -36,7 +36,7 @@ class ImplicitWeights:
 
 
 def implicit_weights(
-    predictor: object, task: Task, *, queries: int | None = None, **sampling: Unpack[Sampling]
+    predictor: object, task: RegressionTask, *, queries: int | None = None, **sampling: Unpack[Sampling]
 ) -> ImplicitWeights:
     """Least squares on the predictor's own answers at fresh inputs (twice as many as features unless told)."""
     asked = as_predictor(predictor)
@@ -44,7 +44,7 @@ def implicit_weights(
     return weights_on(asked, drawn, fresh_queries(task, drawn, queries, sampling.get("seed", 0)))
 
 
-def weight_difference(a: object, b: object, task: Task, **sampling: Unpack[Sampling]) -> Curve:
+def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """The distance of the implicit weights of a and b on the same datasets."""
     first, second = as_predictor(a), as_predictor(b)
     drawn = draw(task, first, second, **sampling)
@@ -53,9 +53,9 @@ def weight_difference(a: object, b: object, task: Task, **sampling: Unpack[Sampl
 
 
 def fresh_queries(
-    task: Task, drawn: Drawn, queries: int | None, seed: int
+    task: RegressionTask, drawn: Drawn, queries: int | None, seed: int
 ) -> Float[Tensor, "datasets queries features"]:
-    return task.sample(seed + FRESH, len(drawn.xs), queries or 2 * drawn.features)[0]
+    return task.held_out(seed + FRESH, len(drawn.xs), queries or 2 * drawn.features).xs
 
 
 def weights_on(asked: Predictor, drawn: Drawn, fresh: Float[Tensor, "datasets queries features"]) -> ImplicitWeights:

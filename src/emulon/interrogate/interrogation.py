@@ -12,9 +12,9 @@ from emulon.interrogate.identify import identify
 from emulon.interrogate.implicit_weights import fresh_queries
 from emulon.interrogate.ridge_fit import RidgeFit, ridge_on
 from emulon.interrogate.sampling import Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import as_predictor
 from emulon.progress import Progress, silent
+from emulon.tasks import RegressionTask
 
 # Parameters are fitted with one seed and distances measured with the next.
 NEXT = 1
@@ -55,7 +55,7 @@ class Interrogation:
 
 def interrogate(
     predictor: object,
-    task: Task,
+    task: RegressionTask,
     *,
     target: str = "",
     progress: Progress = silent,
@@ -72,7 +72,7 @@ def interrogate(
     answers = drawn.answers(asked)
     progress("comparing implicit weights", 0.6)
     comparison = compare_on(asked, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(found))
-    bayes = getattr(task, "bayes_ridge", 0.0) or None
+    bayes = task.bayes_ridge or None
     return Interrogation(
         target or type(predictor).__name__, str(task), seed, found, comparison, ridge_on(drawn, answers), bayes
     )

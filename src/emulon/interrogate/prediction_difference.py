@@ -6,11 +6,11 @@ from typing import Unpack
 
 from emulon.interrogate.curve import Curve
 from emulon.interrogate.sampling import Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import as_predictor
+from emulon.tasks import RegressionTask
 
 
-def squared_prediction_difference(a: object, b: object, task: Task, **sampling: Unpack[Sampling]) -> Curve:
+def squared_prediction_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """E (a(D)(x′) − b(D)(x′))²/d for each number of examples in D; the 1/d is the normalisation of Figure 1."""
     first, second = as_predictor(a), as_predictor(b)
     drawn = draw(task, first, second, **sampling)
@@ -18,7 +18,7 @@ def squared_prediction_difference(a: object, b: object, task: Task, **sampling: 
     return drawn.curve("squared prediction difference / features", difference.square() / drawn.features)
 
 
-def learning_curve(predictor: object, task: Task, **sampling: Unpack[Sampling]) -> Curve:
+def learning_curve(predictor: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """E (a(D)(x′) − y′)²/d for each number of examples in D, the noise of y′ included."""
     asked = as_predictor(predictor)
     drawn = draw(task, asked, **sampling)

@@ -15,8 +15,8 @@ from emulon.errors import EmulonError
 from emulon.interrogate.interval import Interval, intervals
 from emulon.interrogate.references import ridge
 from emulon.interrogate.sampling import Drawn, Sampling, draw
-from emulon.interrogate.task import LinearTask, Task
 from emulon.predictor import as_predictor
+from emulon.tasks import Linear, RegressionTask
 
 # Half an octave apart, from 1/256 to 256.
 GRID = tuple(2.0 ** (i / 2) for i in range(-16, 17))
@@ -45,7 +45,7 @@ class RidgeFit:
 
 
 def best_ridge(
-    predictor: object, task: Task, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
+    predictor: object, task: RegressionTask, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
 ) -> RidgeFit:
     """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
@@ -79,7 +79,7 @@ class RidgeCell:
 
 
 def ridge_table(
-    predictor_for: Callable[[LinearTask], object],
+    predictor_for: Callable[[Linear], object],
     noises: Sequence[float],
     priors: Sequence[float],
     features: int = 8,
@@ -93,7 +93,7 @@ def ridge_table(
         for prior in priors:
             if not 0 < noise < math.inf:
                 raise EmulonError(f"without noise σ²/τ² is 0 and on no logarithmic grid; give a noise > 0, not {noise}")
-            task = LinearTask(features, noise, prior)
+            task = Linear(features, noise=noise, prior=prior)
             fit = best_ridge(predictor_for(task), task, grid=grid, **sampling)
             cells.append(RidgeCell(noise, prior, fit))
     return tuple(cells)

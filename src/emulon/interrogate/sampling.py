@@ -13,8 +13,8 @@ from torch import Tensor
 from emulon.errors import EmulonError
 from emulon.interrogate.curve import Curve
 from emulon.interrogate.prefixes import Prefixes
-from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, predict_at
+from emulon.tasks import RegressionTask
 
 DATASETS = 256
 POINTS = 40
@@ -57,7 +57,7 @@ class Drawn:
 
 
 def draw(
-    task: Task,
+    task: RegressionTask,
     *predictors: object,
     seed: int = 0,
     datasets: int = DATASETS,
@@ -70,7 +70,7 @@ def draw(
     if points is None:
         points = min((max(numbers) + 1 for numbers in able), default=POINTS)
     counts = counts_for(points, able, counts)
-    return Drawn(*task.sample(seed, datasets, points), counts)
+    return Drawn(*task.held_out(seed, datasets, points).pairs, counts)
 
 
 def counts_for(points: int, able: Sequence[set[int]], counts: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from emulon.interrogate.curve import Curve
 from emulon.interrogate.sampling import Sampling, draw
-from emulon.interrogate.task import Task
 from emulon.predictor import Predictor, as_predictor, predict_queries
+from emulon.tasks import RegressionTask
 
 # Half-width of the central differences, small against inputs of size 1 and large against float32's rounding.
 STEP = 1e-3
@@ -26,7 +26,7 @@ class Sensitivity:
     distance: Curve
 
 
-def sensitivity(a: object, b: object, task: Task, **sampling: Unpack[Sampling]) -> Sensitivity:
+def sensitivity(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Sensitivity:
     """For each number of examples. Where a gradient is zero the cosine is 0."""
     first, second = as_predictor(a), as_predictor(b)
     drawn = draw(task, first, second, **sampling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,24 +14,27 @@ from emulon.attention import attend
 from emulon.errors import BadShape
 
 
-class SelfAttention(nn.Module):
-    """Multi-head causal self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
+@dataclass(frozen=True)
+class BlockShape:
+    """What all blocks of a learner have in common; every learner takes these as keywords."""
 
-    def __init__(self, width: int, heads: int, *, fused: bool = False, name: str = "attention") -> None:
-        super().__init__()
-        if width % heads:
-            raise BadShape(f"{heads} heads do not divide a width of {width}; choose a multiple")
-        self.heads, self.fused, self.name = heads, fused, name
-        self.to_qkv = Affine(width, 3 * width)
-        self.merge = Affine(width, width)
+    width: int = 256
+    heads: int = 8
+    init: float = 0.02
+    """standard deviation of the initial matrices; 0 for 1/√width, which suits orthogonalised updates"""
+    bias: bool = True
+    zero_output: bool = False
+    """what is added to the residual stream starts at zero: every block begins as the identity"""
+    fused: bool = False
+    """one fused attention kernel instead of the traced, readable one"""
 
-    def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
-        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4).unbind(dim=-2)
-        if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            out = attend(q / math.sqrt(q.shape[-1]), k, v, causal=True, name=self.name)
-        return self.merge(out.movedim(-3, -2).flatten(-2))
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.heads < 1 or self.width % self.heads:
+            raise BadShape(f"{self.heads} heads do not divide a width of {self.width}; choose a multiple")
+
+    @property
+    def deviation(self) -> float:
+        return self.init or self.width**-0.5
 
 
 class Affine(nn.Linear):
@@ -40,16 +44,40 @@ class Affine(nn.Linear):
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
+class SelfAttention(nn.Module):
+    """Multi-head causal self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
+
+    def __init__(self, shape: BlockShape, name: str = "attention") -> None:
+        super().__init__()
+        self.heads, self.fused, self.name = shape.heads, shape.fused, name
+        self.to_qkv = Affine(shape.width, 3 * shape.width, bias=shape.bias)
+        self.merge = Affine(shape.width, shape.width, bias=shape.bias)
+
+    def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
+        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4).unbind(dim=-2)
+        if self.fused:
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            out = attend(q / math.sqrt(q.shape[-1]), k, v, causal=True, name=self.name)
+        merged: Tensor = self.merge(out.movedim(-3, -2).flatten(-2))
+        return merged
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). The residual stream keeps its own precision."""
 
-    def __init__(self, width: int, heads: int, *, fused: bool = False, name: str = "block") -> None:
+    def __init__(self, shape: BlockShape, name: str = "block") -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = SelfAttention(width, heads, fused=fused, name=f"{name}.attention")
-        self.mlp_norm = nn.LayerNorm(width)
-        self.widen = Affine(width, 4 * width)
-        self.narrow = Affine(4 * width, width)
+        self.attention_norm = nn.LayerNorm(shape.width)
+        self.attention = SelfAttention(shape, f"{name}.attention")
+        self.mlp_norm = nn.LayerNorm(shape.width)
+        self.widen = Affine(shape.width, 4 * shape.width, bias=shape.bias)
+        self.narrow = Affine(4 * shape.width, shape.width, bias=shape.bias)
+
+    @property
+    def matrices(self) -> tuple[nn.Parameter, ...]:
+        """The four weight matrices."""
+        return self.attention.to_qkv.weight, self.attention.merge.weight, self.widen.weight, self.narrow.weight
 
     def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
         x = x + self.attention(self.attention_norm(x))
@@ -62,27 +90,26 @@ class Decoder(nn.Module):
     0.02 is GPT-2's. A width of 64 leaves the first plateau in half the steps with 0.08 (measured on 5 features).
     """
 
-    def __init__(
-        self, width: int, layers: int, heads: int, *, init: float = 0.02, fused: bool = False, name: str = "decoder"
-    ) -> None:
+    def __init__(self, shape: BlockShape, layers: int, name: str = "decoder") -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, heads, fused=fused, name=f"{name}.{depth}") for depth in range(layers))
-        self.last_norm = nn.LayerNorm(width)
-        self.initialise(layers, init)
+        self.blocks = nn.ModuleList(Block(shape, f"{name}.{depth}") for depth in range(layers))
+        self.last_norm = nn.LayerNorm(shape.width)
+        self._initialise(shape, layers)
 
     @torch.no_grad()
-    def initialise(self, layers: int, init: float) -> None:
+    def _initialise(self, shape: BlockShape, layers: int) -> None:
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 continue
-            if name.endswith("bias"):
+            output = "merge" in name or "narrow" in name
+            if name.endswith("bias") or (output and shape.zero_output):
                 parameter.zero_()
             else:
                 # what is added to the residual stream shrinks with depth, so that the stream's size does not grow
-                shrink = math.sqrt(2 * layers) if "merge" in name or "narrow" in name else 1.0
-                parameter.normal_(0.0, init / shrink)
+                parameter.normal_(0.0, shape.deviation / (math.sqrt(2 * layers) if output else 1.0))
 
     def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
         for block in self.blocks:
             x = block(x)
-        return self.last_norm(x)
+        normed: Tensor = self.last_norm(x)
+        return normed

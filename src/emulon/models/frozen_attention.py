@@ -1,4 +1,4 @@
-"""The trained-then-frozen multi-head module of `004_…`, sections 5.2 and C.1."""
+"""The trained-then-frozen multi-head module of Hu et al. 2025, sections 5.2 and C.1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from emulon.attention import attend
 from emulon.errors import BadShape
-from emulon.models.block import Affine
+from emulon.models.block import Affine, BlockShape
 from emulon.models.learner import Learner
 
 
@@ -27,10 +27,11 @@ class MultiHead(nn.Module):
     def forward(self, tokens: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens out"]:
         q, k, v = self.to_qkv(self.lift(tokens)).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4).unbind(dim=-2)
         mixed = attend(q * q.shape[-1] ** -0.5, k, v, name=self.name)
-        return self.out(mixed.movedim(-3, -2).flatten(-2))
+        out: Tensor = self.out(mixed.movedim(-3, -2).flatten(-2))
+        return out
 
 
-class FrozenAttention(Learner):
+class FrozenAttention(Learner, name="frozen"):
     """One multi-head layer, or with `assemble` the two of section 5.2: three multi-head modules make K, Q and V, and
     one single softmax head puts them together.
 
@@ -49,7 +50,7 @@ class FrozenAttention(Learner):
         heads: int = 6,
         assemble: bool = False,
     ) -> None:
-        super().__init__(width_in, width_out, tokens, width)
+        super().__init__(width_in, width_out, tokens, BlockShape(width, heads))
         self.assemble = assemble
         names = ("make_keys", "make_queries", "make_values") if assemble else ("make_values",)
         self.parts = nn.ModuleDict({name: MultiHead(width, width, width, heads, name) for name in names})
@@ -57,13 +58,11 @@ class FrozenAttention(Learner):
     def states(
         self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
     ) -> Float[Tensor, "1 batch tokens width"]:
-        made = {name: part(embedded) for name, part in self.parts.items()}
+        made: dict[str, Tensor] = {name: part(embedded) for name, part in self.parts.items()}
         if not self.assemble:
             return made["make_values"].unsqueeze(0)
-        scale = made["make_keys"].shape[-1] ** -0.5
-        return attend(made["make_queries"] * scale, made["make_keys"], made["make_values"], name="assemble").unsqueeze(
-            0
-        )
+        queries = made["make_queries"] * made["make_keys"].shape[-1] ** -0.5
+        return attend(queries, made["make_keys"], made["make_values"], name="assemble").unsqueeze(0)
 
     @torch.no_grad()
     def freeze(self) -> FrozenAttention:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Real
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 
 from emulon.algorithms.data import require_queries
 from emulon.errors import BadShape
-from emulon.models.block import Affine, Block
+from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import interleave
 
 # Prompts that a learner reads at once when it is asked: memory, not answers, depends on it.
@@ -22,17 +25,35 @@ class Learner(nn.Module):
     """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another.
 
     `causal`: no answer depends on a later token, so that one pass answers at every prefix.
+    `paired`: y_i and x_{i+1} are read as one token, half as many as the prompt has; the answer to x_{i+1} is the same
+    function of the same numbers, at about half the cost. For prompts that alternate x₁, y₁, x₂, ….
+    A subclass with a name is a learner that configurations and the command line know: `class Mine(Learner, name=…)`.
     """
 
     causal = True
     several_queries = True
+    registry: ClassVar[dict[str, type[Learner]]] = {}
 
-    def __init__(self, width_in: int, width_out: int, tokens: int, width: int, init: float = 0.02) -> None:
+    def __init_subclass__(cls, name: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if name:
+            Learner.registry[name] = cls
+
+    def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape, *, paired: bool = False) -> None:
         super().__init__()
-        self.width_in, self.width_out, self.tokens = width_in, width_out, tokens
-        self.read_in = Affine(width_in, width)
-        self.position = nn.Parameter(torch.empty(tokens, width).normal_(0.0, init))
-        self.read_out = Affine(width, width_out)
+        self.width_in, self.width_out, self.tokens, self.paired = width_in, width_out, tokens, paired
+        rows = (tokens + 1) // 2 if paired else tokens
+        self.read_in = Affine(width_in, shape.width)
+        self.position = nn.Parameter(torch.empty(rows, shape.width).normal_(0.0, shape.init or 0.02))
+        self.read_out = Affine(shape.width, width_out)
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """The keywords its constructor takes."""
+        parameters = inspect.signature(cls).parameters.values()
+        own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        blocks = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        return (*own, *(field.name for field in fields(BlockShape))) if blocks else tuple(own)
 
     @abstractmethod
     def states(
@@ -46,10 +67,22 @@ class Learner(nn.Module):
                 f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {self.tokens} of width"
                 f" {self.width_in}"
             )
-        return self.read_in(tokens) + self.position[: tokens.shape[-2]]
+        if self.paired:
+            before = torch.nn.functional.pad(tokens[:, 1::2], (0, 0, 1, 0))  # nothing is known before the first x
+            tokens = tokens[:, 0::2] + before[:, : (tokens.shape[-2] + 1) // 2]
+        embedded: Tensor = self.read_in(tokens) + self.position[: tokens.shape[-2]]
+        return embedded
+
+    def answering(
+        self, states: Float[Tensor, "*batch read width"], tokens: int
+    ) -> Float[Tensor, "*batch tokens width"]:
+        """One state a token of the prompt again: a paired learner's at an x stands at the y after it, too."""
+        return states.repeat_interleave(2, dim=-2)[..., :tokens, :] if self.paired else states
 
     def forward(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
-        return self.read_out(self.states(self.embed(tokens), window=1)[-1])
+        last = self.states(self.embed(tokens), window=1)[-1]
+        answers: Tensor = self.read_out(self.answering(last, tokens.shape[-2]))
+        return answers
 
     def loss(
         self,
@@ -60,11 +93,11 @@ class Learner(nn.Module):
     ) -> Float[Tensor, ""]:
         """Mean squared error over loop counts, datasets and asked positions, these with a curriculum's weights.
 
-        Eq. 3 of `002_…` divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in Yang et
-        al., where the inputs have gone through at least one loop.
+        Gao et al. 2024, Eq. 3, divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in
+        Yang et al. 2023, where the inputs have gone through at least one loop.
         """
-        said = self.read_out(asked(self.states(self.embed(tokens)))).float()
-        errors = (said - targets).square().mean(dim=(0, 1, 3))
+        states = self.answering(self.states(self.embed(tokens)), tokens.shape[-2])
+        errors = (self.read_out(asked(states)).float() - targets).square().mean(dim=(0, 1, 3))
         return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
 
     @property

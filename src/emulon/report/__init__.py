@@ -1,5 +1,1 @@
-"""The only place that draws: figures and the HTML page."""
-
-from emulon.report.page import require_writable, write
-
-__all__ = ["require_writable", "write"]
+"""The only place that draws: figures, the HTML pages, and tables on the terminal."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from emulon.errors import EmulonError
 from emulon.experiments.run import Job, Result
+from emulon.files import make_folder, write_atomically
 from emulon.report import figures
 from emulon.report.anatomy import anatomy, facts, phases
 from emulon.report.routing import routing, telling_samples
@@ -20,41 +18,15 @@ NAME = "index.html"
 CORNER = 4
 
 
-def require_writable(folder: Path) -> None:
-    """Refuse before the work, not after it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise _refused(folder, error) from None
-
-
 def write(job: Job, folder: Path) -> Path:
     """The page of this job."""
     return write_page(render(job), folder)
 
 
 def write_page(text: str, folder: Path) -> Path:
-    """Whole or not at all."""
-    path = folder / NAME
-    temporary = ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise _refused(folder, error) from None
+    path = make_folder(folder) / NAME
+    write_atomically(path, text)
     return path
-
-
-def _refused(folder: Path, error: OSError) -> EmulonError:
-    return EmulonError(f"cannot write the report to {folder}: {error.strerror}; choose another folder with --report")
 
 
 def fill(template: str, **told: object) -> str:
@@ -74,7 +46,7 @@ def render(job: Job) -> str:
         "page.html",
         data=job.data,
         results=job.results,
-        measure="R²" if job.data.task == "regression" else "accuracy",
+        measure="R²" if job.data.kind == "regression" else "accuracy",
         left_out=job.left_out,
         interpreter=job.interpreter,
         sha256=job.sha256,

@@ -1,18 +1,17 @@
 """Training: one loop, one configuration, one run folder."""
 
-from emulon.training.configuration import TrainConfig
+from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
 from emulon.training.evaluation import Evaluation
-from emulon.training.loop import Trained, resume, train
-from emulon.training.presets import PRESETS
-from emulon.training.refusals import BadConfig, DiskFull, NoRun, OutOfMemory, TrainingDiverged
+from emulon.training.fit import Trained, device_of, fit, resume, train
+from emulon.training.refusals import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.run_folder import RunFolder, load_learner, save_learner
 from emulon.training.step import TrainStep
 from emulon.training.together import Together
 
 __all__ = [
     "PRESETS",
+    "RECIPES",
     "BadConfig",
-    "DiskFull",
     "Evaluation",
     "NoRun",
     "OutOfMemory",
@@ -22,6 +21,8 @@ __all__ = [
     "TrainStep",
     "Trained",
     "TrainingDiverged",
+    "device_of",
+    "fit",
     "load_learner",
     "resume",
     "save_learner",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from emulon.training.refusals import DiskFull, NoRun
+from emulon.files import write_atomically
+from emulon.training.refusals import NoRun
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
@@ -64,28 +63,3 @@ def copy_into(state: dict[str, Tensor], tensors: dict[str, Tensor], where: Path 
             )
     for name, tensor in state.items():
         tensor.copy_(tensors[name])
-
-
-def write_atomically(where: Path, data: bytes) -> None:
-    """The file is either as it was or complete, whenever the process or the machine dies."""
-    beside = where.with_name(f".{where.name}.{os.getpid()}")
-    try:
-        with open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, where)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise disk_refusal(where, error) from error
-    directory = os.open(where.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def disk_refusal(where: Path, error: OSError) -> DiskFull:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{where} could not be written: the disk is full; make room there, then go on")
-    return DiskFull(f"{where} could not be written: {error.strerror or error}; choose a place that can be written to")

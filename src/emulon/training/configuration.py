@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from emulon.models import LEARNERS, Learner
+from emulon.errors import unknown
+from emulon.models import Learner
 from emulon.tasks import TASKS, Task, task_options
-from emulon.training.refusals import BadConfig, unknown
+from emulon.training.refusals import BadConfig
 
 VERSION = 1
 
@@ -43,8 +43,14 @@ class TrainConfig:
     loops: int | None = None
     window: int | None = None
     assemble: bool | None = None
+    paired: bool | None = None
+    """read y_i and x_{i+1} as one token: half the tokens"""
     init: float | None = None
-    """standard deviation of the initial matrices; 0.02 as GPT-2's, 0.08 suits a width of 64"""
+    """standard deviation of the initial matrices; 0.02 as GPT-2's, 0.08 suits a width of 64, 0 is 1/√width"""
+    bias: bool | None = None
+    """biases in the blocks"""
+    zero_output: bool | None = None
+    """what a block adds to the residual stream starts at zero"""
     fused: bool = True
     """one fused attention kernel instead of the traced, readable one"""
 
@@ -52,16 +58,29 @@ class TrainConfig:
     batch: int = 64
     """datasets a step in each process"""
     seed: int = 0
+    recipe: str = "paper"
+    """paper: Adam as the sources have it; fast: Muon and all that goes with it. Other flags change a recipe"""
+    optimiser: str = "adam"
+    """adam for everything, or muon for the blocks' matrices and adam for the rest"""
     lr: float = 1e-4
+    """of adam"""
+    muon_lr: float = 0.01
+    beta2: float = 0.999
+    """of adam: how long it remembers squared gradients"""
+    momentum: float = 0.95
+    """of muon"""
     warmup: int = 0
     schedule: str = "constant"
-    """constant or cosine, after the warm-up"""
+    """after the warm-up: constant, cosine, or linear (constant for the share `hold`, then straight to zero)"""
+    hold: float = 0.3
     clip: float = 1.0
     """largest norm of the gradient; 0 for none"""
     start_features: int | None = None
     """a curriculum begins with so many features …"""
     feature_every: int = 2000
-    """… and adds one every so many steps"""
+    """… and adds one every so many steps …"""
+    curriculum: float = 0.0
+    """… or, where this is not 0, adds them evenly over this share of the run"""
     start_points: int | None = None
     point_every: int = 1000
 
@@ -74,37 +93,55 @@ class TrainConfig:
 
     device: str = "auto"
     precision: str = "fp32"
-    """fp32, tf32 or bf16 (weights and optimiser stay fp32)"""
+    """fp32, tf32, bf16 (weights and optimiser stay fp32), or auto: bf16 on a GPU, fp32 elsewhere"""
     graph: bool = True
     """on a GPU, replay the whole step as one CUDA graph"""
     compile: str = "off"
-    """off, block (each block by torch.compile, quick to build), whole (faster) or autotune (slow to build)"""
+    """off, block (each block by torch.compile, quick to build), whole (faster), autotune (slow to build), or auto:
+    whole on a GPU, off elsewhere"""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice"""
     tensorboard: bool = False
     wandb: bool = False
     quiet: bool = False
 
+    @classmethod
+    def following(cls, recipe: str, model: str = "standard", **changes: Any) -> TrainConfig:
+        """A recipe's configuration of a model, with changes."""
+        return cls(**({"model": model, "recipe": recipe} | recipe_values(recipe, model) | changes))
+
     def check(self) -> TrainConfig:
         """Itself, if it makes sense: names exist, sizes are positive, and task and model take what is set."""
         for kind, name, known in (
-            ("model", self.model, LEARNERS),
+            ("model", self.model, Learner.registry),
             ("task", self.task, TASKS),
-            ("schedule", self.schedule, ("constant", "cosine")),
-            ("precision", self.precision, ("fp32", "tf32", "bf16")),
-            ("compile", self.compile, ("off", "block", "whole", "autotune")),
+            ("recipe", self.recipe, RECIPES),
+            ("optimiser", self.optimiser, ("adam", "muon")),
+            ("schedule", self.schedule, ("constant", "cosine", "linear")),
+            ("precision", self.precision, ("auto", "fp32", "tf32", "bf16")),
+            ("compile", self.compile, ("auto", "off", "block", "whole", "autotune")),
         ):
             if name not in known:
-                raise unknown(kind, name, known)
+                raise BadConfig(unknown(kind, name, known))
         for name in ("features", "points", "width", "heads", "batch", "evaluation_batch", "feature_every"):
             _require(name, getattr(self, name), at_least=1)
         for name in ("log_every", "checkpoint_every", "evaluate_every", "point_every"):
             _require(name, getattr(self, name), at_least=1)
-        for name in ("steps", "warmup", "clip", "patience", "lr", "threads"):
+        for name in ("steps", "warmup", "clip", "patience", "lr", "muon_lr", "threads"):
             _require(name, getattr(self, name), at_least=0)
+        for name in ("hold", "beta2", "momentum", "curriculum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadConfig(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         self.make_task()
         self._learner_options()
         return self
+
+    def on(self, device: torch.device) -> TrainConfig:
+        """Itself, with `auto` settled for this device."""
+        gpu = device.type == "cuda"
+        precision = ("bf16" if gpu else "fp32") if self.precision == "auto" else self.precision
+        compile = ("whole" if gpu else "off") if self.compile == "auto" else self.compile
+        return dataclasses.replace(self, precision=precision, compile=compile)
 
     def make_task(self) -> Task:
         chosen = {"features": self.features, "points": self.points} | self._given(_TASK_OPTIONS)
@@ -118,12 +155,11 @@ class TrainConfig:
         """A new learner, its weights a function of the seed alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return LEARNERS[self.model](task.width_in, task.width_out, task.tokens, **self._learner_options())
+            return Learner.registry[self.model](task.width_in, task.width_out, task.tokens, **self._learner_options())
 
     def _learner_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"width": self.width, "heads": self.heads} | self._given(_MODEL_OPTIONS)
-        signature = inspect.signature(LEARNERS[self.model]).parameters.values()
-        takes = [parameter.name for parameter in signature if parameter.kind is parameter.KEYWORD_ONLY]
+        takes = Learner.registry[self.model].options()
         for name in options:
             if name not in takes:
                 raise BadConfig(f"the model {self.model} has no {name!r}; it takes {', '.join(takes)}")
@@ -150,7 +186,7 @@ class TrainConfig:
         fields = {field.name for field in dataclasses.fields(cls)}
         for key in values:
             if key not in fields:
-                raise unknown("configuration key", key, fields)
+                raise BadConfig(unknown("configuration key", key, fields))
         try:
             return cls(**values).check()
         except TypeError as error:  # a number where a word should be, or the other way round
@@ -158,7 +194,58 @@ class TrainConfig:
 
 
 _TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")
-_MODEL_OPTIONS = ("layers", "init", "loops", "window", "assemble")
+_MODEL_OPTIONS = ("layers", "paired", "init", "bias", "zero_output", "loops", "window", "assemble")
+
+# Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.
+RECIPES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "fast": {
+        "optimiser": "muon",
+        "lr": 1e-3,
+        "beta2": 0.99,
+        "warmup": 200,
+        "schedule": "linear",
+        "start_features": 5,
+        "curriculum": 0.15,
+        "init": 0.0,
+        "bias": False,
+        "zero_output": True,
+        "precision": "auto",
+        "compile": "auto",
+    },
+}
+
+
+def recipe_values(recipe: str, model: str) -> dict[str, Any]:
+    """What a recipe sets for a model."""
+    if recipe not in RECIPES:
+        raise BadConfig(unknown("recipe", recipe, RECIPES))
+    gentle = {"lr": 5e-4, "muon_lr": 0.005} if (recipe, model) == ("fast", "algoformer") else {}
+    return RECIPES[recipe] | gentle
+
+
+# Minutes on one core: five features, and a learner that comes near the Bayes ridge predictor after 2·5 samples.
+# Wider learners pay more for a step than they gain; a higher rate is sometimes better and sometimes far worse.
+PRESETS: dict[str, TrainConfig] = {
+    "small": TrainConfig(
+        task="linear",
+        features=5,
+        points=11,
+        noise=0.5,
+        width=32,
+        layers=4,
+        heads=4,
+        init=0.08,
+        steps=8000,
+        lr=3e-3,
+        warmup=200,
+        schedule="cosine",
+        start_features=1,
+        feature_every=150,
+        evaluation_batch=2048,
+        threads=1,
+    ),
+}
 
 
 def _require(name: str, value: float | int, at_least: int) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from emulon.errors import EmulonError
 
 
@@ -20,17 +17,5 @@ class OutOfMemory(EmulonError):
     """The batch does not fit the device."""
 
 
-class DiskFull(EmulonError):
-    """A checkpoint or a metric could not be written."""
-
-
 class NoRun(EmulonError):
     """A folder that holds no run, or one that already holds another."""
-
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadConfig:
-    """A refusal of a name that does not exist, with the nearest that does."""
-    options = sorted(known)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(options)}"
-    return BadConfig(f"there is no {kind} {name!r}; {hint}")

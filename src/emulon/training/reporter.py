@@ -12,24 +12,32 @@ from emulon.training.run_folder import RunFolder
 
 
 class Reporter:
-    """One for the leading process; `silent` for the others."""
+    """Hears every measurement. Only the process that leads speaks; a run without a folder keeps nothing."""
 
-    def __init__(self, folder: RunFolder, config: TrainConfig, start: int, silent: bool) -> None:
-        self.folder, self.config, self.silent = folder, config, silent
+    def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
+        self.folder, self.config = folder if leads else None, config
         self._began, self._start = time.monotonic(), start
         self._bar = self._board = self._wandb = None
-        if silent:
+        if self.folder is None:
             return
         if not config.quiet and sys.stderr.isatty():
             self._bar = _bar(config, start)
         if config.tensorboard:
-            self._board = _tensorboard(folder)
+            self._board = _tensorboard(self.folder)
         if config.wandb:
-            self._wandb = _wandb(folder, config)
+            self._wandb = _wandb(self.folder, config)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for listener, end in ((self._bar, "stop"), (self._board, "close"), (self._wandb, "finish")):
+            if listener is not None:
+                getattr(listener, end)()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         """One line of metrics.jsonl; numbers also go to whoever else listens."""
-        if self.silent:
+        if self.folder is None:
             return
         rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)
         self.folder.append({"kind": kind, "step": step, **values, "steps_per_s": round(rate, 2)})
@@ -51,11 +59,6 @@ class Reporter:
             print(
                 f"step {step}/{self.config.steps}  error {error:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True
             )
-
-    def close(self) -> None:
-        for listener, end in ((self._bar, "stop"), (self._board, "close"), (self._wandb, "finish")):
-            if listener is not None:
-                getattr(listener, end)()
 
 
 def _bar(config: TrainConfig, start: int) -> Any:

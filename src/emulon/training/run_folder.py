@@ -6,15 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from emulon.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
-from emulon.training.checkpoint import (
-    copy_into,
-    disk_refusal,
-    read_checkpoint,
-    weights_of,
-    write_atomically,
-    write_checkpoint,
-)
+from emulon.training.checkpoint import copy_into, read_checkpoint, weights_of, write_checkpoint
 from emulon.training.configuration import TrainConfig
 from emulon.training.refusals import NoRun
 
@@ -32,11 +26,8 @@ class RunFolder:
             raise NoRun(
                 f"{self.path} already holds a run; continue it with --resume {self.path}, or choose another --out"
             )
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_refusal(self.path, error) from error
-        write_atomically(self.config_file, config.to_json().encode())
+        make_folder(self.checkpoints)
+        write_atomically(self.config_file, config.to_json())
 
     def config(self) -> TrainConfig:
         if not self.config_file.exists():
@@ -47,14 +38,14 @@ class RunFolder:
         """Drops what was measured after `step`: a resumed run measures it again. A half-written line goes too."""
         if self.metrics_file.exists():
             kept = [line for line in self.metrics() if line["step"] <= step]
-            write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
 
     def append(self, record: dict[str, Any]) -> None:
         try:
             with open(self.metrics_file, "a") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise disk_refusal(self.metrics_file, error) from error
+            raise cannot_write(self.metrics_file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         found = []
@@ -66,7 +57,7 @@ class RunFolder:
         return found
 
     def write_json(self, name: str, values: Any) -> None:
-        write_atomically(self.path / name, json.dumps(values, indent=1).encode())
+        write_json(self.path / name, values)
 
 
 def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:

@@ -7,18 +7,24 @@ import math
 from emulon.training.configuration import TrainConfig
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """A linear warm-up, then constant, or half a cosine down to zero at the last step."""
-    if step < config.warmup:
-        return config.lr * (step + 1) / config.warmup
-    if config.schedule == "constant":
-        return config.lr
-    done = (step - config.warmup) / max(config.steps - config.warmup, 1)
-    return config.lr * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+def rate_factor(config: TrainConfig, step: int) -> float:
+    """What multiplies every learning rate: a linear warm-up, then 1; or half a cosine down to zero at the last step; or
+    1 for the share `hold` of the run and a straight line to zero."""
+    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+    if config.schedule == "constant" or (config.schedule == "cosine" and step < config.warmup):
+        return warm
+    if config.schedule == "cosine":
+        done = (step - config.warmup) / max(config.steps - config.warmup, 1)
+        return (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    left = (config.steps - step) / max(config.steps, 1)
+    return warm * min(1.0, left / (1 - config.hold))
 
 
 def live_features(config: TrainConfig, step: int) -> int:
     """How many features are not zero at this step."""
+    if config.start_features is not None and config.curriculum:
+        grown = step / (config.curriculum * config.steps) * (config.features - config.start_features + 1)
+        return min(config.features, config.start_features + int(grown))
     return _grown(config.start_features, config.feature_every, config.features, step)
 
 

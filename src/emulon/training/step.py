@@ -12,9 +12,10 @@ from emulon.models import Learner
 from emulon.tasks import Task, at_step
 from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
+from emulon.training.optimiser import Optimiser
 from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
-from emulon.training.schedule import learning_rate, live_features, live_points
+from emulon.training.schedule import live_features, live_points, rate_factor
 
 
 class TrainStep:
@@ -32,20 +33,21 @@ class TrainStep:
         device: torch.device,
         processes: Processes | None = None,
     ) -> None:
+        config = config.on(device)
         self.learner, self.task, self.config, self.device = learner.to(device), task, config, device
         self.processes = processes or Processes()
         self.generator = torch.Generator(device=device)
         self.worker = Worker(learner, config.precision)
-        self.lr = torch.tensor(0.0, device=device)
         self.parameters = list(learner.parameters())
-        self.optimiser = torch.optim.Adam(self.parameters, lr=self.lr, fused=True, capturable=device.type == "cuda")
-        self.optimiser.param_groups[0]["lr"] = self.lr  # the very tensor: Adam may have kept a copy
-        for parameter in self.parameters:  # made now, so that a checkpoint can be read into it
-            self.optimiser.state[parameter] = {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        self.optimiser = Optimiser(
+            learner,
+            device,
+            muon=config.optimiser == "muon",
+            beta2=config.beta2,
+            momentum=config.momentum,
+            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
+            compiled=config.compile != "off",
+        )
         asked = len(task.asked(torch.zeros(task.tokens, 1)))
         self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
         self.weight = torch.ones(asked, device=device) if config.start_points is not None else None
@@ -67,13 +69,17 @@ class TrainStep:
             self._prepare(step)
             self._work()
             return self.loss
-        if self._graph is None:
-            self._capture()
+        self.build()
         assert self._graph is not None
         with torch.cuda.stream(self._stream):
             self._prepare(step)
             self._graph.replay()
         return self.loss
+
+    def build(self) -> None:
+        """What the first step would do before it: on a GPU, compile and capture. The weights stay as they are."""
+        if self._stream is not None and self._graph is None:
+            self._capture()
 
     def synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -90,11 +96,7 @@ class TrainStep:
 
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
-        named = weights_of(self.learner)
-        for name, parameter in self.learner.named_parameters():
-            for key, value in self.optimiser.state[parameter].items():
-                named[f"optimiser/{key}/{name}"] = value
-        return named
+        return weights_of(self.learner) | self.optimiser.state()
 
     def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
         copy_into(self.state(), state, where)
@@ -102,7 +104,9 @@ class TrainStep:
 
     def _prepare(self, step: int) -> None:
         at_step(self.generator, self.config.seed, step)
-        self.lr.fill_(learning_rate(self.config, step))
+        factor = rate_factor(self.config, step)
+        self.optimiser.lr.fill_(self.config.lr * factor)
+        self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
         if self.live is not None:
             _open(self.live, live_features(self.config, step))
         if self.weight is not None:

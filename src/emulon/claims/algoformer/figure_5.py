@@ -7,8 +7,9 @@ from statistics import mean
 from emulon.claims.algoformer import learners
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.interrogate import REFERENCES, LinearTask
+from emulon.interrogate import REFERENCES
 from emulon.interrogate.sampling import draw
+from emulon.tasks import Linear
 
 KNOWN = {reference.name: reference for reference in REFERENCES}
 SOLVERS = {"Newton": KNOWN["newton"], "descent": KNOWN["gradient descent, safe steps"]}
@@ -23,7 +24,7 @@ def run(setting: Setting) -> Numbers:
     for done, noise in enumerate(noises):
         config = learners.configured(setting, noise=noise)
         learner, evaluation = learners.examined(config, setting, done / len(noises), 1 / len(noises))
-        drawn = draw(LinearTask(config.features, noise), learner, seed=setting.seed, datasets=sizes["datasets"])
+        drawn = draw(Linear(config.features, noise=noise), learner, seed=setting.seed, datasets=sizes["datasets"])
         targets = drawn.ys[:, list(drawn.counts)]
         said = {ALGOFORMER: drawn.answers(learner)} | {
             f"{name}, {steps} steps": solver.predict(drawn.prefixes, {"steps": steps})

@@ -11,8 +11,7 @@ from torch import Tensor
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.trained import frozen_attention, mean_and_spread, mean_square, mean_squared_error
-from emulon.tasks import Prompts, Task
-from emulon.tasks.task import normal
+from emulon.tasks import Prompts, Task, normal
 
 SMALL_ERROR = 0.1
 SETUPS = {"honest": False, "target fed in": True}
@@ -29,9 +28,17 @@ class TanhMap(Task):
     points: int
     leak: bool = False
 
-    width_in = property(lambda self: 2 * self.features + 1)  # type: ignore[assignment]
-    width_out = property(lambda self: self.features)  # type: ignore[assignment]
-    tokens = property(lambda self: self.points)  # type: ignore[assignment]
+    @property
+    def width_in(self) -> int:
+        return 2 * self.features + 1
+
+    @property
+    def width_out(self) -> int:
+        return self.features
+
+    @property
+    def tokens(self) -> int:
+        return self.points
 
     def asked(self, states: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch asked width"]:
         return states

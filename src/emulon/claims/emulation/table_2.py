@@ -8,7 +8,7 @@ from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.trained import frozen_attention, mean_and_spread, mean_square, mean_squared_error
 from emulon.tasks import Statistical
-from emulon.tasks.statistical import METHODS
+from emulon.tasks.emulation import METHODS
 
 SETUPS = {"w to be found": False, "w in the prompt": True}
 SMALL_ERROR, AS_WELL = 0.1, 2.0

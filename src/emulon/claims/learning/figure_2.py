@@ -9,10 +9,11 @@ from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learner import committed
 from emulon.errors import EmulonError
-from emulon.interrogate import LinearTask, RidgeFit, best_ridge
+from emulon.interrogate import RidgeFit, best_ridge
 from emulon.machine import Transformer
 from emulon.machine.programs import sherman_morrison
 from emulon.machine.programs.gaussian import gaussian
+from emulon.tasks import Linear
 
 FEATURES, POINTS = 3, 9
 LEARNERS = ("small_learner",)
@@ -25,20 +26,20 @@ def run(setting: Setting) -> Numbers:
     cells = []
     for done, (noise, prior) in enumerate(grid):
         setting.progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
-        task = LinearTask(FEATURES, noise, prior)
+        task = Linear(FEATURES, noise=noise, prior=prior)
         fit = best_ridge(machine(task), task, **sampling)
         cells.append(cell("compiled", noise, prior, fit))
     for name in LEARNERS:
         setting.progress(name, len(grid) / (len(grid) + len(LEARNERS)))
         subject = committed(setting, name)
-        if not isinstance(subject.task, LinearTask):
+        if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
         fit = best_ridge(subject.thing, subject.task, **sampling)
         cells.append(cell("trained", subject.task.noise, subject.task.prior, fit))
     return {"cells": cells}
 
 
-def machine(task: LinearTask) -> Transformer:
+def machine(task: Linear) -> Transformer:
     """A register machine that runs the Bayes predictor of this task, for targets as large as noise and prior make."""
     domain, norm = gaussian(task.features, POINTS)
     reach = task.prior * domain.y + 8 * task.noise

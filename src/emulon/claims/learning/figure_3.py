@@ -10,9 +10,10 @@ import torch
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learner import trained
-from emulon.interrogate import REFERENCES, LinearTask, Reference, identify
+from emulon.interrogate import REFERENCES, Reference, identify
 from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.references import descent_on_the_sum
+from emulon.tasks import Linear
 from emulon.training import TrainConfig
 
 # In the order of the paper's phases.
@@ -43,7 +44,7 @@ def run(setting: Setting) -> Numbers:
         learner = trained(chosen, setting, done / len(shapes), 1 / len(shapes))
         said = identify(
             learner,
-            LinearTask(config.features),
+            Linear(config.features),
             references=[KNOWN["ols"], KNOWN["ridge"], ONE_STEP],
             seed=setting.seed,
             datasets=sizes["datasets"],

@@ -6,9 +6,10 @@ from emulon.algorithms import LinearRegression, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learner import committed
-from emulon.interrogate import LinearTask, attention_probe, hidden_states, linear_probe, moments, prefix_weights
+from emulon.interrogate import attention_probe, hidden_states, linear_probe, moments, prefix_weights
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
+from emulon.tasks import Linear
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
@@ -29,7 +30,7 @@ def run(setting: Setting) -> Numbers:
 def machine_scores(setting: Setting) -> Numbers:
     """Batch gradient descent, compiled: after all examples but the last, layer by layer, at the query's token."""
     machine = batch_gradient_descent(FEATURES, POINTS, STEP_SIZE, STEPS).compile()
-    xs, ys = LinearTask(FEATURES).sample(setting.seed, setting.sizes["machine_datasets"], POINTS)
+    xs, ys = Linear(FEATURES).held_out(setting.seed, setting.sizes["machine_datasets"], POINTS).pairs
     hidden, seen = hidden_states(machine, xs, ys), POINTS - 1
     weights = prefix_weights(LinearRegression(steps=STEPS, step_size=STEP_SIZE), xs, ys)
     found = {}
@@ -58,7 +59,7 @@ def learner_scores(setting: Setting) -> Numbers:
     """A trained learner, by probes with attention over its positions: linear ones and MLPs."""
     subject, count = committed(setting, "small_learner"), setting.sizes["examples"]
     points = max(subject.thing.examples) + 1
-    xs, ys = subject.task.sample(setting.seed, setting.sizes["learner_datasets"], points)
+    xs, ys = subject.task.held_out(setting.seed, setting.sizes["learner_datasets"], points).pairs
     hidden = hidden_states(subject.thing, xs, ys)
     bayes = RidgeRegression(getattr(subject.task, "bayes_ridge", 0.0))
     wanted = {"Xᵀy": moments(xs, ys)[:, count], "w": prefix_weights(bayes, xs, ys)[:, count]}

@@ -70,7 +70,7 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
     steps, made = setting.sizes["steps"], []
     data = None if table == "random" else read(table)
     for name, face in runnable().items():
-        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(face) != data.task):
+        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(face) != data.kind):
             continue
         algorithm = face(steps=steps)  # type: ignore[call-arg]
         if data is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.interpreter import Program
+from emulon.tasks.prompts import Datasets
+from emulon.tasks.randomness import normal, uniform
+from emulon.tasks.regression import RegressionTask
 
 # The eigenvalues of XᵀX/n spread over a factor of this, where the domain allows: enough to tell algorithms apart, and
 # little enough that a hundred steps of descent converge.
@@ -24,17 +27,20 @@ DRAWS = 4
 
 
 @dataclass(frozen=True)
-class DomainTask:
+class DomainTask(RegressionTask):
     """y = w·x + noise·ε with w ~ N(0, I), all of it scaled into a program's domain.
 
     X = √n·U·√Λ·Vᵀ with random orthonormal U and V; the eigenvalues Λ of XᵀX/n are log-uniform between a tenth of the
     largest that the program's step size suits (step·(curvature·λ + l2) ≤ 1) and that largest one, and above the least
     that it was compiled for. x shrinks until |x| is in the domain, and all the y of a batch until the path of descent
-    is: ‖w_t‖ ≤ 2‖w*‖ on it, w* being the least-squares solution.
+    is: ‖w_t‖ ≤ 2‖w*‖ on it, w* being the least-squares solution. Those outside the domain are left out, so that this
+    cannot be sampled within a CUDA graph, and it has no name to be trained on by.
     """
 
     program: Program
     noise: float = 0.3
+    features: int = field(init=False)
+    points: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.program.loss.form != "residual":
@@ -42,10 +48,9 @@ class DomainTask:
                 f"{self.program.name} learns from classes or counts, and what identify knows are regression "
                 "algorithms; ask about a program of one of those"
             )
-
-    @property
-    def features(self) -> int:
-        return self.program.domain.features
+        domain = self.program.domain
+        object.__setattr__(self, "features", domain.features)
+        object.__setattr__(self, "points", domain.samples + 1)
 
     @property
     def eigenvalues(self) -> tuple[float, float]:
@@ -62,30 +67,43 @@ class DomainTask:
             )
         return max(program.strong, high / SPREAD), high * (1 - EDGE)
 
-    def sample(
-        self, seed: int, batch: int, points: int
-    ) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        return (xs @ normal(generator, xs.shape[0], self.features, 1, dtype=xs.dtype)).squeeze(-1)
+
+    def datasets(
+        self,
+        generator: torch.Generator,
+        batch: int,
+        *,
+        points: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        live: Float[Tensor, " features"] | None = None,
+    ) -> Datasets:
         """The first `samples` points are what the program reads; those after it are queries, as large as the others."""
-        generator = torch.Generator().manual_seed(seed)
+        if live is not None:
+            raise EmulonError("a program reads all its features: there is no curriculum over a program's domain")
+        points = self.points if points is None else points
         xs = self._inputs(generator, batch)
-        extra = max(0, points - xs.shape[1])
+        extra, reach = max(0, points - xs.shape[1]), self.program.domain.x
         size = xs.square().mean(dim=(1, 2), keepdim=True).sqrt()
-        queries = (size * _normal(generator, batch, extra, self.features)).clamp(
-            -self.program.domain.x, self.program.domain.x
-        )
+        queries = (size * _normal(generator, batch, extra, self.features)).clamp(-reach, reach)
         every = torch.cat([xs, queries], dim=1)
-        truth = (every @ _normal(generator, batch, self.features, 1)).squeeze(-1)
+        truth = self.values(generator, every)
         ys = truth + self.noise * truth.std() * _normal(generator, *truth.shape)
-        return every[:, :points], (ys * self._scale(xs, ys[:, : xs.shape[1]]))[:, :points]
+        scale = self._scale(xs, ys[:, : xs.shape[1]])
+        drawn = (part[:, :points].to(dtype) for part in (every, ys * scale, truth * scale))
+        return Datasets(*drawn)
 
     def _inputs(self, generator: torch.Generator, batch: int) -> Float[Tensor, "batch samples features"]:
         domain, (low, high) = self.program.domain, self.eigenvalues
         n, rank = domain.samples, min(domain.samples, domain.features)
         tries = DRAWS * batch
-        spread = torch.rand(tries, 1, rank, generator=generator, dtype=torch.float64)
+        spread = uniform(generator, tries, 1, rank, dtype=torch.float64)
         spectrum = low * (high / low) ** spread
         left, right = (torch.linalg.qr(_normal(generator, tries, size, rank))[0] for size in (n, domain.features))
-        xs = math.sqrt(n) * (left * spectrum.sqrt()) @ right.mT
+        xs: Tensor = math.sqrt(n) * (left * spectrum.sqrt()) @ right.mT
         shrink = ((1 - EDGE) * domain.x / xs.abs().amax(dim=(1, 2))).clamp(max=1.0)
         inside = shrink.square() * spectrum.amin(dim=(1, 2)) >= self.program.strong * (1 + EDGE)
         if inside.sum() < batch:
@@ -111,5 +129,5 @@ class DomainTask:
         return f"linear functions in the program's domain: {sizes}, λ(XᵀX/n) in {low:.3g} … {high:.3g}"
 
 
-def _normal(generator: torch.Generator, *size: int) -> Tensor:
-    return torch.randn(*size, generator=generator, dtype=torch.float64)
+def _normal(generator: torch.Generator, *size: int) -> Float[Tensor, "*size"]:
+    return normal(generator, *size, dtype=torch.float64)

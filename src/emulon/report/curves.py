@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from emulon.claims.figure import Figure, Panel, Series
+from emulon.files import provenance, write_atomically, write_json
+from emulon.report.chart import chart
+from emulon.training import RunFolder, Trained
+
+
+def keep_curve(folder: Path, trained: Trained) -> None:
+    """The learner's error beside the baselines', what it took, and the picture of it."""
+    record = provenance(next(trained.learner.parameters()).device) | {
+        "config": dataclasses.asdict(RunFolder(folder).config()),
+        "steps": trained.steps,
+        "from_step": trained.start,  # a resumed run's seconds are of its last part alone
+        "seconds": round(trained.seconds, 3),
+        "cpu_seconds": round(trained.cpu_seconds, 3),
+        "curve": trained.curve,
+        "baselines": trained.baselines,
+    }
+    write_json(folder / "curve.json", record)
+    draw_curve(folder)
+
+
+def draw_curve(folder: Path) -> None:
+    """curve.svg, from curve.json alone."""
+    record = json.loads((folder / "curve.json").read_text())
+    write_atomically(folder / "curve.svg", chart(run_figure(record)))
 
 
 def run_figure(record: Mapping[str, Any]) -> Figure:

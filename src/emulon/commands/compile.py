@@ -1,0 +1,42 @@
+"""`emulon compile`: an interpreter and a program, its prompt, as files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from emulon.commands.data import DescentOptions
+
+EXAMPLES = """example:
+  emulon compile lasso --data diabetes --out files
+writes files/interpreter.safetensors and files/program.safetensors; emulon exec runs them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(DescentOptions):
+    """Write an interpreter and a program (the prompt) as files."""
+
+    algorithm: Positional[Annotated[str, arg(metavar="ALGORITHM")]]
+    """what the program does, as emulon run names it"""
+    out: Annotated[Path, arg(metavar="DIR")]
+    """folder for the two files"""
+
+
+def main(options: Options) -> int:
+    from emulon.experiments.run import face_named, interpreter_for, program_for, task_of
+    from emulon.files import make_folder
+    from emulon.interpreter import save
+
+    face = face_named(options.algorithm)
+    make_folder(options.out)
+    program = program_for(face, options.load(task_of(face)), options.steps, options.tolerance)
+    interpreter = interpreter_for([program])
+    for thing, name in ((interpreter, "interpreter"), (program, "program")):
+        save(thing, options.out / f"{name}.safetensors")
+        print(options.out / f"{name}.safetensors")
+    print(f"interpreter sha256 {interpreter.sha256}")
+    print(f"certificate {program.certificate_on(interpreter.line)}")
+    return 0

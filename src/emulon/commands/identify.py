@@ -1,0 +1,126 @@
+"""`emulon identify`: which algorithm an in-context learner runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from emulon.commands.options import CommandOptions, Count, Seed, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emulon.interrogate import Identification, Interrogation
+
+# A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much.
+PROGRAM_DATASETS = 32
+EXAMPLES = """examples:
+  emulon identify runs/standard                a trained learner, on its own task
+  emulon identify files/program.safetensors    a compiled program, on data of its domain
+  emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Which algorithm does TARGET run? Ranks the references by what they leave of it unexplained, and tells how far the
+    nearest, least squares, ridge and gradient descent are from it after each number of examples."""
+
+    target: Positional[Annotated[str, arg(metavar="TARGET")]]
+    """a run folder, a program file, module:function, or file.py:function"""
+    task: Annotated[str | None, shown("TASK")] = None
+    """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, data in a
+    program's domain, a machine's number of features, or linear:features=8"""
+    datasets: Annotated[Count | None, shown("COUNT")] = None
+    """256 by default, 32 for a program"""
+    points: Annotated[Count | None, shown("COUNT")] = None
+    """the in-context examples and the query; as many as TARGET reads, or 40"""
+    seed: Seed = 0
+    """of the datasets"""
+    loops: Annotated[Count | None, shown("COUNT")] = None
+    """how many loops, for an AlgoFormer"""
+    json: Annotated[Path | None, shown("FILE")] = None
+    """also write the numbers there"""
+    report: Annotated[Path | None, shown("DIR")] = None
+    """also write a page with figures into this folder"""
+
+
+def main(options: Options) -> int:
+    from emulon.files import make_folder, write_json
+    from emulon.interpreter import Program
+    from emulon.interrogate import interrogate
+    from emulon.interrogate.sampling import DATASETS
+    from emulon.loading import load_subject
+    from emulon.predictor import as_predictor
+    from emulon.progress import progress_bar
+    from emulon.report.interrogation import write
+
+    subject = load_subject(options.target, options.task)
+    predictor = as_predictor(subject.thing, loops=options.loops)
+    for folder in filter(None, (options.report, options.json and options.json.parent)):
+        make_folder(folder)  # now, not after the work
+    datasets = options.datasets or (PROGRAM_DATASETS if isinstance(subject.thing, Program) else DATASETS)
+    with progress_bar() as report_progress:
+        interrogation = interrogate(
+            predictor,
+            subject.task,
+            target=options.target,
+            progress=report_progress,
+            seed=options.seed,
+            datasets=datasets,
+            points=options.points,
+        )
+    print_interrogation(interrogation)
+    if options.json is not None:
+        write_json(options.json, interrogation.as_numbers())
+    if options.report is not None:
+        print(f"report {write(interrogation, options.report)}")
+    return 0
+
+
+def print_interrogation(interrogation: Interrogation) -> None:
+    from emulon.report.terminal import console
+
+    terminal = console()
+    terminal.print(ranking_table(interrogation.target, interrogation.found))
+    terminal.print(str(interrogation.found), markup=False, highlight=False)
+    terminal.print(distance_table(interrogation))
+    print(f"asked about {interrogation.task}")
+    fit = interrogation.ridge
+    best = f"best ridge λ on a grid of half octaves: {fit.best:.3g}, difference {fit.difference}"
+    if interrogation.bayes is not None:
+        near = "within the grid's step" if interrogation.agrees else "farther than the grid's step"
+        best += f"; σ²/τ² = {interrogation.bayes:.3g} is {near}"
+    print(best)
+
+
+def ranking_table(target: str, identification: Identification) -> Table:
+    from emulon.report.terminal import table
+
+    rows = []
+    for match in identification.ranking:
+        share = match.unexplained
+        named = match is identification.nearest and identification.found
+        mark = "tie" if match.name in identification.ties else "named" if named else ""
+        rows.append((str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", mark))
+    columns = ("reference", "unexplained", "95% interval", "")
+    return table(columns, rows, title=f"{target}: {identification.algorithm}", words=columns)
+
+
+def distance_table(interrogation: Interrogation) -> Table:
+    """Rows for numbers of examples, a column for each reference and distance."""
+    from emulon.report.terminal import table
+
+    comparison = interrogation.comparison
+    columns = ["examples"]
+    for what, curves in (("predictions", comparison.predictions), ("weights", comparison.weights)):
+        columns += [f"{what}\n{name.partition('(')[0]}" for name in curves]
+    every = [*comparison.predictions.values(), *comparison.weights.values(), comparison.linearity]
+    return table(
+        [*columns, "weights\nR²"],
+        [(str(n), *(f"{curve[n].value:.2g}" for curve in every)) for n in comparison.linearity.counts],
+        title="distance by number of examples",
+        caption="predictions: E(ŷ − ŷ′)²/d; weights: E‖w − w′‖²/d of the implicit linear weights, R²: their part of ŷ",
+    )

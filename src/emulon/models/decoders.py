@@ -1,0 +1,121 @@
+"""The three architectures of Gao et al. 2024, section 5: a GPT-2-style decoder, a looped one, and AlgoFormer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.errors import EmulonError
+from emulon.models.block import BlockShape, Decoder
+from emulon.models.learner import Learner
+
+
+class Standard(Learner, name="standard"):
+    """`layers` different blocks, one after the other."""
+
+    def __init__(
+        self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, paired: bool = False, **blocks: Any
+    ) -> None:
+        shape = BlockShape(**blocks)
+        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        self.decoder = Decoder(shape, layers)
+
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "1 batch tokens width"]:
+        final: Tensor = self.decoder(embedded)
+        return final.unsqueeze(0)
+
+
+class Looped(Learner, name="looped"):
+    """The learner of Yang et al. 2023: state ← decoder(state + input), `loops` times from zero; the loss averages over
+    the last `window` loop counts.
+
+    Gradients flow through the window only, as in Yang et al.: the loops before it are a free warm start.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        tokens: int,
+        *,
+        layers: int = 1,
+        loops: int = 20,
+        window: int = 15,
+        paired: bool = False,
+        **blocks: Any,
+    ) -> None:
+        shape = BlockShape(**blocks)
+        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        self.decoder = Decoder(shape, layers, "loop")
+        require_loops(loops, window)
+        self.loops, self.window = loops, window
+
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
+        return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window)
+
+
+class AlgoFormer(Learner, name="algoformer"):
+    """post ∘ loop^T ∘ pre, Gao et al. 2024, Eq. 2, trained with the loss of Eq. 3 over the last `window` loop counts.
+
+    The pre-transformer's output is added to the loop's input at every turn, as Yang et al. do with the prompt; Eq. 2
+    starts the loop from it and is silent about the rest. The post-transformer reads all the loop counts as one batch.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        tokens: int,
+        *,
+        layers: int = 1,
+        loops: int = 20,
+        window: int = 15,
+        paired: bool = False,
+        **blocks: Any,
+    ) -> None:
+        shape = BlockShape(**blocks)
+        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        require_loops(loops, window)
+        self.loops, self.window = loops, window
+        self.pre = Decoder(shape, layers, "pre")
+        self.body = Decoder(shape, layers, "loop")
+        self.post = Decoder(shape, layers, "post")
+
+    def states(
+        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+    ) -> Float[Tensor, "loops batch tokens width"]:
+        prepared = self.pre(embedded)
+        turns = loop(self.body, prepared, prepared, self.loops, window or self.window)
+        finished: Tensor = self.post(turns.flatten(0, 1))
+        return finished.unflatten(0, turns.shape[:2])
+
+
+def loop(
+    decoder: Decoder,
+    state: Float[Tensor, "batch tokens width"],
+    injected: Float[Tensor, "batch tokens width"],
+    loops: int,
+    window: int,
+) -> Float[Tensor, "window batch tokens width"]:
+    """The states after loops − window + 1, …, loops applications of state ← decoder(state + injected)."""
+    kept = []
+    before = max(loops - window, 0)
+    with torch.no_grad():
+        for _ in range(before):
+            state = decoder(state + injected)
+    for _ in range(before, loops):
+        state = decoder(state + injected)
+        kept.append(state)
+    return torch.stack(kept)
+
+
+def require_loops(loops: int, window: int) -> None:
+    if loops < 1 or window < 1:
+        raise EmulonError(f"loops and window must be at least 1, got {loops} and {window}")

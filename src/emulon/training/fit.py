@@ -1,0 +1,230 @@
+"""The training loop: `fit` keeps everything in memory, `train` and `resume` in a run folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from emulon.models import Learner
+from emulon.progress import Progress, silent
+from emulon.training.checkpoint import checkpoints, read_checkpoint, write_checkpoint
+from emulon.training.configuration import TrainConfig
+from emulon.training.evaluation import Evaluation
+from emulon.training.processes import Processes, joined
+from emulon.training.refusals import OutOfMemory, TrainingDiverged
+from emulon.training.reporter import Reporter
+from emulon.training.run_folder import RunFolder
+from emulon.training.step import TrainStep
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: the learner, its last error curve and the baselines' curves; when it began and what it took.
+
+    `history` is every evaluation: steps, seconds of training until then, curve. `seconds` are of training alone,
+    without building (compilation, `build_seconds`) and evaluation; `cpu_seconds` are of everything. Of several
+    processes, the one that `leads` speaks and writes for all.
+    """
+
+    learner: Learner
+    config: TrainConfig
+    steps: int
+    curve: list[float]
+    baselines: dict[str, list[float]]
+    history: list[dict[str, Any]]
+    start: int = 0
+    leads: bool = True
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+@dataclass
+class Patience:
+    """Early stopping: how long ago the evaluation last got better. Travels in the checkpoint."""
+
+    best: float = math.inf
+    waited: int = 0
+
+    def hear(self, error: float) -> None:
+        better = error < self.best
+        self.best, self.waited = (error, 0) if better else (self.best, self.waited + 1)
+
+    def over(self, patience: int) -> bool:
+        return 0 < patience <= self.waited
+
+
+@dataclass
+class Stopwatch:
+    """Counts while it runs."""
+
+    seconds: float = 0.0
+    _since: float = field(default_factory=time.perf_counter)
+
+    def pause(self) -> float:
+        self.seconds += time.perf_counter() - self._since
+        return self.seconds
+
+    def go_on(self) -> None:
+        self._since = time.perf_counter()
+
+
+def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
+    """Trains a learner; nothing is written."""
+    return _Run(config.check(), None, Processes(), report_progress).go()
+
+
+def train(config: TrainConfig, out: Path | str) -> Trained:
+    """Begins a run in a new folder. `resume` continues one."""
+    config.check()
+    with joined(config.device) as processes:
+        if processes.leads:
+            RunFolder(Path(out)).begin(config)
+        return _Run(config, RunFolder(Path(out)), processes).go()
+
+
+def resume(out: Path | str) -> Trained:
+    """Continues the run in a folder from its newest checkpoint, to the weights it would have had without the break."""
+    folder = RunFolder(Path(out))
+    config = folder.config()
+    with joined(config.device) as processes:
+        return _Run(config, folder, processes).go()
+
+
+class _Run:
+    """One run from where it stands to its end."""
+
+    def __init__(
+        self, config: TrainConfig, folder: RunFolder | None, processes: Processes, report_progress: Progress = silent
+    ) -> None:
+        self.config, self.folder, self.processes, self.report_progress = config, folder, processes, report_progress
+        self.patience, self.start = Patience(), 0
+        self.history: list[dict[str, Any]] = []
+
+    def go(self) -> Trained:
+        began = time.process_time()
+        if self.config.threads:
+            torch.set_num_threads(self.config.threads)
+        try:
+            self._build()
+            self.watch = Stopwatch()
+            with Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter:
+                done = self._steps()
+            self.step.synchronise()
+            self.watch.pause()
+            curve = self.evaluation.curve(self.step.learner).tolist()
+        except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one
+            if "can't allocate memory" in str(error) or "out of memory" in str(error):
+                raise self._memory_refusal() from error
+            raise
+        return Trained(
+            self.step.learner.eval(),
+            self.config,
+            done,
+            curve,
+            self.evaluation.baselines,
+            self.history,
+            start=self.start,
+            leads=self.processes.leads,
+            seconds=self.watch.seconds,
+            build_seconds=self.build_seconds,
+            cpu_seconds=time.process_time() - began,
+        )
+
+    def _build(self) -> None:
+        began = time.perf_counter()
+        config, device = self.config, device_of(self.config, self.processes)
+        task = config.make_task()
+        self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
+        stored = read_checkpoint(self.folder.checkpoints) if self.folder is not None else None
+        if stored is not None and self.folder is not None:
+            self.start, tensors, notes = stored
+            self.step.load(tensors, self.folder.checkpoints)
+            self.patience = Patience(**json.loads(notes["patience"]))
+        self.evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
+        if self.folder is not None and self.processes.leads:
+            self.folder.rewind(self.start)
+            self.folder.write_json("baselines.json", self.evaluation.baselines)
+        self.step.build()
+        self.build_seconds = time.perf_counter() - began
+
+    def _steps(self) -> int:
+        """Steps start, …, config.steps − 1, with what happens between them. How many steps the weights have had."""
+        config = self.config
+        if self.patience.over(config.patience):  # resumed after it had stopped early
+            return self.start
+        for k in range(self.start, config.steps):
+            loss = self.step(k)
+            done = k + 1
+            last, stop = done == config.steps, False
+            if done % config.log_every == 0 or last:
+                self.step.synchronise()
+                self._require_finite(loss.item(), done)
+                self.reporter.record("train", done, loss=loss.item())
+                self.report_progress(f"training {config.model}, step {done}", done / config.steps)
+            if done % config.evaluate_every == 0 or last:
+                stop = self._evaluate(done)
+            if self.folder is not None and (done % config.checkpoint_every == 0 or last or stop):
+                self._checkpoint(done)
+            if stop:
+                return done
+        return config.steps
+
+    def _evaluate(self, done: int) -> bool:
+        """One evaluation, off the clock; whether all processes stop here."""
+        self.step.synchronise()
+        seconds = self.watch.pause()
+        curve = self.evaluation.curve(self.step.learner)
+        error = curve.mean().item()
+        self._require_finite(error, done)
+        self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
+        self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
+        self.patience.hear(error)
+        stop = self.processes.agree(self.patience.over(self.config.patience))
+        self.watch.go_on()
+        return stop
+
+    def _checkpoint(self, done: int) -> None:
+        assert self.folder is not None
+        self.step.synchronise()
+        self._require_finite(sum(p.detach().abs().sum().item() for p in self.step.parameters), done)
+        if self.processes.leads:
+            notes = {"patience": json.dumps(vars(self.patience))}
+            write_checkpoint(self.folder.checkpoints, done, self.step.state(), notes)
+
+    def _require_finite(self, value: float, done: int) -> None:
+        if math.isfinite(value):
+            return
+        rates = f"it was {self.config.lr:g}"
+        if self.config.optimiser == "muon":
+            rates += f", --muon-lr {self.config.muon_lr:g}"
+        raise TrainingDiverged(
+            f"the loss or a weight was no longer finite at step {done}{self._kept()}. The same steps would diverge"
+            f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({self.config.clip:g})"
+        )
+
+    def _memory_refusal(self) -> OutOfMemory:
+        return OutOfMemory(
+            f"a batch of {self.config.batch}, or an evaluation batch of {self.config.evaluation_batch}, does not fit"
+            f" the memory{self._kept()}. Start a new run with smaller ones, or use more processes (torchrun)"
+        )
+
+    def _kept(self) -> str:
+        if self.folder is None:
+            return ""
+        kept = checkpoints(self.folder.checkpoints)
+        return f"; the last good checkpoint is {kept[-1]}" if kept else "; there was no checkpoint yet"
+
+
+def device_of(config: TrainConfig, processes: Processes | None = None) -> torch.device:
+    """Where a configuration trains: `auto` is this process's GPU where there is one."""
+    if config.device == "auto":
+        local = processes.local if processes else 0
+        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    return torch.device(config.device)

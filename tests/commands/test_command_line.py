@@ -1,0 +1,169 @@
+"""The command line as a new user meets it: help that teaches, and one clear line for every mistake."""
+
+import os
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import emulon
+from emulon import cli
+
+SOURCE = Path(cli.__file__).parents[1]
+# Words each command needs before it looks at anything else.
+NEEDED = {
+    "compile": ["ridge", "--out", "never"],
+    "exec": ["interpreter", "program"],
+    "show": ["program"],
+    "approximate": ["t", "-1", "1"],
+    "train": ["standard"],
+    "identify": ["mine.py:predict"],
+    "probe": ["mine.py:machine"],
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: str, *words: str) -> str:
+    """Exit code 2, nothing but one line on stderr; that line."""
+    code = cli.main([command, *words])
+    out, err = capsys.readouterr()
+    assert code == 2 and not out, (code, out, err)
+    assert err.startswith(f"emulon {command}: ") and err.count("\n") == 1 and "│" not in err, err
+    return err
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "misspelt", "right"),
+    [
+        ("run", "--dta", "--data"),
+        ("compile", "--tolerence", "--tolerance"),
+        ("exec", "--pth", "--path"),
+        ("show", "--hepl", "--help"),
+        ("approximate", "--tolernce", "--tolerance"),
+        ("bench", "--jsno", "--json"),
+        ("train", "--stesp", "--steps"),
+        ("identify", "--reprot", "--report"),
+        ("probe", "--quantty", "--quantity"),
+        ("reproduce", "--fgures", "--figures"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest(capsys, command, misspelt, right):
+    for words in ([misspelt, "1"], [f"{misspelt}=1"]):
+        said = refused(capsys, command, *NEEDED.get(command, []), *words)
+        assert f"there is no option {misspelt}; did you mean {right}?" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "right"),
+    [
+        ("run", ["rigde"], "ridge"),
+        ("run", ["--data", "diabtes"], "diabetes"),
+        ("run", ["--path", "faithfull"], "faithful"),
+        ("compile", ["laso", "--out", "never"], "lasso"),
+        ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+        ("bench", ["interpeter"], "interpreter"),
+        ("train", ["standrad"], "standard"),
+        ("train", ["standard", "--task", "linaer"], "linear"),
+        ("train", ["standard", "--preset", "smal"], "small"),
+        ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
+        ("reproduce", ["emulation-table-5"], "emulation-table-4"),
+        ("reproduce", ["--scale", "smal"], "small"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(capsys, command, words, right):
+    assert f"did you mean {right}?" in refused(capsys, command, *words)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "reason"),
+    [
+        ("run", ["--steps", "many"], "--steps: many is not a whole number"),
+        ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
+        ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
+        ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
+        ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
+        ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
+        ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
+        ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
+        ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
+        ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
+        ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_its_option(capsys, command, words, reason):
+    assert reason in refused(capsys, command, *words)
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_a_word_too_many_is_named(capsys, command):
+    assert "one word too many: 'more'" in refused(capsys, command, *NEEDED[command], "more")
+
+
+@pytest.mark.parametrize("command", [command for command in NEEDED if command != "train"])
+def test_a_word_that_is_missing_is_named(capsys, command):
+    assert "is missing (see emulon" in refused(capsys, command)
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    assert cli.main(["rnu"]) == 2
+    assert capsys.readouterr().err == "emulon: there is no command 'rnu'; did you mean run?\n"
+    assert cli.main(["--versoin"]) == 2
+    assert "did you mean --version?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_teaches_with_an_example(capsys, command):
+    assert cli.main([*command.split(), "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert "example" in out and f"emulon {command}" in out and not err
+    if command in NEEDED:
+        assert cli.main([command, *NEEDED[command], "-h"]) == 0
+
+
+def test_nothing_at_all_shows_every_command(capsys):
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out and what in out for name, what in cli.COMMANDS.items())
+
+
+def test_the_version_is_the_packages(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"emulon {version('emulon')}\n"
+    assert emulon.__version__ == version("emulon")
+
+
+def test_stopping_by_hand_is_one_line_and_code_130(monkeypatch, capsys):
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("emulon.commands.show.main", interrupted)
+    assert cli.main(["show", "program"]) == 130
+    assert capsys.readouterr().err == "emulon show: stopped\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(options: object) -> int:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("emulon.commands.show.main", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["show", "program"])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["rnu"], ["run", "--help"], ["run", "--dta", "x"], ["--version"]])
+def test_help_and_mistakes_do_not_wait_for_torch(words):
+    code = f"import sys; from emulon.cli import main; main({words!r}); assert 'torch' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and time.perf_counter() - begin < 5

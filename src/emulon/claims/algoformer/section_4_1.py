@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 import torch
 
-from emulon.algoformer import convergence
 from emulon.claims.bounded import normal
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
+from emulon.looped import convergence
 
 # The distance to least squares that is asked for; transformer and exact iterates must reach it at the same loop.
 NEAR = 1e-7

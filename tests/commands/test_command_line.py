@@ -74,6 +74,8 @@ def test_a_misspelt_option_is_answered_with_the_nearest(capsys, command, misspel
         ("train", ["standrad"], "standard"),
         ("train", ["standard", "--task", "linaer"], "linear"),
         ("train", ["standard", "--preset", "smal"], "small"),
+        ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
+        ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
         ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
         ("reproduce", ["emulation-table-5"], "emulation-table-4"),
         ("reproduce", ["--scale", "smal"], "small"),

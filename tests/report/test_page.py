@@ -10,9 +10,8 @@ import torch
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.experiments.data import Data
 from emulon.experiments.run import work
-from emulon.report.anatomy import anatomy, facts
+from emulon.report.anatomy import anatomy, facts, routing, telling_samples
 from emulon.report.page import write
-from emulon.report.routing import routing, telling_samples
 
 SECTIONS = ["table", "routing", "errors", "functions", "anatomy", "hash"]
 

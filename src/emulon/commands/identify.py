@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from emulon.commands.names import require_known
 from emulon.commands.options import CommandOptions, Count, Seed, shown
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
+    if options.task is not None:
+        require_known("task", options.task.partition(":")[0], "tasks")
     from emulon.files import make_folder, write_json
     from emulon.interpreter import Program
     from emulon.interrogate import interrogate

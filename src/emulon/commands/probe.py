@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from emulon.commands.names import require_known
 from emulon.commands.options import CommandOptions, Count, Positive, Seed, shown
 from emulon.errors import EmulonError
 
@@ -58,6 +59,8 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
+    if options.task is not None:
+        require_known("task", options.task.partition(":")[0], "tasks")
     from emulon.interrogate import attention_probe, hidden_states, linear_probe, moments, prefix_weights
     from emulon.loading import load_subject
 
@@ -87,7 +90,7 @@ def points_of(thing: object) -> int:
     from emulon.predictor import NotAPredictor, as_predictor
 
     try:
-        return max(getattr(as_predictor(thing), "examples", None) or [7]) + 1
+        return int(max(getattr(as_predictor(thing), "examples", None) or [7])) + 1
     except NotAPredictor:  # something that shows its hidden states and predicts nothing
         return 8
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
-from emulon.algorithms.neighbours import inverse_distance
 from emulon.errors import EmulonError, unknown
 from emulon.interrogate.sampling import Prefixes
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emulon.algoformer import Curve
-from emulon.report.figures import BLUE, INK, ORANGE, as_svg
+from emulon.report.chart import BLUE, INK, ORANGE, as_svg
 
 
 @as_svg

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from emulon.interrogate import Curve, Identification, Interrogation, Interval, RidgeFit
-from emulon.report.figures import BLUE, GREY, INK, ORANGE, as_svg
+from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg
 from emulon.report.page import fill, write_page
 
 COLOURS = (BLUE, ORANGE, "#4f8a5b", INK)

@@ -10,8 +10,7 @@ import numpy as np
 from emulon.experiments.run import Job, Result
 from emulon.files import make_folder, write_atomically
 from emulon.report import figures
-from emulon.report.anatomy import anatomy, facts, phases
-from emulon.report.routing import routing, telling_samples
+from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
 
 NAME = "index.html"
 # Samples whose tokens the picture of the prompt shows.
@@ -71,9 +70,7 @@ def _corner(result: Result) -> np.ndarray:
     """The first tokens of the prompt at the last step: (tokens, rows)."""
     run, phase = result.run, result.run.program.gradient
     first = (0,) * (run.x.ndim - 2)
-    raw_x, raw_y = run.x[first], run.y[first]
-    x, y, _ = run.program.loss.effective(raw_x, raw_y)
-    fixed = raw_y.unsqueeze(-1) * raw_x if run.program.loss.form == "rate" else None
+    x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
     state = run.weights[first]
     tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state * 0)
     return tokens[: CORNER * len(phase.grid)].numpy()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.report.figures import BLUE, GREY, INK, ORANGE, as_svg
+from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg
 
 # The kinds of Figure 3 of `003_…`: of several references of a kind the nearest is drawn.
 KINDS = {

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from emulon.algoformer import convergence
 from emulon.claims.provenance import provenance
+from emulon.looped import convergence
 from emulon.report.convergence import convergence_figure
 
 

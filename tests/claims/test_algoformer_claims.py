@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.algoformer.convergence import gradient_iterates
 from emulon.claims import Scale, Setting, all_claims
 from emulon.claims.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners
 from emulon.claims.algoformer.theorem_4_2 import prefix_iterates
 from emulon.claims.learner import trained
 from emulon.claims.record import measure
+from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from emulon.algoformer import Curve, convergence
+from emulon.looped import ConvergenceCurve, convergence
 from emulon.report.convergence import convergence_figure
 
 
@@ -18,5 +18,5 @@ def test_both_solvers_and_their_exact_iterates_are_in_one_figure() -> None:
 
 
 def test_another_curve_gives_another_picture() -> None:
-    one, other = (Curve("newton", values, (1.0, 0.1), 1.0) for values in ((1.0, 0.1), (1.0, 0.01)))
+    one, other = (ConvergenceCurve("newton", values, (1.0, 0.1), 1.0) for values in ((1.0, 0.1), (1.0, 0.01)))
     assert convergence_figure([one]) != convergence_figure([other])

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from emulon.algoformer import Curve
+from emulon.looped import ConvergenceCurve
 from emulon.report.chart import BLUE, INK, ORANGE, as_svg
 
 
 @as_svg
-def convergence_figure(curves: Sequence[Curve]) -> Any:
+def convergence_figure(curves: Sequence[ConvergenceCurve]) -> Any:
     """One line a solver inside the transformer, dots for its exact iterates: where they meet, loop and solver agree."""
     from matplotlib.figure import Figure
 

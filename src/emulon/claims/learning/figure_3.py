@@ -10,24 +10,22 @@ import torch
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import trained
-from emulon.interrogate import REFERENCES, Reference, identify
-from emulon.interrogate.prefixes import Prefixes
-from emulon.interrogate.references import descent_on_the_sum
+from emulon.interrogate import Prefixes, Reference, identify, reference_named
 from emulon.tasks import Linear
 from emulon.training import TrainConfig
 
 # In the order of the paper's phases.
 DESCENT, RIDGE, LEAST = "descent", "ridge", "least squares"
 PHASES = (DESCENT, RIDGE, LEAST)
-KNOWN = {reference.name: reference for reference in REFERENCES}
+DESCENT_ON_THE_SUM = reference_named("gradient descent on the sum")
 
 
-def one_step(prefixes: Prefixes, whole: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    return descent_on_the_sum(prefixes, torch.ones_like(whole), real)
+def one_step(prefixes: Prefixes, integers: torch.Tensor, continuous: torch.Tensor) -> torch.Tensor:
+    return DESCENT_ON_THE_SUM.respond(prefixes, torch.ones_like(integers), continuous)
 
 
 # One step on the sum of squares, as the paper has it, with the step size that fits best.
-ONE_STEP = Reference("one step of descent", "one step", one_step, real=KNOWN["gradient descent on the sum"].real)
+ONE_STEP = Reference("one step of descent", "one step", one_step, continuous=DESCENT_ON_THE_SUM.continuous)
 NAMES = {DESCENT: ONE_STEP.name, RIDGE: "ridge", LEAST: "ols"}
 
 
@@ -43,7 +41,7 @@ def run(setting: Setting) -> Numbers:
         said = identify(
             learner,
             Linear(config.features),
-            references=[KNOWN["ols"], KNOWN["ridge"], ONE_STEP],
+            references=[reference_named("ols"), reference_named("ridge"), ONE_STEP],
             seed=setting.seed,
             datasets=sizes["datasets"],
         )

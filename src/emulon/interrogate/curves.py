@@ -1,7 +1,8 @@
-"""Bootstrap intervals: how much a mean over datasets would move had other datasets been drawn."""
+"""What all comparisons return: means over datasets with bootstrap intervals, one for each number of examples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,3 +48,28 @@ def bounds(means: Float[Tensor, "resamples columns"]) -> tuple[Tensor, Tensor]:
     tail = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=means.dtype, device=means.device)
     low, high = torch.quantile(means, tail, dim=0)
     return low, high
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number for each count of in-context examples: `values[i]` belongs to `counts[i]`.
+
+    `overall` is the mean over all counts.
+    """
+
+    name: str
+    counts: tuple[int, ...]
+    values: tuple[Interval, ...]
+    overall: Interval
+
+    @classmethod
+    def of(cls, name: str, counts: Sequence[int], values: Float[Tensor, "datasets counts"]) -> Curve:
+        """From one number for each dataset and count."""
+        (overall,) = intervals(values.mean(dim=1, keepdim=True))
+        return cls(name, tuple(counts), intervals(values), overall)
+
+    def __getitem__(self, count: int) -> Interval:
+        return self.values[self.counts.index(count)]
+
+    def __str__(self) -> str:
+        return "\n".join([self.name, *(f"{n:4d}  {v}" for n, v in zip(self.counts, self.values, strict=True))])

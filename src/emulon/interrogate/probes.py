@@ -1,4 +1,4 @@
-"""The probe with example-attention (Eq. 20–22): it finds both whether a quantity is encoded and where."""
+"""Probes: at which layer and position can a quantity be read off the hidden states? A control stands beside each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,83 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from emulon.errors import BadShape
 from emulon.interrogate.hidden_states import HiddenStates
-from emulon.interrogate.linear_probe import explained, shuffled
+
+# Shrinks a linear probe's weights a little, so that constant and repeated features do no harm.
+SHRINK = 1e-4
+# Of the probe with attention; the decay keeps it from learning its datasets by heart.
+LEARNING_RATE, DECAY = 0.02, 0.1
+# So often a probe in training is measured on what it is not trained on.
+MEASURE_EVERY = 10
 
 Kind = Literal["linear", "mlp"]
-LEARNING_RATE = 0.02
-# Keeps a probe from learning its datasets by heart.
-DECAY = 0.1
-LOOK_EVERY = 10
+
+
+@dataclass(frozen=True)
+class ProbeScores:
+    """R² on held-out datasets for every layer and position, and R² of the control task beside it.
+
+    The control asks the same probe for the target of another dataset: what it scores there it has from its size, not
+    from what is encoded. Both can be negative: worse than saying the mean.
+    """
+
+    score: Float[Tensor, "layers tokens"]
+    control: Float[Tensor, "layers tokens"]
+    tokens: tuple[str, ...]
+
+    def first_layer(self, token: str, least: float = 0.99) -> int | None:
+        """The first layer from which on the target can be read at this position."""
+        enough = (self.score[:, self.tokens.index(token)] >= least).tolist()
+        return next((layer for layer in range(len(enough)) if all(enough[layer:])), None)
+
+    def at(self, token: str) -> list[tuple[float, float]]:
+        """(score, control) at this position, layer by layer."""
+        place = self.tokens.index(token)
+        return list(zip(self.score[:, place].tolist(), self.control[:, place].tolist(), strict=True))
+
+
+def linear_probe(hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0) -> ProbeScores:
+    """One least-squares probe for each layer and position, fitted on half of the datasets and scored on the others."""
+    score, control = (held_out_score(hidden.states, one) for one in (target, shuffled(target, seed)))
+    return ProbeScores(score, control, hidden.tokens)
+
+
+def register_probe(
+    hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0
+) -> dict[str, ProbeScores]:
+    """One linear probe for every register by itself: which of them holds the target?"""
+    return {name: linear_probe(hidden.of(name), target, seed=seed) for name in hidden.registers}
+
+
+def shuffled(target: Float[Tensor, "datasets size"], seed: int) -> Float[Tensor, "datasets size"]:
+    """The control task: every dataset gets another's target."""
+    return target[torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))]
+
+
+def held_out_score(
+    states: Float[Tensor, "layers datasets tokens width"], target: Float[Tensor, "datasets size"]
+) -> Float[Tensor, "layers tokens"]:
+    """R² over all entries of the target, on the second half of the datasets."""
+    datasets = states.shape[1]
+    if datasets != target.shape[0] or datasets < 4:
+        raise BadShape(f"{datasets} datasets of hidden states and {target.shape[0]} targets: give 4 or more of both")
+    half = datasets // 2
+    features = states.double().movedim(1, 2)  # (layers, tokens, datasets, width)
+    seen, unseen = features[..., :half, :], features[..., half:, :]
+    mean, deviation = seen.mean(dim=-2, keepdim=True), seen.std(dim=-2, keepdim=True)
+    varies = deviation > 1e-9 * (1 + mean.abs())
+    seen, unseen = (torch.where(varies, (part - mean) / deviation, 0.0) for part in (seen, unseen))
+    centre = target[:half].double().mean(dim=0)
+    gram = seen.mT @ seen + SHRINK * half * torch.eye(seen.shape[-1], dtype=seen.dtype)
+    weights = torch.linalg.solve(gram, seen.mT @ (target[:half].double() - centre))
+    return explained(unseen @ weights + centre, target[half:].double())
+
+
+def explained(guess: Float[Tensor, "... datasets size"], truth: Float[Tensor, "datasets size"]) -> Float[Tensor, ...]:
+    """R²: 1 − (squared error)/(squared deviation from the mean)."""
+    left = (guess - truth).square().sum(dim=(-2, -1))
+    return 1 - left / (truth - truth.mean(dim=0)).square().sum()
 
 
 @dataclass(frozen=True)
@@ -36,7 +105,10 @@ class AttentionScores:
 
 
 class AttentionProbe(nn.Module):
-    """α = softmax(W_pᵀh) over positions, u = W_v Σ α_i h_i, t̂ = FF(u): many independent probes side by side."""
+    """The probe with example-attention of Akyürek et al. 2022, Eq. 20–22, which finds the position too.
+
+    α = softmax(W_pᵀh) over positions, u = W_v Σ α_i h_i, t̂ = FF(u): many independent probes side by side.
+    """
 
     def __init__(self, probes: int, width: int, inner: int, size: int, kind: Kind, seed: int) -> None:
         super().__init__()
@@ -99,7 +171,7 @@ def _train(probe: AttentionProbe, states: Tensor, goals: Tensor, steps: int) -> 
         (probe(states[:, :seen]) - goals[:, :seen]).square().mean(dim=(1, 2)).sum().backward()
         optimiser.step()
         schedule.step()
-        if step % LOOK_EVERY == LOOK_EVERY - 1:
+        if step % MEASURE_EVERY == MEASURE_EVERY - 1:
             with torch.no_grad():
                 loss = (probe(states[:, seen:]) - goals[:, seen:]).square().mean(dim=(1, 2))
             better, best = loss < best, torch.minimum(loss, best)

@@ -9,7 +9,7 @@ from emulon.algorithms import RidgeRegression
 from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, moments, prefix_weights
 from emulon.loading import load_subject
 
-RUN = Path(__file__).parents[2] / "results" / "small_learner"
+RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 
 
 @pytest.fixture(scope="module")

@@ -69,12 +69,14 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="algoformer-figure-5",
-    source="002 Figure 5",
+    source="Gao et al. 2024, Figure 5",
     statement="Newton's method is exact on noiseless regression, AlgoFormer is not; with noise AlgoFormer is better.",
     theirs="σ = 0: Newton at machine precision, AlgoFormer about 1e-3; σ = 1: AlgoFormer below Newton and descent",
     scales={
         "small": Scale(
-            1.4, {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024}
+            1.4,
+            {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024},
+            at_source_scale=False,
         )
     },
     run=run,

@@ -30,7 +30,7 @@ def compare(
     """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours."""
     loops, found = setting.sizes["loops"], {}
     for done, (name, tolerance) in enumerate(WAYS.items()):
-        setting.progress(name, done / len(WAYS))
+        setting.report_progress(name, done / len(WAYS))
         model = build(tolerance)
         errors = (run(model, loops) - exact(model, loops)).abs().reshape(loops + 1, -1).amax(dim=1)
         found[name] = {

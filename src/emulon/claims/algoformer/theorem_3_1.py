@@ -35,7 +35,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="algoformer-theorem-3.1",
-    source="002 Theorem 3.1",
+    source="Gao et al. 2024, Theorem 3.1",
     statement="An AlgoFormer does regression with representation: Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+1)×2, loop 1×2, post 1×1 (layers×heads)",
     scales=iterates.SCALES,

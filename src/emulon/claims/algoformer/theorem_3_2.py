@@ -42,7 +42,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="algoformer-theorem-3.2",
-    source="002 Theorem 3.2",
+    source="Gao et al. 2024, Theorem 3.2",
     statement="An AlgoFormer predicts AR(q) series: q heads copy, Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+2)×q, loop 1×2, post 1×1 (layers×heads)",
     scales=iterates.SCALES,

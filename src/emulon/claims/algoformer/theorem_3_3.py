@@ -49,7 +49,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="algoformer-theorem-3.3",
-    source="002 Theorem 3.3",
+    source="Gao et al. 2024, Theorem 3.3",
     statement="An AlgoFormer continues a chain of thought made by a leaky-ReLU MLP that it finds in context.",
     theirs="error → 0 at pre 7×2, loop 1×2, post 1×1 (layers×heads)",
     scales={

@@ -23,7 +23,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="algoformer-theorem-4.1",
-    source="002 Theorem 4.1",
+    source="Gao et al. 2024, Theorem 4.1",
     statement="An AlgoFormer implements Newton's method for regression, M ← 2M − MSM, in its loop.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales=iterates.SCALES,

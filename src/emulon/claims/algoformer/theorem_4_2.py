@@ -37,7 +37,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="algoformer-theorem-4.2",
-    source="002 Theorem 4.2",
+    source="Gao et al. 2024, Theorem 4.2",
     statement="In a decoder AlgoFormer every position predicts by gradient descent on the pairs before it.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales={

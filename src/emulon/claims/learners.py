@@ -1,17 +1,57 @@
-"""A learner trained for a claim: no run folder, the same step as `emulon train`."""
+"""Trained learners for claims: those kept among the results, and those trained on the spot."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from emulon.claims.claim import CannotTest, Setting
+from emulon.loading import Subject, load_subject
 from emulon.models import FrozenAttention
 from emulon.progress import Progress, silent
 from emulon.tasks import Prompts, Task, at_step
-from emulon.training import TrainConfig, TrainStep
+from emulon.training import RunFolder, TrainConfig, Trained, TrainStep, fit
 
+# Kept in results/learners/, with the words that trained them.
+KEPT = {
+    "small_learner": "standard --preset small",
+    "noiseless_learner": "standard --task linear --features 3 --points 9 --noise 0 --width 64 --layers 4 --heads 4 "
+    "--init 0.08 --steps 10000 --lr 0.002 --warmup 200 --schedule cosine --start-features 1 --feature-every 150",
+}
 # The evaluation's stream: no training seed comes near it.
 EVALUATION = 1_000_003
+
+
+def command(name: str) -> str:
+    return f"emulon train {KEPT[name]} --out results/learners/{name}"
+
+
+def committed(setting: Setting, name: str) -> Subject:
+    """A learner whose run folder is kept among the results, and the task it was trained on."""
+    path = setting.results / "learners" / name
+    if not RunFolder(path).config_file.exists():
+        raise CannotTest(
+            f"needs the trained learner {path}, which is kept in the repository or made by {command(name)}"
+        )
+    return load_subject(str(path))
+
+
+def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: float = 1.0) -> Trained:
+    """A new learner, on a GPU where there is one; it is `share` of the run's work, after `done`.
+
+    Claims that ask for the same configuration in one process get the same learner.
+    """
+    if config not in _FITTED:
+        told = setting.report_progress
+        _FITTED[config] = fit(config, report_progress=lambda what, part: told(what, done + share * part))
+    return _FITTED[config]
+
+
+_FITTED: dict[TrainConfig, Trained] = {}
+
+
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def frozen_attention(
@@ -24,23 +64,21 @@ def frozen_attention(
     assemble: bool = False,
     batch: int = 32,
     lr: float = 3e-3,
-    progress: Progress = silent,
+    report_progress: Progress = silent,
     what: str = "training",
 ) -> FrozenAttention:
     """One multi-head module, trained on the task (Adam, cosine) and then frozen: its weights are buffers."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = TrainConfig(model="frozen", steps=steps, seed=seed, batch=batch, lr=lr, schedule="cosine")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sizes = (task.width_in, task.width_out, task.tokens)
         learner = FrozenAttention(*sizes, width=width, heads=heads, assemble=assemble)
-    step = TrainStep(learner, task, config, device)
+    step = TrainStep(learner, task, config, best_device())
     for k in range(steps):
         step(k)
         if k % 50 == 0:
-            progress(what, k / steps)
+            report_progress(what, k / steps)
     step.synchronise()
-    assert isinstance(learner, FrozenAttention)
     return learner.freeze()
 
 

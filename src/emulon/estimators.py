@@ -16,7 +16,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from emulon.algorithms import FACES, Algorithm, Form, GradientDescent
+from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
+from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
 from emulon.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
@@ -71,8 +72,8 @@ class _Emulated(BaseEstimator):
 class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
     """A regression algorithm of the library, run by a frozen transformer.
 
-    `algorithm` is a name of `emulon.algorithms.FACES` or an `Algorithm`; `steps` and `penalty`, where given, replace
-    its own. `interpreter` is the one to run on, by default the smallest that fits.
+    `algorithm` is a name in `emulon.algorithms.ALGORITHMS` or an `Algorithm`; `steps` and `penalty`, where given,
+    replace its own. `interpreter` is the one to run on, by default the smallest that fits.
 
     The algorithm sees x and y centred (unless `fit_intercept=False`) and divided by their standard deviations (unless
     `scale=False`): its penalty and other parameters are in those units. `coef_` and `intercept_` are scaled back. For
@@ -82,11 +83,11 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
 
     def fit(self, x: Any, y: Any) -> EmulatedRegressor:
         x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        algorithm, descent = _chosen(self, ("residual", "rate"))
+        algorithm, descent = _chosen(self, "regression")
         targets = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
         whole = _Units.of(x, self.fit_intercept, self.scale)
-        counts = descent.loss.form == "rate"
-        goal = _Units.of(targets.T, self.fit_intercept and not counts, self.scale and not counts)
+        free = descent.loss.link.any_units
+        goal = _Units.of(targets.T, self.fit_intercept and free, self.scale and free)
         ones = self.fit_intercept and descent.loss.derivative != "t"
         self._fit(algorithm, _with_ones(whole.of_rows(x), ones), goal.of_rows(targets.T).T)
         coef, intercept = whole.undone(self.run_.weights.numpy(), ones)
@@ -97,16 +98,12 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
 
     def predict(self, x: Any) -> np.ndarray:
         """The response to w·x + intercept: itself, or for Poisson its exponential."""
-        scores = self._scores(x)
-        return self.run_.program.loss.slope(torch.tensor(scores)).numpy() if self._counts else scores
-
-    @property
-    def _counts(self) -> bool:
-        return self.run_.program.loss.form == "rate"
+        scores = torch.tensor(self._scores(x))
+        return self.run_.program.loss.mean_response(scores).numpy()
 
 
 def _has_probabilities(self: EmulatedClassifier) -> bool:
-    return _chosen(self, ("margin",))[1].loss.name == "logistic"
+    return _chosen(self, "classification")[1].loss.name == "logistic"
 
 
 class EmulatedClassifier(ClassifierMixin, _Emulated):
@@ -141,7 +138,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):
     def fit(self, x: Any, y: Any) -> EmulatedClassifier:
         x, y = validate_data(self, x, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        algorithm, _ = _chosen(self, ("margin",))
+        algorithm, _ = _chosen(self, "classification")
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
@@ -170,14 +167,14 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):
         return torch.softmax(torch.nn.functional.logsigmoid(scores), dim=1).numpy()
 
 
-def _chosen(estimator: _Emulated, forms: tuple[Form, ...]) -> tuple[Algorithm, GradientDescent]:
+def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescent]:
     """The algorithm asked for, with the estimator's parameters, and its descent."""
     algorithm = estimator.algorithm
     if isinstance(algorithm, str):
-        if algorithm not in FACES:
-            near = get_close_matches(algorithm, FACES, n=1, cutoff=0.0)[0]
+        if algorithm not in ALGORITHMS:
+            near = get_close_matches(algorithm, ALGORITHMS, n=1, cutoff=0.0)[0]
             raise EmulonError(f"unknown algorithm {algorithm!r}; did you mean {near!r}?")
-        algorithm = FACES[algorithm](steps=STEPS)  # type: ignore[call-arg]
+        algorithm = ALGORITHMS[algorithm](steps=STEPS)  # type: ignore[call-arg]
     if not isinstance(algorithm, Algorithm):
         raise EmulonError(f"algorithm is a name or an Algorithm, not {type(algorithm).__name__}")
     given = {name: getattr(estimator, name) for name in ("steps", "penalty") if getattr(estimator, name) is not None}
@@ -187,8 +184,8 @@ def _chosen(estimator: _Emulated, forms: tuple[Form, ...]) -> tuple[Algorithm, G
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
     algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]
     descent = algorithm_to_descent(algorithm)
-    if descent.loss.form not in forms:
-        other = "EmulatedClassifier" if descent.loss.form == "margin" else "EmulatedRegressor"
+    if descent.loss.link.kind != kind:
+        other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"
         raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")
     return algorithm, descent
 

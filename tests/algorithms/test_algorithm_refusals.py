@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from emulon.algorithms import (
-    FACES,
+    ALGORITHMS,
+    RESIDUAL,
     ElasticNet,
     GradientDescent,
     LinearRegression,
@@ -34,25 +35,25 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+@pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_every_face_refuses_what_is_not_finite(face, bad):
+def test_every_algorithm_refuses_what_is_not_finite(kind, bad):
     x, y = X.clone(), Y.clone()
     x[3, 1] = bad
     with pytest.raises(OutOfDomain, match="x contains NaN or infinity; clean or impute it first"):
-        face().run(x, Y)
+        kind().run(x, Y)
     y[2] = bad
     with pytest.raises(OutOfDomain, match="y contains NaN or infinity"):
-        face().iterates(X, y)
+        kind().iterates(X, y)
 
 
-@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+@pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 @pytest.mark.parametrize(
     ("x", "y"), [(X, Y[:5]), (X[0], Y), (X, Y.unsqueeze(-1)), (X.expand(3, 6, 2), Y), (X[:0], Y[:0]), (X[:, :0], Y)]
 )
-def test_every_face_refuses_wrong_shapes(face, x, y, unchecked):
+def test_every_algorithm_refuses_wrong_shapes(kind, x, y, unchecked):
     with pytest.raises(BadShape, match=r"x has shape \("):
-        face().run(x, y)
+        kind().run(x, y)
 
 
 @pytest.mark.parametrize("query", [X[0, :1], X.expand(2, 6, 2), torch.tensor(1.0).double()])
@@ -72,7 +73,7 @@ def test_labels_other_than_plus_and_minus_one_are_refused(name, label):
     labels = Y.clone()
     labels[0] = label
     with pytest.raises(OutOfDomain, match=r"labels −1 and \+1; map the classes first"):
-        FACES[name]().run(X, labels)
+        ALGORITHMS[name]().run(X, labels)
 
 
 def test_negative_counts_are_refused():
@@ -85,8 +86,8 @@ def test_negative_counts_are_refused():
 @pytest.mark.parametrize(
     ("build", "line"),
     [
-        (lambda: FACES["ridge"](penalty=-0.1), "a penalty must be finite and not negative, got -0.1"),
-        (lambda: FACES["lasso"](penalty=math.nan), "a penalty must be finite and not negative, got nan"),
+        (lambda: ALGORITHMS["ridge"](penalty=-0.1), "a penalty must be finite and not negative, got -0.1"),
+        (lambda: ALGORITHMS["lasso"](penalty=math.nan), "a penalty must be finite and not negative, got nan"),
         (lambda: LogisticRegression(penalty=math.inf), "a penalty must be finite and not negative, got inf"),
         (lambda: ElasticNet(l1_ratio=1.5), "l1_ratio .* not 1.5"),
         (lambda: LinearRegression(steps=-1), "steps must be a whole number, 0 or more, got -1"),
@@ -95,7 +96,7 @@ def test_negative_counts_are_refused():
         (lambda: GradientDescent(squared(), momentum=1.0), "momentum must be at least 0 and below 1, got 1.0"),
         (lambda: huber(0.0), "give a positive number, not 0.0"),
         (lambda: quantile(1.0), r"give a number inside \(0, 1\), not 1.0"),
-        (lambda: Loss("mine", "t", -1.0, "residual", torch.abs, torch.sign), "curvature .* cannot be -1.0"),
+        (lambda: Loss("mine", "t", -1.0, RESIDUAL, torch.abs, torch.sign), "curvature .* cannot be -1.0"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused_at_once(build, line):
@@ -104,9 +105,9 @@ def test_parameters_that_make_no_sense_are_refused_at_once(build, line):
     assert "\n" not in str(refusal.value)
 
 
-def test_an_unknown_form_is_refused(unchecked):
-    with pytest.raises(EmulonError, match="unknown form 'odds' of a loss; choose one of residual, margin, rate"):
-        Loss("mine", "t", 1.0, "odds", torch.abs, torch.sign)
+def test_an_unknown_link_is_refused():
+    with pytest.raises(EmulonError, match="there is no link 'odds'; choose from margin, rate, residual"):
+        Loss.of("t**2", link="odds")
 
 
 def test_a_diverging_run_is_an_error_and_not_nan():

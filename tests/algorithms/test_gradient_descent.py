@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.algorithms import (
+    MARGIN,
     GradientDescent,
     Loss,
     huber,
@@ -28,7 +29,7 @@ def dataset(loss: Loss, seed: int, samples: int = 12, features: int = 3) -> tupl
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
     y = torch.randn(samples, generator=generator, dtype=torch.float64)
-    return x, {"residual": y, "margin": y.sign(), "rate": (4 * y.abs()).floor()}[loss.form]
+    return x, {"residual": y, "margin": y.sign(), "rate": (4 * y.abs()).floor()}[loss.link.name]
 
 
 def test_steps_follow_the_stated_formula_one_sample_at_a_time():
@@ -67,7 +68,7 @@ def test_a_step_goes_down_the_gradient_of_the_objective(loss: Loss):
 )
 def test_the_default_step_never_increases_the_objective(loss: Loss, seed: int, scale: float, l2: float, l1: float):
     x, y = dataset(loss, seed)
-    y = y if loss.form == "margin" else y * round(10 * scale)
+    y = y if loss.link == MARGIN else y * round(10 * scale)
     algorithm = GradientDescent(loss, steps=40, l2=l2, l1=l1)
     values = algorithm.objective((x * scale).expand(41, -1, -1), y.expand(41, -1), algorithm.iterates(x * scale, y))
     rounding = 1e-13 * (1 + values.abs().max())

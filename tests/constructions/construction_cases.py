@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import torch
 
+from emulon.algorithms import MARGIN, RATE
 from emulon.certify import Domain
 from emulon.constructions import (
     GradientStep,
@@ -47,10 +48,10 @@ def exact_map(f, x, y, w):
 
 
 def exact_step(loss, x, y, w, step_size, l2=0.0, l1=0.0):
-    x, y, linear = loss.effective(x.double(), y.double())
+    x, y, fixed = loss.effective(x.double(), y.double())
     w = w.double()
     slopes = loss.slope((x @ w.unsqueeze(-1)).squeeze(-1) - y)
-    gradient = (slopes.unsqueeze(-1) * x).mean(dim=-2) - (0.0 if linear is None else linear)
+    gradient = (slopes.unsqueeze(-1) * x).mean(dim=-2) - (0.0 if fixed is None else fixed.mean(dim=-2))
     moved = (1 - step_size * l2) * w - step_size * gradient
     return moved.sign() * (moved.abs() - step_size * l1).clamp(min=0)
 
@@ -107,8 +108,8 @@ def head_in_embedding(tokens=12, features=4, width=4, bound=30.0, tolerance=1e-1
 def step_data(loss, domain=DOMAIN, *, batch=(), seed=0, dtype=f64):
     """Data that the loss can take: labels for a margin, counts for a rate."""
     x, y, w = data(domain, batch=batch, seed=seed, dtype=dtype)
-    if loss.form == "margin":
+    if loss.link == MARGIN:
         y = torch.where(y >= 0, 1.0, -1.0).to(dtype)
-    if loss.form == "rate":
+    if loss.link == RATE:
         y = y.abs().round()
     return x, y, w

@@ -18,11 +18,11 @@ from emulon.algorithms import (
     QuantileRegression,
     Ridge,
     SquaredHinge,
+    as_loss,
     losses,
 )
 from emulon.certify import Domain
 from emulon.constructions import GradientDescent
-from emulon.constructions.gradient_step import as_loss
 
 X = normal(32, 8)
 W = normal(8, seed=1)

@@ -69,7 +69,7 @@ def test_random_heads_are_emulated_to_a_billionth_within_both_certificates(modul
 
 
 @pytest.mark.parametrize("built", [head_in_tokens, head_in_embedding])
-def test_the_calls_of_the_public_face_construct_and_run(built):
+def test_the_calls_of_the_public_interface_construct_and_run(built):
     module = built()
     x = uniform(3, 12, 4)
     weights = [2 * normal(3, module.width, 4, seed=k) for k in (1, 2, 3)]

@@ -9,9 +9,9 @@ from construction_cases import exact_head, exact_map, exact_step, f64, generator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from emulon.algorithms import as_loss
 from emulon.certify import Domain
 from emulon.constructions import HeadInEmbedding, HeadInTokens, LinearLayer
-from emulon.constructions.gradient_step import as_loss
 
 f32 = torch.float32
 OFTEN = settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -14,7 +14,7 @@ from emulon.constructions import HopfieldResidualMap, ResidualMap
 PER_SAMPLE = [losses.squared(), losses.log_cosh(), losses.huber(), losses.logistic(), losses.squared_hinge()]
 
 
-def test_the_call_of_the_public_face_constructs_and_keeps_its_promise():
+def test_the_call_of_the_public_interface_constructs_and_keeps_its_promise():
     domain = Domain(samples=20, features=24, x=4.0, y=6.0, w=3.0)
     module = ResidualMap("tanh(t)", domain, tolerance=1e-8)
     x, y, w = data(domain, batch=(3,))

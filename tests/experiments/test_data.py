@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from emulon.algorithms import MARGIN, RATE, RESIDUAL
 from emulon.experiments.data import BadData, load, prepare, read_csv
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
@@ -55,10 +56,10 @@ def test_held_out_rows_do_not_move_the_scaling(tmp_path):
 
 def test_the_target_is_scaled_and_scaled_back(tmp_path):
     data = load(str(houses(tmp_path)), "price")
-    y = data.targets("residual")
+    y = data.problem(RESIDUAL)[1]
     assert abs(y.mean().item()) < 1e-12
-    np.testing.assert_allclose(data.read(y, "residual"), data.y_train)
-    np.testing.assert_allclose(data.read(data.targets("rate"), "rate"), data.y_train)
+    np.testing.assert_allclose(data.read(y, RESIDUAL), data.y_train)
+    np.testing.assert_allclose(data.read(data.problem(RATE)[1], RATE), data.y_train)
 
 
 def test_the_seed_decides_the_split():
@@ -71,16 +72,16 @@ def test_the_seed_decides_the_split():
 def test_several_classes_become_one_row_each():
     data = load("wine")
     assert data.kind == "classification" and len(data.classes) == 3
-    assert data.inputs("margin").shape == (3, 142, 13)
-    labels = data.targets("margin")
+    assert data.problem(MARGIN)[0].shape == (3, 142, 13)
+    labels = data.problem(MARGIN)[1]
     assert labels.shape == (3, 142) and (labels.sum(dim=0) == -1).all()
-    np.testing.assert_array_equal(data.read(labels, "margin"), data.y_train)
+    np.testing.assert_array_equal(data.read(labels, MARGIN), data.y_train)
 
 
 def test_two_classes_are_one_problem():
     data = load("breast_cancer")
-    assert data.targets("margin").shape == data.y_train.shape
-    np.testing.assert_array_equal(data.read(data.targets("margin"), "margin"), data.y_train)
+    assert data.problem(MARGIN)[1].shape == data.y_train.shape
+    np.testing.assert_array_equal(data.read(data.problem(MARGIN)[1], MARGIN), data.y_train)
 
 
 def test_the_most_correlated_features_are_kept(tmp_path):
@@ -99,7 +100,7 @@ def test_a_constant_column_is_left_out_and_said(tmp_path):
 def test_negative_targets_are_no_rates(tmp_path):
     data = load(str(houses(tmp_path, price=list(range(-20, 20)))), "price")
     with pytest.raises(BadData, match="non-negative"):
-        data.targets("rate")
+        data.problem(RATE)[1]
 
 
 def test_semicolons_a_byte_order_mark_and_blank_lines_are_read(tmp_path):

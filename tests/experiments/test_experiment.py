@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from emulon.experiments.data import Data, load
-from emulon.experiments.run import face_named, interpreter_for, program_for, run_program, runnable, task_of, work
+from emulon.experiments.run import algorithm_named, interpreter_for, program_for, run_program, runnable, task_of, work
 from emulon.interpreter import Interpreter
 
 KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
@@ -42,14 +42,14 @@ def test_one_interpreter_runs_the_whole_library_to_the_exact_weights(diabetes: D
     [("heavy_ball", 500), ("ridge", 500), ("lasso", 300), ("elastic_net", 300), ("logistic_regression", 400)],
 )
 def test_at_convergence_the_weights_are_scikit_learns(name: str, steps: int, diabetes: Data, cancer: Data):
-    face = face_named(name)
-    data = diabetes if task_of(face) == "regression" else cancer
-    [result] = work([face], data, steps=steps).results
+    kind = algorithm_named(name)
+    data = diabetes if task_of(kind) == "regression" else cancer
+    [result] = work([kind], data, steps=steps).results
     assert result.their_distance is not None and result.their_distance <= 1e-5
 
 
 def test_the_faithful_path_takes_the_shortest_line_and_gives_the_same_answer(diabetes: Data):
-    program = program_for(face_named("ridge"), diabetes, 3, 1e-8)
+    program = program_for(algorithm_named("ridge"), diabetes, 3, 1e-8)
     short, long = interpreter_for([program], "faithful"), interpreter_for([program])
     assert short.sha256 == Interpreter.fitting(program).sha256
     assert len(short.slopes) < len(long.slopes)

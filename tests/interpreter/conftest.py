@@ -11,7 +11,7 @@ from emulon.interpreter import Interpreter, Program, load_program
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
-    """A program for every face and for a loss of one's own, on the data of its case."""
+    """A program for every algorithm and for a loss of one's own, on the data of its case."""
     folder = tmp_path_factory.mktemp("programs")
     subprocess.run([sys.executable, str(Path(__file__).with_name("library.py")), str(folder)], check=True)
     return {path.stem: load_program(path) for path in sorted(folder.iterdir())}

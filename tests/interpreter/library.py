@@ -1,4 +1,4 @@
-"""The library on small data: a case for every face. As a script: compile all of them and save them into a folder."""
+"""The library on small data: a case for every algorithm. As a script: compile them all and save them into a folder."""
 
 import sys
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from emulon.algorithms import FACES, Algorithm, GradientDescent, Loss
+from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.interpreter import compile, save
 
 SAMPLES, FEATURES, STEPS = 40, 4, 60
@@ -45,10 +45,10 @@ def case(name: str, steps: int = STEPS) -> Case:
     kind = "label" if name in LABELS else "count" if name == "poisson_regression" else "value"
     if name == "any_loss":
         return Case(name, GradientDescent(Loss.of("sqrt(1 + t**2)", curvature=1.0), steps), *dataset(kind))
-    return Case(name, FACES[name](steps=steps), *dataset(kind))
+    return Case(name, ALGORITHMS[name](steps=steps), *dataset(kind))
 
 
-NAMES = [name for name in FACES if name != "newton_least_squares"] + ["any_loss"]
+NAMES = [name for name in ALGORITHMS if name != "newton_least_squares"] + ["any_loss"]
 
 if __name__ == "__main__":
     for each in map(case, NAMES):

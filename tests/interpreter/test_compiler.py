@@ -24,7 +24,7 @@ from emulon.errors import EmulonError, OutOfDomain
 from emulon.interpreter.program import code_error, leaked, phase_terms, score_error
 
 
-def test_the_public_face():
+def test_the_public_interface():
     x, y = dataset("value")
     program = compile(Ridge(penalty=0.1, steps=200), Domain.of(x, y), tolerance=1e-8)
     another_program = compile(LogCoshRegression(steps=20), data=(x, y))

@@ -13,7 +13,7 @@ from library import NAMES, case, dataset
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from emulon.algorithms import GradientDescent, Loss
+from emulon.algorithms import MARGIN, GradientDescent, Loss
 from emulon.interpreter import BadFile, Interpreter, Program, compile, load_interpreter, load_program, save
 
 Programs = dict[str, Program]
@@ -71,11 +71,11 @@ def test_another_process_gives_the_same_bits(pair: tuple[Path, Path], programs: 
 
 def test_a_loss_of_ones_own_survives(tmp_path: Path):
     x, y = dataset("label")
-    loss = Loss.of("log(1 + exp(-t))", curvature=0.25, form="margin")
+    loss = Loss.of("log(1 + exp(-t))", curvature=0.25, link="margin")
     program = compile(GradientDescent(loss, 5), data=(x, y), tolerance=1e-4)
     save(program, tmp_path / "own")
     loaded = load_program(tmp_path / "own")
-    assert (loaded.loss.form, loaded.loss.curvature, loaded.loss.derivative) == ("margin", 0.25, loss.derivative)
+    assert (loaded.loss.link, loaded.loss.curvature, loaded.loss.derivative) == (MARGIN, 0.25, loss.derivative)
     interpreter = Interpreter.fitting(program)
     assert torch.equal(interpreter.run(loaded, x, y).weights, interpreter.run(program, x, y).weights)
 

@@ -15,7 +15,7 @@ Programs = dict[str, Program]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_face_runs_to_the_exact_weights(name: str, programs: Programs, interpreter: Interpreter):
+def test_every_algorithm_runs_to_the_exact_weights(name: str, programs: Programs, interpreter: Interpreter):
     c = case(name)
     run = interpreter.run(programs[name], c.x, c.y)
     error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()

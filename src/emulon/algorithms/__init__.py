@@ -1,52 +1,49 @@
 """The exact truth: learning algorithms in plain float64 tensor code, with no attention in it."""
 
 from emulon.algorithms.algorithm import Algorithm
-from emulon.algorithms.baseline import PreviousTarget, Zero
-from emulon.algorithms.classification import LogisticRegression, Perceptron, SquaredHinge
-from emulon.algorithms.face import Face
-from emulon.algorithms.gradient_descent import GradientDescent, soft_threshold
+from emulon.algorithms.baselines import NearestNeighbours, PreviousTarget, Zero
+from emulon.algorithms.closed_form import LeastSquares, NewtonLeastSquares, RidgeRegression, ShermanMorrisonRidge
+from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold
 from emulon.algorithms.lasso_path import LassoPath, LassoRegression, lasso_path
-from emulon.algorithms.least_squares import LeastSquares
-from emulon.algorithms.loss import Form, Loss
-from emulon.algorithms.losses import huber, log_cosh, logistic, perceptron, poisson, quantile, squared, squared_hinge
-from emulon.algorithms.neighbours import NearestNeighbours
-from emulon.algorithms.newton import NewtonLeastSquares
-from emulon.algorithms.online_sgd import OnlineSGD
-from emulon.algorithms.regression import (
+from emulon.algorithms.link import MARGIN, RATE, RESIDUAL, Link
+from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import (
+    LOSSES,
+    as_loss,
+    huber,
+    log_cosh,
+    logistic,
+    perceptron,
+    poisson,
+    quantile,
+    squared,
+    squared_hinge,
+)
+from emulon.algorithms.named import (
     ElasticNet,
     HeavyBall,
     HuberRegression,
     Lasso,
     LinearRegression,
     LogCoshRegression,
+    LogisticRegression,
+    NamedAlgorithm,
+    Perceptron,
     PoissonRegression,
     QuantileRegression,
     Ridge,
+    SquaredHinge,
 )
-from emulon.algorithms.ridge_regression import RidgeRegression, ShermanMorrisonRidge
-
-FACES: dict[str, type[Algorithm]] = {
-    "linear_regression": LinearRegression,
-    "ridge": Ridge,
-    "heavy_ball": HeavyBall,
-    "lasso": Lasso,
-    "elastic_net": ElasticNet,
-    "huber_regression": HuberRegression,
-    "log_cosh_regression": LogCoshRegression,
-    "quantile_regression": QuantileRegression,
-    "logistic_regression": LogisticRegression,
-    "squared_hinge": SquaredHinge,
-    "perceptron": Perceptron,
-    "poisson_regression": PoissonRegression,
-    "newton_least_squares": NewtonLeastSquares,
-}
+from emulon.algorithms.registry import ALGORITHMS, name_of
 
 __all__ = [
-    "FACES",
+    "ALGORITHMS",
+    "LOSSES",
+    "MARGIN",
+    "RATE",
+    "RESIDUAL",
     "Algorithm",
     "ElasticNet",
-    "Face",
-    "Form",
     "GradientDescent",
     "HeavyBall",
     "HuberRegression",
@@ -55,9 +52,11 @@ __all__ = [
     "LassoRegression",
     "LeastSquares",
     "LinearRegression",
+    "Link",
     "LogCoshRegression",
     "LogisticRegression",
     "Loss",
+    "NamedAlgorithm",
     "NearestNeighbours",
     "NewtonLeastSquares",
     "OnlineSGD",
@@ -70,10 +69,12 @@ __all__ = [
     "ShermanMorrisonRidge",
     "SquaredHinge",
     "Zero",
+    "as_loss",
     "huber",
     "lasso_path",
     "log_cosh",
     "logistic",
+    "name_of",
     "perceptron",
     "poisson",
     "quantile",

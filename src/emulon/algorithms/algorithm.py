@@ -1,4 +1,4 @@
-"""An algorithm: weights from data, step by step, and predictions from weights."""
+"""An algorithm: weights from data, step by step, and predictions from weights; and what it asks of data first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.data import require_queries
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.certify.domain import require_finite
+from emulon.errors import BadShape, EmulonError, OutOfDomain
 
 
 class Algorithm(ABC):
@@ -58,6 +58,28 @@ class Algorithm(ABC):
         queries = x_query.double() if several else x_query.double().unsqueeze(-2)
         scores = (queries @ weights.unsqueeze(-1)).squeeze(-1)
         return self.mean_response(scores if several else scores.squeeze(-1))
+
+
+def require_data(x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]) -> None:
+    """Refuse data that is empty, not finite, or whose x and y do not belong together."""
+    if x.ndim < 2 or x.shape[:-1] != y.shape:
+        raise BadShape(
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}, wanted (..., samples, features), (..., samples)"
+        )
+    if 0 in x.shape[-2:]:
+        raise BadShape(f"x has shape {tuple(x.shape)}; give at least one sample and one feature")
+    require_finite(x=x, y=y)
+
+
+def require_queries(x: Real[Tensor, "*batch samples features"], x_query: Real[Tensor, "*query"]) -> None:
+    """Refuse queries that are neither one a batch element, (..., features), nor several, (..., queries, features)."""
+    batch, features = tuple(x.shape[:-2]), x.shape[-1]
+    several = x_query.ndim == x.ndim
+    if not x_query.ndim or x_query.shape[-1] != features or tuple(x_query.shape[: -2 if several else -1]) != batch:
+        one = ", ".join(map(str, (*batch, features)))
+        many = ", ".join(map(str, (*batch, "queries", features)))
+        raise BadShape(f"x_query has shape {tuple(x_query.shape)}, wanted ({one}) or ({many})")
+    require_finite(x_query=x_query)
 
 
 def require_steps(steps: int) -> None:

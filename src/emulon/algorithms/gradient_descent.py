@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm, require_steps
+from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
 from emulon.algorithms.loss import Loss
 from emulon.errors import EmulonError
 
@@ -50,7 +50,7 @@ class GradientDescent(Algorithm):
 
     @property
     def descent(self) -> GradientDescent:
-        """Itself: so that this and every face of it can be asked the same question."""
+        """Itself: so that this and every named algorithm answer to the same name."""
         return self
 
     def resolved_step_size(
@@ -68,7 +68,8 @@ class GradientDescent(Algorithm):
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Iterator[Tensor]:
         step = self.resolved_step_size(x, y)
-        x, y, linear = self.loss.effective(x.double(), y.double())
+        x, y, fixed = self.loss.effective(x.double(), y.double())
+        linear = None if fixed is None else fixed.mean(dim=-2)
         weights = before = x.new_zeros(*x.shape[:-2], x.shape[-1])
         yield weights
         for _ in range(self.steps):
@@ -87,15 +88,43 @@ class GradientDescent(Algorithm):
         weights: Float[Tensor, "*batch features"],
     ) -> Float[Tensor, "*batch"]:
         """What is minimised, at these weights."""
-        x, y, linear = self.loss.effective(x.double(), y.double())
+        x, y, fixed = self.loss.effective(x.double(), y.double())
         fit = self.loss.value((x @ weights.unsqueeze(-1)).squeeze(-1) - y).mean(dim=-1)
-        if linear is not None:
-            fit = fit - (linear * weights).sum(dim=-1)
+        if fixed is not None:
+            fit = fit - (fixed.mean(dim=-2) * weights).sum(dim=-1)
         return fit + self.l2 / 2 * weights.square().sum(dim=-1) + self.l1 * weights.abs().sum(dim=-1)
 
     def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """w·x for residual and margin losses; for a rate ℓ′(w·x), which is exp(w·x) for Poisson."""
-        return self.loss.slope(score) if self.loss.form == "rate" else score
+        return self.loss.mean_response(score)
+
+
+@dataclass(frozen=True)
+class OnlineSGD(Algorithm):
+    """One pass over the examples in their order: w ← w − step_size·(x_i(w·x_i − y_i) + 2·ridge·w) from w = 0.
+
+    Eq. 11 of Akyürek et al. 2022, and the register machine's `sgd`.
+    The iterates are the weights after 0, 1, 2, … examples: one pass serves every prefix.
+    """
+
+    step_size: float
+    ridge: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_size < math.inf or not 0 <= self.ridge < math.inf:
+            raise EmulonError(f"need step_size > 0 and ridge ≥ 0, got {self.step_size} and {self.ridge}")
+
+    def weights_in_turn(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Iterator[Tensor]:
+        require_data(x, y)
+        x, y = x.double(), y.double()
+        weights = x.new_zeros(*x.shape[:-2], x.shape[-1])
+        yield weights
+        for one, target in zip(x.unbind(-2), y.unbind(-1), strict=True):
+            residual = (weights * one).sum(dim=-1) - target
+            weights = (1 - 2 * self.step_size * self.ridge) * weights - self.step_size * residual.unsqueeze(-1) * one
+            yield weights
 
 
 def soft_threshold(

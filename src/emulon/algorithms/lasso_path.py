@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
-from emulon.algorithms.data import require_data
+from emulon.algorithms.algorithm import Algorithm, require_data
 from emulon.errors import EmulonError
 
 # Penalties below this fraction of the first knot are zero.

@@ -1,24 +1,49 @@
-"""The losses that come with emulon."""
+"""The losses that come with emulon. A new one is a registered function here: files and commands then know its name."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from emulon.algorithms.link import MARGIN, RATE, RESIDUAL
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.smoothness import of_counts, of_jump, of_margin_jump
 from emulon.errors import EmulonError
 
+LOSSES: dict[str, Callable[..., Loss]] = {}
 
+
+def register(make: Callable[..., Loss]) -> Callable[..., Loss]:
+    """Known by the name of the function that makes it; a parameter is written behind it, as in `huber(1.35)`."""
+    LOSSES[make.__name__] = make
+    return make
+
+
+def registered(name: str) -> Loss | None:
+    """`squared`, `huber` or `huber(1.35)`; None where no loss has this name."""
+    called, _, parameter = name.partition("(")
+    if called not in LOSSES:
+        return None
+    return LOSSES[called](float(parameter.rstrip(")"))) if parameter else LOSSES[called]()
+
+
+def as_loss(loss: Loss | str) -> Loss:
+    """A `Loss`, the name of a registered one, or an expression in the residual t."""
+    return loss if isinstance(loss, Loss) else registered(loss) or Loss.of(loss)
+
+
+@register
 def squared() -> Loss:
     """t²/2 of the residual."""
-    return Loss("squared", "t", 1.0, "residual", _squared, _identity)
+    return Loss("squared", "t", 1.0, RESIDUAL, _squared, _identity)
 
 
+@register
 def huber(delta: float = 1.35) -> Loss:
     """t²/2 up to |t| = delta, linear beyond: delta·(|t| − delta/2)."""
     if not 0 < delta < math.inf:
@@ -28,17 +53,19 @@ def huber(delta: float = 1.35) -> Loss:
         f"huber({delta!r})",
         f"Max(-{delta!r}, Min({delta!r}, t))",
         1.0,
-        "residual",
+        RESIDUAL,
         partial(_huber, delta=delta),
         partial(torch.clamp, min=-delta, max=delta),
     )
 
 
+@register
 def log_cosh() -> Loss:
     """log cosh t of the residual: t²/2 near zero, |t| − log 2 far out, smooth everywhere."""
-    return Loss("log_cosh", "tanh(t)", 1.0, "residual", _log_cosh, torch.tanh)
+    return Loss("log_cosh", "tanh(t)", 1.0, RESIDUAL, _log_cosh, torch.tanh)
 
 
+@register
 def quantile(tau: float = 0.5) -> Loss:
     """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau."""
     if not 0 < tau < 1:
@@ -48,32 +75,36 @@ def quantile(tau: float = 0.5) -> Loss:
         f"quantile({tau!r})",
         f"sign(t)/2 + 1/2 - {tau!r}",
         math.inf,
-        "residual",
+        RESIDUAL,
         partial(_pinball, tau=tau),
         partial(_pinball_slope, tau=tau),
         stand_in=partial(of_jump, height=max(tau, 1 - tau)),
     )
 
 
+@register
 def logistic() -> Loss:
     """log(1 + e^{−t}) of the margin."""
-    return Loss("logistic", "-1/(1 + exp(t))", 0.25, "margin", _logistic, _logistic_slope)
+    return Loss("logistic", "-1/(1 + exp(t))", 0.25, MARGIN, _logistic, _logistic_slope)
 
 
+@register
 def squared_hinge() -> Loss:
     """max(0, 1 − t)² of the margin; no factor 1/2, as in scikit-learn's LinearSVC."""
-    return Loss("squared_hinge", "-2*Max(0, 1 - t)", 2.0, "margin", _squared_hinge, _squared_hinge_slope)
+    return Loss("squared_hinge", "-2*Max(0, 1 - t)", 2.0, MARGIN, _squared_hinge, _squared_hinge_slope)
 
 
+@register
 def perceptron() -> Loss:
     """max(0, −t) of the margin. Of the subgradients at 0 we take −1, so that w = 0, where every margin is 0, learns."""
     derivative = "Piecewise((-1, t <= 0), (0, True))"
-    return Loss("perceptron", derivative, math.inf, "margin", _perceptron, _perceptron_slope, stand_in=of_margin_jump)
+    return Loss("perceptron", derivative, math.inf, MARGIN, _perceptron, _perceptron_slope, stand_in=of_margin_jump)
 
 
+@register
 def poisson() -> Loss:
     """e^t of the log rate t = w·x; with the subtracted mean of y·t this is the Poisson log-likelihood, negated."""
-    return Loss("poisson", "exp(t)", math.inf, "rate", torch.exp, torch.exp, stand_in=of_counts)
+    return Loss("poisson", "exp(t)", math.inf, RATE, torch.exp, torch.exp, stand_in=of_counts)
 
 
 def _identity(t: Tensor) -> Tensor:

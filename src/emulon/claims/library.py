@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from emulon.algorithms import FACES
+from emulon.algorithms import ALGORITHMS
 from emulon.claims.bounded import largest, normal
 from emulon.claims.claim import Numbers, Setting
 from emulon.experiments.run import runnable, task_of
@@ -22,7 +22,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     cases, programs = {}, {}
     for done, name in enumerate(names):
         setting.progress(f"compiling {name}", 0.7 * done / len(names))
-        algorithm = FACES[name](steps=steps)  # type: ignore[call-arg]
+        algorithm = ALGORITHMS[name](steps=steps)  # type: ignore[call-arg]
         cases[name] = algorithm, dataset(name, samples, features, setting.seed)
         programs[name] = compile(algorithm, data=cases[name][1], tolerance=SMOOTH_TOLERANCE)
     interpreter = Interpreter.fitting(*programs.values())

@@ -26,13 +26,13 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.experiments.run import face_named, interpreter_for, program_for, task_of
+    from emulon.experiments.run import algorithm_named, interpreter_for, program_for, task_of
     from emulon.files import make_folder
     from emulon.interpreter import save
 
-    face = face_named(options.algorithm)
+    named = algorithm_named(options.algorithm)
     make_folder(options.out)
-    program = program_for(face, options.load(task_of(face)), options.steps, options.tolerance)
+    program = program_for(named, options.load(task_of(named)), options.steps, options.tolerance)
     interpreter = interpreter_for([program])
     for thing, name in ((interpreter, "interpreter"), (program, "program")):
         save(thing, options.out / f"{name}.safetensors")

@@ -37,7 +37,7 @@ def main(options: Options) -> int:
     from emulon.interpreter import load_interpreter, load_program
 
     interpreter, program = load_interpreter(options.interpreter), load_program(options.program)
-    data = options.load("classification" if program.loss.form == "margin" else "regression")
+    data = options.load(program.loss.link.kind)
     try:
         run = run_program(interpreter, program, data, options.path)
     except (BadShape, OutOfDomain) as error:

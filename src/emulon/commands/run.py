@@ -37,19 +37,19 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.experiments.run import face_named, task_asked, work
+    from emulon.experiments.run import algorithm_named, task_asked, work
     from emulon.files import make_folder
     from emulon.progress import progress_bar
     from emulon.report.page import write
     from emulon.report.terminal import console
 
-    faces = [face_named(name) for name in dict.fromkeys(options.algorithms)]
-    data = options.load(task_asked(faces))
+    algorithms = [algorithm_named(name) for name in dict.fromkeys(options.algorithms)]
+    data = options.load(task_asked(algorithms))
     make_folder(options.report)  # now, not after a minute's work
     weights_file = options.report / "weights.csv"
     with progress_bar() as report_progress:
         job = work(
-            faces,
+            algorithms,
             data,
             steps=options.steps,
             tolerance=options.tolerance,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from emulon.algorithms import Algorithm
 from emulon.algorithms import GradientDescent as ExactDescent
 from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain
 from emulon.certify.composition import accumulated, step_lipschitz
 from emulon.certify.spectrum import eigenvalues, smallest_eigenvalue
@@ -20,7 +21,7 @@ from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.covering import covering
 from emulon.constructions.curvature import Slopes
-from emulon.constructions.gradient_step import GradientStep, as_loss, domain_step_size
+from emulon.constructions.gradient_step import GradientStep, domain_step_size
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.expression import parse
 

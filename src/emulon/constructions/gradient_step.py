@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from emulon.algorithms import losses
 from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import as_loss
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import require_within
 from emulon.constructions.accuracy import Accuracy, Way, promised
@@ -22,7 +22,6 @@ from emulon.expression import parse
 # Shares of a step's tolerance: the head that computes gradients, then the proximal one; rounding takes the rest.
 GRADIENT_SHARE, PROXIMAL_SHARE = 0.55, 0.36
 ONLY_GRADIENT_SHARE = 0.9
-BUILT_IN = ("squared", "huber", "log_cosh", "quantile", "logistic", "squared_hinge", "perceptron", "poisson")
 
 
 class GradientStep(nn.Module):
@@ -61,7 +60,7 @@ class GradientStep(nn.Module):
         self.l2, self.l1 = float(l2), float(l1)
         # What the bounds are once data are stored, as they come and as f sees them.
         self.stored = as_stored(domain, dtype)
-        self.inner = as_stored(effective_domain(self.loss, domain), dtype)
+        self.inner = as_stored(self.loss.link.effective_domain(domain), dtype)
         what = f"a step of gradient descent on the {self.loss.name} loss"
         parts = promised(self._parts, Accuracy(tolerance, points, grid, dtype), what)
         self.template, self.proximal, self.certificate = parts
@@ -101,7 +100,7 @@ class GradientStep(nn.Module):
     @property
     def _fixed(self) -> float:
         """Bound on the entries of y_i·x_i, where they are carried."""
-        return self.stored.x * self.stored.y if self.loss.form == "rate" else 0.0
+        return self.loss.link.largest_fixed(self.stored)
 
     def _certificate(self, made: Template) -> Certificate:
         """Of the step before the proximal one."""
@@ -131,8 +130,8 @@ class GradientStep(nn.Module):
         self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
     ) -> Float[Tensor, "*batch tokens width"]:
         """Tokens that also carry the state w, and for Poisson y_i·x_i."""
-        inner_x, inner_y, _ = self.loss.effective(x, y)
-        fixed = y.unsqueeze(-1) * x if self.loss.form == "rate" else torch.zeros_like(x)
+        inner_x, inner_y, fixed = self.loss.effective(x, y)
+        fixed = torch.zeros_like(x) if fixed is None else fixed
         fixed = fixed.repeat_interleave(self.template.f.keys, dim=-2)
         state = torch.cat([w.unsqueeze(-2).expand_as(fixed), fixed], dim=-1)
         return self.template.tokens(inner_x, inner_y, w, state=state)
@@ -148,23 +147,6 @@ class GradientStep(nn.Module):
         prompt = self.prompt(x, y, w)
         out = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
         return out if self.proximal is None else self.proximal(out)
-
-
-def as_loss(loss: Loss | str) -> Loss:
-    """A `Loss`, the name of a built-in one, or an expression in the residual t."""
-    if isinstance(loss, Loss):
-        return loss
-    named = {name: getattr(losses, name) for name in BUILT_IN}
-    return named[loss]() if loss in named else Loss.of(loss)
-
-
-def effective_domain(loss: Loss, domain: Domain) -> Domain:
-    """Bounds on the data as f sees them: margins and rates have no y."""
-    if loss.form == "residual":
-        return domain
-    # A bound that only followed from the others, y's among them, is left to follow again.
-    residual, absolute = (bound if bound < domain.widest else 0.0 for bound in (domain.residual, domain.absolute))
-    return replace(domain, y=0.0, residual=residual, absolute=absolute)
 
 
 def domain_step_size(loss: Loss, domain: Domain, l2: float) -> float:

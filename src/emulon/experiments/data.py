@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError, nearest
+from emulon.algorithms.link import Encoding, Kind, Link
+from emulon.errors import EmulonError, OutOfDomain, nearest
 
-if TYPE_CHECKING:
-    from emulon.algorithms import Form
-
-Kind = Literal["regression", "classification"]
 NAMED = ("diabetes", "breast_cancer", "wine", "ames")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "?"})
 FEWEST_ROWS = 10
@@ -47,7 +44,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Data:
-    """A split, scaled problem. Targets are kept as they were; `targets(form)` is what an algorithm sees of them."""
+    """A split, scaled problem. Targets are kept as they were; `problem(link)` is what an algorithm sees of them."""
 
     name: str
     kind: Kind
@@ -62,43 +59,26 @@ class Data:
     def classes(self) -> np.ndarray:
         return np.unique(self.y_train)
 
-    def inputs(self, form: Form) -> Tensor:
-        """The training rows, once for each class where several are told from the rest."""
-        several = form == "margin" and len(self.classes) > 2
-        return self.x_train.expand(len(self.classes), *self.x_train.shape) if several else self.x_train
+    def problem(self, link: Link) -> tuple[Tensor, Tensor]:
+        """(x, y) as an algorithm with this link learns them: once for each class where several are told apart."""
+        y = self._encoded(link).targets
+        return self.x_train.expand(*y.shape[:-1], *self.x_train.shape), y
 
-    def targets(self, form: Form) -> Tensor:
-        """Residual losses: scaled to mean 0 and variance 1. Rates: over their mean. Margins: ±1, one row a class."""
-        if form == "margin":
-            wanted = self.classes if len(self.classes) > 2 else self.classes[1:]
-            labels = torch.from_numpy(np.where(self.y_train == wanted[:, None], 1.0, -1.0))
-            return labels if len(self.classes) > 2 else labels[0]
-        if form == "rate":
-            if self.y_train.min() < 0 or not self.y_train.any():
-                raise BadData(f"needs non-negative targets; the smallest of {self.name} is {self.y_train.min():g}")
-            return torch.from_numpy(self.y_train / self.y_train.mean())
-        return torch.from_numpy(self._scaler.transform(self.y_train[:, None])[:, 0])
-
-    def read(self, predictions: Tensor, form: Form) -> np.ndarray:
+    def read(self, predictions: Tensor, link: Link) -> np.ndarray:
         """Predictions, (queries) or (classes, queries), in the units of the target, or as classes."""
-        numbers = predictions.detach().numpy()
-        if form == "margin":
-            return self.classes[numbers.argmax(axis=0) if numbers.ndim > 1 else (numbers > 0).astype(int)]
-        if form == "rate":
-            return numbers * self.y_train.mean()
-        return self._scaler.inverse_transform(numbers[:, None])[:, 0]
+        return self._encoded(link).decode(predictions.detach().numpy())
+
+    def _encoded(self, link: Link) -> Encoding:
+        try:
+            return link.encode(self.y_train)
+        except OutOfDomain as error:
+            raise BadData(f"{error} in {self.name}") from None
 
     def score(self, answers: np.ndarray) -> float:
         """On the held-out rows: R² for regression, accuracy for classification."""
         from sklearn.metrics import accuracy_score, r2_score
 
         return float((accuracy_score if self.kind == "classification" else r2_score)(self.y_test, answers))
-
-    @cached_property
-    def _scaler(self) -> Any:
-        from sklearn.preprocessing import StandardScaler
-
-        return StandardScaler().fit(self.y_train[:, None])
 
 
 def load(

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.algorithms import FACES, Face
+from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
+from emulon.algorithms.link import Kind
 from emulon.errors import EmulonError, unknown
-from emulon.experiments.data import BadData, Data, Kind
+from emulon.experiments.data import BadData, Data
 from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
 from emulon.interpreter.run import Path
 from emulon.progress import Progress, silent
@@ -62,47 +63,45 @@ class Job:
     sha256: tuple[str, str]
 
 
-def runnable() -> dict[str, type[Face]]:
+def runnable() -> dict[str, type[NamedAlgorithm]]:
     """The algorithms an interpreter can run: gradient descent under any of its names."""
-    return {name: face for name, face in FACES.items() if issubclass(face, Face)}
+    return {name: named for name, named in ALGORITHMS.items() if issubclass(named, NamedAlgorithm)}
 
 
-def face_named(name: str) -> type[Face]:
+def algorithm_named(name: str) -> type[NamedAlgorithm]:
     known = runnable()
     short = {name.removesuffix("_regression"): name for name in known}
     name = name.lower().replace("-", "_")
     name = short.get(name, name)
     if name in known:
         return known[name]
-    if name in FACES:
+    if name in ALGORITHMS:
         raise EmulonError(
             f"{name} is not gradient descent, so the interpreter cannot run it; choose {', '.join(known)}"
         )
     raise EmulonError(unknown("algorithm", name, known))
 
 
-def task_of(face: type[Face]) -> Kind:
-    return "classification" if face().descent.loss.form == "margin" else "regression"
+def task_of(named: type[NamedAlgorithm]) -> Kind:
+    return named().descent.loss.link.kind
 
 
-def task_asked(faces: Sequence[type[Face]]) -> Kind | None:
+def task_asked(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
     """The task these algorithms share; None where none is named."""
-    tasks = {task_of(face) for face in faces}
+    tasks = {task_of(named) for named in algorithms}
     if len(tasks) == 2:
-        kinds = [", ".join(name_of(f) for f in faces if task_of(f) == t) for t in ("regression", "classification")]
+        kinds = [
+            ", ".join(name_of(one) for one in algorithms if task_of(one) == kind)
+            for kind in ("regression", "classification")
+        ]
         raise EmulonError(f"{kinds[0]} wants numbers and {kinds[1]} classes; run them separately")
     return tasks.pop() if tasks else None
 
 
-def name_of(face: type[Face]) -> str:
-    return next(name for name, known in FACES.items() if known is face)
-
-
-def program_for(face: type[Face], data: Data, steps: int, tolerance: float) -> Program:
+def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = face(steps=steps)  # type: ignore[call-arg]
-    form = algorithm.descent.loss.form
-    return compile(algorithm, data=(data.inputs(form), data.targets(form)), tolerance=tolerance)
+    algorithm = named(steps=steps)  # type: ignore[call-arg]
+    return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
 
 
 def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpreter:
@@ -119,17 +118,15 @@ def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpr
 
 
 def run_program(interpreter: Interpreter, program: Program, data: Data, path: Path = "fast") -> Run:
-    form = program.loss.form
-    return interpreter.run(program, data.inputs(form), data.targets(form), path)
+    return interpreter.run(program, *data.problem(program.loss.link), path)
 
 
 def held_out_score(run: Run, data: Data) -> float:
-    form = run.program.loss.form
-    return data.score(data.read(run.predict(data.x_test), form))
+    return data.score(data.read(run.predict(data.x_test), run.program.loss.link))
 
 
 def work(
-    faces: Sequence[type[Face]],
+    algorithms: Sequence[type[NamedAlgorithm]],
     data: Data,
     *,
     steps: int = 200,
@@ -138,30 +135,30 @@ def work(
     report_progress: Progress = silent,
 ) -> Job:
     """Compile all, build one interpreter, run all, compare."""
-    chosen = faces or [face for face in runnable().values() if task_of(face) == data.kind]
-    programs: dict[type[Face], tuple[Program, float]] = {}
+    chosen = algorithms or [named for named in runnable().values() if task_of(named) == data.kind]
+    programs: dict[type[NamedAlgorithm], tuple[Program, float]] = {}
     left_out = []
-    for number, face in enumerate(chosen):
-        report_progress(f"compiling {name_of(face)}", 0.5 * number / len(chosen))
+    for number, named in enumerate(chosen):
+        report_progress(f"compiling {name_of(named)}", 0.5 * number / len(chosen))
         begin = time.perf_counter()
         try:
-            programs[face] = program_for(face, data, steps, tolerance), time.perf_counter() - begin
+            programs[named] = program_for(named, data, steps, tolerance), time.perf_counter() - begin
         except BadData as error:
-            if faces:
-                raise BadData(f"{name_of(face)} {error}") from None
-            left_out.append(f"{name_of(face)}: {error}")
+            if algorithms:
+                raise BadData(f"{name_of(named)} {error}") from None
+            left_out.append(f"{name_of(named)}: {error}")
     interpreter = interpreter_for([program for program, _ in programs.values()], path)
     before = interpreter.sha256
     results = []
-    for number, (face, (program, seconds)) in enumerate(programs.items()):
-        report_progress(f"running {name_of(face)}", 0.5 + 0.5 * number / len(programs))
-        results.append(_result(face, program, seconds, interpreter, data, path))
+    for number, (named, (program, seconds)) in enumerate(programs.items()):
+        report_progress(f"running {name_of(named)}", 0.5 + 0.5 * number / len(programs))
+        results.append(_result(named, program, seconds, interpreter, data, path))
     report_progress("done", 1.0)
     return Job(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
 
 def _result(
-    face: type[Face],
+    named: type[NamedAlgorithm],
     program: Program,
     seconds: float,
     interpreter: Interpreter,
@@ -171,16 +168,17 @@ def _result(
     begin = time.perf_counter()
     run = run_program(interpreter, program, data, path)
     seconds += time.perf_counter() - begin
-    form = program.loss.form
-    algorithm = face(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
-    exact = algorithm.iterates(data.inputs(form), data.targets(form))
-    result = Result(name_of(face), run, exact, held_out_score(run, data), seconds)
+    link = program.loss.link
+    x, y = data.problem(link)
+    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
+    exact = algorithm.iterates(x, y)
+    result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))
     if theirs is None:
         return result
-    weights = _their_weights(theirs, data.x_train.numpy(), data.targets(form).numpy())
+    weights = _their_weights(theirs, data.x_train.numpy(), y.numpy())
     scores = (data.x_test @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
-    answers = data.read(algorithm.mean_response(scores), form)
+    answers = data.read(algorithm.mean_response(scores), link)
     distance = float(np.abs(run.weights.numpy() - weights).max())
     return replace(result, their_distance=distance, their_score=data.score(answers))
 
@@ -195,8 +193,8 @@ def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return rows[0] if y.ndim == 1 else np.stack(rows)
 
 
-def counterpart(algorithm: Face, samples: int) -> Any | None:
-    """scikit-learn's solver of the same objective, where it has one; the parameters correspond as the faces say."""
+def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
+    """scikit-learn's solver of the same objective, where it has one; parameters as the docstrings say."""
     from sklearn import linear_model, svm
 
     penalty = getattr(algorithm, "penalty", 0.0)

@@ -15,7 +15,6 @@ from emulon.certify import Domain
 from emulon.certify.spectrum import largest_eigenvalue, smallest_eigenvalue
 from emulon.constructions.codes import circular
 from emulon.constructions.covering import covering
-from emulon.constructions.gradient_step import effective_domain
 from emulon.constructions.routing import Routing
 from emulon.errors import EmulonError
 from emulon.expression import parse
@@ -124,7 +123,7 @@ def loss_to_bend(loss: Loss, inner: Domain) -> float:
 def descent_to_outline(
     name: str, descent: GradientDescent, domain: Domain, data: tuple[Tensor, Tensor] | None
 ) -> Outline:
-    inner = effective_domain(descent.loss, domain)
+    inner = descent.loss.link.effective_domain(domain)
     step_size = descent_to_step_size(descent, domain, data)
     strong, ceiling = data_to_strong(descent, data), step_size_to_ceiling(descent, step_size, domain, data)
     return Outline(

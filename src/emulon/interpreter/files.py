@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.algorithms import losses
+from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
 from emulon.certify import Band, Domain, Spectrum
 from emulon.constructions.codes import Codes
-from emulon.constructions.gradient_step import BUILT_IN
 from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.interpreter.interpreter import Capacity, Interpreter
@@ -26,7 +26,7 @@ from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase
 from emulon.interpreter.program import Facts, Program
 
-FORMAT = "2"
+FORMAT = {"interpreter": "2", "program": "3"}
 PLAIN = ("name", "steps", "step_size", "l2", "l1", "momentum", "strong", "bend", "ceiling")
 
 
@@ -41,7 +41,7 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
         facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
     else:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
-    header = {"kind": kind, "format": FORMAT, "facts": json.dumps(facts, sort_keys=True)}
+    header = {"kind": kind, "format": FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = _checksum(header, tensors)
     _write(Path(path), tensors, header)
 
@@ -84,7 +84,8 @@ def load_program(path: str | Path) -> Program:
 def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
     facts: dict[str, Any] = {name: getattr(program, name) for name in PLAIN}
-    facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature", "form")}
+    facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature")}
+    facts["loss"]["link"] = program.loss.link.name
     facts |= {"domain": asdict(program.domain), "inner": asdict(program.inner)}
     for phase, known in ((program.gradient, program.gradient_facts), (program.proximal, program.proximal_facts)):
         name = "gradient" if phase is program.gradient else "proximal"
@@ -125,12 +126,15 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
 
 
 def _loss(facts: dict[str, Any]) -> Loss:
-    """Built-in losses by their name, `huber(1.35)` or `squared`; of any other the derivative, which is what runs."""
-    call, _, argument = facts["name"].partition("(")
-    if call in BUILT_IN:
-        maker = getattr(losses, call)
-        return maker(float(argument.rstrip(")"))) if argument else maker()
-    return Loss(**facts, value=_no_value, slope=parse(facts["derivative"]))
+    """Registered losses by their name, `huber(1.35)` or `squared`; of any other the derivative, which is what runs."""
+    return registered(facts["name"]) or Loss(
+        facts["name"],
+        facts["derivative"],
+        facts["curvature"],
+        link_named(facts["link"]),
+        value=_no_value,
+        slope=parse(facts["derivative"]),
+    )
 
 
 def _no_value(t: Tensor) -> Tensor:
@@ -182,8 +186,9 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
     if header["kind"] != kind:
         raise BadFile(f"{path} holds {_a(header['kind'])}, not {_a(kind)}; check the order of the arguments")
-    if header.get("format") != FORMAT:
-        raise BadFile(f"{path} has format {header.get('format')}, this emulon reads {FORMAT}; save it again")
+    if header.get("format") != FORMAT[kind]:
+        theirs = header.get("format")
+        raise BadFile(f"{path} has format {theirs}, this emulon reads {FORMAT[kind]}; write it again: emulon compile")
     if header.get("sha256") != _checksum(header, tensors):
         raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
     return tensors, json.loads(header["facts"])

@@ -61,7 +61,7 @@ class Outline:
     @property
     def fixed(self) -> float:
         """Bound on the entries of y_i·x_i, which Poisson's tokens carry."""
-        return self.domain.x * self.domain.y if self.loss.form == "rate" else 0.0
+        return self.loss.link.largest_fixed(self.domain)
 
     @property
     def eigenvalue(self) -> float:

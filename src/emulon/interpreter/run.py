@@ -51,7 +51,7 @@ class Run:
     def predict(self, x_new: Tensor) -> Tensor:
         """w·x (for Poisson exp(w·x)) for new rows (..., queries, features)."""
         scores = (x_new.to(self.weights.dtype) @ self.weights.unsqueeze(-1)).squeeze(-1)
-        return self.program.loss.slope(scores) if self.program.loss.form == "rate" else scores
+        return self.program.loss.mean_response(scores)
 
     @property
     def entered_band(self) -> bool:
@@ -96,10 +96,9 @@ class _Machine:
         require_shape(y, "y", domain.samples)
         require_within(domain.y, y=y)
         require_within(domain.x, x=x)
-        self.x, self.y, _ = program.loss.effective(x, y)
+        self.x, self.y, self.fixed = program.loss.effective(x, y)
         self.bound = program.certificate_on(interpreter.line).bound
         self.curvature = parse(program.loss.derivative).derivative()
-        self.fixed = y.unsqueeze(-1) * x if program.loss.form == "rate" else None
 
     def require_data(self) -> Tensor:
         spectrum = eigenvalues(self.x)

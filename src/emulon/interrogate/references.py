@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
-from emulon.algorithms.neighbours import inverse_distance
 from emulon.interrogate.prefixes import Prefixes
 from emulon.interrogate.reference import Real, Reference, Whole
 

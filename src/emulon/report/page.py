@@ -70,9 +70,7 @@ def _corner(result: Result) -> np.ndarray:
     """The first tokens of the prompt at the last step: (tokens, rows)."""
     run, phase = result.run, result.run.program.gradient
     first = (0,) * (run.x.ndim - 2)
-    raw_x, raw_y = run.x[first], run.y[first]
-    x, y, _ = run.program.loss.effective(raw_x, raw_y)
-    fixed = raw_y.unsqueeze(-1) * raw_x if run.program.loss.form == "rate" else None
+    x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
     state = run.weights[first]
     tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state * 0)
     return tokens[: CORNER * len(phase.grid)].numpy()

@@ -43,7 +43,7 @@ class DomainTask(RegressionTask):
     points: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.program.loss.form != "residual":
+        if not self.program.loss.link.any_units:
             raise EmulonError(
                 f"{self.program.name} learns from classes or counts, and what identify knows are regression "
                 "algorithms; ask about a program of one of those"

@@ -43,8 +43,6 @@ class TrainConfig:
     loops: int | None = None
     window: int | None = None
     assemble: bool | None = None
-    paired: bool | None = None
-    """read y_i and x_{i+1} as one token: half the tokens"""
     init: float | None = None
     """standard deviation of the initial matrices; 0.02 as GPT-2's, 0.08 suits a width of 64, 0 is 1/√width"""
     bias: bool | None = None
@@ -73,6 +71,8 @@ class TrainConfig:
     schedule: str = "constant"
     """after the warm-up: constant, cosine, or linear (constant for the share `hold`, then straight to zero)"""
     hold: float = 0.3
+    early_weight: float = 1.0
+    """in the loss, of answers after fewer examples than there are features, which nothing determines yet"""
     clip: float = 1.0
     """largest norm of the gradient; 0 for none"""
     start_features: int | None = None
@@ -127,7 +127,7 @@ class TrainConfig:
             _require(name, getattr(self, name), at_least=1)
         for name in ("log_every", "checkpoint_every", "evaluate_every", "point_every"):
             _require(name, getattr(self, name), at_least=1)
-        for name in ("steps", "warmup", "clip", "patience", "lr", "muon_lr", "threads"):
+        for name in ("steps", "warmup", "clip", "early_weight", "patience", "lr", "muon_lr", "threads"):
             _require(name, getattr(self, name), at_least=0)
         for name in ("hold", "beta2", "momentum", "curriculum"):
             if not 0 <= getattr(self, name) < 1:
@@ -194,7 +194,7 @@ class TrainConfig:
 
 
 _TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")
-_MODEL_OPTIONS = ("layers", "paired", "init", "bias", "zero_output", "loops", "window", "assemble")
+_MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble")
 
 # Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.
 RECIPES: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from emulon.algorithms import Face, GradientDescent, Loss
+from emulon.algorithms import GradientDescent, Loss, NamedAlgorithm
 from emulon.claims.bounded import largest
 from emulon.claims.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
@@ -30,7 +30,7 @@ class Case:
 
     table: str
     name: str
-    algorithm: Face | GradientDescent
+    algorithm: NamedAlgorithm | GradientDescent
     x: Tensor
     y: Tensor
 
@@ -69,15 +69,14 @@ def run(setting: Setting) -> Numbers:
 def cases_of(table: str, setting: Setting) -> list[Case]:
     steps, made = setting.sizes["steps"], []
     data = None if table == "random" else read(table)
-    for name, face in runnable().items():
-        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(face) != data.kind):
+    for name, named in runnable().items():
+        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(named) != data.kind):
             continue
-        algorithm = face(steps=steps)  # type: ignore[call-arg]
+        algorithm = named(steps=steps)  # type: ignore[call-arg]
         if data is None:
             x, y = dataset(name, 200, 8, setting.seed)
         else:
-            form = algorithm.descent.loss.form
-            x, y = data.inputs(form), data.targets(form)
+            x, y = data.problem(algorithm.descent.loss.link)
         made.append(Case(table, name, algorithm, x, y))
     if data is None:
         own = GradientDescent(Loss.of("sqrt(1 + t**2)", curvature=1.0), steps)

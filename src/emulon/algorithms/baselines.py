@@ -1,4 +1,4 @@
-"""Nearest neighbours: no weights, the targets themselves are averaged."""
+"""Predictors without weights: what an answer has to be read against, and the mean of the nearest targets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,39 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.data import require_data, require_queries
+from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.errors import EmulonError
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Says 0."""
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        require_data(xs, ys)
+        require_queries(xs, x_query)
+        return x_query.double().new_zeros(x_query.shape[:-1])
+
+
+@dataclass(frozen=True)
+class PreviousTarget:
+    """Says again the last target it was shown."""
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        require_data(xs, ys)
+        require_queries(xs, x_query)
+        last = ys.double()[..., -1]
+        return last.unsqueeze(-1).expand(x_query.shape[:-1]) if x_query.ndim == xs.ndim else last
 
 
 @dataclass(frozen=True)
@@ -17,7 +48,7 @@ class NearestNeighbours:
     """The mean target of the `neighbours` nearest examples (of all, while there are fewer).
 
     `weighted` weighs them by 1/distance, as scikit-learn's weights="distance"; an example at the query decides alone.
-    `003_…` prints the squared distance itself as the weight, which would favour the far ones: taken as a slip.
+    Akyürek et al. 2022 print the squared distance itself as the weight, which would favour the far ones: a slip.
     """
 
     neighbours: int = 3

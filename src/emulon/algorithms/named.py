@@ -1,17 +1,72 @@
-"""Regression by gradient descent, under familiar names. n is the number of samples; no face has an intercept."""
+"""Gradient descent under familiar names. n is the number of samples; nothing here has an intercept.
+
+Classifiers take labels −1 and +1, and their predictions are decision values w·x: the sign is the class.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emulon.algorithms.face import Face
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.algorithms.algorithm import Algorithm
 from emulon.algorithms.gradient_descent import GradientDescent
-from emulon.algorithms.losses import huber, log_cosh, poisson, quantile, squared
+from emulon.algorithms.losses import (
+    huber,
+    log_cosh,
+    logistic,
+    perceptron,
+    poisson,
+    quantile,
+    squared,
+    squared_hinge,
+)
+from emulon.algorithms.registry import register
 from emulon.errors import EmulonError
 
 
+class NamedAlgorithm(Algorithm):
+    """A familiar name for gradient descent on one particular objective.
+
+    Supplies `descent`; the rest is the descent's. Parameters that make no sense are refused at once.
+    """
+
+    def __post_init__(self) -> None:
+        _ = self.descent
+
+    @property
+    @abstractmethod
+    def descent(self) -> GradientDescent:
+        """The gradient descent underneath."""
+
+    def weights_in_turn(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Iterator[Tensor]:
+        return self.descent.weights_in_turn(x, y)
+
+    def resolved_step_size(
+        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> Float[Tensor, "*batch 1"]:
+        return self.descent.resolved_step_size(x, y)
+
+    def objective(
+        self,
+        x: Real[Tensor, "*batch samples features"],
+        y: Real[Tensor, "*batch samples"],
+        weights: Float[Tensor, "*batch features"],
+    ) -> Float[Tensor, "*batch"]:
+        return self.descent.objective(x, y, weights)
+
+    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return self.descent.mean_response(score)
+
+
+@register
 @dataclass(frozen=True)
-class LinearRegression(Face):
+class LinearRegression(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n): scikit-learn's LinearRegression(fit_intercept=False), reached in the limit of steps.
 
     Where the minimum is not unique, descent from zero ends at the one of least norm.
@@ -25,8 +80,9 @@ class LinearRegression(Face):
         return GradientDescent(squared(), self.steps, self.step_size)
 
 
+@register
 @dataclass(frozen=True)
-class Ridge(Face):
+class Ridge(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + (penalty/2)·‖w‖². scikit-learn's Ridge has alpha = n·penalty."""
 
     penalty: float = 0.1
@@ -38,8 +94,9 @@ class Ridge(Face):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty)
 
 
+@register
 @dataclass(frozen=True)
-class HeavyBall(Face):
+class HeavyBall(NamedAlgorithm):
     """`Ridge`'s objective (with penalty 0 `LinearRegression`'s), by steps that keep a part of the step before.
 
     Where features are correlated this reaches the minimum in a fraction of the steps.
@@ -55,8 +112,9 @@ class HeavyBall(Face):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, momentum=self.momentum)
 
 
+@register
 @dataclass(frozen=True)
-class Lasso(Face):
+class Lasso(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty."""
 
     penalty: float = 0.1
@@ -68,8 +126,9 @@ class Lasso(Face):
         return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty)
 
 
+@register
 @dataclass(frozen=True)
-class ElasticNet(Face):
+class ElasticNet(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·l1_ratio·‖w‖₁ + (penalty·(1 − l1_ratio)/2)·‖w‖².
 
     scikit-learn's ElasticNet has the same form: alpha = penalty, l1_ratio = l1_ratio.
@@ -88,8 +147,9 @@ class ElasticNet(Face):
         return GradientDescent(squared(), self.steps, self.step_size, l2=l2, l1=l1)
 
 
+@register
 @dataclass(frozen=True)
-class HuberRegression(Face):
+class HuberRegression(NamedAlgorithm):
     """Minimises (1/n) Σ huber(w·x_i − y_i), huber(t) = t²/2 up to |t| = delta and delta·(|t| − delta/2) beyond.
 
     scikit-learn's HuberRegressor also fits a scale σ and applies its epsilon to residuals over σ; with σ held at 1, and
@@ -105,8 +165,9 @@ class HuberRegression(Face):
         return GradientDescent(huber(self.delta), self.steps, self.step_size)
 
 
+@register
 @dataclass(frozen=True)
-class LogCoshRegression(Face):
+class LogCoshRegression(NamedAlgorithm):
     """Minimises (1/n) Σ log cosh(w·x_i − y_i). Not in scikit-learn."""
 
     steps: int = 100
@@ -117,8 +178,9 @@ class LogCoshRegression(Face):
         return GradientDescent(log_cosh(), self.steps, self.step_size)
 
 
+@register
 @dataclass(frozen=True)
-class QuantileRegression(Face):
+class QuantileRegression(NamedAlgorithm):
     """Minimises (1/n) Σ tau·max(y_i − w·x_i, 0) + (1 − tau)·max(w·x_i − y_i, 0) by subgradient steps of fixed size.
 
     scikit-learn's QuantileRegressor(quantile=tau, alpha=0) solves the same problem as a linear program. Subgradient
@@ -134,8 +196,9 @@ class QuantileRegression(Face):
         return GradientDescent(quantile(self.tau), self.steps, self.step_size)
 
 
+@register
 @dataclass(frozen=True)
-class PoissonRegression(Face):
+class PoissonRegression(NamedAlgorithm):
     """Minimises (1/n) Σ (exp(w·x_i) − y_i·w·x_i) + (penalty/2)·‖w‖², counts y ≥ 0; predicts exp(w·x).
 
     scikit-learn's PoissonRegressor has alpha = penalty. The default step is in `smoothness.of_counts`: it never
@@ -149,3 +212,54 @@ class PoissonRegression(Face):
     @property
     def descent(self) -> GradientDescent:
         return GradientDescent(poisson(), self.steps, self.step_size, l2=self.penalty)
+
+
+@register
+@dataclass(frozen=True)
+class LogisticRegression(NamedAlgorithm):
+    """Minimises (1/n) Σ log(1 + exp(−y_i·w·x_i)) + (penalty/2)·‖w‖². scikit-learn's has C = 1/(n·penalty).
+
+    The probability of class +1 is sigmoid(predict).
+    """
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(logistic(), self.steps, self.step_size, l2=self.penalty)
+
+
+@register
+@dataclass(frozen=True)
+class SquaredHinge(NamedAlgorithm):
+    """Minimises (1/n) Σ max(0, 1 − y_i·w·x_i)² + (penalty/2)·‖w‖².
+
+    scikit-learn's LinearSVC(loss="squared_hinge") has C = 1/(n·penalty).
+    """
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared_hinge(), self.steps, self.step_size, l2=self.penalty)
+
+
+@register
+@dataclass(frozen=True)
+class Perceptron(NamedAlgorithm):
+    """Minimises (1/n) Σ max(0, −y_i·w·x_i): each step adds the mean of y_i·x_i over the samples on the wrong side.
+
+    This is the batch perceptron; scikit-learn's Perceptron visits one sample at a time and ends at other weights. It
+    stops on separable data, within the number of steps in `smoothness.of_margin_jump`. The step size only scales w.
+    """
+
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(perceptron(), self.steps, self.step_size)

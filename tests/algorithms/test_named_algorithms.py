@@ -1,4 +1,4 @@
-"""Every face ends where an independent solver of the same objective ends, and keeps the contract of an algorithm."""
+"""Every algorithm ends where an independent solver of its objective ends, and keeps the contract of an algorithm."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn import linear_model, svm
 
 from emulon import algorithms
-from emulon.algorithms import FACES, Algorithm, Face
+from emulon.algorithms import ALGORITHMS, Algorithm, NamedAlgorithm
 
 SAMPLES, FEATURES = 40, 3
 
@@ -60,7 +60,7 @@ def huber_value(t: np.ndarray, delta: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    face: str
+    name: str
     algorithm: Algorithm
     kind: str
     reference: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -123,11 +123,11 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.face)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_converges_to_what_an_independent_solver_finds(case: Case):
     x, y = dataset(case.kind)
     reference = torch.as_tensor(case.reference(x.numpy(), y.numpy()))
-    assert type(case.algorithm) is FACES[case.face]
+    assert type(case.algorithm) is ALGORITHMS[case.name]
     torch.testing.assert_close(case.algorithm.run(x, y), reference, atol=case.tolerance, rtol=0.0)
 
 
@@ -138,9 +138,9 @@ def test_lasso_finds_exact_zeros():
     assert 0 < kept.sum() < FEATURES
 
 
-def test_every_face_is_compared_with_a_reference():
+def test_every_algorithm_is_compared_with_a_reference():
     elsewhere = {"quantile_regression", "perceptron"}  # these do not converge to weights: see test_step_sizes.py
-    assert {case.face for case in CASES} | elsewhere == set(FACES)
+    assert {case.name for case in CASES} | elsewhere == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), SHORT, ids=lambda value: type(value).__name__)
@@ -158,7 +158,7 @@ def test_the_last_iterate_is_the_result(algorithm: Algorithm, kind: str):
     iterates = algorithm.iterates(x, y)
     assert iterates.shape == (2, algorithm.steps + 1, FEATURES)
     assert torch.equal(iterates[:, -1], algorithm.run(x, y))
-    assert torch.equal(iterates[:, 0] == 0, torch.full((2, FEATURES), isinstance(algorithm, Face)))
+    assert torch.equal(iterates[:, 0] == 0, torch.full((2, FEATURES), isinstance(algorithm, NamedAlgorithm)))
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), SHORT, ids=lambda value: type(value).__name__)

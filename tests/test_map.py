@@ -21,7 +21,7 @@ MAP = [
     {"approximation"},
     {"constructions"},
     {"interpreter"},
-    {"machine", "algoformer"},
+    {"machine", "looped"},
     {"tasks"},
     {"models"},
     {"training"},

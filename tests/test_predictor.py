@@ -4,11 +4,11 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from emulon.algoformer import NewtonFormer
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
 from emulon.constructions import GradientDescent
 from emulon.errors import BadShape, OutOfDomain
+from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd
 from emulon.predictor import (
     FunctionPredictor,
@@ -54,10 +54,10 @@ def test_estimators_functions_and_constructions_agree_with_the_algorithm():
 
 
 def test_a_looped_transformer_needs_its_number_of_loops():
-    former = NewtonFormer(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
+    looped = LoopedNewton(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
     with pytest.raises(NotAPredictor, match="loops="):
-        as_predictor(former)
-    predictor = as_predictor(former, loops=30)
+        as_predictor(looped)
+    predictor = as_predictor(looped, loops=30)
     expected = LeastSquares().predict(XS[:, :8], YS[:, :8], XS[:, 8])
     torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected, atol=1e-6, rtol=0.0)
     assert predictor.examples == (8,)

@@ -31,18 +31,21 @@ class Predictor(Protocol):
 
 
 def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
-    """An algorithm, a learner, a compiled machine, an AlgoFormer (with `loops`), a construction that returns weights, a
-    scikit-learn estimator, or a function of (xs, ys, x_query), behind the one call."""
-    asked = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
-    if hasattr(thing, "program") and asked[:2] == ["xs", "ys"]:
+    """Anything that predicts, behind the one call.
+
+    An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
+    weights, a scikit-learn estimator, or a function of (xs, ys, x_query).
+    """
+    parameters = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
+    if hasattr(thing, "program") and parameters[:2] == ["xs", "ys"]:
         return MachinePredictor(thing)
-    if "loops" in asked:
+    if "loops" in parameters:
         if loops is None:
             raise NotAPredictor(f"{type(thing).__name__} predicts after a number of loops; say how many with loops=")
         return LoopedPredictor(thing, loops)
-    if len(asked) >= 3 and isinstance(thing, Predictor):
+    if len(parameters) >= 3 and isinstance(thing, Predictor):
         return thing
-    if asked and hasattr(thing, "fit"):
+    if parameters and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
     if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
         return WeightsPredictor(thing)
@@ -105,19 +108,20 @@ class WeightsPredictor:
         self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        weights = self.construction(xs, ys)
+        weights: Tensor = self.construction(xs, ys)
         return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
 
 
 class LoopedPredictor:
-    """An AlgoFormer after a fixed number of loops; it is built for one number of examples."""
+    """A looped transformer after a fixed number of loops; it is built for one number of examples."""
 
-    def __init__(self, former: Any, loops: int) -> None:
-        self.former, self.loops = former, loops
-        self.examples = (former.domain.samples,)
+    def __init__(self, transformer: Any, loops: int) -> None:
+        self.transformer, self.loops = transformer, loops
+        self.examples = (transformer.domain.samples,)
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        return self.former.predict(xs, ys, x_query, loops=self.loops)
+        answers: Tensor = self.transformer.predict(xs, ys, x_query, loops=self.loops)
+        return answers
 
 
 class MachinePredictor:
@@ -139,7 +143,8 @@ class MachinePredictor:
             raise BadShape(f"this machine was compiled for {self.samples} points, the query included; got {points}")
         xs = torch.nn.functional.pad(xs, (0, 0, 0, missing))
         ys = torch.nn.functional.pad(ys, (0, self.samples - ys.shape[-1]))
-        return self.machine.predict(xs, ys)[..., :points]
+        answers: Tensor = self.machine.predict(xs, ys)
+        return answers[..., :points]
 
 
 def predict_at(
@@ -151,7 +156,7 @@ def predict_at(
     """For every n in counts: the prediction at x_{n+1} from the first n examples, a whole batch of datasets at once."""
     if prefixes := getattr(predictor, "predict_prefixes", None):
         used = max(counts) + 1  # a learner may be unable to read more
-        answers = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
+        answers: Tensor = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
     else:
         answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
     if answers.shape != (xs.shape[0], len(counts)):
@@ -171,9 +176,9 @@ def predict_queries(
     """Several queries for each dataset; a predictor that takes one at a time gets a prompt for each."""
     if getattr(predictor, "several_queries", False):
         return predictor.predict(xs, ys, queries).double()
-    batch, asked = queries.shape[:2]
-    repeated = xs.repeat_interleave(asked, dim=0), ys.repeat_interleave(asked, dim=0)
-    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, asked)
+    batch, each = queries.shape[:2]
+    repeated = xs.repeat_interleave(each, dim=0), ys.repeat_interleave(each, dim=0)
+    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, each)
 
 
 def required_parameters(function: Any) -> list[str]:
@@ -190,7 +195,7 @@ def required_parameters(function: Any) -> list[str]:
 def _parameters(function: object) -> list[str]:
     """The names of a callable's parameters; none where they cannot be known."""
     try:
-        return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+        return list(inspect.signature(function).parameters)  # type: ignore[arg-type]  # what is no callable raises
     except (TypeError, ValueError):
         return []
 

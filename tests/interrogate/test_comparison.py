@@ -56,7 +56,7 @@ def test_weights_are_compared_at_a_dozen_counts_at_most():
 
 def test_an_interrogation_says_whether_the_best_ridge_is_the_bayes_predictors():
     said = interrogate(RidgeRegression(0.16), TASK, target="mine", datasets=64, points=10)
-    assert said.found.algorithm == "ridge" and said.bayes == pytest.approx(0.16) and said.agrees
+    assert said.identification.algorithm == "ridge" and said.bayes == pytest.approx(0.16) and said.agrees
     assert interrogate(RidgeRegression(3.0), TASK, datasets=64, points=10).agrees is False
     without = interrogate(LeastSquares(), Linear(3), datasets=16, points=6)
     assert without.bayes is None and without.agrees is None

@@ -17,7 +17,7 @@ from emulon.interrogate import (
     squared_prediction_difference,
     weight_difference,
 )
-from emulon.interrogate.interval import intervals
+from emulon.interrogate.curves import intervals
 from emulon.machine.programs import sgd
 from emulon.tasks import Linear
 

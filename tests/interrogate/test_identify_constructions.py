@@ -5,11 +5,11 @@ import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.neighbors import KNeighborsRegressor
 
-from emulon.algoformer import CausalNewtonFormer, NewtonFormer
 from emulon.algorithms import Ridge
 from emulon.certify import Domain
 from emulon.constructions import GradientDescent
 from emulon.interrogate import identify
+from emulon.looped import CausalLoopedNewton, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.predictor import FunctionPredictor, as_predictor
 from emulon.tasks import Linear
@@ -50,8 +50,8 @@ def test_the_register_machines_sherman_morrison_is_ridge():
 @pytest.mark.parametrize("loops", [1, 3, 5])
 def test_algoformers_newton_is_newton_with_its_number_of_loops(data, loops: int):
     domain = Domain.covering(*data)
-    former = as_predictor(NewtonFormer(domain, horizon=5), loops=loops)
-    found = identify(former, TASK, seed=SEED, datasets=DATASETS)
+    looped = as_predictor(LoopedNewton(domain, horizon=5), loops=loops)
+    found = identify(looped, TASK, seed=SEED, datasets=DATASETS)
     assert found.algorithm == "newton, fixed start" and found.parameters["steps"] == loops
     assert found.parameters["start"] == pytest.approx(1 / (EXAMPLES * domain.largest) ** 2, rel=1e-4)
 
@@ -60,8 +60,8 @@ def test_causal_newton_after_enough_loops_is_ridge():
     task = Linear(2, noise=0.3)
     points, targets = task.held_out(SEED, 8, 7).pairs
     domain = Domain.covering(points[:, :-1], targets[:, :-1], points[:, -1], margin=1.1)
-    former = as_predictor(CausalNewtonFormer(domain, ridge=1.0, horizon=14), loops=14)
-    found = identify(former, task, seed=SEED, datasets=8)
+    looped = as_predictor(CausalLoopedNewton(domain, ridge=1.0, horizon=14), loops=14)
+    found = identify(looped, task, seed=SEED, datasets=8)
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(6.0, rel=0.01)
 
 

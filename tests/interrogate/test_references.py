@@ -4,8 +4,7 @@ import pytest
 import torch
 from plain_functions import references
 
-from emulon.interrogate import REFERENCES
-from emulon.interrogate.prefixes import Prefixes
+from emulon.interrogate import REFERENCES, Prefixes
 from emulon.predictor import as_predictor, predict_at
 from emulon.tasks import Linear
 
@@ -29,10 +28,10 @@ def test_references_are_the_algorithms_on_every_prefix(seed: int):
 def test_a_grid_is_its_settings_one_by_one():
     xs, ys = Linear(3, noise=0.5).held_out(0, 5, 9).pairs
     prefixes = Prefixes(xs, ys, (2, 5, 8))
-    whole, real = torch.tensor([1, 4, 7]), torch.tensor([0.001, 0.01, 0.1], dtype=torch.float64)
+    integers, continuous = torch.tensor([1, 4, 7]), torch.tensor([0.001, 0.01, 0.1], dtype=torch.float64)
     for reference in REFERENCES:
-        together = reference.respond(prefixes, whole, real)
-        alone = [reference.respond(prefixes, whole[i : i + 1], real[i : i + 1])[0] for i in range(3)]
+        together = reference.respond(prefixes, integers, continuous)
+        alone = [reference.respond(prefixes, integers[i : i + 1], continuous[i : i + 1])[0] for i in range(3)]
         torch.testing.assert_close(together, torch.stack(alone), atol=1e-12, rtol=1e-12)
 
 
@@ -43,6 +42,6 @@ def test_fewer_datasets_and_counts_are_the_same_datasets_and_counts():
     assert len(some.counts) == 4 and some.counts[0] == 1 and some.counts[-1] == 11
     columns = [prefixes.counts.index(n) for n in some.counts]
     for reference in REFERENCES:
-        parameters = {one.name: value for one, value in ((reference.whole, 3), (reference.real, 0.01)) if one}
+        parameters = {one.name: value for one, value in ((reference.integer, 3), (reference.continuous, 0.01)) if one}
         whole = reference.predict(prefixes, parameters)[2:6][:, columns]
         torch.testing.assert_close(reference.predict(some, parameters), whole, atol=1e-12, rtol=1e-12)

@@ -21,7 +21,7 @@ def test_the_page_says_what_was_found(said):
     assert "&lt;mine &amp; yours&gt;: ridge" in page and "ridge(ridge=0.25): unexplained" in page
     assert "within the grid&#39;s step" in page and "λ = σ²/τ² = 0.25" in page
     assert page.count("<svg") == 4 and "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
-    for match in said.found.ranking:
+    for match in said.identification.ranking:
         assert f'<td class="left">{match}</td>' in page
     for n in range(1, 9):
         assert f"<tr><td>{n}</td>" in page
@@ -34,7 +34,8 @@ def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences()
 
 def test_other_numbers_give_other_pictures(said):
     other = interrogate(LeastSquares(), TASK, datasets=32, points=9)
-    assert ranking(said.found) != ranking(other.found) and ridge(said.ridge, 0.25) != ridge(said.ridge, None)
+    assert ranking(said.identification) != ranking(other.identification)
+    assert ridge(said.ridge, 0.25) != ridge(said.ridge, None)
     curves = said.comparison.predictions
     assert all(name.partition("(")[0] in distances(curves, "distance") for name in curves)
 

@@ -19,7 +19,8 @@ SLACK = 1e-9
 def eigenvalues(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features"]:
     """Of XᵀX/n, ascending, in float64, within SLACK·λmax of the exact ones."""
     rows = x.double()
-    return torch.linalg.eigvalsh(rows.mT @ rows / rows.shape[-2])
+    values: Tensor = torch.linalg.eigvalsh(rows.mT @ rows / rows.shape[-2])
+    return values
 
 
 def largest_eigenvalue(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch 1"]:

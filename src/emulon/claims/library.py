@@ -21,7 +21,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     samples, features, steps = (setting.sizes[key] for key in ("samples", "features", "steps"))
     cases, programs = {}, {}
     for done, name in enumerate(names):
-        setting.progress(f"compiling {name}", 0.7 * done / len(names))
+        setting.report_progress(f"compiling {name}", 0.7 * done / len(names))
         algorithm = ALGORITHMS[name](steps=steps)  # type: ignore[call-arg]
         cases[name] = algorithm, dataset(name, samples, features, setting.seed)
         programs[name] = compile(algorithm, data=cases[name][1], tolerance=SMOOTH_TOLERANCE)
@@ -29,7 +29,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     hashes = {interpreter.sha256}
     found: Numbers = {}
     for done, (name, program) in enumerate(programs.items()):
-        setting.progress(f"running {name}", 0.7 + 0.3 * done / len(names))
+        setting.report_progress(f"running {name}", 0.7 + 0.3 * done / len(names))
         algorithm, data = cases[name]
         run = interpreter.run(program, *data)
         hashes |= set(run.sha256)

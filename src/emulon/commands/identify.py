@@ -87,8 +87,8 @@ def print_interrogation(interrogation: Interrogation) -> None:
     from emulon.report.terminal import console
 
     terminal = console()
-    terminal.print(ranking_table(interrogation.target, interrogation.found))
-    terminal.print(str(interrogation.found), markup=False, highlight=False)
+    terminal.print(ranking_table(interrogation.target, interrogation.identification))
+    terminal.print(str(interrogation.identification), markup=False, highlight=False)
     terminal.print(distance_table(interrogation))
     print(f"asked about {interrogation.task}")
     fit = interrogation.ridge
@@ -105,7 +105,7 @@ def ranking_table(target: str, identification: Identification) -> Table:
     rows = []
     for match in identification.ranking:
         share = match.unexplained
-        named = match is identification.nearest and identification.found
+        named = match is identification.nearest and identification.near
         mark = "tie" if match.name in identification.ties else "named" if named else ""
         rows.append((str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", mark))
     columns = ("reference", "unexplained", "95% interval", "")

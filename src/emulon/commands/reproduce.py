@@ -105,8 +105,7 @@ def _within(report_progress: Progress, name: str, what: str, done: float) -> Non
 
 def draw_results(claim: Claim, folder: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
-    from emulon.claims.index import records
-    from emulon.claims.record import path_of
+    from emulon.claims.record import path_of, records
     from emulon.report.chart import chart
 
     for record in records(claim, folder):
@@ -121,7 +120,7 @@ def show_list(claims: Collection[Claim], folder: Path) -> None:
 
 
 def claims_table(claims: Collection[Claim], folder: Path) -> Table:
-    from emulon.claims.index import records
+    from emulon.claims.record import records
     from emulon.report.terminal import table
 
     rows = []

@@ -1,4 +1,4 @@
-"""Which ridge parameter explains a predictor best (Figure 2 of `003_…`), from numbers on a grid."""
+"""Which ridge parameter explains a predictor best (Figure 2 of Akyürek et al. 2022), from numbers on a grid."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.interrogate.interval import Interval, intervals
+from emulon.interrogate.curves import Interval, intervals
 from emulon.interrogate.references import ridge
-from emulon.interrogate.sampling import Drawn, Sampling, draw
+from emulon.interrogate.sampling import Prefixes, Sampling, draw
 from emulon.predictor import as_predictor
 from emulon.tasks import Linear, RegressionTask
 
@@ -50,15 +50,15 @@ def best_ridge(
     """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
-    asked = as_predictor(predictor)
-    drawn = draw(task, asked, **sampling)
-    return ridge_on(drawn, drawn.answers(asked), grid)
+    subject = as_predictor(predictor)
+    drawn = draw(task, subject, **sampling)
+    return ridge_on(drawn, drawn.answers(subject), grid)
 
 
-def ridge_on(drawn: Drawn, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
+def ridge_on(drawn: Prefixes, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
     """The same on datasets already drawn and answered."""
-    said = ridge(drawn.prefixes, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
-    return RidgeFit(tuple(grid), intervals((said - answers).square().mean(dim=-1).mT / drawn.features))
+    answered = ridge.respond(drawn, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
+    return RidgeFit(tuple(grid), intervals((answered - answers).square().mean(dim=-1).mT / drawn.features))
 
 
 @dataclass(frozen=True)

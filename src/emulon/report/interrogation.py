@@ -17,41 +17,41 @@ COLOURS = (BLUE, ORANGE, "#4f8a5b", INK)
 LEAST = 1e-20
 
 
-def write(said: Interrogation, folder: Path) -> Path:
-    return write_page(render(said), folder)
+def write(interrogation: Interrogation, folder: Path) -> Path:
+    return write_page(render(interrogation), folder)
 
 
-def render(said: Interrogation) -> str:
-    comparison = said.comparison
+def render(interrogation: Interrogation) -> str:
+    comparison = interrogation.comparison
     return fill(
         "interrogation.html",
-        said=said,
-        found=said.found,
+        interrogation=interrogation,
+        identification=interrogation.identification,
         counts=comparison.linearity.counts,
         names=list(comparison.predictions),
         comparison=comparison,
-        ranking=ranking(said.found),
+        ranking=ranking(interrogation.identification),
         predictions=distances(comparison.predictions, "E(ŷ − ŷ′)²/d"),
         weights=distances(comparison.weights, "E‖w − w′‖²/d"),
-        ridge=ridge(said.ridge, said.bayes),
+        ridge=ridge(interrogation.ridge, interrogation.bayes),
     )
 
 
 @as_svg
-def ranking(found: Identification) -> Any:
+def ranking(identification: Identification) -> Any:
     """What each reference leaves unexplained, with its interval; left of the dashed line it is near."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 0.6 + 0.22 * len(found.ranking)), layout="constrained")
+    figure = Figure(figsize=(5.6, 0.6 + 0.22 * len(identification.ranking)), layout="constrained")
     axes = figure.subplots()
-    for row, match in enumerate(found.ranking):
+    for row, match in enumerate(identification.ranking):
         value, low, high = _drawn([match.unexplained])
-        colour = BLUE if found.found and (row == 0 or match.name in found.ties) else GREY
+        colour = BLUE if identification.near and (row == 0 or match.name in identification.ties) else GREY
         axes.plot([low[0], high[0]], [row, row], color=colour, linewidth=1.4)
         axes.plot(value, [row], "o", color=colour, markersize=4)
-    axes.axvline(found.limit, color=ORANGE, linestyle="--", linewidth=1)
+    axes.axvline(identification.limit, color=ORANGE, linestyle="--", linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(found.ranking)), [str(match) for match in found.ranking])
+    axes.set_yticks(range(len(identification.ranking)), [str(match) for match in identification.ranking])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlabel("unexplained part of the predictor's variance")

@@ -7,7 +7,7 @@ from typing import Any
 from emulon.algorithms import LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learner import committed
+from emulon.claims.learners import committed
 from emulon.interrogate import Curve, squared_prediction_difference, weight_difference
 
 LEAST_SQUARES = "least squares"
@@ -26,7 +26,7 @@ def run(setting: Setting) -> Numbers:
     asked = {"seed": setting.seed, "datasets": setting.sizes["datasets"]}
     found: Numbers = {"features": subject.task.features, "predictions": {}, "weights": {}}
     for done, (name, reference) in enumerate(REFERENCES.items()):
-        setting.progress(f"beside {name}", done / len(REFERENCES))
+        setting.report_progress(f"beside {name}", done / len(REFERENCES))
         curve = squared_prediction_difference(subject.thing, reference, subject.task, **asked)
         found["predictions"][name] = as_numbers(curve)
         found["weights"][name] = as_numbers(weight_difference(subject.thing, reference, subject.task, **asked))
@@ -66,10 +66,10 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="learning-figure-1",
-    source="003 Figure 1",
+    source="Akyürek et al. 2022, Figure 1",
     statement="On noiseless data a trained in-context learner agrees with least squares, and not with other methods.",
     theirs="SPD and ILW to least squares below 0.01 for almost any number of examples (16 layers, d = 8)",
-    scales={"small": Scale(0.2, {"datasets": 512})},
+    scales={"small": Scale(0.2, {"datasets": 512}, at_source_scale=False)},
     run=run,
     judge=judge,
     figure=figure,

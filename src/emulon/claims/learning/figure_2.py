@@ -7,7 +7,7 @@ import math
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learner import committed
+from emulon.claims.learners import committed
 from emulon.errors import EmulonError
 from emulon.interrogate import RidgeFit, best_ridge
 from emulon.machine import Transformer
@@ -25,12 +25,12 @@ def run(setting: Setting) -> Numbers:
     grid = [(noise, prior) for noise in noises for prior in priors]
     cells = []
     for done, (noise, prior) in enumerate(grid):
-        setting.progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
+        setting.report_progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
         task = Linear(FEATURES, noise=noise, prior=prior)
         fit = best_ridge(machine(task), task, **sampling)
         cells.append(cell("compiled", noise, prior, fit))
     for name in LEARNERS:
-        setting.progress(name, len(grid) / (len(grid) + len(LEARNERS)))
+        setting.report_progress(name, len(grid) / (len(grid) + len(LEARNERS)))
         subject = committed(setting, name)
         if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
@@ -102,12 +102,16 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="learning-figure-2",
-    source="003 Figure 2",
+    source="Akyürek et al. 2022, Figure 2",
     statement="Under noise σ² and prior τ² a learner is best explained by ridge regression with λ = σ²/τ².",
     theirs="best λ = σ²/τ² for all measured σ² and τ²",
     scales={
-        "small": Scale(0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}),
-        "paper": Scale(0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}),
+        "small": Scale(
+            0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}, at_source_scale=False
+        ),
+        "paper": Scale(
+            0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}, False
+        ),
     },
     run=run,
     judge=judge,

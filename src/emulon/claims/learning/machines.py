@@ -30,7 +30,7 @@ def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
     by_examples = [(sizes["fixed"], examples) for examples in sizes["examples"]]
     rows = []
     for done, (features, examples) in enumerate(by_features + by_examples):
-        setting.progress(f"d = {features}, N = {examples}", done / len(by_features + by_examples))
+        setting.report_progress(f"d = {features}, N = {examples}", done / len(by_features + by_examples))
         samples = examples + 1  # and the query
         draw = torch.Generator().manual_seed(setting.seed)
         bounded = build(features, samples, Domain(samples, features, x=REACH, y=REACH, w=WEIGHT)).compile()

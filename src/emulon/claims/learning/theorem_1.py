@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="learning-theorem-1",
-    source="003 Theorem 1",
+    source="Akyürek et al. 2022, Theorem 1",
     statement="A transformer computes the prediction after one step of gradient descent on an in-context example.",
     theirs="O(1) layers and O(d) width; O(N) layers for N examples",
     scales={

@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="learning-theorem-2",
-    source="003 Theorem 2",
+    source="Akyürek et al. 2022, Theorem 2",
     statement="A transformer predicts by a Sherman–Morrison update: ridge regression in closed form.",
     theirs="O(1) layers and O(d²) width; O(N) layers for N examples",
     scales={

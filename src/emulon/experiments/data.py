@@ -287,7 +287,8 @@ def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.nda
     from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 
     chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
-    return chooser.fit(x, y).get_support(indices=True)
+    kept: np.ndarray = chooser.fit(x, y).get_support(indices=True)
+    return kept
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray | None:

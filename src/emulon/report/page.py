@@ -28,12 +28,12 @@ def write_page(text: str, folder: Path) -> Path:
     return path
 
 
-def fill(template: str, **told: object) -> str:
+def fill(template: str, **values: object) -> str:
     """A template of this folder with everything it asks for."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(loader=PackageLoader("emulon.report", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template(template).render(**told)
+    return pages.get_template(template).render(**values)
 
 
 def render(experiment: Experiment) -> str:

@@ -37,12 +37,14 @@ def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
 
 
 def test_figure_1_holds_for_the_learner_among_the_results():
-    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 128})})
+    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 128, "seeds": 2})})
     record = measure(claim, "small", 5, RESULTS)
     assert record.verdict(claim).state == "holds", record.verdict(claim)
-    worse = json.loads(json.dumps(record.numbers))
-    worse["predictions"][figure_1.LEAST_SQUARES]["overall"] = 10.0
-    assert claim.judge(worse).state == "does not hold"
+    assert chart(claim.figure(record.numbers)).startswith("<svg")
+    for value in (10.0, 0.02):  # another is nearer, or the mean too large: one seed is enough
+        worse = json.loads(json.dumps(record.numbers))
+        worse["overall"]["predictions"][1][figure_1.LEAST_SQUARES] = value
+        assert claim.judge(worse).state == "does not hold"
 
 
 @pytest.mark.parametrize("name", ["learning-figure-1", "learning-figure-2", "learning-figure-4"])
@@ -62,8 +64,11 @@ def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
     compiled = [each for each in numbers["cells"] if each["kind"] == "compiled"]
     assert [each["bayes"] for each in compiled] == [1 / 64, 0.25] and all(each["agrees"] for each in compiled)
     assert claim.judge(numbers).state == "holds"
-    compiled[0]["agrees"] = False
+    trained = next(each for each in numbers["cells"] if each["kind"] == "trained")
+    trained["agrees"] = False
     assert claim.judge(numbers).state == "does not hold"
+    compiled[0]["agrees"] = False
+    assert claim.judge(numbers).state == "cannot be tested here"
     assert chart(claim.figure(numbers)).startswith("<svg")
 
 

@@ -56,8 +56,8 @@ def judge(numbers: Numbers) -> Verdict:
         precise and better,
         f"σ = 0: AlgoFormer {own:.1e}, Newton {newton:.1e} after {quiet['examples'][-1]} examples; σ = "
         f"{max(noises, key=float)}: AlgoFormer {whole[ALGOFORMER]:.2f}, best solver {whole[best]:.2f} ({best})",
-        f"Newton exact without noise and AlgoFormer not: {'yes' if precise else 'no'}; with the most noise AlgoFormer is "
-        f"below every solver after {len(later) - len(worse)} of {len(later)} numbers of examples above one"
+        f"Newton exact without noise and AlgoFormer not: {'yes' if precise else 'no'}; with the most noise AlgoFormer "
+        f"is below every solver after {len(later) - len(worse)} of {len(later)} numbers of examples above one"
         + (f", not after {', '.join(map(str, worse))}" if worse else ""),
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 from emulon.claims.learning import machines
-from emulon.machine import Program
+from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
 
 # With λ = 0 and w₀ = 0 a single step would only be α·y·x: both are asked for.
@@ -23,9 +23,8 @@ def initial(features: int) -> Tensor:
     return w / w.norm()
 
 
-def build(features: int, samples: int, domain: Domain | None) -> Program:
-    norm = None if domain is None else domain.x
-    return sgd(features, samples, STEP, ridge=RIDGE, initial=initial(features), domain=domain, norm=norm)
+def build(features: int, samples: int, domain: Domain | None) -> RegisterProgram:
+    return sgd(features, samples, STEP, ridge=RIDGE, initial=initial(features), domain=domain)
 
 
 def exact(xs: Tensor, ys: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from emulon.algorithms import ALGORITHMS
 from emulon.claims import all_claims
 from emulon.commands.names import registered, require_known
 from emulon.commands.options import BadUsage
@@ -10,6 +11,7 @@ from emulon.tasks import TASKS
 
 
 def test_the_names_read_from_the_sources_are_the_registered_ones():
+    assert registered("algorithms") == set(ALGORITHMS)
     assert registered("models") == set(Learner.registry)
     assert registered("tasks") == set(TASKS)
     assert registered("claims") == set(all_claims())

@@ -36,7 +36,7 @@ def _name(node: ast.stmt) -> str:
             return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()
         return _keyword(node.keywords)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-        return _keyword(node.value.keywords) if isinstance(node.value.func, ast.Name) else ""
+        return _keyword(node.value.keywords) if ast.unparse(node.targets[0]) == "CLAIM" else ""
     return ""
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -33,7 +33,7 @@ Options = TypeVar("Options", bound=CommandOptions)
 def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
     """The options, or BadUsage. Help is printed and leaves by SystemExit."""
     # Before tyro, which may stumble over a word after a misspelt option and complain about that instead.
-    _require_known(kind, words)
+    require_options(words, [field.name for field in fields(kind)])
     first = _parsed(kind, words, command, None)
     default = first.defaults()
     return first if default is None else _parsed(kind, words, command, default)
@@ -45,8 +45,9 @@ def _parsed(kind: type[Options], words: Sequence[str], command: str, default: Co
         return tyro.cli(kind, args=list(words), prog=f"emulon {command}", **given)  # type: ignore[call-overload, no-any-return]  # tyro has no overload for a default that may be missing
 
 
-def _require_known(kind: type[Any], words: Sequence[str]) -> None:
-    names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
+def require_options(words: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse words that look like options and are none of these."""
+    names = [name.replace("_", "-") for name in names]
     known = {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
     for word in words:
         if word == "--":

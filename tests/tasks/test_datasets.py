@@ -102,10 +102,12 @@ def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
         pass
 
     class Nameless(Linear):
-        pass
+        def inputs(self, generator, batch, points, dtype=torch.float32):
+            return 3 + super().inputs(generator, batch, points, dtype)
 
     assert known["own"] is Own and Nameless not in known.values()
     assert task_options("own") == ("features", "points", "noise", "prior") and isinstance(read_task("own"), Task)
+    assert torch.equal(Nameless(2).held_out(0, 4, 5).xs, 3 + Own(2).held_out(0, 4, 5).xs)
 
 
 def test_a_task_says_what_it_is():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 from tyro import _errors as rejected  # the one place where tyro says what it refused and why, before it draws a box
@@ -19,6 +19,7 @@ class BadUsage(EmulonError):
     """Words that are no options of the command."""
 
 
+@dataclass(frozen=True)
 class CommandOptions:
     """What every command's options can do."""
 
@@ -40,9 +41,9 @@ def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
 
 
 def _parsed(kind: type[Options], words: Sequence[str], command: str, default: CommandOptions | None) -> Options:
-    given = {} if default is None else {"default": default}
+    start = tyro.MISSING_NONPROP if default is None else cast(Options, default)
     with rejected.on_parse_error(_refuse):
-        return tyro.cli(kind, args=list(words), prog=f"emulon {command}", **given)  # type: ignore[call-overload, no-any-return]  # tyro has no overload for a default that may be missing
+        return tyro.cli(kind, args=list(words), prog=f"emulon {command}", default=start)
 
 
 def require_options(words: Sequence[str], names: Iterable[str]) -> None:

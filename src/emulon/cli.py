@@ -68,6 +68,8 @@ def _run(command: str, words: Sequence[str]) -> int:
 
     module = import_module(f"emulon.commands.{command}")
     try:
+        if hasattr(module, "check"):  # where importing the options takes long
+            module.check(words)
         options = read(module.Options, words, command)
     except SystemExit as stop:  # tyro has printed the help
         print(f"\n{module.EXAMPLES}")

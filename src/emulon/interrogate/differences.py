@@ -57,7 +57,7 @@ class ImplicitWeights:
 def implicit_weights(
     predictor: object, task: RegressionTask, *, queries: int | None = None, **sampling: Unpack[Sampling]
 ) -> ImplicitWeights:
-    """Least squares on the predictor's own answers at fresh inputs (twice as many as features unless told)."""
+    """Least squares on the predictor's own answers at fresh inputs (by default twice as many as features)."""
     subject = as_predictor(predictor)
     drawn = draw(task, subject, **sampling)
     return weights_on(subject, drawn, fresh_queries(task, drawn, queries, sampling.get("seed", 0)))

@@ -29,7 +29,7 @@ NEXT = 1
 
 @dataclass(frozen=True)
 class Comparison:
-    """Squared prediction difference (Eq. 13) and implicit weight difference (Eq. 15), both over d, by reference.
+    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d, by reference.
 
     `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
     datasets and counts.

@@ -201,7 +201,7 @@ def lasso(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Pre
 
 @reference("gradient descent, safe steps", "least squares", integer=_STEPS)
 def descent_with_safe_steps(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
-    """k steps of size 1/L, L the largest eigenvalue on each dataset: what `LinearRegression` does unless told."""
+    """k steps of size 1/L, L the largest eigenvalue on each dataset: what `LinearRegression` does by default."""
     squares = prefixes.spectrum.squares
     return _filtered(prefixes, 1 - (1 - squares / _largest(squares)).pow(_column(integers)))
 

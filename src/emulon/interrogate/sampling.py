@@ -22,7 +22,7 @@ POINTS = 40
 
 
 class Sampling(TypedDict, total=False):
-    """What every comparison may be told: how many datasets, of how many points, asked after which counts of examples.
+    """What every comparison can be given: how many datasets, of how many points, asked after which counts of examples.
 
     By default 256 datasets, of as many points as the predictors can read (40 where there is no limit), asked after
     1, 2, …, points − 1 examples.
@@ -148,7 +148,7 @@ def draw(
     limits = [getattr(one, "examples", None) for one in predictors]
     able = [set(limit) for limit in limits if limit is not None]
     if points is None:
-        points = min((max(numbers) + 1 for numbers in able), default=POINTS)
+        points = min((max(limit) + 1 for limit in able), default=POINTS)
     counts = counts_for(points, able, counts)
     xs, ys = task.held_out(seed, datasets, points).pairs
     return Prefixes(xs.double(), ys.double(), counts)
@@ -156,15 +156,15 @@ def draw(
 
 def counts_for(points: int, able: Sequence[set[int]], counts: Sequence[int] | None = None) -> tuple[int, ...]:
     """The numbers of examples to ask about: those given, or 1 … points − 1; always those all predictors can take."""
-    asked = set(range(1, points)) if counts is None else set(counts)
-    if not asked <= set(range(1, points)):
+    numbers = set(range(1, points)) if counts is None else set(counts)
+    if not numbers <= set(range(1, points)):
         raise EmulonError(f"counts must lie in 1 … {points - 1}, as {points} points leave one to ask; got {counts}")
-    asked = asked.intersection(*able)
-    if not asked:
-        taken = " and ".join(_span(numbers) for numbers in able)
-        limit = f" that every predictor can take; they take {taken}" if able else ""
-        raise EmulonError(f"no number of examples below {points}{limit}; choose other points")
-    return tuple(sorted(asked))
+    numbers = numbers.intersection(*able)
+    if not numbers:
+        taken = " and ".join(_span(limit) for limit in able)
+        why = f" that every predictor can take; they take {taken}" if able else ""
+        raise EmulonError(f"no number of examples below {points}{why}; choose other points")
+    return tuple(sorted(numbers))
 
 
 def _span(numbers: set[int]) -> str:

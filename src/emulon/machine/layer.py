@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
 from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, Layout
-from emulon.machine.local_error import Division
 from emulon.machine.normalisation import Normalisation
 from emulon.machine.schedule import Layer
 from emulon.machine.square import Square
-from emulon.machine.where import Lookup, Where, sharpness
+from emulon.machine.tokens import Lookup, Where, sharpness
 
 SWEPT = "swept divisor"
 

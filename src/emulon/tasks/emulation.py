@@ -1,4 +1,4 @@
-"""Emulation learned by training: an attention head and statistical methods, told by the prompt alone."""
+"""Emulation learned by training: an attention head and statistical methods, named by the prompt alone."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RegressionTask(Task):
         dtype: torch.dtype = torch.float32,
         live: Float[Tensor, " features"] | None = None,
     ) -> Datasets:
-        """A batch of datasets of `points` points, the task's own number unless told."""
+        """A batch of datasets of `points` points, by default the task's own number."""
         points = self.points if points is None else points
         xs = normal(generator, batch, points, self.features, dtype=dtype)
         if live is not None:

@@ -87,22 +87,26 @@ def task_options(name: str) -> tuple[str, ...]:
     return _options(task_named(name))
 
 
-def read_task(text: str) -> Task:
+def read_task(text: str, **settings: Any) -> Task:
     """`linear`, or `linear:features=8,noise=0.1`; several numbers for one option are written 0.1/0.5/1.
 
-    The number of points is left to whoever draws datasets.
+    `settings` are options too, and the line's own go before them. The number of points is not the line's to say: it is
+    a setting, or left to whoever draws datasets.
     """
     name, _, rest = text.partition(":")
-    kinds = typing.get_type_hints(task_named(name))
-    options = [option for option in task_options(name) if option != "points"]
-    settings: dict[str, Any] = {"features": FEATURES}
+    kinds, options = typing.get_type_hints(task_named(name)), task_options(name)
+    for option in settings:
+        if option not in options:
+            raise EmulonError(f"the task {name} has no {option!r}; it takes {', '.join(options)}")
+    values: dict[str, Any] = {"features": FEATURES} | settings
+    written = [option for option in options if option != "points"]
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         try:
-            settings[key] = _read(kinds[key] if key in options else None, value)
+            values[key] = _read(kinds[key] if key in written else None, value)
         except ValueError:
-            raise EmulonError(f"cannot read {part!r} in the task {name}; it takes {', '.join(options)}") from None
-    return TASKS[name](**settings)
+            raise EmulonError(f"cannot read {part!r} in the task {name}; it takes {', '.join(written)}") from None
+    return TASKS[name](**values)
 
 
 def _options(task: type[Task]) -> tuple[str, ...]:

@@ -41,10 +41,10 @@ def run(setting: Setting) -> Numbers:
 
 def machine(task: Linear) -> Transformer:
     """A register machine that runs the Bayes predictor of this task, for targets as large as noise and prior make."""
-    domain, norm = gaussian(task.features, POINTS)
+    domain = gaussian(task.features, POINTS)
     reach = task.prior * domain.y + 8 * task.noise
-    wide = Domain(POINTS, task.features, x=domain.x, y=reach, w=reach)
-    return sherman_morrison(task.features, POINTS, task.bayes_ridge, domain=wide, norm=norm).compile()
+    wide = Domain(POINTS, task.features, x=domain.x, y=reach, w=reach, spectrum=domain.spectrum)
+    return sherman_morrison(task.features, POINTS, task.bayes_ridge, domain=wide).compile()
 
 
 def cell(kind: str, noise: float, prior: float, fit: RidgeFit) -> Numbers:

@@ -8,14 +8,14 @@ from emulon.algorithms import RidgeRegression
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 from emulon.claims.learning import machines
-from emulon.machine import Program
+from emulon.machine import RegisterProgram
 from emulon.machine.programs import sherman_morrison
 
 RIDGE = 1.0
 
 
-def build(features: int, samples: int, domain: Domain | None) -> Program:
-    return sherman_morrison(features, samples, RIDGE, domain=domain, norm=None if domain is None else domain.x)
+def build(features: int, samples: int, domain: Domain | None) -> RegisterProgram:
+    return sherman_morrison(features, samples, RIDGE, domain=domain)
 
 
 def run(setting: Setting) -> Numbers:

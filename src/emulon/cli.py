@@ -56,9 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(command, words[1:])
     except WorkFailed as error:
         return _refuse(f"emulon {command}", str(error), 1)
+    except MemoryError as error:
+        return _refuse(f"emulon {command}", f"out of memory: {error}", 1)
     # Errors meant for the user; anything else is a bug and keeps its traceback.
-    except (EmulonError, OSError, MemoryError) as error:
-        return _refuse(f"emulon {command}", str(error) or type(error).__name__)
+    except (EmulonError, OSError) as error:
+        return _refuse(f"emulon {command}", str(error))
     except KeyboardInterrupt:
         return _refuse(f"emulon {command}", "stopped", 130)
 

@@ -17,7 +17,7 @@ from emulon.predictor import NotAPredictor
 from emulon.tasks import Linear
 from emulon.training import TrainConfig, save_learner
 
-RUN = Path(__file__).parents[1] / "results" / "small_learner"
+RUN = Path(__file__).parents[1] / "results" / "learners" / "small_learner"
 XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
 
 

@@ -57,9 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(command, words[1:])
     except WorkFailed as error:
         return _refuse(f"emulon {command}", str(error), 1)
+    except MemoryError as error:
+        return _refuse(f"emulon {command}", f"out of memory: {error}", 1)
     # Errors meant for the user; anything else is a bug and keeps its traceback.
-    except (EmulonError, OSError, MemoryError) as error:
-        return _refuse(f"emulon {command}", str(error) or type(error).__name__)
+    except (EmulonError, OSError) as error:
+        return _refuse(f"emulon {command}", str(error))
     except KeyboardInterrupt:
         return _refuse(f"emulon {command}", "stopped", 130)
 
@@ -69,6 +71,8 @@ def _run(command: str, words: Sequence[str]) -> int:
 
     module = import_module(f"emulon.commands.{command}")
     try:
+        if hasattr(module, "check"):  # where importing the options takes long
+            module.check(words)
         options = read(module.Options, words, command)
     except SystemExit as stop:  # tyro has printed the help
         print(f"\n{module.EXAMPLES}")

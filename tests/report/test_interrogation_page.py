@@ -4,8 +4,7 @@ import pytest
 
 from emulon.algorithms import LeastSquares, RidgeRegression
 from emulon.interrogate import depth_sweep, interrogate
-from emulon.report.interrogation import distances, ranking, render, ridge, write
-from emulon.report.phases import phases_figure
+from emulon.report.interrogation import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 
 TASK = Linear(3, noise=0.5)

@@ -70,7 +70,9 @@ def test_tasks_are_read_from_a_line_with_every_option_of_their_class():
     assert read_task("sparse:features=6,nonzero=2") == SparseLinear(features=6, nonzero=2)
     assert read_task("mixture:noises=0.1/2") == RidgeMixture(8, noises=(0.1, 2.0))
     assert read_task("statistical:weights_given=true,only=ridge").only == "ridge"
-    assert read_task("linear:noise=0.5", features=3, points=5, noise=0.1) == Linear(3, 5, noise=0.5)
+    assert read_task("linear:noise=0.5", features=3, points=5) == Linear(3, 5, noise=0.5)
+    with pytest.raises(EmulonError, match="noise is given twice"):
+        read_task("linear:noise=0.5", noise=0.1)
     with pytest.raises(EmulonError, match="the task linear has no 'lags'; it takes features, points, noise, prior"):
         read_task("linear", lags=2)
 
@@ -100,10 +102,12 @@ def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
         pass
 
     class Nameless(Linear):
-        pass
+        def inputs(self, generator, batch, points, dtype=torch.float32):
+            return 3 + super().inputs(generator, batch, points, dtype)
 
     assert known["own"] is Own and Nameless not in known.values()
     assert task_options("own") == ("features", "points", "noise", "prior") and isinstance(read_task("own"), Task)
+    assert torch.equal(Nameless(2).held_out(0, 4, 5).xs, 3 + Own(2).held_out(0, 4, 5).xs)
 
 
 def test_a_task_says_what_it_is():

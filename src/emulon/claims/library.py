@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.algorithms import ALGORITHMS
 from emulon.claims.bounded import largest, normal
 from emulon.claims.claim import Numbers, Setting
-from emulon.experiments.run import runnable, task_of
+from emulon.experiments.run import kind_of, runnable
 from emulon.interpreter import Interpreter, compile
 
 SMOOTH_TOLERANCE = 1e-10
@@ -55,6 +55,6 @@ def dataset(name: str, samples: int, features: int, seed: int) -> tuple[Tensor, 
     noise = normal(draw, samples)
     if name == "poisson_regression":
         return x, torch.poisson((0.3 * score).clamp(max=3).exp(), generator=draw)
-    if task_of(runnable()[name]) == "classification":
+    if kind_of(runnable()[name]) == "classification":
         return x, torch.where(score + noise > 0, 1.0, -1.0).double()
     return x, score + noise

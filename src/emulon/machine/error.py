@@ -251,10 +251,10 @@ class Budget:
     def _settle(self, name: str, error: Error, growth: float | None, total: float | None) -> None:
         """An invariant replaces the gain on the target's own earlier error."""
         fresh = self.terms(error, without=name)
-        for other, held in self.errors.items():
-            if other != name and name in held.carried:
-                rest = {state: gain for state, gain in held.carried.items() if state != name}
-                self.errors[other] = Error(rest, added(held.fresh, self.states[name], held.carried[name]))
+        for other, passed in self.errors.items():
+            if other != name and name in passed.carried:
+                rest = {state: gain for state, gain in passed.carried.items() if state != name}
+                self.errors[other] = Error(rest, added(passed.fresh, self.states[name], passed.carried[name]))
         if total is not None:
             self.sums[name] = added(self.sums.get(name, {}), fresh)
             self.states[name] = added({}, self.sums[name], total)

@@ -42,7 +42,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     m = phase.magnitudes(step, shrink, momentum, fixed)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
     values = float(phase.grid.values.abs().max()) * domain.x
-    told = {
+    holds = {
         "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
@@ -56,7 +56,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
         "query_code": (asking, "code of the sample asked about", f"× {phase.root_strength:.4g}", m["key_code"]),
     }
-    return [Row(slot, _span(slots[slot]), slots.size(slot), *told[slot]) for slot in slots]
+    return [Row(slot, _span(slots[slot]), slots.size(slot), *holds[slot]) for slot in slots]
 
 
 def _span(where: slice) -> str:
@@ -66,7 +66,7 @@ def _span(where: slice) -> str:
 def facts(program: Program) -> list[tuple[str, str]]:
     """What a program says about itself in a line each."""
     domain = program.domain
-    told = [
+    lines = [
         ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
         ("steps", f"{program.steps} of size {program.step_size:.6g}, momentum {program.momentum:g}"),
         ("penalties", f"l2 {program.l2:g}, l1 {program.l1:g}"),
@@ -75,14 +75,14 @@ def facts(program: Program) -> list[tuple[str, str]]:
     ]
     for phase in phases(program):
         grid = phase.grid
-        told.append(
+        lines.append(
             (
                 f"{phase.name} grid",
                 f"{len(grid)} keys, {grid.way}, on ({grid.lo:.4g}, {grid.hi:.4g}), |slope| ≤ "
                 f"{float(grid.slopes.abs().max()):.4g}, |value| ≤ {float(grid.values.abs().max()):.4g}",
             )
         )
-        told.append(
+        lines.append(
             (
                 f"{phase.name} prompt",
                 f"{phase.tokens} tokens of {phase.slots.width} rows, routing {phase.strength:.4g}, "
@@ -90,9 +90,9 @@ def facts(program: Program) -> list[tuple[str, str]]:
             )
         )
     capacity = program.capacity
-    told.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
-    told.append(("certificate", str(program.certificate)))
-    return told
+    lines.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
+    lines.append(("certificate", str(program.certificate)))
+    return lines
 
 
 @dataclass(frozen=True)

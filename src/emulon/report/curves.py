@@ -45,8 +45,8 @@ def run_figure(record: Mapping[str, Any]) -> Figure:
 def _panel(title: str, learners: Sequence[Series], baselines: Mapping[str, Sequence[float]]) -> Panel:
     """Baselines are cut off far from the learners: least squares explodes where samples and features are as many, and
     an oracle may be exact."""
-    said = [y for learner in learners for y in learner.y]
-    low, high = min(said) / 10, 3 * max(said)
+    errors = [y for learner in learners for y in learner.y]
+    low, high = min(errors) / 10, 3 * max(errors)
     dashed = [_cut(name, curve, low, high) for name, curve in baselines.items()]
     return Panel("in-context samples", "squared error", [*learners, *dashed], title=title, log_y=True)
 

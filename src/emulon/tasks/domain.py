@@ -51,6 +51,7 @@ class DomainTask(RegressionTask):
         domain = self.program.domain
         object.__setattr__(self, "features", domain.features)
         object.__setattr__(self, "points", domain.samples + 1)
+        super().__post_init__()
 
     @property
     def eigenvalues(self) -> tuple[float, float]:

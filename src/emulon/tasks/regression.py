@@ -17,7 +17,10 @@ from emulon.tasks.task import Task
 
 
 class RegressionTask(Task):
-    """Supplies `values`; the prompts are x₁, y₁, …, x_n and y is asked at every x."""
+    """Supplies `values`, and `inputs` and `noise_scale` where they are not N(0, I) and `noise`.
+
+    The prompts are x₁, y₁, …, x_n and y is asked at every x.
+    """
 
     noise: float
     # What y is of x, as `str` begins.
@@ -43,6 +46,11 @@ class RegressionTask(Task):
         """The ridge parameter of the Bayes predictor, where that is ridge regression."""
         return None
 
+    def inputs(
+        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch points features"]:
+        return normal(generator, batch, points, self.features, dtype=dtype)
+
     @abstractmethod
     def values(
         self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
@@ -66,7 +74,7 @@ class RegressionTask(Task):
     ) -> Datasets:
         """A batch of datasets of `points` points, by default the task's own number."""
         points = self.points if points is None else points
-        xs = normal(generator, batch, points, self.features, dtype=dtype)
+        xs = self.inputs(generator, batch, points, dtype)
         if live is not None:
             xs = xs * live
         truth = self.values(generator, xs)

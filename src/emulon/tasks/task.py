@@ -90,8 +90,8 @@ def task_options(name: str) -> tuple[str, ...]:
 def read_task(text: str, **settings: Any) -> Task:
     """`linear`, or `linear:features=8,noise=0.1`; several numbers for one option are written 0.1/0.5/1.
 
-    `settings` are options too, and the line's own go before them. The number of points is not the line's to say: it is
-    a setting, or left to whoever draws datasets.
+    `settings` are options too, and none may be given in both. The number of points is not the line's to say: it is a
+    setting, or left to whoever draws datasets.
     """
     name, _, rest = text.partition(":")
     kinds, options = typing.get_type_hints(task_named(name)), task_options(name)
@@ -102,6 +102,8 @@ def read_task(text: str, **settings: Any) -> Task:
     written = [option for option in options if option != "points"]
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
+        if key in settings:
+            raise EmulonError(f"{key} is given twice: {part!r} in the task, and {key}={settings[key]} beside it")
         try:
             values[key] = _read(kinds[key] if key in written else None, value)
         except ValueError:

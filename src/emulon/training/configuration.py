@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from emulon.errors import unknown
+from emulon.errors import EmulonError, unknown
 from emulon.models import Learner
-from emulon.tasks import TASKS, Task, task_options
+from emulon.tasks import TASKS, Task, read_task, task_options
 from emulon.training.refusals import BadConfig
 
 VERSION = 1
@@ -25,7 +25,7 @@ class TrainConfig:
     """standard, looped, algoformer or frozen"""
     task: str = "linear"
     """linear, sparse, mixture, representation, auto_regression, chain_of_thought, relu_network, decision_tree, head,
-    statistical"""
+    statistical; with options that have no flag, as mixture:noises=0.1/0.5"""
     features: int = 20
     points: int = 41
     noise: float | None = None
@@ -114,7 +114,7 @@ class TrainConfig:
         """Itself, if it makes sense: names exist, sizes are positive, and task and model take what is set."""
         for kind, name, known in (
             ("model", self.model, Learner.registry),
-            ("task", self.task, TASKS),
+            ("task", self.task.partition(":")[0], TASKS),
             ("recipe", self.recipe, RECIPES),
             ("optimiser", self.optimiser, ("adam", "muon")),
             ("schedule", self.schedule, ("constant", "cosine", "linear")),
@@ -144,12 +144,13 @@ class TrainConfig:
         return dataclasses.replace(self, precision=precision, compile=compile)
 
     def make_task(self) -> Task:
-        chosen = {"features": self.features, "points": self.points} | self._given(_TASK_OPTIONS)
-        takes = task_options(self.task)
-        for name in chosen:
-            if name not in takes:
-                raise BadConfig(f"the task {self.task} has no {name!r}; it takes {', '.join(takes)}")
-        return TASKS[self.task](**chosen)
+        """Options without a flag of their own are written behind the task's name."""
+        options = {option for name in TASKS for option in task_options(name)}
+        flags = tuple(field.name for field in dataclasses.fields(self) if field.name in options)
+        try:
+            return read_task(self.task, **self._given(flags))
+        except EmulonError as error:
+            raise BadConfig(str(error)) from error
 
     def make_learner(self, task: Task) -> Learner:
         """A new learner, its weights a function of the seed alone."""
@@ -193,7 +194,6 @@ class TrainConfig:
             raise BadConfig(f"a value of the configuration is of the wrong type ({error}); put it back") from error
 
 
-_TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")
 _MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble")
 
 # Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.

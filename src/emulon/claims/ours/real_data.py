@@ -14,7 +14,7 @@ from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.library import dataset
 from emulon.errors import OutOfDomain
 from emulon.experiments.data import BadData, Data, load
-from emulon.experiments.run import runnable, task_of
+from emulon.experiments.run import kind_of, runnable
 from emulon.interpreter import Interpreter, Program, compile
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}
@@ -70,7 +70,7 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
     steps, made = setting.sizes["steps"], []
     data = None if table == "random" else read(table)
     for name, named in runnable().items():
-        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(named) != data.kind):
+        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and kind_of(named) != data.kind):
             continue
         algorithm = named(steps=steps)  # type: ignore[call-arg]
         if data is None:

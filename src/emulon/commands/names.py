@@ -43,3 +43,15 @@ def _name(node: ast.stmt) -> str:
 def _keyword(keywords: list[ast.keyword]) -> str:
     values = [each.value for each in keywords if each.arg == "name"]
     return next((str(value.value) for value in values if isinstance(value, ast.Constant)), "")
+
+
+def fields_of(module: str, name: str) -> list[str]:
+    """The fields of a dataclass, from its source."""
+    path = SOURCE.joinpath(*module.split(".")).with_suffix(".py")
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    [declared] = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
+    return [
+        node.target.id
+        for node in declared.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -125,6 +126,7 @@ def product_layer(slots: Slots, stencil: Stencil) -> Layer:
     return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
 
 
+@cache
 def causal_stencils(
     domain: Domain, step_size: float, pairs: int, dtype: torch.dtype, loops: int
 ) -> tuple[Stencil, Stencil]:

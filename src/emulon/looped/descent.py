@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ def gradient_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: fl
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="gradient step")
 
 
+@cache
 def gradient_stencil(
     domain: Domain, pairs: int, tokens: int, dtype: torch.dtype, feature_error: float = 0.0
 ) -> Stencil:
@@ -96,8 +98,8 @@ def descent_error(
     shocks: list[float] = []
     for step in range(loops):
         size = root * domain.y + drift
-        held = size + gains[step + 1] * domain.y + total
-        shocks.append(step_size * domain.norm**2 * size / root * relative + 4 * unit(dtype) * held)
+        magnitude = size + gains[step + 1] * domain.y + total
+        shocks.append(step_size * domain.norm**2 * size / root * relative + 4 * unit(dtype) * magnitude)
         drift += root * shocks[-1]
         # Above the sum below, and needed only for what the additions round.
         total = (1 + gains[step + 1]) * drift / root
@@ -188,15 +190,15 @@ class DescentAudit:
 
     def watch(self, residuals: Tensor, prediction: Tensor, *, start: bool = False) -> None:
         """Take in residuals (..., N, outputs) and prediction (..., outputs), before the first step and after each."""
-        after, guess, held = residuals.double(), prediction.double(), self.residuals.norm(dim=-2)
+        after, guess, length = residuals.double(), prediction.double(), self.residuals.norm(dim=-2)
         if start:
             shock, direct = (after - self.residuals).norm(dim=-2) + self.root * self.label_error, guess.abs()
         else:
             scale = self.step_size / self.root**2
             back = scale * self.rows.mT @ self.residuals
             # What this check rounds, and what the features' own error moves: at most `room` in every entry.
-            room = (self.ops * self.size + 3 * self.feature_error) * self.size * self.step_size * held / self.root
-            room = room + self.ops * (held + self.prediction.abs() + guess.abs())
+            room = (self.ops * self.size + 3 * self.feature_error) * self.size * self.step_size * length / self.root
+            room = room + self.ops * (length + self.prediction.abs() + guess.abs())
             shock = (after - self.residuals + self.rows @ back).norm(dim=-2) + self.root * room
             direct = (guess - self.prediction + (self.query @ back).squeeze(-2)).abs() + room
         self.shocks.append(shock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -184,6 +185,7 @@ def inverse_norm(domain: Domain) -> float:
     return 1 / math.sqrt(domain.samples * domain.smallest)
 
 
+@cache
 def newton_stencils(domain: Domain, pairs: int, tokens: int, dtype: torch.dtype) -> tuple[Stencil, Stencil, Stencil]:
     """For the start (scores x·x), the step (leverages x·Mx ≤ 1) and the answer (scores x_query·m)."""
     width = domain.features + 1
@@ -256,9 +258,9 @@ class NewtonAudit:
 
     def watch(self, iterate: Tensor, *, start: bool = False) -> None:
         """Take the next computed P̂ (..., d, N) in; the first one is compared with αSXᵀ."""
-        after, held = iterate.double(), torch.linalg.matrix_norm(self.before)
+        after, norm = iterate.double(), torch.linalg.matrix_norm(self.before)
         stepped = self.before if start else 2 * self.before - self.before @ (self.rows @ self.before)
-        room = self.first if start else self.ops * (3 * held + held**2 * self.size)
+        room = self.first if start else self.ops * (3 * norm + norm**2 * self.size)
         whole = torch.linalg.matrix_norm(after - stepped) + room
         part = torch.linalg.matrix_norm((after - stepped) @ self.basis) + room + self.tilt * whole
         curve = self.top.sqrt() * self.inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
@@ -25,6 +25,18 @@ def pair_weights(pairs: int) -> tuple[Fraction, ...]:
         Fraction((-1) ** (g + 1) * 2 * top, math.factorial(pairs - g) * math.factorial(pairs + g))
         for g in range(1, pairs + 1)
     )
+
+
+@cache
+def _sizes(pairs: int) -> tuple[tuple[int, float], ...]:
+    """(g, |w_g|) for every pair."""
+    return tuple((g, abs(float(w))) for g, w in enumerate(pair_weights(pairs), 1))
+
+
+@cache
+def _mass(pairs: int) -> float:
+    """Σ_g |w_g|."""
+    return float(sum(abs(w) for w in pair_weights(pairs)))
 
 
 @cache
@@ -49,8 +61,7 @@ def truncation(pairs: int, tau: float) -> float:
     first = pairs + count
     head = (pairs * tau) ** (2 * first) / math.factorial(2 * first + 1)
     ratio = (pairs * tau) ** 2 / ((2 * first + 2) * (2 * first + 3))
-    mass = float(sum(abs(w) for w in pair_weights(pairs)))
-    return (total + (mass * head / (1 - ratio) if ratio < 1 else math.inf)) * (1 + 1e-12)
+    return (total + (_mass(pairs) * head / (1 - ratio) if ratio < 1 else math.inf)) * (1 + 1e-12)
 
 
 @dataclass(frozen=True)
@@ -84,10 +95,10 @@ class Stencil:
         """The least integer C for which all other tokens together weigh less than one rounding."""
         return float(math.ceil(math.log(self.tokens) + self.pairs * self.tau - math.log(unit(self.dtype))))
 
-    @property
+    @cached_property
     def terms(self) -> dict[str, float]:
         """Named error terms, relative to reach·Σ|v_j|."""
-        steps = [(g, abs(float(w))) for g, w in enumerate(pair_weights(self.pairs), 1)]
+        steps = _sizes(self.pairs)
         amplified = sum(w * math.cosh(g * self.tau) / (g * self.tau) for g, w in steps)
         plain = sum(w * math.exp(g * self.tau) for g, w in steps)
         small = unit(self.dtype)
@@ -104,7 +115,7 @@ class Stencil:
             + gamma(self.width + 3, self.dtype) * self.cauchy * plain,
         }
 
-    @property
+    @cached_property
     def relative(self) -> float:
         return sum(self.terms.values())
 

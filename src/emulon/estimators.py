@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
+from emulon.descent.plan import descent_of
 from emulon.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
-from emulon.interpreter.compiler import algorithm_to_descent
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
@@ -183,7 +183,7 @@ def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescen
         if name not in known:
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
     algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]
-    descent = algorithm_to_descent(algorithm)
+    descent = descent_of(algorithm)
     if descent.loss.link.kind != kind:
         other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"
         raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")

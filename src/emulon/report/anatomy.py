@@ -39,7 +39,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
-        "key_code": (every, "code of sample i", f"× {phase.root_strength:.4g}", m["key_code"]),
+        "key_code": (every, "code of sample i", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
         "value": (every, "value_r · x_i", f"W_V: {-step if gradient else 1.0:.4g}", values),
         "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {step:.4g}", fixed),
         "state": (every, "w", f"W_V: {shrink + momentum:.6g}", domain.w),
@@ -47,7 +47,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "query_x": (asking, "w", f"÷ {scales.x:g}", m["query_x"]),
         "query_y": (asking, "−1", f"÷ {scales.y:g}", m["query_y"]),
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
-        "query_code": (asking, "code of the sample asked about", f"× {phase.root_strength:.4g}", m["key_code"]),
+        "query_code": (asking, "code of the sample asked about", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
     }
     return [Row(slot, _span(slots[slot]), slots.size(slot), *told[slot]) for slot in slots]
 

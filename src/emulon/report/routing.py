@@ -44,7 +44,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
     phase, keys = program.gradient, len(program.gradient.grid)
     x, y, before = _seen(run)
     # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
-    tokens = phase.prompt(phase.data_rows(x, y, None), before, torch.zeros_like(before))
+    tokens = phase.prompt(phase.data_rows(x, y), before, state=before, before=torch.zeros_like(before))
     w_k, w_q, _ = phase.weights(x.new_tensor([program.step_size]), x.new_tensor([program.shrink]), 0.0)
     samples = max(_affordable(run), *(i + 1 for i in chosen))
     asking = interpreter.project(tokens[list(chosen)], w_q)

@@ -16,6 +16,6 @@ test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy

@@ -173,8 +173,8 @@ def test_constant_columns_and_targets_are_no_trouble():
 @pytest.mark.parametrize(
     ("estimator", "words"),
     [
-        (EmulatedRegressor("rigde"), "did you mean 'ridge'"),
-        (EmulatedClassifier("logistic"), "did you mean 'logistic_regression'"),
+        (EmulatedRegressor("rigde"), "did you mean ridge"),
+        (EmulatedClassifier("logistic"), "did you mean logistic_regression"),
         (EmulatedRegressor("perceptron"), "EmulatedClassifier"),
         (EmulatedClassifier("ridge"), "EmulatedRegressor"),
         (EmulatedRegressor("linear_regression", penalty=0.1), "no penalty"),

@@ -4,26 +4,23 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from emulon.algoformer import NewtonFormer
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
 from emulon.constructions import GradientDescent
 from emulon.errors import BadShape, OutOfDomain
-from emulon.interrogate import LinearTask
+from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd
 from emulon.predictor import (
-    LOADERS,
     FunctionPredictor,
     NotAPredictor,
     Predictor,
     as_predictor,
-    load_predictor,
     predict_at,
     predict_queries,
-    register_loader,
 )
+from emulon.tasks import Linear
 
-XS, YS = LinearTask(3, noise=0.3).sample(0, 6, 9)
+XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
 
 
 def test_algorithms_and_predictors_are_taken_as_they_are():
@@ -57,10 +54,10 @@ def test_estimators_functions_and_constructions_agree_with_the_algorithm():
 
 
 def test_a_looped_transformer_needs_its_number_of_loops():
-    former = NewtonFormer(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
+    looped = LoopedNewton(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
     with pytest.raises(NotAPredictor, match="loops="):
-        as_predictor(former)
-    predictor = as_predictor(former, loops=30)
+        as_predictor(looped)
+    predictor = as_predictor(looped, loops=30)
     expected = LeastSquares().predict(XS[:, :8], YS[:, :8], XS[:, 8])
     torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected, atol=1e-6, rtol=0.0)
     assert predictor.examples == (8,)
@@ -98,30 +95,3 @@ def test_answers_of_the_wrong_kind_are_refused():
     for nothing in (3, "ridge", RidgeRegression, lambda xs, ys: ys):
         with pytest.raises(NotAPredictor, match="does not predict"):
             as_predictor(nothing)
-
-
-def test_targets_are_loaded_by_what_they_are(tmp_path):
-    assert isinstance(load_predictor("emulon.algorithms:LeastSquares"), LeastSquares)
-    source = tmp_path / "own.py"
-    source.write_text("def mean(xs, ys, x_query):\n    return ys.mean(-1)\nlater = 3\n")
-    assert torch.equal(load_predictor(f"{source}:mean").predict(XS, YS, XS[:, 0]), YS.mean(-1))
-    for target, reason in {
-        "ridge": "neither a run folder",
-        str(tmp_path): "folder that nothing",
-        str(source): "file that nothing",
-        f"{source}:later": "does not predict",
-        f"{source}:missing": "cannot be loaded",
-        "emulon.nowhere:f": "cannot be loaded",
-        ":f": "neither a run folder",
-    }.items():
-        with pytest.raises(NotAPredictor, match=reason):
-            load_predictor(target)
-
-
-def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):
-    monkeypatch.setattr("emulon.predictor.LOADERS", list(LOADERS))
-    (tmp_path / "mine.json").write_text("{}")
-    with pytest.raises(NotAPredictor):
-        load_predictor(tmp_path)
-    register_loader(lambda path: (path / "mine.json").exists(), lambda path: RidgeRegression(2.0))
-    assert load_predictor(tmp_path) == RidgeRegression(2.0)

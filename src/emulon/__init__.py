@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
     from emulon.interpreter import Interpreter, Program, compile
+    from emulon.loading import load_predictor
 
     __version__: str
 
-__all__ = ["Certificate", "Domain", "Interpreter", "Program", "compile"]
+__all__ = ["Certificate", "Domain", "Interpreter", "Program", "compile", "load_predictor"]
+_ROOM = {"Certificate": "certify", "Domain": "certify", "load_predictor": "loading"}
 
 
 def __getattr__(name: str) -> object:
@@ -21,5 +23,4 @@ def __getattr__(name: str) -> object:
         return version("emulon")
     if name not in __all__:
         raise AttributeError(f"module 'emulon' has no attribute {name!r}")
-    part = "certify" if name in ("Certificate", "Domain") else "interpreter"
-    return getattr(import_module(f"emulon.{part}"), name)
+    return getattr(import_module(f"emulon.{_ROOM.get(name, 'interpreter')}"), name)

@@ -21,6 +21,7 @@ COMMANDS = {
     "approximate": "make one softmax act as a function of one number, with a proof",
     "bench": "measure how long things take here, as ratios within one run",
     "train": "train a transformer that has to find an algorithm itself",
+    "speedrun": "train the standard model to a fixed error, against the clock",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
     "reproduce": "run the papers' claims and compare the numbers",
@@ -56,9 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(command, words[1:])
     except WorkFailed as error:
         return _refuse(f"emulon {command}", str(error), 1)
+    except MemoryError as error:
+        return _refuse(f"emulon {command}", f"out of memory: {error}", 1)
     # Errors meant for the user; anything else is a bug and keeps its traceback.
-    except (EmulonError, OSError, MemoryError) as error:
-        return _refuse(f"emulon {command}", str(error) or type(error).__name__)
+    except (EmulonError, OSError) as error:
+        return _refuse(f"emulon {command}", str(error))
     except KeyboardInterrupt:
         return _refuse(f"emulon {command}", "stopped", 130)
 
@@ -68,6 +71,8 @@ def _run(command: str, words: Sequence[str]) -> int:
 
     module = import_module(f"emulon.commands.{command}")
     try:
+        if hasattr(module, "check"):  # where importing the options takes long
+            module.check(words)
         options = read(module.Options, words, command)
     except SystemExit as stop:  # tyro has printed the help
         print(f"\n{module.EXAMPLES}")

@@ -36,6 +36,10 @@ class BadExpression(EmulonError):
     """A function that cannot be read, or is not finite on its interval."""
 
 
+class BadProgram(EmulonError):
+    """A register program that reads what was never written, loses or overlaps writes, or leaves its domain."""
+
+
 class NotCertified(EmulonError):
     """An observed error above the certified bound: a bug in emulon, please report it."""
 

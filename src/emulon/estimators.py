@@ -6,8 +6,7 @@ Constructors take anything and check nothing, as scikit-learn asks: parameters a
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,19 +19,23 @@ from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
 from emulon.descent.plan import descent_of
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, unknown
 from emulon.interpreter import Interpreter, Run, compile
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
 
 
-class _Emulated(BaseEstimator):
+class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What both estimators share: from parameters to an algorithm, and from data to a run."""
+
+    default_algorithm: ClassVar[str]
+    coef_: np.ndarray
+    intercept_: Any
 
     def __init__(
         self,
-        algorithm: Any = "ridge",
+        algorithm: Any = None,
         *,
         steps: Any = None,
         penalty: Any = None,
@@ -66,20 +69,23 @@ class _Emulated(BaseEstimator):
     def _scores(self, x: Any) -> np.ndarray:
         check_is_fitted(self, "run_")
         x = validate_data(self, x, reset=False, dtype=np.float64)
-        return x @ np.transpose(self.coef_) + self.intercept_
+        scores: np.ndarray = x @ np.transpose(self.coef_) + self.intercept_
+        return scores
 
 
-class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):
+class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: ignore[misc]  # as above
     """A regression algorithm of the library, run by a frozen transformer.
 
-    `algorithm` is a name in `emulon.algorithms.ALGORITHMS` or an `Algorithm`; `steps` and `penalty`, where given,
-    replace its own. `interpreter` is the one to run on, by default the smallest that fits.
+    `algorithm` is a name in `emulon.algorithms.ALGORITHMS` or an `Algorithm`, by default ridge; `steps` and `penalty`,
+    where given, replace its own. `interpreter` is the one to run on, by default the smallest that fits.
 
     The algorithm sees x and y centred (unless `fit_intercept=False`) and divided by their standard deviations (unless
     `scale=False`): its penalty and other parameters are in those units. `coef_` and `intercept_` are scaled back. For
     the squared loss centring is all an intercept needs; other losses get a column of ones as well. Poisson's counts
     are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program.
     """
+
+    default_algorithm = "ridge"
 
     def fit(self, x: Any, y: Any) -> EmulatedRegressor:
         x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
@@ -106,34 +112,15 @@ def _has_probabilities(self: EmulatedClassifier) -> bool:
     return _chosen(self, "classification")[1].loss.name == "logistic"
 
 
-class EmulatedClassifier(ClassifierMixin, _Emulated):
+class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # as above
     """A classification algorithm of the library, run by a frozen transformer.
 
-    Parameters as for `EmulatedRegressor`. The algorithm sees x centred and divided by its standard deviations, and a
-    column of ones for the intercept, which its penalty covers. More than two classes are one-vs-rest: one batch, run by
-    one program.
+    Parameters as for `EmulatedRegressor`; the default is logistic regression. The algorithm sees x centred and divided
+    by its standard deviations, and a column of ones for the intercept, which its penalty covers. More than two classes
+    are one-vs-rest: one batch, run by one program.
     """
 
-    def __init__(
-        self,
-        algorithm: Any = "logistic_regression",
-        *,
-        steps: Any = None,
-        penalty: Any = None,
-        tolerance: Any = 1e-8,
-        fit_intercept: Any = True,
-        scale: Any = True,
-        interpreter: Any = None,
-    ) -> None:
-        super().__init__(
-            algorithm,
-            steps=steps,
-            penalty=penalty,
-            tolerance=tolerance,
-            fit_intercept=fit_intercept,
-            scale=scale,
-            interpreter=interpreter,
-        )
+    default_algorithm = "logistic_regression"
 
     def fit(self, x: Any, y: Any) -> EmulatedClassifier:
         x, y = validate_data(self, x, y, dtype=np.float64, ensure_min_samples=2)
@@ -156,9 +143,10 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):
 
     def predict(self, x: Any) -> np.ndarray:
         scores = self.decision_function(x)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        classes: np.ndarray = self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        return classes
 
-    @available_if(_has_probabilities)
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]  # as above
     def predict_proba(self, x: Any) -> np.ndarray:
         """Of each class, for logistic regression; one-vs-rest probabilities are scaled to sum to one."""
         scores = torch.tensor(self.decision_function(x))
@@ -169,12 +157,11 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):
 
 def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescent]:
     """The algorithm asked for, with the estimator's parameters, and its descent."""
-    algorithm = estimator.algorithm
+    algorithm = estimator.default_algorithm if estimator.algorithm is None else estimator.algorithm
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
-            near = get_close_matches(algorithm, ALGORITHMS, n=1, cutoff=0.0)[0]
-            raise EmulonError(f"unknown algorithm {algorithm!r}; did you mean {near!r}?")
-        algorithm = ALGORITHMS[algorithm](steps=STEPS)  # type: ignore[call-arg]
+            raise EmulonError(unknown("algorithm", algorithm, ALGORITHMS))
+        algorithm = ALGORITHMS[algorithm](steps=STEPS)  # type: ignore[call-arg]  # all are dataclasses with steps
     if not isinstance(algorithm, Algorithm):
         raise EmulonError(f"algorithm is a name or an Algorithm, not {type(algorithm).__name__}")
     given = {name: getattr(estimator, name) for name in ("steps", "penalty") if getattr(estimator, name) is not None}
@@ -206,7 +193,8 @@ class _Units:
         return cls(center, np.where(constant, 1.0, size))
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
-        return (rows - self.center) / self.size
+        scaled: np.ndarray = (rows - self.center) / self.size
+        return scaled
 
     def undone(self, weights: np.ndarray, ones: bool) -> tuple[np.ndarray, np.ndarray]:
         """(coef, intercept) for the columns as they were, from weights (batch, features) of the scaled ones."""

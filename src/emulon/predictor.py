@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,18 +31,21 @@ class Predictor(Protocol):
 
 
 def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
-    """An algorithm, a learner, a compiled machine, an AlgoFormer (with `loops`), a construction that returns weights, a
-    scikit-learn estimator, or a function of (xs, ys, x_query), behind the one call."""
-    asked = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
-    if hasattr(thing, "program") and asked[:2] == ["xs", "ys"]:
+    """Anything that predicts, behind the one call.
+
+    An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
+    weights, a scikit-learn estimator, or a function of (xs, ys, x_query).
+    """
+    parameters = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
+    if hasattr(thing, "program") and parameters[:2] == ["xs", "ys"]:
         return MachinePredictor(thing)
-    if "loops" in asked:
+    if "loops" in parameters:
         if loops is None:
             raise NotAPredictor(f"{type(thing).__name__} predicts after a number of loops; say how many with loops=")
         return LoopedPredictor(thing, loops)
-    if len(asked) >= 3 and isinstance(thing, Predictor):
+    if len(parameters) >= 3 and isinstance(thing, Predictor):
         return thing
-    if asked and hasattr(thing, "fit"):
+    if parameters and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
     if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
         return WeightsPredictor(thing)
@@ -108,19 +108,20 @@ class WeightsPredictor:
         self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        weights = self.construction(xs, ys)
+        weights: Tensor = self.construction(xs, ys)
         return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
 
 
 class LoopedPredictor:
-    """An AlgoFormer after a fixed number of loops; it is built for one number of examples."""
+    """A looped transformer after a fixed number of loops; it is built for one number of examples."""
 
-    def __init__(self, former: Any, loops: int) -> None:
-        self.former, self.loops = former, loops
-        self.examples = (former.domain.samples,)
+    def __init__(self, transformer: Any, loops: int) -> None:
+        self.transformer, self.loops = transformer, loops
+        self.examples = (transformer.domain.samples,)
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        return self.former.predict(xs, ys, x_query, loops=self.loops)
+        answers: Tensor = self.transformer.predict(xs, ys, x_query, loops=self.loops)
+        return answers
 
 
 class MachinePredictor:
@@ -142,7 +143,8 @@ class MachinePredictor:
             raise BadShape(f"this machine was compiled for {self.samples} points, the query included; got {points}")
         xs = torch.nn.functional.pad(xs, (0, 0, 0, missing))
         ys = torch.nn.functional.pad(ys, (0, self.samples - ys.shape[-1]))
-        return self.machine.predict(xs, ys)[..., :points]
+        answers: Tensor = self.machine.predict(xs, ys)
+        return answers[..., :points]
 
 
 def predict_at(
@@ -154,7 +156,7 @@ def predict_at(
     """For every n in counts: the prediction at x_{n+1} from the first n examples, a whole batch of datasets at once."""
     if prefixes := getattr(predictor, "predict_prefixes", None):
         used = max(counts) + 1  # a learner may be unable to read more
-        answers = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
+        answers: Tensor = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
     else:
         answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
     if answers.shape != (xs.shape[0], len(counts)):
@@ -174,66 +176,26 @@ def predict_queries(
     """Several queries for each dataset; a predictor that takes one at a time gets a prompt for each."""
     if getattr(predictor, "several_queries", False):
         return predictor.predict(xs, ys, queries).double()
-    batch, asked = queries.shape[:2]
-    repeated = xs.repeat_interleave(asked, dim=0), ys.repeat_interleave(asked, dim=0)
-    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, asked)
+    batch, each = queries.shape[:2]
+    repeated = xs.repeat_interleave(each, dim=0), ys.repeat_interleave(each, dim=0)
+    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, each)
 
 
-# What reads run folders and program files registers itself here: (accepts(path), load(path)).
-Loader = tuple[Callable[[Path], bool], Callable[[Path], object]]
-LOADERS: list[Loader] = []
-
-
-def register_loader(accepts: Callable[[Path], bool], load: Callable[[Path], object]) -> None:
-    """Teach `load_predictor` another kind of file or folder."""
-    LOADERS.append((accepts, load))
-
-
-def load_object(target: str | Path) -> Any:
-    """A run folder or program file through its loader, or what `module:name` (or `file.py:name`) is called.
-
-    A class, or a function without required parameters, is called: it makes the predictor.
-    """
-    path = Path(target)
-    for accepts, load in LOADERS:
-        if path.exists() and accepts(path):
-            return load(path)
-    if path.exists():
-        kind = "folder" if path.is_dir() else "file"
-        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: it is neither a run nor a program")
-    module, colon, name = str(target).rpartition(":")
-    if not colon or not module or not name:
-        raise NotAPredictor(f"{target} is neither a run folder, nor a program file, nor module:function")
+def required_parameters(function: Any) -> list[str]:
+    """The names that a call must give; `unknown` where they cannot be known."""
     try:
-        found: Any = _module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever a module does when it is imported
-        raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
-    makes = inspect.isfunction(found) or inspect.isclass(found)
-    return found() if makes and not _required(found) else found
-
-
-def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor:
-    """`load_object`, behind the one call."""
-    return as_predictor(load_object(target), loops=loops)
-
-
-def _module(name: str) -> Any:
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
-    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{name} is not Python source")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ["unknown"]
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    empty = inspect.Parameter.empty
+    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
 
 
 def _parameters(function: object) -> list[str]:
     """The names of a callable's parameters; none where they cannot be known."""
     try:
-        return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+        return list(inspect.signature(function).parameters)  # type: ignore[arg-type]  # what is no callable raises
     except (TypeError, ValueError):
         return []
 
@@ -246,16 +208,6 @@ def _takes_three(function: Any) -> bool:
     except ValueError:  # a builtin: only calling it tells
         return True
     return True
-
-
-def _required(function: Any) -> list[str]:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return ["unknown"]
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    empty = inspect.Parameter.empty
-    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
 
 
 def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:

@@ -78,35 +78,42 @@ def test_run_prints_the_table_and_writes_the_report(ran):
     assert (report / "index.html").exists()
 
 
-def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table, ran):
-    report = ran[-1]
-    files = folder / "files"
-    made = elsewhere("compile", "ridge", "--data", table, "--target", "y", "--steps", "5", "--out", str(files))
+@pytest.fixture(scope="module")
+def files(folder, table):
+    """The two files of `emulon compile quantile`, made in a process of its own."""
+    made = elsewhere(
+        "compile", "quantile", "--data", table, "--target", "y", "--steps", "5", "--out", str(folder / "files")
+    )
     assert made.returncode == 0, made.stderr
-    parts = [str(files / f"{name}.safetensors") for name in ("interpreter", "program")]
-    done = elsewhere("exec", *parts, "--data", table, "--target", "y", "--out", str(folder / "weights.csv"))
+    return [folder / "files" / f"{name}.safetensors" for name in ("interpreter", "program")]
+
+
+def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table, ran, files):
+    words = ["--data", table, "--target", "y", "--out", str(folder / "weights.csv")]
+    done = elsewhere("exec", *map(str, files), *words)
     assert done.returncode == 0, done.stderr
-    with (report / "weights.csv").open() as file:
-        wanted = [row for row in csv.reader(file) if row[0] != "QuantileRegression"]
+    with (ran[-1] / "weights.csv").open() as file:
+        wanted = [row for row in csv.reader(file) if row[0] != "Ridge"]
     with (folder / "weights.csv").open() as file:
         assert list(csv.reader(file)) == wanted and len(wanted) == 4
 
 
-def test_show_and_exec_of_files(folder, table, capsys):
-    files = folder / "shown-files"
-    words = ["--data", table, "--target", "y"]
-    assert cli.main(["compile", "quantile", *words, "--steps", "3", "--out", str(files)]) == 0
-    assert cli.main(["show", str(files / "program.safetensors")]) == 0
+def test_show_says_what_is_in_the_prompt(files, capsys):
+    assert cli.main(["show", str(files[1])]) == 0
     out = capsys.readouterr().out
-    for word in ("key_code", "query_x", "3 of size", "2 keys", "certificate", "48 tokens"):
+    for word in ("key_code", "query_x", "5 of size", "2 keys", "certificate", "48 tokens"):
         assert word in out, word
-    parts = [str(files / f"{name}.safetensors") for name in ("interpreter", "program")]
+
+
+def test_exec_refuses_files_that_do_not_fit(tmp_path, table, files, capsys):
+    words = ["--data", table, "--target", "y"]
+    parts = list(map(str, files))
     assert "--seed that the program was compiled with" in refused(capsys, "exec", *parts, "--data", "diabetes")
     assert "check the order" in refused(capsys, "exec", *reversed(parts), *words)
-    content = bytearray((files / "program.safetensors").read_bytes())
+    content = bytearray(files[1].read_bytes())
     content[-3] ^= 1
-    (files / "program.safetensors").write_bytes(content)
-    assert "altered" in refused(capsys, "exec", *parts, *words)
+    (tmp_path / "program.safetensors").write_bytes(content)
+    assert "altered" in refused(capsys, "exec", parts[0], str(tmp_path / "program.safetensors"), *words)
 
 
 def test_several_classes_run_one_against_the_rest(folder, capsys):

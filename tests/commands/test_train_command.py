@@ -7,7 +7,7 @@ import pytest
 
 from emulon import cli
 from emulon.commands.options import read
-from emulon.commands.train import Options
+from emulon.commands.train_options import Options
 from emulon.training import PRESETS, TrainConfig
 
 

@@ -1,4 +1,4 @@
-"""Prediction difference, implicit weights, sensitivity, learning curves, and the best ridge parameter."""
+"""Prediction difference, implicit weights, sensitivity and learning curves."""
 
 import numpy as np
 import pytest
@@ -6,26 +6,21 @@ import torch
 from sklearn.linear_model import LinearRegression as SklearnLinear
 
 from emulon.algorithms import LassoRegression, LeastSquares, NearestNeighbours, OnlineSGD, RidgeRegression, Zero
-from emulon.errors import EmulonError
 from emulon.interrogate import (
-    Interval,
-    LinearTask,
-    best_ridge,
     implicit_weights,
     learning_curve,
-    ridge_table,
     sensitivity,
     squared_prediction_difference,
     weight_difference,
 )
-from emulon.interrogate.interval import intervals
 from emulon.machine.programs import sgd
+from emulon.tasks import Linear
 
 
 def test_prediction_difference_is_equation_13_over_the_features():
     """By hand, dataset by dataset."""
-    task = LinearTask(3, noise=0.4)
-    xs, ys = (part.numpy() for part in task.sample(5, 20, 7))
+    task = Linear(3, noise=0.4)
+    xs, ys = (part.numpy() for part in task.held_out(5, 20, 7).pairs)
     curve = squared_prediction_difference(RidgeRegression(1.0), LeastSquares(), task, seed=5, datasets=20, points=7)
     assert curve.counts == (1, 2, 3, 4, 5, 6)
     for n in curve.counts:
@@ -38,14 +33,14 @@ def test_prediction_difference_is_equation_13_over_the_features():
 
 
 def test_a_predictor_does_not_differ_from_itself():
-    task = LinearTask(3)
+    task = Linear(3)
     assert squared_prediction_difference(LeastSquares(), LeastSquares(), task, points=8).overall.value == 0
     assert weight_difference(LeastSquares(), LeastSquares(), task, points=8).overall.value == 0
 
 
 def test_implicit_weights_of_a_linear_predictor_are_its_weights():
-    task = LinearTask(4, noise=0.3)
-    xs, ys = task.sample(0, 16, 10)
+    task = Linear(4, noise=0.3)
+    xs, ys = task.held_out(0, 16, 10).pairs
     for algorithm in (RidgeRegression(0.7), LassoRegression(0.1), OnlineSGD(0.05)):
         implicit = implicit_weights(algorithm, task, datasets=16, points=10)
         for place, n in enumerate(implicit.counts):
@@ -56,14 +51,14 @@ def test_implicit_weights_of_a_linear_predictor_are_its_weights():
 
 
 def test_implicit_weights_through_a_transformer_are_the_programs():
-    task, machine = LinearTask(3), sgd(3, 5, 0.05).compile()
+    task, machine = Linear(3), sgd(3, 5, 0.05).compile()
     curve = weight_difference(machine, OnlineSGD(0.05), task, datasets=8, points=5)
     assert curve.counts == (1, 2, 3, 4) and curve.overall.value < 1e-15
     assert weight_difference(machine, LeastSquares(), task, datasets=8, points=5).overall.value > 0.01
 
 
 def test_sensitivity_is_the_weights_by_autograd_and_by_differences():
-    task = LinearTask(3, noise=0.2)
+    task = Linear(3, noise=0.2)
 
     def without_gradient(xs, ys, x_query):
         return RidgeRegression(1.0).predict(xs, ys, x_query.detach())
@@ -80,37 +75,8 @@ def test_sensitivity_is_the_weights_by_autograd_and_by_differences():
 
 
 def test_learning_curves_end_at_the_noise():
-    curve = learning_curve(LeastSquares(), LinearTask(4), datasets=64, points=12)
+    curve = learning_curve(LeastSquares(), Linear(4), datasets=64, points=12)
     assert curve[1].value > 0.3 and curve[4].value < 1e-12
-    noisy = learning_curve(RidgeRegression(1.0), LinearTask(4, noise=1.0), datasets=512, points=40)
+    noisy = learning_curve(RidgeRegression(1.0), Linear(4, noise=1.0), datasets=512, points=40)
     assert noisy[39].low < 1.1 * (1 + 4 / 39) / 4 and noisy[39].high > 0.9 / 4
-    assert learning_curve(Zero(), LinearTask(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)
-
-
-def test_intervals_cover_the_mean_about_as_often_as_they_say():
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(60, 400, generator=generator, dtype=torch.float64).exp()
-    truth = float(np.exp(0.5))
-    covered = sum(one.low <= truth <= one.high for one in intervals(values)) / 400
-    assert 0.86 < covered < 0.98
-    assert str(Interval(1.0, 0.5, 2.0)) == "1 [0.5, 2]"
-
-
-def test_the_bayes_predictors_best_ridge_is_noise_over_prior_everywhere_in_the_table():
-    cells = ridge_table(
-        lambda task: RidgeRegression(task.bayes_ridge), [0.25, 0.5, 1.0], [0.5, 1.0, 2.0], 4, datasets=64, points=16
-    )
-    assert len(cells) == 9
-    for cell in cells:
-        assert cell.agrees and cell.fit.best == pytest.approx(cell.bayes, rel=0.2), cell
-        assert cell.fit.difference.value < 1e-3
-    assert not cells[0].fit.agrees(10 * cells[0].bayes)
-
-
-def test_a_ridge_between_two_points_of_the_grid_agrees_within_its_step():
-    fit = best_ridge(RidgeRegression(0.6), LinearTask(4, 0.5), grid=(0.1, 0.5, 1.0, 2.0), datasets=64, points=16)
-    assert fit.best == 0.5 and fit.agrees(0.6) and not fit.agrees(1.5)
-    with pytest.raises(EmulonError, match="rising"):
-        best_ridge(Zero(), LinearTask(4), grid=(1.0, 0.5))
-    with pytest.raises(EmulonError, match="noise > 0"):
-        ridge_table(lambda task: Zero(), [0.0], [1.0])
+    assert learning_curve(Zero(), Linear(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)

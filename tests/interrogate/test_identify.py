@@ -8,15 +8,16 @@ from plain_functions import nobodies, references
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
 from emulon.errors import EmulonError, OutOfDomain
-from emulon.interrogate import LinearTask, depth_sweep, identify
+from emulon.interrogate import depth_sweep, identify
 from emulon.interrogate.references import REFERENCES
+from emulon.tasks import Datasets, Linear
 
 SIZE = {"datasets": 32, "points": 11}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_reference_is_identified_as_itself_with_its_parameters(seed: int):
-    task = LinearTask(4, noise=0.5 * (seed % 2))
+    task = Linear(4, noise=0.5 * (seed % 2))
     for name, parameters, function in references(seed):
         found = identify(function, task, seed=seed, **SIZE)
         assert found.algorithm == name, f"{name} {parameters}: {found}"
@@ -27,14 +28,14 @@ def test_every_reference_is_identified_as_itself_with_its_parameters(seed: int):
 def test_constants_random_numbers_and_fixed_weights_are_none_of_these():
     for seed in range(6):
         for what, function in nobodies(seed):
-            found = identify(function, LinearTask(4, noise=0.5 * (seed % 2)), seed=seed, **SIZE)
+            found = identify(function, Linear(4, noise=0.5 * (seed % 2)), seed=seed, **SIZE)
             assert found.algorithm == "none of these" and not found.parameters, f"{what}: {found}"
             assert str(found).startswith("none of these: the nearest, ")
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_ridge_parameters_a_tenth_and_one_are_told_apart(noise: float):
-    task = LinearTask(8, noise)
+    task = Linear(8, noise=noise)
     small, large = (identify(RidgeRegression(ridge), task, datasets=64, points=20) for ridge in (0.1, 1.0))
     assert small.algorithm == large.algorithm == "ridge"
     assert small.parameters["ridge"] == pytest.approx(0.1, rel=1e-3)
@@ -42,15 +43,15 @@ def test_ridge_parameters_a_tenth_and_one_are_told_apart(noise: float):
 
 
 def test_what_coincides_by_nature_is_reported_as_indistinguishable_and_the_simplest_is_named():
-    ols = identify(LeastSquares(), LinearTask(4, noise=0.5), **SIZE)
+    ols = identify(LeastSquares(), Linear(4, noise=0.5), **SIZE)
     assert ols.algorithm == "ols" and {"ridge", "ridge on the mean"} <= set(ols.ties)
     assert ols["ridge"].parameters["ridge"] < 1e-9
-    one = identify(NearestNeighbours(1), LinearTask(4), **SIZE)
+    one = identify(NearestNeighbours(1), Linear(4), **SIZE)
     assert one.algorithm == "knn" and one.ties == ("weighted knn",)
     assert "indistinguishable from weighted knn(neighbours=1)" in str(one)
     # With one number of examples a step on the mean is n times smaller than one on the sum: only the name differs.
     _, parameters, function = next(case for case in references(3) if case[0] == "gradient descent")
-    step = identify(function, LinearTask(4, noise=0.5), datasets=64, points=11, counts=[10])
+    step = identify(function, Linear(4, noise=0.5), datasets=64, points=11, counts=[10])
     assert step.algorithm == "gradient descent" and "gradient descent on the sum" in step.ties
     assert step["gradient descent on the sum"].parameters["step_size"] == pytest.approx(parameters["step_size"] / 10)
 
@@ -67,25 +68,25 @@ def disturbed(share: float):
 
 
 def test_an_imperfect_predictor_is_named_while_it_is_near():
-    found = identify(disturbed(0.02), LinearTask(4, noise=0.5), points=20)
+    found = identify(disturbed(0.02), Linear(4, noise=0.5), points=20)
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(1.0, rel=0.1)
     interval = found.nearest.unexplained
     assert interval.low < 0.02 < interval.high and interval.high - interval.low < 0.01
-    assert identify(disturbed(0.5), LinearTask(4, noise=0.5), points=20).algorithm == "none of these"
+    assert identify(disturbed(0.5), Linear(4, noise=0.5), points=20).algorithm == "none of these"
 
 
 def test_halfway_between_two_references_is_none_of_these():
     def between(xs, ys, x_query):
         return (LeastSquares().predict(xs, ys, x_query) + NearestNeighbours(3).predict(xs, ys, x_query)) / 2
 
-    assert identify(between, LinearTask(4), **SIZE).algorithm == "none of these"
+    assert identify(between, Linear(4), **SIZE).algorithm == "none of these"
 
 
 def test_the_scale_of_the_data_does_not_matter():
-    class Scaled(LinearTask):
-        def sample(self, seed, batch, points):
-            xs, ys = super().sample(seed, batch, points)
-            return 1e3 * xs, 1e-4 * ys
+    class Scaled(Linear):
+        def datasets(self, *sizes, **options):
+            drawn = super().datasets(*sizes, **options)
+            return Datasets(1e3 * drawn.xs, 1e-4 * drawn.ys, 1e-4 * drawn.truth)
 
     for name, _, function in references(1):
         if name in ("ols", "lasso", "knn", "newton", "gradient descent, safe steps"):
@@ -99,8 +100,8 @@ def test_the_scale_of_the_data_does_not_matter():
 def test_a_depth_sweep_names_every_depth_in_order():
     descent = next(function for name, _, function in references(0) if name == "gradient descent")
     made = {8: LeastSquares(), 1: descent, 4: RidgeRegression(0.5)}
-    phases = depth_sweep(made.__getitem__, [8, 1, 4], LinearTask(4, noise=0.2), **SIZE)
-    assert [(phase.depth, phase.found.algorithm) for phase in phases] == [
+    phases = depth_sweep(made.__getitem__, [8, 1, 4], Linear(4, noise=0.2), **SIZE)
+    assert [(phase.depth, phase.identification.algorithm) for phase in phases] == [
         (1, "gradient descent"),
         (4, "ridge"),
         (8, "ols"),
@@ -110,7 +111,7 @@ def test_a_depth_sweep_names_every_depth_in_order():
 
 def test_256_datasets_of_40_points_against_all_references_take_less_than_20_seconds():
     start = time.perf_counter()
-    found = identify(RidgeRegression(0.25), LinearTask(8, noise=0.5), datasets=256, points=40)
+    found = identify(RidgeRegression(0.25), Linear(8, noise=0.5), datasets=256, points=40)
     seconds = time.perf_counter() - start
     print(f"256 datasets × 40 points × {len(REFERENCES)} references: {seconds:.1f} s; {found}")
     assert found.algorithm == "ridge" and seconds < 20
@@ -118,10 +119,10 @@ def test_256_datasets_of_40_points_against_all_references_take_less_than_20_seco
 
 def test_bad_questions_are_refused():
     with pytest.raises(EmulonError, match="at least 4 datasets"):
-        identify(LeastSquares(), LinearTask(4), datasets=2)
+        identify(LeastSquares(), Linear(4), datasets=2)
     with pytest.raises(EmulonError, match="counts must lie"):
-        identify(LeastSquares(), LinearTask(4), points=10, counts=[10])
+        identify(LeastSquares(), Linear(4), points=10, counts=[10])
     with pytest.raises(OutOfDomain, match="NaN or infinity after 3 examples"):
-        identify(lambda x, y, q: q[:, 0] / (x.shape[1] != 3), LinearTask(4), **SIZE)
+        identify(lambda x, y, q: q[:, 0] / (x.shape[1] != 3), Linear(4), **SIZE)
     with pytest.raises(EmulonError, match="features"):
-        LinearTask(0)
+        Linear(0)

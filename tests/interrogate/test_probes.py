@@ -7,7 +7,6 @@ from emulon.algorithms import LeastSquares, OnlineSGD
 from emulon.errors import BadShape
 from emulon.interrogate import (
     HiddenStates,
-    LinearTask,
     attention_probe,
     hidden_states,
     linear_probe,
@@ -17,6 +16,7 @@ from emulon.interrogate import (
 )
 from emulon.machine.programs import batch_gradient_descent, sgd
 from emulon.predictor import NotAPredictor
+from emulon.tasks import Linear
 
 STEP, FEATURES, SAMPLES = 0.05, 3, 6
 
@@ -28,7 +28,7 @@ def machine():
 
 @pytest.fixture(scope="module")
 def data():
-    return LinearTask(FEATURES).sample(0, 1024, SAMPLES)
+    return Linear(FEATURES).held_out(0, 1024, SAMPLES).pairs
 
 
 @pytest.fixture(scope="module")

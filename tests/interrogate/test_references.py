@@ -4,9 +4,9 @@ import pytest
 import torch
 from plain_functions import references
 
-from emulon.interrogate import REFERENCES, LinearTask
-from emulon.interrogate.prefixes import Prefixes
+from emulon.interrogate import REFERENCES, Prefixes
 from emulon.predictor import as_predictor, predict_at
+from emulon.tasks import Linear
 
 BY_NAME = {reference.name: reference for reference in REFERENCES}
 
@@ -17,7 +17,7 @@ def test_every_reference_has_a_plain_function_and_there_are_at_least_twelve():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_references_are_the_algorithms_on_every_prefix(seed: int):
-    xs, ys = LinearTask(4, noise=0.5).sample(seed, 6, 11)
+    xs, ys = Linear(4, noise=0.5).held_out(seed, 6, 11).pairs
     prefixes = Prefixes(xs, ys, tuple(range(1, 11)))
     for name, parameters, function in references(seed):
         expected = predict_at(as_predictor(function), xs, ys, prefixes.counts)
@@ -26,22 +26,22 @@ def test_references_are_the_algorithms_on_every_prefix(seed: int):
 
 
 def test_a_grid_is_its_settings_one_by_one():
-    xs, ys = LinearTask(3, noise=0.5).sample(0, 5, 9)
+    xs, ys = Linear(3, noise=0.5).held_out(0, 5, 9).pairs
     prefixes = Prefixes(xs, ys, (2, 5, 8))
-    whole, real = torch.tensor([1, 4, 7]), torch.tensor([0.001, 0.01, 0.1], dtype=torch.float64)
+    integers, continuous = torch.tensor([1, 4, 7]), torch.tensor([0.001, 0.01, 0.1], dtype=torch.float64)
     for reference in REFERENCES:
-        together = reference.respond(prefixes, whole, real)
-        alone = [reference.respond(prefixes, whole[i : i + 1], real[i : i + 1])[0] for i in range(3)]
+        together = reference.respond(prefixes, integers, continuous)
+        alone = [reference.respond(prefixes, integers[i : i + 1], continuous[i : i + 1])[0] for i in range(3)]
         torch.testing.assert_close(together, torch.stack(alone), atol=1e-12, rtol=1e-12)
 
 
 def test_fewer_datasets_and_counts_are_the_same_datasets_and_counts():
-    xs, ys = LinearTask(3, noise=0.5).sample(0, 8, 12)
+    xs, ys = Linear(3, noise=0.5).held_out(0, 8, 12).pairs
     prefixes = Prefixes(xs, ys, tuple(range(1, 12)))
     some = prefixes.take(slice(2, 6), 4)
     assert len(some.counts) == 4 and some.counts[0] == 1 and some.counts[-1] == 11
     columns = [prefixes.counts.index(n) for n in some.counts]
     for reference in REFERENCES:
-        parameters = {one.name: value for one, value in ((reference.whole, 3), (reference.real, 0.01)) if one}
+        parameters = {one.name: value for one, value in ((reference.integer, 3), (reference.continuous, 0.01)) if one}
         whole = reference.predict(prefixes, parameters)[2:6][:, columns]
         torch.testing.assert_close(reference.predict(some, parameters), whole, atol=1e-12, rtol=1e-12)

@@ -6,10 +6,10 @@ import pytest
 
 from emulon import cli
 from emulon.algorithms import RidgeRegression
-from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, load_subject, moments
-from emulon.interrogate.probe_target import prefix_weights
+from emulon.interrogate import attention_probe, best_ridge, hidden_states, interrogate, moments, prefix_weights
+from emulon.loading import load_subject
 
-RUN = Path(__file__).parents[2] / "results" / "small_learner"
+RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def said(subject):
 
 
 def test_it_is_identified_as_ridge_regression(said):
-    found = said.found
+    found = said.identification
     print(found)
     assert found.algorithm == "ridge" and 0.5 < found.parameters["ridge"] / said.bayes < 2
     assert found.nearest.unexplained.high < 0.02
@@ -55,8 +55,8 @@ def test_the_command_prints_the_table(capsys):
 
 
 def test_the_moment_is_encoded_and_the_control_is_not(subject):
-    """As in `003_…`, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
-    xs, ys = subject.task.sample(0, 1024, 11)
+    """As in Akyürek et al. 2022, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
+    xs, ys = subject.task.held_out(0, 1024, 11).pairs
     hidden = hidden_states(subject.thing, xs, ys)
     moment = attention_probe(hidden, moments(xs, ys)[:, 6], kind="mlp", layers=(0, 1), steps=150)
     target = prefix_weights(RidgeRegression(subject.task.bayes_ridge), xs, ys)[:, 6]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.machine import Average, Claim, Lookup, Program, Register
+from emulon.machine import Average, Invariant, Lookup, Register, RegisterProgram
 
 TOKENS = 6
 
@@ -23,8 +23,8 @@ class Case:
     exact: Callable[..., Tensor]
     positive: tuple[str, float] | None = None  # an input, and its least value
 
-    def program(self) -> Program:
-        program = Program(self.name, TOKENS)
+    def program(self) -> RegisterProgram:
+        program = RegisterProgram(self.name, TOKENS)
         registers = {name: program.input(name, shape, bound=bound) for name, (shape, bound) in self.inputs.items()}
         return program.returns(self.build(program, **registers))
 
@@ -42,19 +42,19 @@ class Case:
         return out
 
 
-def _mov(program: Program, a: Register) -> Register:
+def _mov(program: RegisterProgram, a: Register) -> Register:
     b = program.register("b", a.shape)
     program.mov(b, a, at=Lookup("previous", (None, *range(1, TOKENS))))
     return b
 
 
-def _fetch(program: Program, a: Register) -> Register:
+def _fetch(program: RegisterProgram, a: Register) -> Register:
     b = program.register("b", a.shape)
     program.mov(b, a, at=Lookup("token 2", (None, *(2 for _ in range(TOKENS - 1)))))
     return b
 
 
-def _mean(program: Program, a: Register) -> Register:
+def _mean(program: RegisterProgram, a: Register) -> Register:
     b = program.register("b", a.shape)
     program.mov(b, a, at=Average("even", (2, 4, 6)))
     return b
@@ -69,43 +69,43 @@ def _exact_mean(a: Tensor) -> Tensor:
     return out
 
 
-def _aff(program: Program, a: Register, b: Register) -> Register:
+def _aff(program: RegisterProgram, a: Register, b: Register) -> Register:
     c = program.register("c", a.shape)
     program.aff(c, 2.0 * a - 0.5 * b + 1.0)
     return c
 
 
-def _overwrite(program: Program, a: Register, b: Register) -> Register:
+def _overwrite(program: RegisterProgram, a: Register, b: Register) -> Register:
     program.aff(a, 0.5 * a - b)
     return a
 
 
-def _dot(program: Program, a: Register, b: Register) -> Register:
+def _dot(program: RegisterProgram, a: Register, b: Register) -> Register:
     c = program.register("c")
     program.dot(c, a, b)
     return c
 
 
-def _mul(program: Program, a: Register, b: Register) -> Register:
+def _mul(program: RegisterProgram, a: Register, b: Register) -> Register:
     c = program.register("c", (3, 2))
     program.mul(c, a, b)
     return c
 
 
-def _outer(program: Program, a: Register) -> Register:
+def _outer(program: RegisterProgram, a: Register) -> Register:
     c = program.register("c", (a.size, a.size), symmetric=True)
     program.mul(c, a, a.T)
     return c
 
 
-def _scaled_in_place(program: Program, a: Register, b: Register) -> Register:
+def _scaled_in_place(program: RegisterProgram, a: Register, b: Register) -> Register:
     program.mul(a, a, b)
     return a
 
 
-def _div(program: Program, a: Register, b: Register) -> Register:
+def _div(program: RegisterProgram, a: Register, b: Register) -> Register:
     c, positive = program.register("c", a.shape), program.register("positive")
-    program.aff(positive, b, claim=Claim("drawn so", low=0.5))
+    program.aff(positive, b, invariant=Invariant("drawn so", low=0.5))
     program.div(c, a, positive)
     return c
 

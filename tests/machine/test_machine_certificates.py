@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from emulon.machine import Average, Lookup, Program, Register
+from emulon.machine import Average, Lookup, Register, RegisterProgram
 
 KINDS = ["mov", "mean", "aff", "in place", "dot", "mul", "div"]
 
 
-def append(kind: str, program: Program, a: Register, b: Register, c: Register, centre: float) -> Register:
+def append(kind: str, program: RegisterProgram, a: Register, b: Register, c: Register, centre: float) -> Register:
     """One instruction of this kind on the inputs a and b; c + centre is positive."""
     target = {"dot": (1, 1), "mul": (a.size, b.size), "in place": None}.get(kind, a.shape)
     out = a if target is None else program.register("out", target)
@@ -58,7 +58,7 @@ def test_random_domains_never_break_the_certificate(seed: int) -> None:
         draw.uniform(1.5, 50),
         draw.uniform(0.01, 5),
     )
-    program = Program(kind, tokens)
+    program = RegisterProgram(kind, tokens)
     a = program.input("a", size, bound=10 ** draw.uniform(-3, 3))
     b = program.input("b", size, bound=10 ** draw.uniform(-3, 3))
     c = program.input("c", bound=(ratio - 1) / 2 * least)

@@ -12,7 +12,7 @@ from exact_learners import exact_batch, exact_ridge, exact_sgd, gaussian_data
 from machine_cases import CASES, Case
 
 from emulon.errors import OutOfDomain
-from emulon.machine import Program, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
+from emulon.machine import RegisterProgram, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine import transformer as ours
 from emulon.machine.gpt2 import NeedsTransformers, slots
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
@@ -130,7 +130,7 @@ def test_slots_name_every_direction_and_tell_the_truth() -> None:
 
 
 def test_programs_without_a_prompt_are_exported_too(tmp_path: Path) -> None:
-    program = Program("square", 3)
+    program = RegisterProgram("square", 3)
     a, b = program.input("a", bound=2.0), program.register("b")
     program.mul(b, a, a)
     model = program.compile()

@@ -11,11 +11,11 @@ import torch
 from torch.nn.functional import gelu, layer_norm
 
 from emulon.certify.rounding import unit
-from emulon.machine import Average, Program, Register
+from emulon.machine import Average, Register, RegisterProgram
 from emulon.machine.normalisation import plan
 from emulon.machine.programs import sgd
 from emulon.machine.square import _square, square
-from emulon.machine.where import codes, gap, here, sharpness
+from emulon.machine.tokens import codes, gap, here, sharpness
 
 TYPES = [torch.float64, torch.float32]
 
@@ -130,7 +130,7 @@ def test_a_program_prints_as_one_reads_it() -> None:
 
 
 def test_the_example_of_the_docstring() -> None:
-    program = Program("double", tokens=3)
+    program = RegisterProgram("double", tokens=3)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.aff(b, 2.0 * a + 1.0)
     assert str(program).splitlines()[-1] == "  1  aff  b ← 2·a + 1"

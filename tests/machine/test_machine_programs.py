@@ -9,7 +9,7 @@ import torch
 from exact_learners import exact_batch, exact_moving_average, exact_ridge, exact_sgd, gaussian_data, unit_data
 
 from emulon.attention import Trace
-from emulon.certify import Domain
+from emulon.certify import Domain, Spectrum
 from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.machine import BadProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
@@ -67,10 +67,10 @@ def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
 @pytest.mark.parametrize(
     ("program", "exact"),
     [
-        (lambda domain: sgd(4, 8, STEP, domain=domain, norm=1.0), lambda xs, ys: exact_sgd(xs, ys, STEP)),
-        (lambda domain: sherman_morrison(4, 8, 1.0, domain=domain, norm=1.0), lambda xs, ys: exact_ridge(xs, ys, 1.0)),
+        (lambda domain: sgd(4, 8, STEP, domain=domain), lambda xs, ys: exact_sgd(xs, ys, STEP)),
+        (lambda domain: sherman_morrison(4, 8, 1.0, domain=domain), lambda xs, ys: exact_ridge(xs, ys, 1.0)),
         (
-            lambda domain: batch_gradient_descent(4, 8, STEP, 4, domain=domain, norm=1.0),
+            lambda domain: batch_gradient_descent(4, 8, STEP, 4, domain=domain),
             lambda xs, ys: exact_batch(xs, ys, STEP, 4),
         ),
     ],
@@ -78,7 +78,7 @@ def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
 )
 def test_whole_programs_stay_below_a_finite_certificate(program, exact) -> None:
     xs, ys = unit_data(24, 8, 4)
-    model = program(Domain(8, 4, x=1.0, y=1.0, w=4.0)).compile()
+    model = program(Domain(8, 4, x=1.0, y=1.0, w=4.0, spectrum=Spectrum(norm=1.0))).compile()
     error = model.certificate.verify(model.predict(xs, ys), exact(xs, ys))
     print(f"{model.program.name}: error {error:.1e}, certificate {model.certificate}")
     assert model.certificate.bound < 1e-5
@@ -126,8 +126,8 @@ def test_any_batch_shape_and_a_missing_last_target() -> None:
 
 def test_float32_programs_run() -> None:
     xs, ys = unit_data(12, 8, 4)
-    domain = Domain(8, 4, x=1.0, y=1.0, w=4.0)
-    model = sgd(4, 8, STEP, domain=domain, norm=1.0).compile(torch.float32)
+    domain = Domain(8, 4, x=1.0, y=1.0, w=4.0, spectrum=Spectrum(norm=1.0))
+    model = sgd(4, 8, STEP, domain=domain).compile(torch.float32)
     predicted = model.predict(xs, ys)
     assert predicted.dtype == torch.float32
     assert (predicted - exact_sgd(xs, ys, STEP)).abs().max() < 1e-4
@@ -191,3 +191,12 @@ def test_the_repr_tells_what_was_built() -> None:
     text = repr(sgd(4, 8, STEP).compile())
     for part in ("sgd", "depth 15", "width", "heads", "parameters", "error ≤", "float64"):
         assert part in text
+
+
+def test_a_run_has_its_registers_its_result_and_the_certificate_for_every_input() -> None:
+    xs, ys = gaussian_data(3, 4, 2)
+    model = sgd(2, 4, STEP).compile()
+    run = model.run(**model.program.prompt.fill(xs, ys))
+    assert set(run.registers) == set(model.program.registers) and run["guess"] is run.result
+    assert torch.equal(model.program.prompt.predictions(run.result), model.predict(xs, ys))
+    assert run.certificate == model.certificate and run.certificate.scope == "domain"

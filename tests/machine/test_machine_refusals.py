@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emulon.errors import BadShape
-from emulon.machine import Average, BadProgram, Claim, Lookup, Program, compiler
+from emulon.machine import Average, BadProgram, Invariant, Lookup, RegisterProgram, compiler
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.LayerBuilder, "build", build)
 
 
-def refused(program: Program, *parts: str) -> None:
+def refused(program: RegisterProgram, *parts: str) -> None:
     with pytest.raises(BadProgram) as refusal:
         program.compile()
     for part in parts:
@@ -27,14 +27,14 @@ def refused(program: Program, *parts: str) -> None:
 
 
 def test_reading_an_unwritten_register() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b, c = program.input("a", bound=1.0), program.register("b"), program.register("c")
     program.dot(c, a, b)
     refused(program, "instruction 1 (dot c ← a · b)", "reads b", "nothing has written")
 
 
 def test_overlapping_writes_in_one_layer() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
     with program.together():
         program.aff(b, a + 1.0)
@@ -43,7 +43,7 @@ def test_overlapping_writes_in_one_layer() -> None:
 
 
 def test_a_write_that_is_lost_under_another() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.aff(b, a + 1.0)
     program.aff(b, 2.0 * a)
@@ -51,7 +51,7 @@ def test_a_write_that_is_lost_under_another() -> None:
 
 
 def test_reading_in_the_layer_that_writes() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b, c = program.input("a", bound=1.0), program.register("b"), program.register("c")
     with program.together():
         program.aff(b, a + 1.0)
@@ -60,28 +60,28 @@ def test_reading_in_the_layer_that_writes() -> None:
 
 
 def test_leaving_a_declared_domain() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", 4, bound=2.0), program.register("b", bound=10.0)
     program.dot(b, a, a)
     refused(program, "instruction 1 (dot b ← a · a)", "can reach 16", "|·| ≤ 10")
 
 
 def test_dividing_by_what_can_be_zero() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=2.0), program.register("b")
     program.div(b, a, a + 1.0)
     refused(program, "instruction 1 (div b ← a / (a + 1))", "must be > 0")
 
 
 def test_dividing_in_place() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a = program.input("a", bound=2.0)
     with pytest.raises(BadProgram, match="writes what it reads"):
         program.div(a, a, a + 3.0)
 
 
 def test_growing_beyond_the_dtype() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a = program.input("a", bound=1e9)
     for _ in range(5):
         program.mul(a, a, a)
@@ -89,49 +89,49 @@ def test_growing_beyond_the_dtype() -> None:
 
 
 def test_writing_a_constant() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     c = program.constant("c", torch.ones(3, 1))
     program.aff(c, 2.0 * c)
     refused(program, "instruction 1", "which is a constant")
 
 
 def test_a_claim_that_holds_for_nothing() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
-    program.aff(b, a + 0.0, claim=Claim("wrong", low=5.0))
+    program.aff(b, a + 0.0, invariant=Invariant("wrong", low=5.0))
     refused(program, "instruction 1", "which is empty")
 
 
 def test_reading_the_future_or_by_a_map_of_another_length() -> None:
     with pytest.raises(BadProgram, match="token 1 cannot read token 2"):
         Lookup("next", (2, 3, None))
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.mov(b, a, at=Lookup("short", (None, 1)))
     refused(program, "instruction 1", "map of 2 tokens")
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.mov(b, a, at=Average("beyond", (2, 9)))
     refused(program, "instruction 1", "outside 1..3")
 
 
 def test_a_register_of_another_program() -> None:
-    program, other = Program("p", 3), Program("q", 3)
+    program, other = RegisterProgram("p", 3), RegisterProgram("q", 3)
     b, foreign = program.register("b"), other.input("foreign", bound=1.0)
     program.aff(b, foreign + 1.0)
     refused(program, "instruction 1", "no register of program p")
 
 
 def test_nothing_to_do_or_nothing_to_return() -> None:
-    refused(Program("empty", 3), "no instruction")
-    program = Program("p", 3)
+    refused(RegisterProgram("empty", 3), "no instruction")
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.aff(a, 2.0 * a)
     refused(program.returns(b), "returns b")
 
 
 def test_shapes_are_checked_as_the_program_is_written() -> None:
-    program = Program("p", 3)
+    program = RegisterProgram("p", 3)
     a, b = program.input("a", 3, bound=1.0), program.register("b", 2)
     with pytest.raises(BadShape, match="b has shape"):
         program.aff(b, a)

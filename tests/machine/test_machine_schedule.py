@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from emulon.machine import Lookup, Program, Register
+from emulon.machine import Lookup, Register, RegisterProgram
 from emulon.machine.schedule import schedule
 
 TOKENS = 4
 
 
-def interpret(program: Program, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def interpret(program: RegisterProgram, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """What the instructions say, one after the other, on stored entries (batch, tokens, size); no transformer in it."""
     batch = next(iter(inputs.values())).shape[0]
     one = torch.ones(batch, program.tokens, 1, dtype=torch.float64)
@@ -42,10 +42,10 @@ def interpret(program: Program, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return held
 
 
-def random_program(seed: int) -> Program:
+def random_program(seed: int) -> RegisterProgram:
     """A dozen instructions over few registers, so that reads, writes and overwrites collide often."""
     draw = random.Random(seed)
-    program = Program(f"random {seed}", TOKENS)
+    program = RegisterProgram(f"random {seed}", TOKENS)
     vectors = [program.input("a", 2, bound=1.0), program.input("b", 2, bound=1.0)]
     vectors += [program.register(name, 2, initial=torch.full((2,), 0.5)) for name in "cd"]
     scalars = [program.register(name, initial=torch.full((1,), 0.25)) for name in "st"]
@@ -84,12 +84,12 @@ def test_random_programs_mean_what_they_say(seed: int, monkeypatch: pytest.Monke
             model.certificates[name].verify(found[name], held)
 
 
-def layers_of(program: Program) -> list[str]:
+def layers_of(program: RegisterProgram) -> list[str]:
     return ["; ".join(str(one.number) for one in layer.instructions) for layer in schedule(program.instructions)]
 
 
-def two_registers() -> tuple[Program, Register, Register]:
-    program = Program("p", TOKENS)
+def two_registers() -> tuple[RegisterProgram, Register, Register]:
+    program = RegisterProgram("p", TOKENS)
     return program, program.input("a", 2, bound=1.0), program.input("b", 2, bound=1.0)
 
 

@@ -1,4 +1,4 @@
-"""Slips in the source: the printed formula fails, the corrected one holds."""
+"""Slips in Akyürek et al. 2022: the printed formula fails, the corrected one holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exact_learners import exact_sgd, gaussian_data
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from emulon.machine import Average, Program
+from emulon.machine import Average, RegisterProgram
 from emulon.machine.programs import sgd
 
 
@@ -61,7 +61,7 @@ def test_d_the_ridge_term_is_added() -> None:
 
 def test_e_reading_divides_by_the_number_of_tokens() -> None:
     """Eq. 23 prints (1/W_a)·Σ; the mean is (W_a/|K|)·Σ, as in Eq. 24–27 and here."""
-    program = Program("mean", 4)
+    program = RegisterProgram("mean", 4)
     a, b = program.input("a", bound=1.0), program.register("b")
     program.aff(b, 3.0 * a, at=Average("all", (1, 2, 3, 4)))  # W_a = 3
     inputs = torch.tensor([[[1.0], [0.5], [-0.2], [0.7]]], dtype=torch.float64)

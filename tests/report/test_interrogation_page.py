@@ -3,11 +3,11 @@
 import pytest
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.interrogate import LinearTask, depth_sweep, interrogate
-from emulon.report.interrogation import distances, ranking, render, ridge, write
-from emulon.report.phases import phases_figure
+from emulon.interrogate import depth_sweep, interrogate
+from emulon.report.interrogation import distances, phases_figure, ranking, render, ridge, write
+from emulon.tasks import Linear
 
-TASK = LinearTask(3, noise=0.5)
+TASK = Linear(3, noise=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -20,20 +20,21 @@ def test_the_page_says_what_was_found(said):
     assert "&lt;mine &amp; yours&gt;: ridge" in page and "ridge(ridge=0.25): unexplained" in page
     assert "within the grid&#39;s step" in page and "λ = σ²/τ² = 0.25" in page
     assert page.count("<svg") == 4 and "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
-    for match in said.found.ranking:
+    for match in said.identification.ranking:
         assert f'<td class="left">{match}</td>' in page
     for n in range(1, 9):
         assert f"<tr><td>{n}</td>" in page
 
 
 def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences():
-    page = render(interrogate(lambda xs, ys, x_query: 0 * ys[:, 0] + 3, LinearTask(3), datasets=16, points=6))
+    page = render(interrogate(lambda xs, ys, x_query: 0 * ys[:, 0] + 3, Linear(3), datasets=16, points=6))
     assert "none of these: the nearest" in page and "σ²/τ²" not in page
 
 
 def test_other_numbers_give_other_pictures(said):
     other = interrogate(LeastSquares(), TASK, datasets=32, points=9)
-    assert ranking(said.found) != ranking(other.found) and ridge(said.ridge, 0.25) != ridge(said.ridge, None)
+    assert ranking(said.identification) != ranking(other.identification)
+    assert ridge(said.ridge, 0.25) != ridge(said.ridge, None)
     curves = said.comparison.predictions
     assert all(name.partition("(")[0] in distances(curves, "distance") for name in curves)
 

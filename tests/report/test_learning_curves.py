@@ -1,13 +1,10 @@
-"""Learners beside baselines: a run's own picture, and models over tasks, both from kept numbers."""
+"""A run beside its baselines: the picture, from kept numbers alone."""
 
 import json
 import math
 
-import pytest
-
 from emulon import cli
-from emulon.report.chart import chart
-from emulon.report.curves import draw_curve, models_figure, run_figure
+from emulon.report.curves import draw_curve, run_figure
 
 RECORD = {
     "config": {"model": "standard", "task": "linear"},
@@ -36,19 +33,3 @@ def test_a_baseline_far_from_the_learners_is_cut_off_and_says_how_far_it_went():
     ols, oracle = (series for series in panel.series if series.of in ("ols", "oracle"))
     assert ols.label == "ols (to 9e+02)" and [math.isnan(y) for y in ols.y] == [False, True, False]
     assert oracle.label == "oracle (to 1e-20)" and [math.isnan(y) for y in oracle.y] == [False, True, True]
-
-
-def test_models_are_drawn_as_the_mean_of_their_seeds_within_a_band():
-    curves = {"standard/0": [4.0, 1.0], "standard/1": [4.0, 3.0], "looped/0": [4.0, 2.0]}
-    record = {
-        "task": "auto_regression",
-        "steps": 7,
-        "configs": {name: {"batch": 3} for name in curves},
-        "history": {name: [{"curve": [9.0, 9.0]}, {"curve": curve}] for name, curve in curves.items()},
-        "baselines": {"zero": [4.0, 4.0]},
-    }
-    figure = models_figure([record, record])
-    standard, looped, zero = figure.panels[0].series
-    assert (standard.label, standard.y, standard.low, standard.high) == ("standard", [4.0, 2.0], [4.0, 1.0], [4.0, 3.0])
-    assert looped.y == pytest.approx([4.0, 2.0]) and zero.mark == "dashes"
-    assert chart(figure).count("auto regression, 7 steps of 3") == 2

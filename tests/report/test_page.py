@@ -9,26 +9,25 @@ import torch
 
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.experiments.data import Data
-from emulon.experiments.run import work
-from emulon.report.anatomy import anatomy, facts
+from emulon.experiments.run import run_experiment
+from emulon.report.anatomy import anatomy, facts, routing, telling_samples
 from emulon.report.page import write
-from emulon.report.routing import routing, telling_samples
 
 SECTIONS = ["table", "routing", "errors", "functions", "anatomy", "hash"]
 
 
 @pytest.fixture(scope="module")
-def job():
+def experiment():
     draw = np.random.default_rng(0)
     x = torch.from_numpy(draw.normal(size=(16, 3)))
     y = (x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)).numpy()
     data = Data("<made & up>", "regression", x[:12], x[12:], y[:12], y[12:], ("a", "b", "c"))
-    return work([Ridge, LogCoshRegression], data, steps=4)
+    return run_experiment([Ridge, LogCoshRegression], data, steps=4)
 
 
 @pytest.fixture(scope="module")
-def page(job, tmp_path_factory):
-    return write(job, tmp_path_factory.mktemp("report"))
+def page(experiment, tmp_path_factory):
+    return write(experiment, tmp_path_factory.mktemp("report"))
 
 
 class Reader(HTMLParser):
@@ -57,7 +56,7 @@ class Reader(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_fetches_nothing(page, job):
+def test_the_page_is_whole_and_fetches_nothing(page, experiment):
     text = page.read_text()
     read = Reader(text)
     assert set(SECTIONS) <= set(read.ids)
@@ -68,7 +67,7 @@ def test_the_page_is_whole_and_fetches_nothing(page, job):
     assert not re.search(r"@import|url\((?!#)|<script", text)
     assert all(ref in read.ids for ref in re.findall(r"url\(#(.*?)\)", text))
     assert text.count("<svg") == 2 + 2 + 2 + 1
-    assert job.interpreter.sha256 in text and "&lt;made &amp; up&gt;" in text
+    assert experiment.interpreter.sha256 in text and "&lt;made &amp; up&gt;" in text
     assert "width=device-width" in text
 
 
@@ -76,8 +75,8 @@ def test_nothing_is_left_beside_the_page(page):
     assert [path.name for path in page.parent.iterdir()] == ["index.html"]
 
 
-def test_the_routing_drawn_is_the_trace(job):
-    run = job.results[0].run
+def test_the_routing_drawn_is_the_trace(experiment):
+    run = experiment.results[0].run
     chosen = telling_samples(run, 4)
     drawn = routing(run, chosen)
     traced = run.trace["layer 2"].weights[list(chosen)].unflatten(-1, (12, drawn.keys))
@@ -85,8 +84,8 @@ def test_the_routing_drawn_is_the_trace(job):
     assert drawn.samples == 12 and 0 <= drawn.elsewhere < 1e-6
 
 
-def test_the_anatomy_covers_every_row_and_bounds_what_is_there(job):
-    run = job.results[0].run
+def test_the_anatomy_covers_every_row_and_bounds_what_is_there(experiment):
+    run = experiment.results[0].run
     phase = run.program.gradient
     rows = anatomy(run.program, phase)
     assert sum(row.size for row in rows) == phase.slots.width
@@ -96,10 +95,10 @@ def test_the_anatomy_covers_every_row_and_bounds_what_is_there(job):
     assert {"steps", "certificate", "gradient grid"} <= {name for name, _ in facts(run.program)}
 
 
-def test_errors_stay_under_their_bound(job):
-    for result in job.results:
+def test_errors_stay_under_their_bound(experiment):
+    for result in experiment.results:
         assert result.errors.shape == (5,) and result.errors.max().item() <= result.bound
-        assert result.run.sha256[0] == result.run.sha256[1] == job.interpreter.sha256
+        assert result.run.sha256[0] == result.run.sha256[1] == experiment.interpreter.sha256
 
 
 def test_the_page_opens_in_chromium_without_a_word_on_the_console(page, on_a_phone):

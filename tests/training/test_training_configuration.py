@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from emulon.tasks import RidgeMixture
 from emulon.training import BadConfig, TrainConfig
 from emulon.training.schedule import live_features, live_points, rate_factor
 
@@ -22,6 +23,20 @@ def test_unknown_keys_and_other_versions_are_refused():
         TrainConfig.from_json(json.dumps({key: value for key, value in values.items() if key != "version"}))
     with pytest.raises(BadConfig, match="not JSON"):
         TrainConfig.from_json("{")
+
+
+def test_every_option_of_a_task_is_a_flag_or_stands_behind_its_name():
+    mixture = TrainConfig(task="mixture:noises=0.1/2", features=3, points=5, prior=2.0)
+    assert mixture.check().make_task() == RidgeMixture(3, 5, prior=2.0, noises=(0.1, 2.0))
+    assert TrainConfig.from_json(mixture.to_json()) == mixture
+    for config, reason in (
+        (TrainConfig(task="linear", lags=2), "the task linear has no 'lags'"),
+        (TrainConfig(task="linaer:noise=1"), "did you mean linear"),
+        (TrainConfig(task="linear:features=3"), "features is given twice"),
+        (TrainConfig(task="linear", noise=-1.0), "noise must be 0 or more"),
+    ):
+        with pytest.raises(BadConfig, match=reason):
+            config.check()
 
 
 def test_the_learning_rate_warms_up_and_comes_down():

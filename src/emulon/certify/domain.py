@@ -81,7 +81,7 @@ class Domain:
     @property
     def norm(self) -> float:
         """‖x‖₂ ≤ this: √features·x, where the spectrum does not know better."""
-        return self.spectrum.norm or math.sqrt(self.features) * self.x
+        return min(self.spectrum.norm or math.inf, math.sqrt(self.features) * self.x)
 
     @property
     def largest(self) -> float:

@@ -26,7 +26,7 @@ def curve(
     """`measured` for everything that is asked for: a number of points or heads, or a tolerance."""
     rows = []
     for done, each in enumerate(asked):
-        setting.progress(f"{name}, {each:g}", done / len(asked))
+        setting.report_progress(f"{name}, {each:g}", done / len(asked))
         rows.append(measured(each))
     sizes, errors, bounds = (list(part) for part in zip(*rows, strict=True))
     return {"name": name, "x": x_label, "sizes": sizes, "errors": errors, "bounds": bounds}

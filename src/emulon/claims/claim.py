@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,15 +11,15 @@ from emulon.claims.figure import Figure
 from emulon.errors import EmulonError
 from emulon.progress import Progress, silent
 
-State = Literal["holds", "does not hold", "cannot be tested here"]
-ScaleName = Literal["small", "paper"]
-SCALES: tuple[ScaleName, ...] = ("small", "paper")
+State = Literal["holds", "does not hold", "holds as corrected", "not tested at scale", "cannot be tested here"]
+ScaleName = Literal["small", "paper", "gpu"]
+SCALES: tuple[ScaleName, ...] = ("small", "paper", "gpu")
 # What a run measured, as JSON has it: dicts with string keys, lists, numbers, strings.
 Numbers = dict[str, Any]
 
 
 class CannotTest(EmulonError):
-    """What a claim needs is not here (data, a longer run's results); the message says how to get it."""
+    """What a claim needs is not here (data, a trained learner); the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Scale:
-    """How long a run takes on two cores (on a GPU where `sizes` says so), and its sizes, kept beside its numbers."""
+    """How long a run takes (on two cores; at the scale gpu on one GPU), and its sizes, kept beside its numbers.
+
+    A statement about training is decided at the source's sizes alone: below them `at_source_scale` is False, and the
+    verdict is "not tested at scale" whichever way the numbers fall. A theorem may be checked at any size.
+    """
 
     minutes: float | int
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    at_source_scale: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,11 @@ class Setting:
     sizes: Mapping[str, Any]
     seed: int = 0
     results: Path = Path("results")
-    progress: Progress = silent
+    report_progress: Progress = silent
 
     @property
     def seeds(self) -> list[int]:
         return list(range(self.seed, self.seed + int(self.sizes.get("seeds", 1))))
-
-    def evidence(self, stem: str) -> Numbers:
-        """The numbers of a longer run, by a benchmark, that are kept among the results."""
-        path = self.results / f"{stem}.json"
-        if not path.exists():
-            raise CannotTest(f"needs {path}, which a longer run writes (see benchmarks/)")
-        return json.loads(path.read_text())
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Claim:
 
     `run` measures and returns numbers; `judge` and `figure` see these numbers alone, so that verdict, index and figure
     can be made again from a results file without measuring. `differs` says in two sentences at most where our set-up is
-    not the source's.
+    not the source's. `correction` is for a statement that fails as printed: what was mended, and what holds then.
     """
 
     name: str
@@ -83,9 +80,16 @@ class Claim:
     judge: Callable[[Numbers], Verdict]
     figure: Callable[[Numbers], Figure]
     differs: str = ""
+    correction: str = ""
 
-    def verdict(self, numbers: Numbers) -> Verdict:
+    def verdict(self, numbers: Numbers, scale: ScaleName) -> Verdict:
         """By the claim's rule; a run that could not be made says so itself."""
         if "cannot" in numbers:
             return Verdict("cannot be tested here", "–", numbers["cannot"])
-        return self.judge(numbers)
+        verdict = self.judge(numbers)
+        if verdict.state == "holds" and self.correction:
+            verdict = replace(verdict, state="holds as corrected")
+        if verdict.state.startswith(("holds", "does")) and not self.scales[scale].at_source_scale:
+            reason = f"at this size it {verdict.state}: {verdict.reason}"
+            return Verdict("not tested at scale", verdict.ours, reason)
+        return verdict

@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.algorithms import ALGORITHMS
 from emulon.claims.bounded import largest, normal
 from emulon.claims.claim import Numbers, Setting
-from emulon.experiments.run import runnable, task_of
+from emulon.experiments.run import kind_of, runnable
 from emulon.interpreter import Interpreter, compile
 
 SMOOTH_TOLERANCE = 1e-10
@@ -21,7 +21,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     samples, features, steps = (setting.sizes[key] for key in ("samples", "features", "steps"))
     cases, programs = {}, {}
     for done, name in enumerate(names):
-        setting.progress(f"compiling {name}", 0.7 * done / len(names))
+        setting.report_progress(f"compiling {name}", 0.7 * done / len(names))
         algorithm = ALGORITHMS[name](steps=steps)  # type: ignore[call-arg]
         cases[name] = algorithm, dataset(name, samples, features, setting.seed)
         programs[name] = compile(algorithm, data=cases[name][1], tolerance=SMOOTH_TOLERANCE)
@@ -29,7 +29,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     hashes = {interpreter.sha256}
     found: Numbers = {}
     for done, (name, program) in enumerate(programs.items()):
-        setting.progress(f"running {name}", 0.7 + 0.3 * done / len(names))
+        setting.report_progress(f"running {name}", 0.7 + 0.3 * done / len(names))
         algorithm, data = cases[name]
         run = interpreter.run(program, *data)
         hashes |= set(run.sha256)
@@ -55,6 +55,6 @@ def dataset(name: str, samples: int, features: int, seed: int) -> tuple[Tensor, 
     noise = normal(draw, samples)
     if name == "poisson_regression":
         return x, torch.poisson((0.3 * score).clamp(max=3).exp(), generator=draw)
-    if task_of(runnable()[name]) == "classification":
+    if kind_of(runnable()[name]) == "classification":
         return x, torch.where(score + noise > 0, 1.0, -1.0).double()
     return x, score + noise

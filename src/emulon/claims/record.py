@@ -1,4 +1,7 @@
-"""Results: NAME.json for the small scale, NAME.paper.json for the paper's. Everything else is made from them."""
+"""Results: claims/NAME.json for the small scale, claims/NAME.SCALE.json for the others, and all that is made of them.
+
+`results` is everywhere the folder that has claims/, learners/ and bench/ in it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
-from emulon.claims.provenance import provenance
 from emulon.errors import EmulonError
-from emulon.files import write_atomically
+from emulon.files import make_folder, provenance, write_json
 from emulon.progress import Progress, silent
 
 
@@ -32,43 +34,44 @@ class Record:
     numbers: Numbers
 
     def verdict(self, claim: Claim) -> Verdict:
-        return claim.verdict(self.numbers)
+        return claim.verdict(self.numbers, self.scale)
 
 
-def path_of(name: str, scale: ScaleName, folder: Path, suffix: str = ".json") -> Path:
-    return folder / (f"{name}{suffix}" if scale == "small" else f"{name}.{scale}{suffix}")
+def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -> Path:
+    return results / "claims" / (f"{name}{suffix}" if scale == "small" else f"{name}.{scale}{suffix}")
 
 
-def measure(claim: Claim, scale: ScaleName, seed: int, folder: Path, progress: Progress = silent) -> Record:
+def measure(claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress = silent) -> Record:
     """Runs the claim. What cannot be tested here is a result, too."""
     if scale not in claim.scales:
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
-    setting = Setting(sizes, seed, folder, progress)
+    setting = Setting(sizes, seed, results, report_progress)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
         numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    about = provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    about = provenance("cuda" if torch.cuda.is_available() else "cpu")
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
 
 
-def write(record: Record, folder: Path) -> Path:
-    path = path_of(record.claim, record.scale, folder)
+def write(record: Record, results: Path) -> Path:
+    path = path_of(record.claim, record.scale, results)
     parts: dict[str, Any] = {"claim": record.claim, "scale": record.scale, **record.about, "seeds": record.seeds}
     parts |= {"config": record.config, "seconds": round(record.seconds, 2)}
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
-    write_atomically(path, (json.dumps(parts, indent=1, ensure_ascii=False) + "\n").encode())
+    make_folder(path.parent)
+    write_json(path, parts)
     return path
 
 
-def read(name: str, scale: ScaleName, folder: Path) -> Record | None:
+def read(name: str, scale: ScaleName, results: Path) -> Record | None:
     """None where this claim has not been run."""
-    path = path_of(name, scale, folder)
+    path = path_of(name, scale, results)
     if not path.exists():
         return None
     try:
@@ -79,3 +82,9 @@ def read(name: str, scale: ScaleName, folder: Path) -> Record | None:
         raise EmulonError(
             f"{path} is not a result of emulon reproduce ({error}); remove it and run the claim again"
         ) from None
+
+
+def records(claim: Claim, results: Path) -> list[Record]:
+    """What was measured, small scale first."""
+    every = (read(claim.name, scale, results) for scale in claim.scales)
+    return [record for record in every if record is not None]

@@ -1,63 +1,43 @@
-"""Every claim there is, module by module."""
+"""Every claim there is: each module of a source's folder has one CLAIM, and being there is being registered."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
+import pkgutil
+import re
 from functools import cache
 
 from emulon.claims.claim import Claim
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, unknown
 
-# In the order of the index. Each module has one CLAIM.
-MODULES = (
-    "emulation.theorem_3_1",
-    "emulation.corollary_3_1_2",
-    "emulation.corollaries_3_1_3_and_4",
-    "emulation.theorem_d_1",
-    "emulation.theorem_4_1",
-    "emulation.theorem_4_2",
-    "emulation.corollary_4_2_1",
-    "emulation.hopfield",
-    "emulation.section_5_1",
-    "emulation.table_1",
-    "emulation.table_2",
-    "emulation.table_3",
-    "emulation.table_4",
-    "learning.theorem_1",
-    "learning.theorem_2",
-    "learning.figure_1",
-    "learning.figure_2",
-    "learning.figure_3",
-    "learning.figure_4",
-    "algoformer.theorem_3_1",
-    "algoformer.theorem_3_2",
-    "algoformer.theorem_3_3",
-    "algoformer.theorem_4_1",
-    "algoformer.theorem_4_2",
-    "algoformer.figure_2",
-    "algoformer.figure_3",
-    "algoformer.figure_4",
-    "algoformer.figure_5",
-    "ours.keys",
-    "ours.library",
-    "ours.real_data",
-    "ours.codes",
-    "ours.tightness",
-)
+# Folders and kinds of statement in the order of the index.
+SOURCES = ("emulation", "learning", "algoformer", "ours")
+KINDS = ("theorem", "corollary", "corollaries", "lemmas", "remark", "example", "hopfield", "section", "table", "figure")
 
 
 @cache
 def all_claims() -> dict[str, Claim]:
-    """By name."""
-    found = [importlib.import_module(f"emulon.claims.{module}").CLAIM for module in MODULES]
-    return {claim.name: claim for claim in found}
+    """By name. A module without a CLAIM is what several of its folder share."""
+    modules = [importlib.import_module(name) for source in SOURCES for name in _modules(source)]
+    claims = [module.CLAIM for module in modules if hasattr(module, "CLAIM")]
+    return {claim.name: claim for claim in claims}
 
 
 def claim_named(name: str) -> Claim:
     known = all_claims()
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, 1, 0.4)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise EmulonError(f"there is no claim {name!r}; {hint}emulon reproduce lists all {len(known)}")
+    if name not in known:
+        raise EmulonError(f"{unknown('claim', name, known)} (emulon reproduce lists all {len(known)})")
+    return known[name]
+
+
+def _modules(source: str) -> list[str]:
+    package = importlib.import_module(f"emulon.claims.{source}")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    return [f"{package.__name__}.{name}" for name in sorted(names, key=_place)]
+
+
+def _place(name: str) -> tuple[int, list[int], str]:
+    """By kind of statement, then by number."""
+    kind = name.partition("_")[0]
+    rank = KINDS.index(kind) if kind in KINDS else len(KINDS)
+    return rank, [int(number) for number in re.findall(r"\d+", name)], name

@@ -25,14 +25,14 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    import torch
-
     from emulon.experiments.bench import bench, write
     from emulon.progress import progress_bar
     from emulon.report.terminal import console, table
 
     with progress_bar() as report_progress:
         timings = bench(options.names, report_progress)
+    import torch
+
     if options.json is not None:
         write(timings, options.json)
     rows = [(one.benchmark, one.what, f"{1e3 * one.seconds:.3g}", f"{one.ratio:.3g}") for one in timings]

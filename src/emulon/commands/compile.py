@@ -26,13 +26,14 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.experiments.run import algorithm_named, interpreter_for, program_for, task_of
+    options.check(options.algorithm)
+    from emulon.experiments.run import algorithm_named, interpreter_for, kind_of, program_for
     from emulon.files import make_folder
     from emulon.interpreter import save
 
     named = algorithm_named(options.algorithm)
     make_folder(options.out)
-    program = program_for(named, options.load(task_of(named)), options.steps, options.tolerance)
+    program = program_for(named, options.load(kind_of(named)), options.steps, options.tolerance)
     interpreter = interpreter_for([program])
     for thing, name in ((interpreter, "interpreter"), (program, "program")):
         save(thing, options.out / f"{name}.safetensors")

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from emulon.commands.options import CommandOptions, Count, Positive, Seed, Size, shown
+from emulon.commands.names import registered
+from emulon.commands.options import BadUsage, CommandOptions, Count, Positive, Seed, Size, shown
+from emulon.errors import unknown
+from emulon.experiments import DATASETS
 from emulon.files import write_atomically
 
 if TYPE_CHECKING:
-    from emulon.experiments.data import Data, Kind
+    from emulon.algorithms.link import Kind
+    from emulon.experiments.data import Data
     from emulon.interpreter import Run
 
 # (program, feature, weight)
@@ -30,6 +34,16 @@ class DataOptions(CommandOptions):
     """keep the K most correlated with the target (ames: 20; 0: all)"""
     seed: Seed = 0
     """of the split into training and held-out rows"""
+
+    def check(self, *algorithms: str) -> None:
+        """Refuse names that do not exist, before anything heavy is imported."""
+        known = registered("algorithms")
+        for name in algorithms:
+            plain = name.lower().replace("-", "_")
+            if not {plain, f"{plain}_regression"} & known:
+                raise BadUsage(unknown("algorithm", name, known))
+        if self.data not in DATASETS and not Path(self.data).exists():
+            raise BadUsage(f"{unknown('data', self.data, DATASETS)} (a CSV file is given by its path)")
 
     def load(self, kind: Kind | None) -> Data:
         from emulon.experiments.data import load

@@ -33,6 +33,7 @@ class Options(DataOptions):
 
 
 def main(options: Options) -> int:
+    options.check()
     from emulon.experiments.run import held_out_score, run_program
     from emulon.interpreter import load_interpreter, load_program
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from emulon.commands.names import require_known
 from emulon.commands.options import CommandOptions, Count, Seed, shown
 
 if TYPE_CHECKING:
@@ -48,10 +49,13 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
+    if options.task is not None:
+        require_known("task", options.task.partition(":")[0], "tasks")
     from emulon.files import make_folder, write_json
     from emulon.interpreter import Program
-    from emulon.interrogate import interrogate, load_subject
+    from emulon.interrogate import interrogate
     from emulon.interrogate.sampling import DATASETS
+    from emulon.loading import load_subject
     from emulon.predictor import as_predictor
     from emulon.progress import progress_bar
     from emulon.report.interrogation import write
@@ -83,8 +87,8 @@ def print_interrogation(interrogation: Interrogation) -> None:
     from emulon.report.terminal import console
 
     terminal = console()
-    terminal.print(ranking_table(interrogation.target, interrogation.found))
-    terminal.print(str(interrogation.found), markup=False, highlight=False)
+    terminal.print(ranking_table(interrogation.target, interrogation.identification))
+    terminal.print(str(interrogation.identification), markup=False, highlight=False)
     terminal.print(distance_table(interrogation))
     print(f"asked about {interrogation.task}")
     fit = interrogation.ridge
@@ -101,7 +105,7 @@ def ranking_table(target: str, identification: Identification) -> Table:
     rows = []
     for match in identification.ranking:
         share = match.unexplained
-        named = match is identification.nearest and identification.found
+        named = match is identification.nearest and identification.near
         mark = "tie" if match.name in identification.ties else "named" if named else ""
         rows.append((str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", mark))
     columns = ("reference", "unexplained", "95% interval", "")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 from tyro import _errors as rejected  # the one place where tyro says what it refused and why, before it draws a box
@@ -19,6 +19,7 @@ class BadUsage(EmulonError):
     """Words that are no options of the command."""
 
 
+@dataclass(frozen=True)
 class CommandOptions:
     """What every command's options can do."""
 
@@ -33,20 +34,21 @@ Options = TypeVar("Options", bound=CommandOptions)
 def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
     """The options, or BadUsage. Help is printed and leaves by SystemExit."""
     # Before tyro, which may stumble over a word after a misspelt option and complain about that instead.
-    _require_known(kind, words)
+    require_options(words, [field.name for field in fields(kind)])
     first = _parsed(kind, words, command, None)
     default = first.defaults()
     return first if default is None else _parsed(kind, words, command, default)
 
 
 def _parsed(kind: type[Options], words: Sequence[str], command: str, default: CommandOptions | None) -> Options:
-    given = {} if default is None else {"default": default}
+    start = tyro.MISSING_NONPROP if default is None else cast(Options, default)
     with rejected.on_parse_error(_refuse):
-        return tyro.cli(kind, args=list(words), prog=f"emulon {command}", **given)  # type: ignore[call-overload, no-any-return]  # tyro has no overload for a default that may be missing
+        return tyro.cli(kind, args=list(words), prog=f"emulon {command}", default=start)
 
 
-def _require_known(kind: type[Any], words: Sequence[str]) -> None:
-    names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
+def require_options(words: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse words that look like options and are none of these."""
+    names = [name.replace("_", "-") for name in names]
     known = {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
     for word in words:
         if word == "--":

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from emulon.commands.names import require_known
 from emulon.commands.options import CommandOptions, Count, Positive, Seed, shown
 from emulon.errors import EmulonError
 
 if TYPE_CHECKING:
     from emulon.algorithms.algorithm import Algorithm
-    from emulon.interrogate import AttentionScores, ProbeScores, Task
+    from emulon.interrogate import AttentionScores, ProbeScores
+    from emulon.tasks import RegressionTask
 
 EXAMPLES = """examples:
   emulon probe runs/standard                   the w of the Bayes predictor after 3 examples, layer by layer
@@ -46,24 +48,27 @@ class Options(CommandOptions):
     seed: Seed = 0
     """of the datasets"""
 
-    def algorithm(self, task: Task) -> Algorithm:
+    def algorithm(self, task: RegressionTask) -> Algorithm:
         """Whose w is looked for."""
         from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
 
         if self.step_size is not None:
             return OnlineSGD(self.step_size)
-        ridge = getattr(task, "bayes_ridge", 0.0) if self.ridge is None else self.ridge
+        ridge = task.bayes_ridge if self.ridge is None else self.ridge
         return RidgeRegression(ridge) if ridge else LeastSquares()
 
 
 def main(options: Options) -> int:
-    from emulon.interrogate import attention_probe, hidden_states, linear_probe, load_subject, moments, prefix_weights
+    if options.task is not None:
+        require_known("task", options.task.partition(":")[0], "tasks")
+    from emulon.interrogate import attention_probe, hidden_states, linear_probe, moments, prefix_weights
+    from emulon.loading import load_subject
 
     subject = load_subject(options.target, options.task)
     points = options.points or points_of(subject.thing)
     if options.examples >= points:
         raise EmulonError(f"examples must lie in 1 … {points - 1}, got {options.examples}")
-    xs, ys = subject.task.sample(options.seed, options.datasets, points)
+    xs, ys = subject.task.held_out(options.seed, options.datasets, points).pairs
     states = hidden_states(subject.thing, xs, ys)
     if options.quantity == "moment":
         name, held = "Xᵀy", moments(xs, ys)
@@ -85,7 +90,7 @@ def points_of(thing: object) -> int:
     from emulon.predictor import NotAPredictor, as_predictor
 
     try:
-        return max(getattr(as_predictor(thing), "examples", None) or [7]) + 1
+        return int(max(getattr(as_predictor(thing), "examples", None) or [7])) + 1
     except NotAPredictor:  # something that shows its hidden states and predicts nothing
         return 8
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from emulon.claims.claim import SCALES, Claim, ScaleName
-from emulon.claims.index import index, records
-from emulon.claims.record import measure, path_of, write
 from emulon.claims.registry import all_claims, claim_named
+from emulon.commands.names import require_known
 from emulon.commands.options import BadUsage, CommandOptions, Seed, shown
 from emulon.errors import EmulonError
 from emulon.files import make_folder, write_atomically
@@ -52,6 +51,10 @@ class Options(CommandOptions):
 
 def main(options: Options) -> int:
     """0 when done, whatever the verdicts; 1 when a claim crashed."""
+    for name in options.names:
+        require_known("claim", name, "claims")
+    from emulon.claims.index import index
+
     chosen = [claim_named(name) for name in dict.fromkeys(options.names)]
     if options.all and chosen:
         raise BadUsage("--all runs every claim: leave the names out, or --all")
@@ -75,6 +78,8 @@ def main(options: Options) -> int:
 
 def reproduce(claims: Sequence[Claim], scale: ScaleName, seed: int, folder: Path) -> list[str]:
     """Runs these claims and writes what they give; a crash does not cost the others their turn. Who crashed."""
+    from emulon.claims.record import measure, write
+
     crashed = []
     for claim in claims:
         try:
@@ -100,6 +105,7 @@ def _within(report_progress: Progress, name: str, what: str, done: float) -> Non
 
 def draw_results(claim: Claim, folder: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
+    from emulon.claims.record import path_of, records
     from emulon.report.chart import chart
 
     for record in records(claim, folder):
@@ -114,6 +120,7 @@ def show_list(claims: Collection[Claim], folder: Path) -> None:
 
 
 def claims_table(claims: Collection[Claim], folder: Path) -> Table:
+    from emulon.claims.record import records
     from emulon.report.terminal import table
 
     rows = []

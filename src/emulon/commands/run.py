@@ -14,7 +14,7 @@ from emulon.commands.options import shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from emulon.experiments.run import Job, Result
+    from emulon.experiments.run import Experiment, Result
 
 EXAMPLES = """examples:
   emulon run                                   every regression algorithm on diabetes
@@ -37,18 +37,19 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.experiments.run import algorithm_named, task_asked, work
+    options.check(*options.algorithms)
+    from emulon.experiments.run import algorithm_named, common_kind, run_experiment
     from emulon.files import make_folder
     from emulon.progress import progress_bar
     from emulon.report.page import write
     from emulon.report.terminal import console
 
     algorithms = [algorithm_named(name) for name in dict.fromkeys(options.algorithms)]
-    data = options.load(task_asked(algorithms))
+    data = options.load(common_kind(algorithms))
     make_folder(options.report)  # now, not after a minute's work
     weights_file = options.report / "weights.csv"
     with progress_bar() as report_progress:
-        job = work(
+        experiment = run_experiment(
             algorithms,
             data,
             steps=options.steps,
@@ -57,28 +58,28 @@ def main(options: Options) -> int:
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
-        page = write(job, options.report)
-        save_weights([line for result in job.results for line in weights_of(result.run, data)], weights_file)
-    console().print(results_table(job))
-    for line in job.left_out:
+        page = write(experiment, options.report)
+        save_weights([line for result in experiment.results for line in weights_of(result.run, data)], weights_file)
+    console().print(results_table(experiment))
+    for line in experiment.left_out:
         print(f"left out {line}")
-    before, after = job.sha256
+    before, after = experiment.sha256
     print(f"interpreter sha256 before {before}")
     print(f"                   after  {after} ({'the same' if before == after else 'CHANGED'})")
     print(f"report {page}, weights {weights_file}")
     return 0
 
 
-def results_table(job: Job) -> Table:
+def results_table(experiment: Experiment) -> Table:
     from emulon.report.terminal import table
 
-    data = job.data
+    data = experiment.data
     measure = "R²" if data.kind == "regression" else "accuracy"
     rows, features = data.x_train.shape
-    left_out = [(line.partition(":")[0], *["–"] * 8) for line in job.left_out]
+    left_out = [(line.partition(":")[0], *["–"] * 8) for line in experiment.left_out]
     return table(
         ("algorithm", "steps", "error", "bound", "to sklearn", measure, "sklearn's", "in band", "seconds"),
-        [*map(_cells, job.results), *left_out],
+        [*map(_cells, experiment.results), *left_out],
         title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, no intercept",
         caption="error, bound: of the final weights, sup-norm, against the exact algorithm in float64. "
         "to sklearn: distance to scikit-learn's solution of the same objective",

@@ -1,18 +1,19 @@
-"""`emulon train`: a transformer that has to find an algorithm itself. Every field of TrainConfig is an option."""
+"""`emulon train`: a transformer that has to find an algorithm itself."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
+from emulon.commands.names import fields_of, require_known
+from emulon.commands.options import BadUsage, require_options
+from emulon.errors import EmulonError, WorkFailed
 
-from emulon.commands.options import BadUsage, CommandOptions, shown
-from emulon.errors import EmulonError, WorkFailed, unknown
-from emulon.models import Learner
-from emulon.training import PRESETS, BadConfig, NoRun, TrainConfig, Trained, resume, train
-from emulon.training.configuration import recipe_values
+if TYPE_CHECKING:
+    from emulon.commands.train_options import Options
+    from emulon.training import Trained
 
 EXAMPLES = """examples:
   emulon train standard --task linear --features 20 --points 41 --steps 10000
@@ -21,48 +22,36 @@ EXAMPLES = """examples:
   emulon train --resume runs/standard          go on where it stopped"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(TrainConfig, CommandOptions):
-    """Train a transformer that has to find an algorithm itself, and show its errors beside the baselines'."""
+def __getattr__(name: str) -> object:
+    """`Options`, when it is asked for: its fields are TrainConfig's, and training imports torch."""
+    if name != "Options":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from emulon.commands.train_options import Options
 
-    model: Positional[Annotated[str, shown("MODEL")]] = ""
-    """standard, looped, algoformer or frozen"""
-    out: Annotated[Path | None, shown("DIR")] = None
-    """the run's folder (default runs/MODEL)"""
-    preset: Annotated[str | None, shown("NAME")] = None
-    """start from a named configuration: small"""
-    resume: Annotated[Path | None, shown("RUN")] = None
-    """go on with the run of this folder; its configuration is there, so that no other option is taken"""
-
-    def defaults(self) -> CommandOptions | None:
-        if self.preset is not None and self.preset not in PRESETS:
-            raise BadConfig(unknown("preset", self.preset, PRESETS))
-        changes = recipe_values(self.recipe, self.model)
-        if self.preset is None and not changes:
-            return None
-        start = TrainConfig() if self.preset is None else PRESETS[self.preset]
-        return type(self)(**_values(start) | changes | {"model": ""})
-
-    @property
-    def config(self) -> TrainConfig:
-        return TrainConfig(**_values(self))
+    return Options
 
 
-def _values(config: TrainConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(TrainConfig)}
+def check(words: Sequence[str]) -> None:
+    """What can be refused before torch is imported: the names of the options and of the model."""
+    own = fields_of("commands.train_options", "Options")
+    require_options(words, [*own, *fields_of("training.configuration", "TrainConfig")])
+    if words and not words[0].startswith("-"):
+        require_known("model", words[0], "models")
 
 
 def main(options: Options) -> int:
+    from emulon.models import Learner
     from emulon.report.curves import keep_curve
+    from emulon.training import BadConfig, NoRun, resume, train
 
     try:
         if options.resume is not None:
-            if replace(options, resume=None) != Options():
+            if replace(options, resume=None) != type(options)():
                 raise BadUsage("--resume takes a run's folder and nothing else: its configuration is in the folder")
             out, trained = options.resume, resume(options.resume)
         else:
-            if options.model not in Learner.registry:
-                raise BadConfig(_no_model(options.model))
+            if not options.model:
+                raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
             out = options.out or Path("runs") / options.model
             trained = train(options.config, out)
     except (BadUsage, BadConfig, NoRun):
@@ -73,12 +62,6 @@ def main(options: Options) -> int:
         print(summary(trained))
         keep_curve(out, trained)
     return 0
-
-
-def _no_model(name: str) -> str:
-    if not name:
-        return f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN"
-    return unknown("model", name, Learner.registry)
 
 
 def summary(trained: Trained) -> str:

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from emulon.errors import EmulonError, unknown
 from emulon.files import provenance, write_json
 from emulon.progress import Progress, silent
@@ -30,6 +28,8 @@ class Timing:
 
 def interpreter() -> list[Timing]:
     """Ridge on the interpreter: cost per step as samples grow tenfold, beside the faithful path and plain descent."""
+    import torch
+
     from emulon.algorithms import Ridge
     from emulon.interpreter import Interpreter, compile
 
@@ -44,7 +44,7 @@ def interpreter() -> list[Timing]:
         def run(steps: int, data: Any = data, program: Any = program, machine: Any = machine) -> None:
             machine.run(replace(program, steps=steps), *data)
 
-        def whole(steps: int, data=data) -> None:
+        def whole(steps: int, data: Any = data) -> None:
             Ridge(steps=steps).run(*data)
 
         timings.append(Timing("interpreter", f"a step, {samples} samples, fast path", _per_step(run)))
@@ -59,6 +59,8 @@ def interpreter() -> list[Timing]:
 
 def machine() -> list[Timing]:
     """The register machine's SGD on many sequences, beside plain float64."""
+    import torch
+
     from emulon.algorithms import OnlineSGD
     from emulon.machine.programs import sgd
 
@@ -80,10 +82,11 @@ def machine() -> list[Timing]:
 def identification() -> list[Timing]:
     """`identify` on 256 datasets of 40 points, all references, and on a quarter of the datasets."""
     from emulon.algorithms import RidgeRegression
-    from emulon.interrogate import LinearTask, identify
+    from emulon.interrogate import identify
+    from emulon.tasks import Linear
 
     def ask(datasets: int) -> None:
-        identify(RidgeRegression(0.3), LinearTask(8), datasets=datasets, points=40)
+        identify(RidgeRegression(0.3), Linear(8), datasets=datasets, points=40)
 
     return _ratios(
         [
@@ -119,6 +122,8 @@ def write(timings: Sequence[Timing], path: Path) -> None:
 
 def _compile_anew() -> None:
     """On other data every time: nothing that is remembered helps."""
+    import torch
+
     from emulon.algorithms import Ridge
     from emulon.interpreter import compile
 

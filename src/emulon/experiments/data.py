@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms.link import Encoding, Kind, Link
-from emulon.errors import EmulonError, OutOfDomain, nearest
+from emulon.errors import EmulonError, OutOfDomain, nearest, unknown
+from emulon.experiments import DATASETS
 
-NAMED = ("diabetes", "breast_cancer", "wine", "ames")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "?"})
 FEWEST_ROWS = 10
 MOST_CLASSES = 20
@@ -88,7 +88,7 @@ def load(
     features most correlated with the target (0: all; None: all but for ames, where it is 20)."""
     if features is not None and features < 0:
         raise BadData(f"--features must be 0 (all) or more, got {features}")
-    if source not in NAMED:
+    if source not in DATASETS:
         table = read_csv(Path(source), target)
     else:
         if target is not None:
@@ -125,9 +125,8 @@ def read_csv(path: Path, target: str | None) -> Table:
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """(line number, fields) of every line that is not empty."""
-    known = f"give one of {', '.join(NAMED)}, or the path of a CSV file"
     if not path.exists():
-        raise BadData(f"there is no data called {str(path)!r}{nearest(str(path), NAMED) or f'; {known}'}")
+        raise BadData(f"{unknown('data', str(path), DATASETS)} (a CSV file is given by its path)")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -288,7 +287,8 @@ def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.nda
     from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 
     chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
-    return chooser.fit(x, y).get_support(indices=True)
+    kept: np.ndarray = chooser.fit(x, y).get_support(indices=True)
+    return kept
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray | None:

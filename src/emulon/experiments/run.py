@@ -1,4 +1,4 @@
-"""The main job: one frozen interpreter runs many algorithms on real data, each beside its exact self and sklearn's."""
+"""The experiment: one frozen interpreter runs algorithms on real data, each beside its exact self and sklearn's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Job:
+class Experiment:
     """All results, the interpreter that gave them, and what was left out and why."""
 
     data: Data
@@ -81,25 +81,24 @@ def algorithm_named(name: str) -> type[NamedAlgorithm]:
     raise EmulonError(unknown("algorithm", name, known))
 
 
-def task_of(named: type[NamedAlgorithm]) -> Kind:
+def kind_of(named: type[NamedAlgorithm]) -> Kind:
     return named().descent.loss.link.kind
 
 
-def task_asked(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
-    """The task these algorithms share; None where none is named."""
-    tasks = {task_of(named) for named in algorithms}
-    if len(tasks) == 2:
-        kinds = [
-            ", ".join(name_of(one) for one in algorithms if task_of(one) == kind)
-            for kind in ("regression", "classification")
-        ]
-        raise EmulonError(f"{kinds[0]} wants numbers and {kinds[1]} classes; run them separately")
-    return tasks.pop() if tasks else None
+def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
+    """What all of these learn, numbers or classes; None where there are none."""
+    names: dict[Kind, list[str]] = {}
+    for named in algorithms:
+        names.setdefault(kind_of(named), []).append(name_of(named))
+    if len(names) == 2:
+        numbers, classes = ", ".join(names["regression"]), ", ".join(names["classification"])
+        raise EmulonError(f"{numbers} wants numbers and {classes} classes; run them separately")
+    return next(iter(names), None)
 
 
 def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = named(steps=steps)  # type: ignore[call-arg]
+    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
     return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
 
 
@@ -124,7 +123,7 @@ def held_out_score(run: Run, data: Data) -> float:
     return data.score(data.read(run.predict(data.x_test), run.program.loss.link))
 
 
-def work(
+def run_experiment(
     algorithms: Sequence[type[NamedAlgorithm]],
     data: Data,
     *,
@@ -132,9 +131,9 @@ def work(
     tolerance: float = 1e-8,
     path: Path = "fast",
     report_progress: Progress = silent,
-) -> Job:
+) -> Experiment:
     """Compile all, build one interpreter, run all, compare."""
-    chosen = algorithms or [named for named in runnable().values() if task_of(named) == data.kind]
+    chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
     programs: dict[type[NamedAlgorithm], tuple[Program, float]] = {}
     left_out = []
     for number, named in enumerate(chosen):
@@ -153,7 +152,7 @@ def work(
         report_progress(f"running {name_of(named)}", 0.5 + 0.5 * number / len(programs))
         results.append(_result(named, program, seconds, interpreter, data, path))
     report_progress("done", 1.0)
-    return Job(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
+    return Experiment(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
 
 def _result(
@@ -169,7 +168,7 @@ def _result(
     seconds += time.perf_counter() - begin
     link = program.loss.link
     x, y = data.problem(link)
-    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]
+    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
     exact = algorithm.iterates(x, y)
     result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))
@@ -196,7 +195,8 @@ def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
     """scikit-learn's solver of the same objective, where it has one; parameters as the docstrings say."""
     from sklearn import linear_model, svm
 
-    penalty = getattr(algorithm, "penalty", 0.0)
+    settings = vars(algorithm)
+    penalty = settings.get("penalty", 0.0)
     plain: dict[str, Any] = {"fit_intercept": False}
     tight: dict[str, Any] = {**plain, "tol": 1e-10, "max_iter": 100_000}
     makers: dict[str, Callable[[], Any]] = {
@@ -204,16 +204,8 @@ def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
         "ridge": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
         "heavy_ball": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
         "lasso": lambda: linear_model.Lasso(alpha=penalty, **tight),
-        "elastic_net": lambda: linear_model.ElasticNet(
-            alpha=penalty,
-            l1_ratio=algorithm.l1_ratio,  # type: ignore[attr-defined]
-            **tight,
-        ),
-        "quantile_regression": lambda: linear_model.QuantileRegressor(
-            quantile=algorithm.tau,  # type: ignore[attr-defined]
-            alpha=0.0,
-            **plain,
-        ),
+        "elastic_net": lambda: linear_model.ElasticNet(alpha=penalty, l1_ratio=settings["l1_ratio"], **tight),
+        "quantile_regression": lambda: linear_model.QuantileRegressor(quantile=settings["tau"], alpha=0.0, **plain),
         "poisson_regression": lambda: linear_model.PoissonRegressor(alpha=penalty, **tight),
         "logistic_regression": lambda: linear_model.LogisticRegression(C=1 / (samples * penalty), **tight),
         "squared_hinge": lambda: svm.LinearSVC(C=1 / (samples * penalty), dual=False, **tight),

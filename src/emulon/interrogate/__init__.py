@@ -1,66 +1,58 @@
 """Interrogation: which algorithm a predictor runs, and where its hidden states hold what. Numbers, never plots."""
 
-from emulon.interrogate.attention_probe import AttentionScores, attention_probe
-from emulon.interrogate.comparison import Comparison, compare, telling
-from emulon.interrogate.curve import Curve
+from emulon.interrogate.curves import Curve, Interval
 from emulon.interrogate.depth_sweep import Phase, depth_sweep, trainer
-from emulon.interrogate.domain_task import DomainTask
-from emulon.interrogate.hidden_states import HiddenStates, hidden_states
-from emulon.interrogate.identification import Identification, Match
-from emulon.interrogate.identify import identify
-from emulon.interrogate.implicit_weights import ImplicitWeights, implicit_weights, weight_difference
-from emulon.interrogate.interrogation import Interrogation, interrogate
-from emulon.interrogate.interval import Interval
-from emulon.interrogate.learner_task import LearnerTask, as_task, read_task
-from emulon.interrogate.linear_probe import ProbeScores, linear_probe, register_probe
-from emulon.interrogate.prediction_difference import learning_curve, squared_prediction_difference
-from emulon.interrogate.probe_target import moments, prefix_weights
-from emulon.interrogate.reference import Reference
-from emulon.interrogate.references import REFERENCES
+from emulon.interrogate.differences import (
+    ImplicitWeights,
+    Sensitivity,
+    implicit_weights,
+    learning_curve,
+    sensitivity,
+    squared_prediction_difference,
+    weight_difference,
+)
+from emulon.interrogate.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
+from emulon.interrogate.identify import Identification, Match, identify
+from emulon.interrogate.interrogation import Comparison, Interrogation, compare, interrogate, telling
+from emulon.interrogate.probes import AttentionScores, ProbeScores, attention_probe, linear_probe, register_probe
+from emulon.interrogate.references import REFERENCES, Reference, reference, reference_named
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
-from emulon.interrogate.sampling import Sampling
-from emulon.interrogate.sensitivity import Sensitivity, sensitivity
-from emulon.interrogate.subject import Subject, load_subject
-from emulon.interrogate.task import LinearTask, Task
+from emulon.interrogate.sampling import Prefixes, Sampling, draw
 
 __all__ = [
     "REFERENCES",
     "AttentionScores",
     "Comparison",
     "Curve",
-    "DomainTask",
     "HiddenStates",
     "Identification",
     "ImplicitWeights",
     "Interrogation",
     "Interval",
-    "LearnerTask",
-    "LinearTask",
     "Match",
     "Phase",
+    "Prefixes",
     "ProbeScores",
     "Reference",
     "RidgeCell",
     "RidgeFit",
     "Sampling",
     "Sensitivity",
-    "Subject",
-    "Task",
-    "as_task",
     "attention_probe",
     "best_ridge",
     "compare",
     "depth_sweep",
+    "draw",
     "hidden_states",
     "identify",
     "implicit_weights",
     "interrogate",
     "learning_curve",
     "linear_probe",
-    "load_subject",
     "moments",
     "prefix_weights",
-    "read_task",
+    "reference",
+    "reference_named",
     "register_probe",
     "ridge_table",
     "sensitivity",

@@ -1,4 +1,4 @@
-"""Phases: which algorithm learners of growing depth run (Figure 3 of `003_…`)."""
+"""Phases: which algorithm learners of growing depth run (Figure 3 of Akyürek et al. 2022)."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from emulon.errors import EmulonError
-from emulon.interrogate.identification import Identification
-from emulon.interrogate.identify import identify
+from emulon.interrogate.identify import Identification, identify
 from emulon.interrogate.sampling import Sampling
-from emulon.interrogate.task import Task
 from emulon.models import Learner
 from emulon.progress import Progress, silent
+from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, TrainConfig, resume, train
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One depth and what was found there."""
+    """One depth, and the algorithm of a learner of that depth."""
 
     depth: int
-    found: Identification
+    identification: Identification
 
     def __str__(self) -> str:
-        return f"{self.depth:3d}  {self.found}"
+        return f"{self.depth:3d}  {self.identification}"
 
     def as_numbers(self) -> dict[str, Any]:
         """What a figure needs: the verdict, and what every reference leaves unexplained."""
-        ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.found.ranking]
-        return {"depth": self.depth, "algorithm": self.found.algorithm, "limit": self.found.limit, "ranking": ranking}
+        ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.identification.ranking]
+        return {
+            "depth": self.depth,
+            "algorithm": self.identification.algorithm,
+            "limit": self.identification.limit,
+            "ranking": ranking,
+        }
 
 
 def depth_sweep(
     make: Callable[[int], object],
     depths: Sequence[int],
-    task: Task,
+    task: RegressionTask,
     *,
     progress: Progress = silent,
     **sampling: Unpack[Sampling],

@@ -1,4 +1,4 @@
-"""Hidden states, layer by layer, of anything that lets itself be looked into."""
+"""What probes read, hidden states layer by layer, and what they look for: quantities an algorithm must hold."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.algorithms.algorithm import Algorithm
 from emulon.predictor import NotAPredictor
 
 
@@ -59,3 +60,19 @@ def hidden_states(
 def interleaved(count: int) -> tuple[str, ...]:
     """x1, y1, x2, y2, …"""
     return tuple(f"{'xy'[i % 2]}{i // 2 + 1}" for i in range(count))
+
+
+def moments(
+    xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
+) -> Float[Tensor, "datasets prefixes features"]:
+    """Xᵀy of the first 0, 1, 2, … examples."""
+    sums = (xs * ys.unsqueeze(-1)).cumsum(dim=1)
+    return torch.cat([torch.zeros_like(sums[:, :1]), sums], dim=1)
+
+
+def prefix_weights(
+    algorithm: Algorithm, xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
+) -> Float[Tensor, "datasets prefixes features"]:
+    """The algorithm's w on the first 0, 1, 2, … examples (zero on none)."""
+    solved = [algorithm.run(xs[:, :n], ys[:, :n]) for n in range(1, xs.shape[1] + 1)]
+    return torch.stack([torch.zeros_like(solved[0]), *solved], dim=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 import torch
@@ -11,17 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.interrogate.exam import Exam
-from emulon.interrogate.fit import fit
-from emulon.interrogate.identification import Identification, Match
-from emulon.interrogate.interval import bootstrap_means, bounds, intervals
-from emulon.interrogate.prefixes import Prefixes
-from emulon.interrogate.reference import Reference
-from emulon.interrogate.references import REFERENCES
-from emulon.interrogate.sampling import DATASETS, Sampling, draw
-from emulon.interrogate.task import Task
+from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
+from emulon.interrogate.fit import Observations, fit
+from emulon.interrogate.references import REFERENCES, Parameters, Reference
+from emulon.interrogate.sampling import DATASETS, Prefixes, Sampling, draw
 from emulon.predictor import as_predictor
+from emulon.tasks import RegressionTask
 
+NONE = "none of these"
 # Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
 FAR = 0.1
 # A predictor that varies less than this, relative to the targets, is constant.
@@ -34,8 +32,76 @@ ALIKE = 1e-6
 FEW, MANY = (8, 5), (64, 12)
 
 
+@dataclass(frozen=True)
+class Match:
+    """A reference with the parameters that bring it nearest, and the fraction of the predictor it leaves unexplained.
+
+    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half.
+    """
+
+    name: str
+    parameters: Parameters
+    unexplained: Interval
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+
+@dataclass(frozen=True)
+class Identification:
+    """The ranking, the nearest first, and the verdict.
+
+    `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
+    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first.
+    """
+
+    ranking: tuple[Match, ...]
+    ties: tuple[str, ...]
+    limit: float
+    counts: tuple[int, ...]
+    datasets: int
+
+    @property
+    def nearest(self) -> Match:
+        return self.ranking[0]
+
+    @property
+    def near(self) -> bool:
+        """Whether the nearest is near, the upper end of its interval included."""
+        return self.nearest.unexplained.high <= self.limit
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the nearest reference, or "none of these"."""
+        return self.nearest.name if self.near else NONE
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.nearest.parameters if self.near else {}
+
+    def __getitem__(self, name: str) -> Match:
+        for match in self.ranking:
+            if match.name == name:
+                return match
+        raise KeyError(f"no reference called {name!r}; there are {[match.name for match in self.ranking]}")
+
+    def __str__(self) -> str:
+        if not self.near:
+            return (
+                f"{NONE}: the nearest, {self.nearest}, leaves {self.nearest.unexplained} of the predictor unexplained; "
+                f"it would be named up to {self.limit:.3g}"
+            )
+        alike = f"; indistinguishable from {', '.join(str(self[name]) for name in self.ties)}" if self.ties else ""
+        return f"{self.nearest}: unexplained {self.nearest.unexplained}{alike}"
+
+
 def identify(
-    predictor: object, task: Task, *, references: Sequence[Reference] = REFERENCES, **sampling: Unpack[Sampling]
+    predictor: object,
+    task: RegressionTask,
+    *,
+    references: Sequence[Reference] = REFERENCES,
+    **sampling: Unpack[Sampling],
 ) -> Identification:
     """Rank the references by how much of the predictor they leave unexplained.
 
@@ -51,22 +117,22 @@ def identify(
     """
     if (datasets := sampling.get("datasets", DATASETS)) < 4:
         raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
-    asked = as_predictor(predictor)
-    drawn = draw(task, asked, **sampling)
-    return _identify(drawn.answers(asked), drawn.prefixes, references)
+    subject = as_predictor(predictor)
+    prefixes = draw(task, subject, **sampling)
+    return _identify(prefixes.answers(subject), prefixes, references)
 
 
 def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:
     half = prefixes.datasets // 2
-    exam = Exam(prefixes, answers, variance(answers, prefixes))
-    to_fit, to_measure = exam.take(slice(0, half)), exam.take(slice(half, None))
+    observed = Observations(prefixes, answers, variance(answers, prefixes))
+    to_fit, to_measure = observed.take(slice(0, half)), observed.take(slice(half, None))
     few, many = (to_fit.take(slice(0, datasets), counts) for datasets, counts in (FEW, MANY))
     fitted = [fit(reference, few, many) for reference in references]
-    said = [reference.predict(to_measure.prefixes, one) for reference, one in zip(references, fitted, strict=True)]
-    errors = torch.stack([to_measure.errors(one).mean(dim=1) for one in said], dim=1)
+    answered = [reference.predict(to_measure.prefixes, one) for reference, one in zip(references, fitted, strict=True)]
+    errors = torch.stack([to_measure.errors(one).mean(dim=1) for one in answered], dim=1)
     order, tied = rank(errors, references)
     ranges = intervals(errors)
-    between = [((one - said[order[0]]).square() / exam.scale).mean().item() for one in said]
+    between = [((one - answered[order[0]]).square() / observed.scale).mean().item() for one in answered]
     alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
     matches = tuple(Match(references[i].name, fitted[i], ranges[i]) for i in order)
     limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))

@@ -3,21 +3,79 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from emulon.interrogate.comparison import Comparison, compare_on, telling
-from emulon.interrogate.identification import Identification
-from emulon.interrogate.identify import identify
-from emulon.interrogate.implicit_weights import fresh_queries
-from emulon.interrogate.ridge_fit import RidgeFit, ridge_on
-from emulon.interrogate.sampling import Sampling, draw
-from emulon.interrogate.task import Task
-from emulon.predictor import as_predictor
-from emulon.progress import Progress, silent
+from jaxtyping import Float
+from torch import Tensor
 
+from emulon.interrogate.curves import Curve
+from emulon.interrogate.differences import fresh_queries, weights_on
+from emulon.interrogate.identify import Identification, Match, identify
+from emulon.interrogate.references import reference_named
+from emulon.interrogate.ridge_fit import RidgeFit, ridge_on
+from emulon.interrogate.sampling import Prefixes, Sampling, draw
+from emulon.predictor import Predictor, as_predictor
+from emulon.progress import Progress, silent
+from emulon.tasks import RegressionTask
+
+# To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole
+# prompt for each: so many questions after so many counts at most.
+QUESTIONS, WEIGHED_COUNTS = 640, 12
 # Parameters are fitted with one seed and distances measured with the next.
 NEXT = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d, by reference.
+
+    `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
+    datasets and counts.
+    """
+
+    predictions: dict[str, Curve]
+    weights: dict[str, Curve]
+    linearity: Curve
+
+
+def compare(
+    predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
+) -> Comparison:
+    """The predictor beside each of these references with these parameters, on the same datasets."""
+    subject = as_predictor(predictor)
+    drawn = draw(task, subject, **sampling)
+    queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
+    return compare_on(subject, drawn, drawn.answers(subject), queries, matches)
+
+
+def compare_on(
+    subject: Predictor,
+    drawn: Prefixes,
+    answers: Float[Tensor, "datasets counts"],
+    queries: Float[Tensor, "datasets queries features"],
+    matches: Sequence[Match],
+) -> Comparison:
+    """The same on datasets already drawn and answered; implicit weights come from answers at these queries."""
+    datasets = max(4, QUESTIONS // queries.shape[1])
+    few = drawn.take(slice(0, datasets), WEIGHED_COUNTS)
+    queries = queries[:datasets]
+    own = weights_on(subject, few, queries)
+    predictions, weights = {}, {}
+    for match in matches:
+        reference = reference_named(match.name)
+        apart = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
+        predictions[str(match)] = drawn.curve("squared prediction difference / features", apart)
+        weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
+    return Comparison(predictions, weights, few.curve("R² of the implicit weights", own.linearity))
+
+
+def telling(identification: Identification) -> tuple[Match, ...]:
+    """OLS, ridge, the nearest gradient descent, and the nearest of all where it is none of these."""
+    descent = next(match for match in identification.ranking if match.name.startswith("gradient descent"))
+    some = [identification["ols"], identification["ridge"], descent]
+    return tuple(some if identification.nearest in some else [identification.nearest, *some])
 
 
 @dataclass(frozen=True)
@@ -27,7 +85,7 @@ class Interrogation:
     target: str
     task: str
     seed: int
-    found: Identification
+    identification: Identification
     comparison: Comparison
     ridge: RidgeFit
     bayes: float | None
@@ -39,14 +97,14 @@ class Interrogation:
 
     def as_numbers(self) -> dict[str, Any]:
         """Everything, for a file."""
-        found = dataclasses.asdict(self.found)
-        ranking = found.pop("ranking")
+        verdict = dataclasses.asdict(self.identification)
+        ranking = verdict.pop("ranking")
         return {
             "target": self.target,
             "task": self.task,
             "seed": self.seed,
-            "algorithm": self.found.algorithm,
-            **found,
+            "algorithm": self.identification.algorithm,
+            **verdict,
             "ranking": ranking,
             "comparison": dataclasses.asdict(self.comparison),
             "best ridge": {**dataclasses.asdict(self.ridge), "best": self.ridge.best, "bayes": self.bayes},
@@ -55,24 +113,26 @@ class Interrogation:
 
 def interrogate(
     predictor: object,
-    task: Task,
+    task: RegressionTask,
     *,
     target: str = "",
     progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> Interrogation:
     """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
-    asked = as_predictor(predictor)
+    subject = as_predictor(predictor)
     seed = sampling.get("seed", 0)
     progress("identifying", 0.0)
-    found = identify(asked, task, **sampling)
+    identification = identify(subject, task, **sampling)
     progress("asking again, on other datasets", 0.4)
     sampling["seed"] = seed + NEXT
-    drawn = draw(task, asked, **sampling)
-    answers = drawn.answers(asked)
+    drawn = draw(task, subject, **sampling)
+    answers = drawn.answers(subject)
     progress("comparing implicit weights", 0.6)
-    comparison = compare_on(asked, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(found))
-    bayes = getattr(task, "bayes_ridge", 0.0) or None
+    comparison = compare_on(
+        subject, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(identification)
+    )
+    bayes = task.bayes_ridge or None
     return Interrogation(
-        target or type(predictor).__name__, str(task), seed, found, comparison, ridge_on(drawn, answers), bayes
+        target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes
     )

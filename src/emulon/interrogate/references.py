@@ -1,10 +1,15 @@
 """The reference algorithms, each as predictions for a whole grid of parameters at once.
 
 What they compute is what `emulon.algorithms` computes, example by example in the tests; here one SVD for each prefix
-serves all the methods that filter the spectrum, and no loop runs over datasets.
+serves all the methods that filter the spectrum, and no loop runs over datasets. A function decorated with
+`@reference` is one; in the order below they are named when nothing tells them apart: the simplest first.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -12,103 +17,264 @@ from torch import Tensor
 
 from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
-from emulon.interrogate.prefixes import Prefixes
-from emulon.interrogate.reference import Real, Reference, Whole
+from emulon.errors import EmulonError, unknown
+from emulon.interrogate.sampling import Prefixes
 
 MOST_STEPS = 1000
 MOST_NEIGHBOURS = 24
 
-Settings = Float[Tensor, " settings"]
-Counted = Int[Tensor, " settings"]
+# One value of each parameter for every setting that is tried.
+Integers = Int[Tensor, " settings"]
+Continuous = Float[Tensor, " settings"]
 Predictions = Float[Tensor, "settings datasets counts"]
+Respond = Callable[[Prefixes, Tensor, Tensor], Tensor]
+# Fitted values by name.
+Parameters = dict[str, int | float]
 
 
-def zero(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    return torch.zeros(len(whole), prefixes.datasets, len(prefixes.counts), dtype=torch.float64)
+@dataclass(frozen=True)
+class IntegerParameter:
+    """A parameter that counts, and the values to begin with."""
+
+    name: str
+    values: tuple[int, ...]
 
 
-def previous_target(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@dataclass(frozen=True)
+class ContinuousParameter:
+    """A positive parameter, searched on a logarithmic grid between low and high, in units that the data suggest."""
+
+    name: str
+    low: float
+    high: float
+    unit: Callable[[Prefixes], float]
+    points: int = 36
+
+    def grid(self, prefixes: Prefixes) -> Float[Tensor, " points"]:
+        unit = max(self.unit(prefixes), torch.finfo(torch.float64).tiny)
+        low, high = math.log(self.low), math.log(self.high)
+        return torch.linspace(low, high, self.points, dtype=torch.float64).exp() * unit
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An algorithm with at most one integer and one continuous parameter to be fitted.
+
+    `kind` groups those that are limits of each other, as OLS is of ridge, of many steps, of no lasso penalty.
+    `respond` maps (prefixes, integers, continuous values), one of each a setting, to predictions.
+
+    >>> [reference.name for reference in REFERENCES][:4]
+    ['zero', 'previous target', 'ols', 'ridge']
+    """
+
+    name: str
+    kind: str
+    respond: Respond
+    integer: IntegerParameter | None = None
+    continuous: ContinuousParameter | None = None
+
+    @property
+    def free(self) -> int:
+        """How many parameters are fitted: of two that cannot be told apart the one with fewer is named."""
+        return (self.integer is not None) + (self.continuous is not None)
+
+    def predict(self, prefixes: Prefixes, parameters: Parameters) -> Float[Tensor, "datasets counts"]:
+        """The predictions with these parameters."""
+        integer = parameters[self.integer.name] if self.integer else 0
+        continuous = parameters[self.continuous.name] if self.continuous else 0.0
+        setting = torch.tensor([integer]).long(), torch.tensor([continuous], dtype=torch.float64)
+        return self.respond(prefixes, *setting)[0]
+
+    def fitted(self, parameters: Parameters) -> FittedReference:
+        return FittedReference(self, parameters)
+
+
+@dataclass(frozen=True)
+class FittedReference:
+    """A reference with its parameters set, as a predictor like any other."""
+
+    reference: Reference
+    parameters: Parameters
+
+    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2).double()
+        targets = torch.nn.functional.pad(ys.double(), (0, 1))
+        return self.reference.predict(Prefixes(points, targets, (xs.shape[-2],)), self.parameters)[:, 0]
+
+
+REFERENCES: list[Reference] = []
+
+
+def reference(
+    name: str,
+    kind: str,
+    *,
+    integer: IntegerParameter | None = None,
+    continuous: ContinuousParameter | None = None,
+) -> Callable[[Respond], Reference]:
+    """Makes a reference of a function, and registers it."""
+
+    def register(respond: Respond) -> Reference:
+        REFERENCES.append(Reference(name, kind, respond, integer, continuous))
+        return REFERENCES[-1]
+
+    return register
+
+
+def reference_named(name: str) -> Reference:
+    known = {one.name: one for one in REFERENCES}
+    if name not in known:
+        raise EmulonError(unknown("reference", name, known))
+    return known[name]
+
+
+def _spread_out(most: int) -> tuple[int, ...]:
+    """1, 2, 3, … and, from 24 on, steps of about a seventh."""
+    values = list(range(1, 25))
+    while values[-1] * 1.15 < most:
+        values.append(round(values[-1] * 1.15))
+    return tuple(values)
+
+
+def _mean_square(prefixes: Prefixes) -> float:
+    return prefixes.scale
+
+
+def _inverse_mean_square(prefixes: Prefixes) -> float:
+    return 1 / prefixes.scale
+
+
+def _inverse_of_the_largest(prefixes: Prefixes) -> float:
+    return float(1 / prefixes.spectrum.squares.max().item() ** 2)
+
+
+def _largest_penalty(prefixes: Prefixes) -> float:
+    """Above it every lasso weight is zero."""
+    return (prefixes.moments.abs() / prefixes.sizes[:, None]).max().item()
+
+
+_STEPS = IntegerParameter("steps", _spread_out(MOST_STEPS))
+_NEWTON_STEPS = IntegerParameter("steps", tuple(range(25)))
+_NEIGHBOURS = IntegerParameter("neighbours", tuple(range(1, MOST_NEIGHBOURS + 1)))
+
+
+@reference("zero", "zero")
+def zero(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    return torch.zeros(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64)
+
+
+@reference("previous target", "previous target")
+def previous_target(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     last = prefixes.ys[:, [n - 1 for n in prefixes.counts]]
-    return last.expand(len(whole), *last.shape)
+    return last.expand(len(integers), *last.shape)
 
 
-def least_squares(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("ols", "least squares")
+def least_squares(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     answers = prefixes.spectrum.shares.sum(dim=-1)
-    return answers.expand(len(whole), *answers.shape)
+    return answers.expand(len(integers), *answers.shape)
 
 
-def ridge(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("ridge", "least squares", continuous=ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64))
+def ridge(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the sum of squares: (XᵀX + λI)⁻¹Xᵀy."""
     squares = prefixes.spectrum.squares
-    return _filtered(prefixes, squares / (squares + _column(real)))
+    return _filtered(prefixes, squares / (squares + _column(continuous)))
 
 
-def ridge_on_the_mean(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference(
+    "ridge on the mean", "least squares", continuous=ContinuousParameter("penalty", 1e-12, 1e6, _mean_square, 64)
+)
+def ridge_on_the_mean(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the mean of squares: (XᵀX/n + λI)⁻¹Xᵀy/n."""
     means = _means(prefixes)
-    return _filtered(prefixes, means / (means + _column(real)))
+    return _filtered(prefixes, means / (means + _column(continuous)))
 
 
-def descent_on_the_mean(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    """k steps of size η on ‖Xw − y‖²/2n."""
-    return _filtered(prefixes, 1 - (1 - _column(real) * _means(prefixes)).pow(_column(whole)))
+@reference("lasso", "least squares", continuous=ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48))
+def lasso(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """‖Xw − y‖²/2n + λ‖w‖₁: its predictions are piecewise linear in λ."""
+    knots, values = prefixes.lasso_path
+    wanted = continuous.expand(*knots.shape[:-1], 1, len(continuous))
+    return interpolate(knots, values.unsqueeze(-2), wanted).squeeze(-2).movedim(-1, 0)
 
 
-def descent_on_the_sum(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    """k steps of size α on ‖Xw − y‖²/2: `003_…`'s, whose α does not shrink as examples come."""
-    return _filtered(prefixes, 1 - (1 - _column(real) * prefixes.spectrum.squares).pow(_column(whole)))
-
-
-def descent_with_safe_steps(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    """k steps of size 1/L, L the largest eigenvalue on each dataset: what `LinearRegression` does unless told."""
+@reference("gradient descent, safe steps", "least squares", integer=_STEPS)
+def descent_with_safe_steps(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """k steps of size 1/L, L the largest eigenvalue on each dataset: what `LinearRegression` does by default."""
     squares = prefixes.spectrum.squares
-    return _filtered(prefixes, 1 - (1 - squares / _largest(squares)).pow(_column(whole)))
+    return _filtered(prefixes, 1 - (1 - squares / _largest(squares)).pow(_column(integers)))
 
 
-def newton(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("newton", "least squares", integer=_NEWTON_STEPS)
+def newton(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """k Newton–Schulz steps from M₀ = S/‖S‖², as `NewtonLeastSquares`."""
     squares = prefixes.spectrum.squares
-    return _newton(prefixes, (squares / _largest(squares)).square().expand(len(whole), *squares.shape), whole)
+    return _newton(prefixes, (squares / _largest(squares)).square().expand(len(integers), *squares.shape), integers)
 
 
-def newton_with_a_fixed_start(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    """k Newton–Schulz steps from M₀ = αS with one α for all datasets, as AlgoFormer's."""
-    return _newton(prefixes, _column(real) * prefixes.spectrum.squares.square(), whole)
-
-
-def sgd(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("sgd", "sgd", continuous=ContinuousParameter("step_size", 1e-5, 4.0, _inverse_mean_square, 48))
+def sgd(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """One pass over the examples; the weights on the way serve the prefixes."""
-    weights = torch.zeros(len(real), prefixes.datasets, prefixes.features, dtype=torch.float64)
+    weights = torch.zeros(len(continuous), prefixes.datasets, prefixes.features, dtype=torch.float64)
     wanted, out = set(prefixes.counts), []
     for n in range(1, prefixes.counts[-1] + 1):
         x, y = prefixes.xs[:, n - 1], prefixes.ys[:, n - 1]
         residual = (weights * x).sum(dim=-1) - y
-        weights = weights - (real[:, None] * residual).unsqueeze(-1) * x
+        weights = weights - (continuous[:, None] * residual).unsqueeze(-1) * x
         if n in wanted:
             out.append((weights * prefixes.xs[:, n]).sum(dim=-1))
     return torch.stack(out, dim=-1)
 
 
-def lasso(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
-    """‖Xw − y‖²/2n + λ‖w‖₁: its predictions are piecewise linear in λ."""
-    knots, values = prefixes.lasso_path
-    wanted = real.expand(*knots.shape[:-1], 1, len(real))
-    return interpolate(knots, values.unsqueeze(-2), wanted).squeeze(-2).movedim(-1, 0)
-
-
-def uniform_neighbours(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("knn", "neighbours", integer=_NEIGHBOURS)
+def uniform_neighbours(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     distance, targets = prefixes.neighbours
-    return _averages(torch.isfinite(distance).double(), targets, whole)
+    return _averages(torch.isfinite(distance).double(), targets, integers)
 
 
-def weighted_neighbours(prefixes: Prefixes, whole: Counted, real: Settings) -> Predictions:
+@reference("weighted knn", "neighbours", integer=_NEIGHBOURS)
+def weighted_neighbours(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     distance, targets = prefixes.neighbours
-    return _averages(inverse_distance(distance), targets, whole)
+    return _averages(inverse_distance(distance), targets, integers)
 
 
-def _averages(weights: Tensor, targets: Tensor, whole: Tensor) -> Tensor:
+@reference(
+    "gradient descent",
+    "least squares",
+    integer=_STEPS,
+    continuous=ContinuousParameter("step_size", 1e-4, 10.0, _inverse_mean_square),
+)
+def descent_on_the_mean(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """k steps of size η on ‖Xw − y‖²/2n."""
+    return _filtered(prefixes, 1 - (1 - _column(continuous) * _means(prefixes)).pow(_column(integers)))
+
+
+@reference(
+    "gradient descent on the sum",
+    "least squares",
+    integer=_STEPS,
+    continuous=ContinuousParameter("step_size", 1e-5, 4.0, _inverse_mean_square),
+)
+def descent_on_the_sum(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """k steps of size α on ‖Xw − y‖²/2, as in Akyürek et al. 2022: α does not shrink as examples come."""
+    return _filtered(prefixes, 1 - (1 - _column(continuous) * prefixes.spectrum.squares).pow(_column(integers)))
+
+
+@reference(
+    "newton, fixed start",
+    "least squares",
+    integer=_NEWTON_STEPS,
+    continuous=ContinuousParameter("start", 1e-5, 4.0, _inverse_of_the_largest),
+)
+def newton_with_a_fixed_start(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """k Newton–Schulz steps from M₀ = αS with one α for all datasets, as in Gao et al. 2024, Lemma A.4."""
+    return _newton(prefixes, _column(continuous) * prefixes.spectrum.squares.square(), integers)
+
+
+def _averages(weights: Tensor, targets: Tensor, integers: Tensor) -> Tensor:
     """Averages over the first k examples, for all k from one cumulative sum."""
-    places = whole.clamp(max=weights.shape[-1]) - 1
+    places = integers.clamp(max=weights.shape[-1]) - 1
     sums, totals = (weights * targets).cumsum(dim=-1), weights.cumsum(dim=-1)
     return (sums[..., places] / totals[..., places]).movedim(-1, 0)
 
@@ -117,12 +283,12 @@ def _filtered(prefixes: Prefixes, response: Tensor) -> Tensor:
     return torch.einsum("gbcd,bcd->gbc", response, prefixes.spectrum.shares)
 
 
-def _newton(prefixes: Prefixes, start: Tensor, whole: Tensor) -> Tensor:
+def _newton(prefixes: Prefixes, start: Tensor, steps: Tensor) -> Tensor:
     """Eigenvalues of M_k S obey m ← 2m − m²; each setting stops after its own number of steps."""
-    order = whole.argsort()
-    response, left = start[order], whole[order]
+    order = steps.argsort()
+    response, left = start[order], steps[order]
     done: list[Tensor] = []
-    for step in range(int(whole.max()) + 1):
+    for step in range(int(steps.max()) + 1):
         ready = int((left == step).sum())
         done.append(response[:ready])
         response, left = response[ready:], left[ready:]
@@ -140,63 +306,3 @@ def _largest(squares: Tensor) -> Tensor:
 
 def _column(settings: Tensor) -> Tensor:
     return settings.double()[:, None, None, None]
-
-
-def _spread_out(most: int) -> tuple[int, ...]:
-    """1, 2, 3, … and, from 24 on, steps of about a seventh."""
-    values = list(range(1, 25))
-    while values[-1] * 1.15 < most:
-        values.append(round(values[-1] * 1.15))
-    return tuple(values)
-
-
-def _inverse(prefixes: Prefixes) -> float:
-    return 1 / prefixes.scale
-
-
-def _inverse_of_the_largest(prefixes: Prefixes) -> float:
-    return 1 / prefixes.spectrum.squares.max().item() ** 2
-
-
-def _largest_penalty(prefixes: Prefixes) -> float:
-    """Above it every lasso weight is zero."""
-    return (prefixes.moments.abs() / prefixes.sizes[:, None]).max().item()
-
-
-_STEPS = Whole("steps", _spread_out(MOST_STEPS))
-_NEWTON_STEPS = Whole("steps", tuple(range(25)))
-_NEIGHBOURS = Whole("neighbours", tuple(range(1, MOST_NEIGHBOURS + 1)))
-
-# In the order in which they are named when nothing tells them apart: the simplest first.
-REFERENCES: tuple[Reference, ...] = (
-    Reference("zero", "zero", zero),
-    Reference("previous target", "previous target", previous_target),
-    Reference("ols", "least squares", least_squares),
-    Reference("ridge", "least squares", ridge, real=Real("ridge", 1e-12, 1e6, lambda p: p.scale, 64)),
-    Reference(
-        "ridge on the mean", "least squares", ridge_on_the_mean, real=Real("penalty", 1e-12, 1e6, lambda p: p.scale, 64)
-    ),
-    Reference("lasso", "least squares", lasso, real=Real("penalty", 1e-6, 1.0, _largest_penalty, 48)),
-    Reference("gradient descent, safe steps", "least squares", descent_with_safe_steps, _STEPS),
-    Reference("newton", "least squares", newton, _NEWTON_STEPS),
-    Reference("sgd", "sgd", sgd, real=Real("step_size", 1e-5, 4.0, _inverse, 48)),
-    Reference("knn", "neighbours", uniform_neighbours, _NEIGHBOURS),
-    Reference("weighted knn", "neighbours", weighted_neighbours, _NEIGHBOURS),
-    Reference(
-        "gradient descent", "least squares", descent_on_the_mean, _STEPS, Real("step_size", 1e-4, 10.0, _inverse)
-    ),
-    Reference(
-        "gradient descent on the sum",
-        "least squares",
-        descent_on_the_sum,
-        _STEPS,
-        Real("step_size", 1e-5, 4.0, _inverse),
-    ),
-    Reference(
-        "newton, fixed start",
-        "least squares",
-        newton_with_a_fixed_start,
-        _NEWTON_STEPS,
-        Real("start", 1e-5, 4.0, _inverse_of_the_largest),
-    ),
-)

@@ -1,4 +1,4 @@
-"""Which ridge parameter explains a predictor best (Figure 2 of `003_…`), from numbers on a grid."""
+"""Which ridge parameter explains a predictor best (Figure 2 of Akyürek et al. 2022), from numbers on a grid."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.interrogate.interval import Interval, intervals
+from emulon.interrogate.curves import Interval, intervals
 from emulon.interrogate.references import ridge
-from emulon.interrogate.sampling import Drawn, Sampling, draw
-from emulon.interrogate.task import LinearTask, Task
+from emulon.interrogate.sampling import Prefixes, Sampling, draw
 from emulon.predictor import as_predictor
+from emulon.tasks import Linear, RegressionTask
 
 # Half an octave apart, from 1/256 to 256.
 GRID = tuple(2.0 ** (i / 2) for i in range(-16, 17))
@@ -45,20 +45,20 @@ class RidgeFit:
 
 
 def best_ridge(
-    predictor: object, task: Task, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
+    predictor: object, task: RegressionTask, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
 ) -> RidgeFit:
     """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
-    asked = as_predictor(predictor)
-    drawn = draw(task, asked, **sampling)
-    return ridge_on(drawn, drawn.answers(asked), grid)
+    subject = as_predictor(predictor)
+    drawn = draw(task, subject, **sampling)
+    return ridge_on(drawn, drawn.answers(subject), grid)
 
 
-def ridge_on(drawn: Drawn, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
+def ridge_on(drawn: Prefixes, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
     """The same on datasets already drawn and answered."""
-    said = ridge(drawn.prefixes, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
-    return RidgeFit(tuple(grid), intervals((said - answers).square().mean(dim=-1).mT / drawn.features))
+    answered = ridge.respond(drawn, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
+    return RidgeFit(tuple(grid), intervals((answered - answers).square().mean(dim=-1).mT / drawn.features))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RidgeCell:
 
 
 def ridge_table(
-    predictor_for: Callable[[LinearTask], object],
+    predictor_for: Callable[[Linear], object],
     noises: Sequence[float],
     priors: Sequence[float],
     features: int = 8,
@@ -93,7 +93,7 @@ def ridge_table(
         for prior in priors:
             if not 0 < noise < math.inf:
                 raise EmulonError(f"without noise σ²/τ² is 0 and on no logarithmic grid; give a noise > 0, not {noise}")
-            task = LinearTask(features, noise, prior)
+            task = Linear(features, noise=noise, prior=prior)
             fit = best_ridge(predictor_for(task), task, grid=grid, **sampling)
             cells.append(RidgeCell(noise, prior, fit))
     return tuple(cells)

@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypedDict
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.algorithms.lasso_path import lasso_path
 from emulon.errors import EmulonError
-from emulon.interrogate.curve import Curve
-from emulon.interrogate.prefixes import Prefixes
-from emulon.interrogate.task import Task
+from emulon.interrogate.curves import Curve
 from emulon.predictor import Predictor, predict_at
+from emulon.tasks import RegressionTask
 
 DATASETS = 256
 POINTS = 40
 
 
 class Sampling(TypedDict, total=False):
-    """What every comparison may be told: how many datasets, of how many points, asked after which counts of examples.
+    """What every comparison can be given: how many datasets, of how many points, asked after which counts of examples.
 
     By default 256 datasets, of as many points as the predictors can read (40 where there is no limit), asked after
     1, 2, …, points − 1 examples.
@@ -34,20 +35,33 @@ class Sampling(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Datasets (xs, ys); after each of `counts` examples the point that follows is asked."""
+class Spectrum:
+    """One SVD for each prefix. With X = Σ σ_j u_j v_jᵀ and s_j = σ_j², every method that filters the spectrum predicts
+    Σ_j response(s_j)·share_j, share_j = (x_query·v_j)(u_j·y)/σ_j: response 1 is least squares, s/(s + λ) is ridge.
+    """
+
+    squares: Float[Tensor, "datasets counts features"]
+    shares: Float[Tensor, "datasets counts features"]
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The first n examples of every dataset, for every n in `counts`; the query is the point that follows.
+
+    What the references share is computed once, when the first of them asks for it.
+    """
 
     xs: Float[Tensor, "datasets points features"]
     ys: Float[Tensor, "datasets points"]
     counts: tuple[int, ...]
 
     @property
+    def datasets(self) -> int:
+        return self.xs.shape[0]
+
+    @property
     def features(self) -> int:
         return self.xs.shape[-1]
-
-    @cached_property
-    def prefixes(self) -> Prefixes:
-        return Prefixes(self.xs.double(), self.ys.double(), self.counts)
 
     def answers(self, predictor: Predictor) -> Float[Tensor, "datasets counts"]:
         return predict_at(predictor, self.xs, self.ys, self.counts)
@@ -55,37 +69,111 @@ class Drawn:
     def curve(self, name: str, values: Float[Tensor, "datasets counts"]) -> Curve:
         return Curve.of(name, self.counts, values)
 
+    @cached_property
+    def sizes(self) -> Float[Tensor, " counts"]:
+        return torch.tensor(self.counts, dtype=torch.float64)
+
+    @cached_property
+    def queries(self) -> Float[Tensor, "datasets counts features"]:
+        return self.xs[:, list(self.counts)]
+
+    @cached_property
+    def scale(self) -> float:
+        """The mean square of an input."""
+        return self.xs.square().mean().item()
+
+    @cached_property
+    def moments(self) -> Float[Tensor, "datasets counts features"]:
+        """Xᵀy."""
+        return (self.xs * self.ys.unsqueeze(-1)).cumsum(dim=1)[:, self._last]
+
+    @cached_property
+    def grams(self) -> Float[Tensor, "datasets counts features features"]:
+        """XᵀX."""
+        return (self.xs.unsqueeze(-1) * self.xs.unsqueeze(-2)).cumsum(dim=1)[:, self._last]
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        parts = [self._svd(n) for n in self.counts]
+        squares, shares = (torch.stack(part, dim=1) for part in zip(*parts, strict=True))
+        return Spectrum(squares, shares)
+
+    @cached_property
+    def neighbours(self) -> tuple[Float[Tensor, "datasets counts points"], Float[Tensor, "datasets counts points"]]:
+        """Distances from the query and targets of the examples, the nearest first; beyond the n-th ∞ and 0."""
+        distance = torch.cdist(self.queries, self.xs, compute_mode="donot_use_mm_for_euclid_dist")
+        later = torch.arange(self.xs.shape[1]) >= self.sizes.unsqueeze(-1)
+        distance, order = distance.masked_fill(later, torch.inf).sort(dim=-1)
+        targets = self.ys.unsqueeze(1).expand(distance.shape).gather(-1, order)
+        return distance, targets.masked_fill(distance.isinf(), 0.0)
+
+    @cached_property
+    def lasso_path(self) -> tuple[Float[Tensor, "datasets counts knots"], Float[Tensor, "datasets counts knots"]]:
+        """The penalties at which the lasso's weights turn, and what it predicts there."""
+        sizes = self.sizes[:, None]
+        path = lasso_path(self.grams / sizes.unsqueeze(-1), self.moments / sizes)
+        return path.knots, (path.weights * self.queries.unsqueeze(-2)).sum(dim=-1)
+
+    def take(self, datasets: slice, counts: int | None = None) -> Prefixes:
+        """Some of the datasets, and at most so many of the counts, evenly spread."""
+        kept = self.counts if counts is None else evenly(self.counts, counts)
+        return Prefixes(self.xs[datasets], self.ys[datasets], kept)
+
+    @property
+    def _last(self) -> list[int]:
+        return [n - 1 for n in self.counts]
+
+    def _svd(self, n: int) -> tuple[Tensor, Tensor]:
+        """Directions in which the data has no more than rounding error take no part: least norm, as for OLS."""
+        u, sigma, vt = torch.linalg.svd(self.xs[:, :n], full_matrices=False)
+        cut = torch.finfo(torch.float64).eps * max(n, self.features) * sigma[:, :1]
+        kept = sigma > cut
+        inverse = torch.where(kept, 1 / sigma, 0.0)
+        onto = (vt @ self.xs[:, n].unsqueeze(-1)).squeeze(-1)
+        shares = onto * (u.mT @ self.ys[:, :n].unsqueeze(-1)).squeeze(-1) * inverse
+        missing = self.features - sigma.shape[-1]
+        pad = torch.nn.functional.pad
+        return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
+
 
 def draw(
-    task: Task,
+    task: RegressionTask,
     *predictors: object,
     seed: int = 0,
     datasets: int = DATASETS,
     points: int | None = None,
     counts: Sequence[int] | None = None,
-) -> Drawn:
+) -> Prefixes:
     """Datasets for all these predictors; the same for the same arguments."""
     limits = [getattr(one, "examples", None) for one in predictors]
     able = [set(limit) for limit in limits if limit is not None]
     if points is None:
-        points = min((max(numbers) + 1 for numbers in able), default=POINTS)
+        points = min((max(limit) + 1 for limit in able), default=POINTS)
     counts = counts_for(points, able, counts)
-    return Drawn(*task.sample(seed, datasets, points), counts)
+    xs, ys = task.held_out(seed, datasets, points).pairs
+    return Prefixes(xs.double(), ys.double(), counts)
 
 
 def counts_for(points: int, able: Sequence[set[int]], counts: Sequence[int] | None = None) -> tuple[int, ...]:
     """The numbers of examples to ask about: those given, or 1 … points − 1; always those all predictors can take."""
-    asked = set(range(1, points)) if counts is None else set(counts)
-    if not asked <= set(range(1, points)):
+    numbers = set(range(1, points)) if counts is None else set(counts)
+    if not numbers <= set(range(1, points)):
         raise EmulonError(f"counts must lie in 1 … {points - 1}, as {points} points leave one to ask; got {counts}")
-    asked = asked.intersection(*able)
-    if not asked:
-        taken = " and ".join(_span(numbers) for numbers in able)
-        limit = f" that every predictor can take; they take {taken}" if able else ""
-        raise EmulonError(f"no number of examples below {points}{limit}; choose other points")
-    return tuple(sorted(asked))
+    numbers = numbers.intersection(*able)
+    if not numbers:
+        taken = " and ".join(_span(limit) for limit in able)
+        why = f" that every predictor can take; they take {taken}" if able else ""
+        raise EmulonError(f"no number of examples below {points}{why}; choose other points")
+    return tuple(sorted(numbers))
 
 
 def _span(numbers: set[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low}" if low == high else f"{low} … {high}"
+
+
+def evenly(counts: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """At most so many of them, evenly spread, the ends included."""
+    if most >= len(counts):
+        return counts
+    return tuple(counts[i] for i in torch.linspace(0, len(counts) - 1, most).round().long().tolist())

@@ -1,23 +1,22 @@
-"""The register machine: programs over named registers, compiled into GPT-2 blocks."""
+"""The register machine of Akyürek et al. 2022: programs over named registers, compiled into GPT-2 blocks."""
 
-from emulon.machine.errors import BadProgram
-from emulon.machine.expression import Expression, Register
+from emulon.errors import BadProgram
+from emulon.machine.affine import Affine, Register
 from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
-from emulon.machine.instruction import Claim
-from emulon.machine.program import Program
-from emulon.machine.prompt import Interleaved
+from emulon.machine.instruction import Invariant
+from emulon.machine.program import RegisterProgram
+from emulon.machine.tokens import Average, Interleaved, Lookup
 from emulon.machine.transformer import Transformer
-from emulon.machine.where import Average, Lookup
 
 __all__ = [
+    "Affine",
     "Average",
     "BadProgram",
-    "Claim",
-    "Expression",
     "Interleaved",
+    "Invariant",
     "Lookup",
-    "Program",
     "Register",
+    "RegisterProgram",
     "Transformer",
     "predict_gpt2",
     "save_gpt2",

@@ -1,4 +1,4 @@
-"""Program → transformer, one call per pass."""
+"""Register program → transformer, one call per pass."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import torch
 
 from emulon.certify import Certificate
 from emulon.errors import ToleranceTooTight
-from emulon.machine.budget import certify
+from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
 from emulon.machine.layout import Layout
-from emulon.machine.local_error import Division, LocalError
 from emulon.machine.normalisation import plan
 from emulon.machine.ranges import Analysis, analyse, range_of
-from emulon.machine.schedule import Layer, schedule
+from emulon.machine.schedule import ScheduledLayer, schedule
 from emulon.machine.square import square
-from emulon.machine.transformer import Transformer, result_name
+from emulon.machine.tokens import Average, Where
+from emulon.machine.transformer import Transformer, Watch, result_name
 from emulon.machine.validation import validate
-from emulon.machine.watch import Watch
-from emulon.machine.where import Average, Where
 
 if TYPE_CHECKING:
-    from emulon.machine.program import Program
+    from emulon.machine.program import RegisterProgram
 
 
-def compile_program(program: Program, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
+def compile_program(program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
     """Validate, analyse, schedule, lay out, choose pads, certify, build."""
     validate(program)
     analysis = analyse(program, dtype)
@@ -48,13 +46,15 @@ def compile_program(program: Program, dtype: torch.dtype, tolerance: float | Non
     return Transformer(program, layout, layers, weights, normalisation.pad, watches, certificates, dtype)
 
 
-def require_tolerance(program: Program, certificates: dict[str, Certificate], tolerance: float | None) -> None:
+def require_tolerance(program: RegisterProgram, certificates: dict[str, Certificate], tolerance: float | None) -> None:
     promised = certificates[result_name(program)].bound
     if tolerance is not None and promised > tolerance:
         raise ToleranceTooTight(f"program {program.name}", tolerance, promised, ", or narrow the domain")
 
 
-def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:
+def layers_to_layout(
+    program: RegisterProgram, layers: list[ScheduledLayer], analysis: Analysis, dirty: set[str]
+) -> Layout:
     maps: dict[Where, None] = {program.here: None}
     maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
@@ -63,7 +63,7 @@ def layers_to_layout(program: Program, layers: list[Layer], analysis: Analysis, 
     return layout
 
 
-def divisions(program: Program) -> list[Instruction]:
+def divisions(program: RegisterProgram) -> list[Instruction]:
     return [one for one in program.instructions if one.raw.operator == "÷"]
 
 
@@ -74,7 +74,7 @@ def divisor_span(instruction: Instruction, analysis: Analysis) -> tuple[float, f
 
 
 def divisions_of(
-    layers: list[Layer], spans: dict[int, tuple[float, float]], factors: list[float]
+    layers: list[ScheduledLayer], spans: dict[int, tuple[float, float]], factors: list[float]
 ) -> dict[int, Division]:
     """D for every division, and how many attentions have swept the divisor before it."""
     chosen = dict(zip(spans, factors, strict=True))
@@ -88,7 +88,7 @@ def divisions_of(
     return out
 
 
-def content(program: Program, layout: Layout, analysis: Analysis) -> tuple[float, float]:
+def content(program: RegisterProgram, layout: Layout, analysis: Analysis) -> tuple[float, float]:
     """Bounds on the 2-norm and on the sum of magnitudes of a token, pads aside: registers, ones, codes, queries."""
     system = 2 + sum(1 if isinstance(where, Average) else 2 for where in layout.maps)
     squares, total = 1.0 + 1.0 + len(layout.maps), float(system + 1)
@@ -106,15 +106,15 @@ def factor_peaks(instruction: Instruction, analysis: Analysis) -> tuple[float, f
     return range_of(raw.read, before).peak or 1.0, range_of(raw.local, before).peak or 1.0
 
 
-def layer_to_watches(layer: Layer, layout: Layout, analysis: Analysis) -> list[Watch]:
+def layer_to_watches(layer: ScheduledLayer, layout: Layout, analysis: Analysis) -> list[Watch]:
     return [
         Watch(
             layout.slots[one.target.name],
             layout.scale[one.target.name],
             analysis.after[one.number - 1],
             one.label,
-            one.claim.reason,
+            one.invariant.reason,
         )
         for one in layer.instructions
-        if one.claim is not None
+        if one.invariant is not None
     ]

@@ -22,8 +22,8 @@ from torch import Tensor
 from emulon.errors import EmulonError
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
-from emulon.machine.prompt import Interleaved
 from emulon.machine.ranges import Range
+from emulon.machine.tokens import Interleaved
 from emulon.machine.transformer import Block, Transformer
 
 SLOTS = "slots.json"
@@ -56,7 +56,7 @@ def to_gpt2(transformer: Transformer) -> Any:
         use_cache=False,
         dtype=transformer.dtype,
     )
-    model: Any = GPT2Model(config)
+    model: Any = GPT2Model(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     model = model.to(transformer.dtype).eval()
     model.load_state_dict(state_dict(transformer))
     return model.requires_grad_(False)
@@ -161,7 +161,7 @@ def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
     if not (Path(folder) / SLOTS).exists():
         save_gpt2(transformer, folder)
     model = to_gpt2(transformer)
-    wrapped: Any = GPT2LMHeadModel(model.config)
+    wrapped: Any = GPT2LMHeadModel(model.config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     wrapped = wrapped.to(transformer.dtype).eval()
     wrapped.transformer.load_state_dict(model.state_dict())
     return TransformerBridge.boot_transformers(str(folder), hf_model=wrapped, dtype=transformer.dtype, device="cpu")
@@ -172,7 +172,7 @@ def predict_gpt2(
 ) -> Float[Tensor, "batch samples"]:
     """Predictions of a loaded checkpoint, with nothing of emulon's transformer: `labels` is its `slots.json`.
 
-    Inputs outside the domain are refused. What the program claims of other registers is watched by `Transformer` only.
+    Inputs outside the domain are refused. Invariants of other registers are watched by `Transformer` only.
     """
     prompt = Interleaved(**labels["prompt"])
     embedded = xs.new_zeros(xs.shape[0], labels["tokens"], model.config.n_embd)

@@ -1,4 +1,4 @@
-"""mov, aff, dot, mul and div, all cases of Read–Arithmetic–Write (Lemma 2), each one layer.
+"""mov, aff, dot, mul and div, all cases of Read–Arithmetic–Write (Akyürek et al. 2022, Lemma 2), each one layer.
 
 Raw's three operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
 map of the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and
@@ -15,12 +15,12 @@ from typing import Literal
 import torch
 
 from emulon.errors import BadShape
-from emulon.machine.expression import Expression, Register
-from emulon.machine.where import Where
+from emulon.machine.affine import Affine, Register
+from emulon.machine.tokens import Where
 
 
 @dataclass(frozen=True)
-class Claim:
+class Invariant:
     """What a program's author knows about a result and the compiler cannot see from the instruction alone.
 
     `low`, `high` bound every entry and `norm` the 2-norm; all three are checked in the running stream, so data that
@@ -43,8 +43,8 @@ class Raw:
     """target ← read@where + local,  or Σ read ⊙ local over rows with the same `into`,  or read / local."""
 
     operator: Literal["+", "⊙", "÷"]
-    read: Expression
-    local: Expression | None
+    read: Affine
+    local: Affine | None
     into: tuple[int, ...] = ()
 
 
@@ -58,8 +58,8 @@ class Instruction:
     raw: Raw
     where: Where
     text: str
-    factors: tuple[Expression, ...] = ()  # dot and mul: the two matrices, before their entries are paired
-    claim: Claim | None = None
+    factors: tuple[Affine, ...] = ()  # dot and mul: the two matrices, before their entries are paired
+    invariant: Invariant | None = None
     group: int | None = None
 
     @property
@@ -75,7 +75,7 @@ class Instruction:
         return f"instruction {self.number} ({self.name} {self.text})"
 
 
-def additive(target: Register, read: Expression, local: Expression | None) -> Raw:
+def additive(target: Register, read: Affine, local: Affine | None) -> Raw:
     """mov and aff: a symmetric target stores its upper triangle, so only those entries are read."""
     for part in (read, local):
         if part is not None and part.shape != target.shape:
@@ -83,7 +83,7 @@ def additive(target: Register, read: Expression, local: Expression | None) -> Ra
     return Raw("+", read.take(target.stored), None if local is None else local.take(target.stored))
 
 
-def product(target: Register, left: Expression, right: Expression) -> Raw:
+def product(target: Register, left: Affine, right: Affine) -> Raw:
     """dot and mul: the matrix product, as one elementwise product and a reduction W_o."""
     (rows, inner), (inner_right, columns) = left.shape, right.shape
     if inner != inner_right or (rows, columns) != target.shape:
@@ -96,7 +96,7 @@ def product(target: Register, left: Expression, right: Expression) -> Raw:
     return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
 
 
-def quotient(target: Register, numerator: Expression, divisor: Expression) -> Raw:
+def quotient(target: Register, numerator: Affine, divisor: Affine) -> Raw:
     if numerator.shape != target.shape or divisor.shape != (1, 1):
         raise BadShape(f"{target.name} {target.shape} cannot hold {numerator.text} {numerator.shape} / {divisor.text}")
     return Raw("÷", numerator.take(target.stored), divisor)

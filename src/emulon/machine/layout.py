@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
-from emulon.machine.expression import Expression
+from emulon.machine.affine import Affine
 from emulon.machine.normalisation import up_to_power_of_two
-from emulon.machine.where import START, Average, Lookup, Where, codes
+from emulon.machine.tokens import START, Average, Lookup, Where, codes
 
 if TYPE_CHECKING:
-    from emulon.machine.program import Program
+    from emulon.machine.program import RegisterProgram
 
 PAD, DIVIDE, ZERO, ONE, IS_START, CODE = "pad", "divide", "zero", "one", "start", "code"
 
@@ -28,7 +28,9 @@ class Layout:
     size 1 at most, and LayerNorm's mean cannot drown a small register in a large one.
     """
 
-    def __init__(self, program: Program, maps: Iterable[Where], peaks: Mapping[str, float], *, divides: bool) -> None:
+    def __init__(
+        self, program: RegisterProgram, maps: Iterable[Where], peaks: Mapping[str, float], *, divides: bool
+    ) -> None:
         self.program = program
         self.scale = {name: up_to_power_of_two(peak) if peak > 0 else 1.0 for name, peak in peaks.items()}
         self.maps = tuple(maps)
@@ -74,7 +76,7 @@ class Layout:
     def head_width(self) -> int:
         return self.width // self.heads
 
-    def row(self, expression: Expression) -> Tensor:
+    def row(self, expression: Affine) -> Tensor:
         """Each entry of an expression as a linear functional of the stream, (entries, width).
 
         LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero

@@ -1,4 +1,4 @@
-"""LayerNorm, bypassed (Lemma 6) and used to divide (Lemma 7).
+"""LayerNorm, bypassed (Akyürek et al. 2022, Lemma 6) and used to divide (Lemma 7).
 
 Bypass. With ±N in two pads the variance is (2N² + Σx² − (Σx)²/L)/L, so LayerNorm with gain √(2N²/L + ε) multiplies by
 1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero,

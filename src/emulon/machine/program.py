@@ -12,12 +12,11 @@ from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.certify.domain import require_finite
-from emulon.machine.errors import BadProgram
-from emulon.machine.expression import Expression, Register, constant
-from emulon.machine.instruction import Claim, Instruction, Raw, additive, product, quotient
-from emulon.machine.prompt import Interleaved
+from emulon.errors import BadProgram
+from emulon.machine.affine import Affine, Register, constant
+from emulon.machine.instruction import Instruction, Invariant, Raw, additive, product, quotient
 from emulon.machine.ranges import EDGE, Range, analyse
-from emulon.machine.where import Where, here
+from emulon.machine.tokens import Interleaved, Where, here
 
 if TYPE_CHECKING:
     from emulon.machine.transformer import Transformer
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 Shape = int | tuple[int, int]
 
 
-class Program:
+class RegisterProgram:
     """Registers and instructions for sequences of `tokens` tokens (a start token, all zeros, is put before them).
 
-    >>> program = Program("double", tokens=3)
+    >>> program = RegisterProgram("double", tokens=3)
     >>> a, b = program.input("a", bound=1.0), program.register("b")
     >>> program.aff(b, 2.0 * a + 1.0)
     >>> print(program)
@@ -55,17 +54,12 @@ class Program:
         self._group: int | None = None
 
     @classmethod
-    def online(
-        cls, name: str, domain: Domain, *, norm: float | None = None
-    ) -> tuple[Program, Interleaved, Register, Register]:
-        """A program over the tokens x₁, y₁, x₂, …, x_n of the paper, with input registers x and y.
-
-        `norm` bounds ‖x‖₂ (√features·|x| where it is not given).
-        """
+    def online(cls, name: str, domain: Domain) -> tuple[RegisterProgram, Interleaved, Register, Register]:
+        """A program over the tokens x₁, y₁, x₂, …, x_n of the paper, with input registers x and y."""
         prompt = Interleaved(domain.features, domain.samples)
         program = cls(name, prompt.tokens)
         program.prompt = prompt
-        x = program.input("x", domain.features, bound=domain.x, norm=norm)
+        x = program.input("x", domain.features, bound=domain.x, norm=domain.norm)
         y = program.input("y", bound=domain.y)
         return program, prompt, x, y
 
@@ -116,36 +110,36 @@ class Program:
 
     # Instructions
 
-    def mov(self, target: Register, source: Register, *, at: Where, claim: Claim | None = None) -> None:
+    def mov(self, target: Register, source: Register, *, at: Where, invariant: Invariant | None = None) -> None:
         """target ← source, as it stands at the token (or averaged over the tokens) that `at` names."""
         text = f"{target.name} ← {source.text} @ {at.name}"
-        self._append("mov", target, additive(target, source, None), at, text, claim=claim)
+        self._append("mov", target, additive(target, source, None), at, text, invariant=invariant)
 
     def aff(
         self,
         target: Register,
-        value: Expression | float | Tensor,
+        value: Affine | float | Tensor,
         *,
         at: Where | None = None,
-        plus: Expression | None = None,
-        claim: Claim | None = None,
+        plus: Affine | None = None,
+        invariant: Invariant | None = None,
     ) -> None:
         """target ← a linear expression, read at `at` (here by default), plus another of the token's own registers."""
-        expression = value if isinstance(value, Expression) else constant(value, target.shape)
+        expression = value if isinstance(value, Affine) else constant(value, target.shape)
         text = f"{target.name} ← {expression.text}" + ("" if at is None else f" @ {at.name}")
         text += "" if plus is None else f" + {plus.text}"
-        self._append("aff", target, additive(target, expression, plus), at or self.here, text, claim=claim)
+        self._append("aff", target, additive(target, expression, plus), at or self.here, text, invariant=invariant)
 
-    def dot(self, target: Register, left: Expression, right: Expression, *, claim: Claim | None = None) -> None:
+    def dot(self, target: Register, left: Affine, right: Affine, *, invariant: Invariant | None = None) -> None:
         """target ← left · right, two columns."""
         text = f"{target.name} ← {left._factor} · {right._factor}"
-        self._product("dot", target, left.T, right, text, claim)
+        self._product("dot", target, left.T, right, text, invariant)
 
-    def mul(self, target: Register, left: Expression, right: Expression, *, claim: Claim | None = None) -> None:
+    def mul(self, target: Register, left: Affine, right: Affine, *, invariant: Invariant | None = None) -> None:
         """target ← left × right, a matrix product; vectors are columns, `.T` makes a row."""
-        self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", claim)
+        self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", invariant)
 
-    def div(self, target: Register, numerator: Expression, divisor: Expression, *, claim: Claim | None = None) -> None:
+    def div(self, target: Register, numerator: Affine, divisor: Affine, *, invariant: Invariant | None = None) -> None:
         """target ← numerator / divisor, a positive scalar: LayerNorm does it (Lemma 7)."""
         if target.name in numerator.reads + divisor.reads:
             raise BadProgram(
@@ -153,12 +147,14 @@ class Program:
             )
         raw = quotient(target, numerator, divisor)
         text = f"{target.name} ← {numerator._factor} / {divisor._factor}"
-        self._append("div", target, raw, self.here, text, claim=claim)
+        self._append("div", target, raw, self.here, text, invariant=invariant)
 
     def _product(
-        self, name: str, target: Register, left: Expression, right: Expression, text: str, claim: Claim | None
+        self, name: str, target: Register, left: Affine, right: Affine, text: str, invariant: Invariant | None
     ) -> None:
-        self._append(name, target, product(target, left, right), self.here, text, factors=(left, right), claim=claim)
+        self._append(
+            name, target, product(target, left, right), self.here, text, factors=(left, right), invariant=invariant
+        )
 
     def _append(
         self,
@@ -168,11 +164,11 @@ class Program:
         where: Where,
         text: str,
         *,
-        factors: tuple[Expression, ...] = (),
-        claim: Claim | None = None,
+        factors: tuple[Affine, ...] = (),
+        invariant: Invariant | None = None,
     ) -> None:
         number = len(self.instructions) + 1
-        self.instructions.append(Instruction(number, name, target, raw, where, text, factors, claim, self._group))
+        self.instructions.append(Instruction(number, name, target, raw, where, text, factors, invariant, self._group))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -183,7 +179,7 @@ class Program:
         finally:
             self._group = None
 
-    def returns(self, output: Register) -> Program:
+    def returns(self, output: Register) -> RegisterProgram:
         """Name the register that holds the prediction, and give the program back."""
         self.output = output
         return self

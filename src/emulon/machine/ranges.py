@@ -12,13 +12,12 @@ from torch import Tensor
 
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import unit
-from emulon.errors import OutOfDomain
-from emulon.machine.errors import BadProgram
-from emulon.machine.expression import Expression
+from emulon.errors import BadProgram, OutOfDomain
+from emulon.machine.affine import Affine
 from emulon.machine.instruction import Instruction
 
 if TYPE_CHECKING:
-    from emulon.machine.program import Program
+    from emulon.machine.program import RegisterProgram
 
 
 EDGE = 2.0**-20  # data on the edge of their domain may be rounded over it, in float32 too
@@ -71,10 +70,11 @@ def slack(reach: Range, dtype: torch.dtype) -> float:
     room = max(unit(dtype) ** 0.25, 2.0**-10)
     # What cannot be negative may be divided by, perhaps after adding 1: its lower end must not move by a share
     # of its upper.
-    return room * min(reach.peak, max(reach.low, 1.0)) if reach.low >= 0 < reach.high else room * (reach.peak or 1.0)
+    least = min(reach.peak, max(reach.low, 1.0)) if reach.low >= 0 < reach.high else reach.peak or 1.0
+    return float(room * least)
 
 
-def range_of(expression: Expression, ranges: Mapping[str, Range]) -> Range:
+def range_of(expression: Affine, ranges: Mapping[str, Range]) -> Range:
     """Entry by entry W⁺·high + W⁻·low + b, and Σ ‖W‖₂·norm + ‖b‖₂."""
     low, high = expression.bias.clone(), expression.bias.clone()
     norm = float(torch.linalg.vector_norm(expression.bias))
@@ -97,13 +97,13 @@ class Analysis:
     largest: dict[str, Range] = field(default_factory=dict)
 
 
-def analyse(program: Program, dtype: torch.dtype) -> Analysis:
+def analyse(program: RegisterProgram, dtype: torch.dtype) -> Analysis:
     """Run the program on ranges; refuse with the instruction's name what leaves its domain."""
     ranges = dict(program.known)
     analysis = Analysis(largest=dict(ranges))
     for instruction in program.instructions:
         analysis.before.append(dict(ranges))
-        result = _claimed(instruction, _result(instruction, ranges))
+        result = _within_invariant(instruction, _result(instruction, ranges))
         declared = program.bounds.get(instruction.target.name)
         if declared is not None and result.peak > declared * (1 + 1e-12):
             raise BadProgram(
@@ -144,13 +144,13 @@ def _result(instruction: Instruction, ranges: Mapping[str, Range]) -> Range:
     return Range.of(terms * min(corners), terms * max(corners), left * right, size)
 
 
-def _claimed(instruction: Instruction, result: Range) -> Range:
-    claim = instruction.claim
-    if claim is None:
+def _within_invariant(instruction: Instruction, result: Range) -> Range:
+    invariant = instruction.invariant
+    if invariant is None:
         return result
-    low = result.low if claim.low is None else max(result.low, claim.low)
-    high = result.high if claim.high is None else min(result.high, claim.high)
-    norm = result.norm if claim.norm is None else min(result.norm, claim.norm)
+    low = result.low if invariant.low is None else max(result.low, invariant.low)
+    high = result.high if invariant.high is None else min(result.high, invariant.high)
+    norm = result.norm if invariant.norm is None else min(result.norm, invariant.norm)
     if low > high:
-        raise BadProgram(f"{instruction.label} claims [{low:.6g}, {high:.6g}], which is empty")
+        raise BadProgram(f"{instruction.label} promises [{low:.6g}, {high:.6g}], which is empty")
     return Range.of(low, high, norm, instruction.target.size)

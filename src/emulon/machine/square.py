@@ -1,8 +1,9 @@
 """Products from GELU's even part: g(z) = GELU(z) + GELU(−z) = z·erf(z/√2), which is √(2/π)·(z² − z⁴/6 + z⁶/40 − …).
 
 Combining g at scales s, 2s, 4s cancels z⁴ and z⁶ (Richardson), and xy = ((x+y)² − (x−y)²)/4. The odd part is exact for
-every z, GELU(z) − GELU(−z) = z, so a pair of units passes a number through the MLP without Lemma 5's large offset.
-(Lemma 4 prints √(2/π) for GELU's quadratic coefficient in Eq. 38; it is 1/√(2π), half of it.)
+every z, GELU(z) − GELU(−z) = z, so a pair of units passes a number through the MLP without a large offset
+(Akyürek et al. 2022, Lemma 5). Their Lemma 4 prints √(2/π) for GELU's quadratic coefficient in Eq. 38; it is half of
+that, 1/√(2π).
 """
 
 from __future__ import annotations

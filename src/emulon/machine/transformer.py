@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -12,13 +13,36 @@ from torch.nn.functional import gelu, layer_norm
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
-from emulon.errors import BadShape
+from emulon.errors import BadShape, OutOfDomain
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
-from emulon.machine.program import Program
-from emulon.machine.schedule import Layer
-from emulon.machine.watch import Watch
+from emulon.machine.program import RegisterProgram
+from emulon.machine.ranges import Range
+from emulon.machine.schedule import ScheduledLayer
+
+
+@dataclass(frozen=True)
+class Watch:
+    """After an instruction: its target, in the stream's slots `where`, must lie in `reach`."""
+
+    where: slice
+    scale: float
+    reach: Range
+    label: str
+    reason: str
+
+    def check(self, stream: Float[Tensor, "... tokens width"]) -> None:
+        values = stream[..., 1:, self.where] * self.scale
+        low, high = values.min().item(), values.max().item()
+        norm = torch.linalg.vector_norm(values, dim=-1).max().item()
+        # A NaN fails every comparison, so the condition is written for what is right.
+        if not (self.reach.low <= low and high <= self.reach.high and norm <= self.reach.norm):
+            raise OutOfDomain(
+                f"{self.label} gave values in [{low:.6g}, {high:.6g}] of norm {norm:.6g}; the program was built for "
+                f"[{self.reach.low:.6g}, {self.reach.high:.6g}] and {self.reach.norm:.6g} ({self.reason}); "
+                "rescale the data or build a wider domain"
+            )
 
 
 class Block(nn.Module):
@@ -51,7 +75,8 @@ class Block(nn.Module):
 
     def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
         seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
-        split = (seen @ self.attention.mT).unflatten(-1, (3, self.heads, -1))
+        parts = (3, self.heads, -1)
+        split = (seen @ self.attention.mT).unflatten(-1, parts)  # type: ignore[no-untyped-call]  # torch has no types
         queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
         read = attend(queries, keys, values, causal=True, name=self.name)
         stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
@@ -59,9 +84,33 @@ class Block(nn.Module):
         return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
 
 
-def result_name(program: Program) -> str:
+def result_name(program: RegisterProgram) -> str:
     """The output register, or what the last instruction wrote where the program names none."""
     return program.output.name if program.output else program.instructions[-1].target.name
+
+
+@dataclass(frozen=True, eq=False)
+class MachineRun:
+    """A program that has run: `run["w"]` is a register's final content, (..., tokens, entries).
+
+    What the program's invariants say was checked as it ran; there is no audit that would measure the errors.
+    """
+
+    transformer: Transformer
+    registers: dict[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.registers[name]
+
+    @property
+    def result(self) -> Tensor:
+        """The register that the program returns, or that its last instruction wrote."""
+        return self.registers[result_name(self.transformer.program)]
+
+    @property
+    def certificate(self) -> Certificate:
+        """About `result`, for every input of the domain."""
+        return self.transformer.certificate
 
 
 class Transformer(nn.Module):
@@ -72,9 +121,9 @@ class Transformer(nn.Module):
 
     def __init__(
         self,
-        program: Program,
+        program: RegisterProgram,
         layout: Layout,
-        layers: list[Layer],
+        layers: list[ScheduledLayer],
         weights: list[Weights],
         pad: float,
         watches: list[list[Watch]],
@@ -143,7 +192,7 @@ class Transformer(nn.Module):
         return torch.cat([torch.zeros_like(tokens[..., :1, :]), tokens], dim=-2)
 
     def forward(self, embedded: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
-        """The whole decoder, final LayerNorm included. What a program claims of its registers is watched on the way."""
+        """The whole decoder, final LayerNorm included. Its invariants are watched on the way."""
         stream = embedded + self.positions
         for block, watches in zip(self.blocks, self.watches, strict=True):
             stream = block(stream)
@@ -159,15 +208,15 @@ class Transformer(nn.Module):
             for name, register in self.program.registers.items()
         }
 
-    def run(self, **inputs: Float[Tensor, "... tokens _"]) -> dict[str, Tensor]:
-        """Run the program on input registers; every register's final content comes back."""
-        return self.registers(self(self.embed(**inputs)))
+    def run(self, **inputs: Float[Tensor, "... tokens _"]) -> MachineRun:
+        """The program on these input registers."""
+        return MachineRun(self, self.registers(self(self.embed(**inputs))))
 
     def predict(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
     ) -> Float[Tensor, "... samples"]:
         """One prediction per position, ŷ_i for x_i from the examples before it."""
-        prompt, output = self.program.prompt, self.program.output
-        if prompt is None or output is None:
+        prompt = self.program.prompt
+        if prompt is None or self.program.output is None:
             raise BadShape(f"program {self.program.name} is not over examples, or returns nothing; use run()")
-        return prompt.predictions(self.run(**prompt.fill(xs, ys))[output.name])
+        return prompt.predictions(self.run(**prompt.fill(xs, ys)).result)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulon.machine.errors import BadProgram
+from emulon.errors import BadProgram
 from emulon.machine.instruction import Instruction
-from emulon.machine.where import Average, Lookup
+from emulon.machine.tokens import Average, Lookup
 
 if TYPE_CHECKING:
-    from emulon.machine.program import Program
+    from emulon.machine.program import RegisterProgram
 
 
-def validate(program: Program) -> None:
+def validate(program: RegisterProgram) -> None:
     """Reads of unwritten registers, writes that overlap or are lost, foreign registers, maps of another length."""
     written = set(program.known)
     unread: dict[str, Instruction] = {}
@@ -40,7 +40,7 @@ def validate(program: Program) -> None:
         raise BadProgram(f"program {program.name} has no instruction")
 
 
-def _belongs(program: Program, instruction: Instruction) -> None:
+def _belongs(program: RegisterProgram, instruction: Instruction) -> None:
     for name in (*instruction.reads, instruction.target.name):
         if name not in program.registers:
             raise BadProgram(f"{instruction.label} uses {name}, which is no register of program {program.name}")
@@ -53,7 +53,7 @@ def _belongs(program: Program, instruction: Instruction) -> None:
         raise BadProgram(f"{instruction.label} averages tokens outside 1..{program.tokens}")
 
 
-def _groups(program: Program) -> None:
+def _groups(program: RegisterProgram) -> None:
     groups: dict[int, list[Instruction]] = {}
     for instruction in program.instructions:
         if instruction.group is not None:

@@ -16,11 +16,9 @@ from emulon.models.learner import Learner
 class Standard(Learner, name="standard"):
     """`layers` different blocks, one after the other."""
 
-    def __init__(
-        self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, paired: bool = False, **blocks: Any
-    ) -> None:
+    def __init__(self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, **blocks: Any) -> None:
         shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        super().__init__(width_in, width_out, tokens, shape)
         self.decoder = Decoder(shape, layers)
 
     def states(
@@ -46,11 +44,10 @@ class Looped(Learner, name="looped"):
         layers: int = 1,
         loops: int = 20,
         window: int = 15,
-        paired: bool = False,
         **blocks: Any,
     ) -> None:
         shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        super().__init__(width_in, width_out, tokens, shape)
         self.decoder = Decoder(shape, layers, "loop")
         require_loops(loops, window)
         self.loops, self.window = loops, window
@@ -77,11 +74,10 @@ class AlgoFormer(Learner, name="algoformer"):
         layers: int = 1,
         loops: int = 20,
         window: int = 15,
-        paired: bool = False,
         **blocks: Any,
     ) -> None:
         shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape, paired=paired)
+        super().__init__(width_in, width_out, tokens, shape)
         require_loops(loops, window)
         self.loops, self.window = loops, window
         self.pre = Decoder(shape, layers, "pre")

@@ -25,8 +25,6 @@ class Learner(nn.Module):
     """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another.
 
     `causal`: no answer depends on a later token, so that one pass answers at every prefix.
-    `paired`: y_i and x_{i+1} are read as one token, half as many as the prompt has; the answer to x_{i+1} is the same
-    function of the same numbers, at about half the cost. For prompts that alternate x₁, y₁, x₂, ….
     A subclass with a name is a learner that configurations and the command line know: `class Mine(Learner, name=…)`.
     """
 
@@ -39,12 +37,11 @@ class Learner(nn.Module):
         if name:
             Learner.registry[name] = cls
 
-    def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape, *, paired: bool = False) -> None:
+    def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape) -> None:
         super().__init__()
-        self.width_in, self.width_out, self.tokens, self.paired = width_in, width_out, tokens, paired
-        rows = (tokens + 1) // 2 if paired else tokens
+        self.width_in, self.width_out, self.tokens = width_in, width_out, tokens
         self.read_in = Affine(width_in, shape.width)
-        self.position = nn.Parameter(torch.empty(rows, shape.width).normal_(0.0, shape.init or 0.02))
+        self.position = nn.Parameter(torch.empty(tokens, shape.width).normal_(0.0, shape.init or 0.02))
         self.read_out = Affine(shape.width, width_out)
 
     @classmethod
@@ -67,21 +64,11 @@ class Learner(nn.Module):
                 f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {self.tokens} of width"
                 f" {self.width_in}"
             )
-        if self.paired:
-            before = torch.nn.functional.pad(tokens[:, 1::2], (0, 0, 1, 0))  # nothing is known before the first x
-            tokens = tokens[:, 0::2] + before[:, : (tokens.shape[-2] + 1) // 2]
         embedded: Tensor = self.read_in(tokens) + self.position[: tokens.shape[-2]]
         return embedded
 
-    def answering(
-        self, states: Float[Tensor, "*batch read width"], tokens: int
-    ) -> Float[Tensor, "*batch tokens width"]:
-        """One state a token of the prompt again: a paired learner's at an x stands at the y after it, too."""
-        return states.repeat_interleave(2, dim=-2)[..., :tokens, :] if self.paired else states
-
     def forward(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
-        last = self.states(self.embed(tokens), window=1)[-1]
-        answers: Tensor = self.read_out(self.answering(last, tokens.shape[-2]))
+        answers: Tensor = self.read_out(self.states(self.embed(tokens), window=1)[-1])
         return answers
 
     def loss(
@@ -96,8 +83,8 @@ class Learner(nn.Module):
         Gao et al. 2024, Eq. 3, divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in
         Yang et al. 2023, where the inputs have gone through at least one loop.
         """
-        states = self.answering(self.states(self.embed(tokens)), tokens.shape[-2])
-        errors = (self.read_out(asked(states)).float() - targets).square().mean(dim=(0, 1, 3))
+        answers = self.read_out(asked(self.states(self.embed(tokens)))).float()
+        errors = (answers - targets).square().mean(dim=(0, 1, 3))
         return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
 
     @property

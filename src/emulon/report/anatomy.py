@@ -1,11 +1,18 @@
-"""What is in a program's prompt, row by row: numbers, for the terminal and for the page."""
+"""What is in a program's prompt, row by row, and which tokens its queries look at: numbers, never pictures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulon.interpreter import Program
+import torch
+from torch import Tensor
+
+from emulon.attention import Trace, attend
+from emulon.interpreter import Program, Run
 from emulon.interpreter.phase import Phase
+
+# Rows × tokens that layer 1 works through for one picture.
+AFFORDABLE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     m = phase.magnitudes(step, shrink, momentum, fixed)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
     values = float(phase.grid.values.abs().max()) * domain.x
-    told = {
+    holds = {
         "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
@@ -49,7 +56,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
         "query_code": (asking, "code of the sample asked about", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
     }
-    return [Row(slot, _span(slots[slot]), slots.size(slot), *told[slot]) for slot in slots]
+    return [Row(slot, _span(slots[slot]), slots.size(slot), *holds[slot]) for slot in slots]
 
 
 def _span(where: slice) -> str:
@@ -59,7 +66,7 @@ def _span(where: slice) -> str:
 def facts(program: Program) -> list[tuple[str, str]]:
     """What a program says about itself in a line each."""
     domain = program.domain
-    told = [
+    lines = [
         ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
         ("steps", f"{program.steps} of size {program.step_size:.6g}, momentum {program.momentum:g}"),
         ("penalties", f"l2 {program.l2:g}, l1 {program.l1:g}"),
@@ -68,14 +75,14 @@ def facts(program: Program) -> list[tuple[str, str]]:
     ]
     for phase in phases(program):
         grid = phase.grid
-        told.append(
+        lines.append(
             (
                 f"{phase.name} grid",
                 f"{len(grid)} keys, {grid.way}, on ({grid.lo:.4g}, {grid.hi:.4g}), |slope| ≤ "
                 f"{float(grid.slopes.abs().max()):.4g}, |value| ≤ {float(grid.values.abs().max()):.4g}",
             )
         )
-        told.append(
+        lines.append(
             (
                 f"{phase.name} prompt",
                 f"{phase.tokens} tokens of {phase.slots.width} rows, routing {phase.strength:.4g}, "
@@ -83,6 +90,62 @@ def facts(program: Program) -> list[tuple[str, str]]:
             )
         )
     capacity = program.capacity
-    told.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
-    told.append(("certificate", str(program.certificate)))
-    return told
+    lines.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
+    lines.append(("certificate", str(program.certificate)))
+    return lines
+
+
+@dataclass(frozen=True)
+class Routing:
+    """`weights` (chosen, chosen·keys): the query of each chosen sample against the tokens of the chosen samples.
+
+    `elsewhere` is the largest total weight that one of these queries gives to tokens of samples other than its own,
+    among the first `samples` of the data.
+    """
+
+    name: str
+    chosen: tuple[int, ...]
+    weights: Tensor
+    keys: int
+    samples: int
+    elsewhere: float
+
+
+def telling_samples(run: Run, count: int = 6) -> tuple[int, ...]:
+    """Samples spread evenly over the values that ℓ′ is asked for, so that their queries look different."""
+    x, y, w = _seen(run)
+    order = (x @ w - y)[: _affordable(run)].argsort()
+    places = torch.linspace(0, len(order) - 1, min(count, len(order))).long()
+    return tuple(order[places].tolist())
+
+
+def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
+    """The gradient phase of the last step, as `run.trace` has it, without keeping layer 1's records in memory."""
+    program, interpreter = run.program, run.interpreter
+    phase, keys = program.gradient, len(program.gradient.grid)
+    x, y, before = _seen(run)
+    # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
+    tokens = phase.prompt(phase.data_rows(x, y), before, state=before, before=torch.zeros_like(before))
+    w_k, w_q, _ = phase.weights(x.new_tensor([program.step_size]), x.new_tensor([program.shrink]), 0.0)
+    samples = max(_affordable(run), *(i + 1 for i in chosen))
+    asking = interpreter.project(tokens[list(chosen)], w_q)
+    answering = interpreter.project(tokens[: samples * keys], w_k)
+    with Trace() as trace:
+        attend(asking, answering, answering, name="layer 2")
+    weights = trace["layer 2"].weights.reshape(len(chosen), samples, keys)
+    # One less the weight at home would drown in rounding: add up what is elsewhere instead.
+    mask = torch.arange(samples) != torch.tensor(chosen).unsqueeze(-1)
+    elsewhere = (weights.sum(dim=-1) * mask).sum(dim=-1).max().item()
+    return Routing(program.name, chosen, weights[:, list(chosen)].flatten(-2), keys, samples, elsewhere)
+
+
+def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
+    """x and y as ℓ′ sees them, and the weights before the last step; of the first class where there are several."""
+    first = (0,) * (run.x.ndim - 2)
+    x, y, _ = run.program.loss.effective(run.x[first], run.y[first])
+    return x, y, run.iterates[first][-2]
+
+
+def _affordable(run: Run) -> int:
+    phase = run.program.gradient
+    return min(phase.domain.samples, max(8, AFFORDABLE // (len(phase.grid) * phase.width)))

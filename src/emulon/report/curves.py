@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.files import provenance, write_atomically, write_json
 from emulon.report.chart import chart
@@ -44,31 +42,11 @@ def run_figure(record: Mapping[str, Any]) -> Figure:
     return Figure([_panel(f"{record['config']['task']}, {record['steps']} steps", [learner], record["baselines"])])
 
 
-def models_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """One panel a task, from the files of benchmarks/figure2.py: each model's mean over the seeds, in a band from the
-    best seed to the worst."""
-    panels = []
-    for record in records:
-        seeds: dict[str, list[list[float]]] = {}
-        for name, history in record["history"].items():
-            seeds.setdefault(name.partition("/")[0], []).append(history[-1]["curve"])
-        learners = [_over_seeds(model, np.asarray(curves)) for model, curves in seeds.items()]
-        batch = next(iter(record["configs"].values()))["batch"]
-        title = f"{record['task'].replace('_', ' ')}, {record['steps']} steps of {batch}"
-        panels.append(_panel(title, learners, record["baselines"]))
-    return Figure(panels)
-
-
-def _over_seeds(model: str, curves: np.ndarray) -> Series:
-    low, high = curves.min(axis=0).tolist(), curves.max(axis=0).tolist()
-    return Series(model, range(curves.shape[1]), curves.mean(axis=0).tolist(), low=low, high=high)
-
-
 def _panel(title: str, learners: Sequence[Series], baselines: Mapping[str, Sequence[float]]) -> Panel:
     """Baselines are cut off far from the learners: least squares explodes where samples and features are as many, and
     an oracle may be exact."""
-    said = [y for learner in learners for y in learner.y]
-    low, high = min(said) / 10, 3 * max(said)
+    errors = [y for learner in learners for y in learner.y]
+    low, high = min(errors) / 10, 3 * max(errors)
     dashed = [_cut(name, curve, low, high) for name, curve in baselines.items()]
     return Panel("in-context samples", "squared error", [*learners, *dashed], title=title, log_y=True)
 

@@ -1,13 +1,9 @@
-"""Pictures as SVG text: every one is drawn on its own Figure, without pyplot's global state."""
+"""The pictures of a run: where its queries look, its errors, its functions, and a corner of its prompt."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -17,56 +13,14 @@ from emulon.experiments.run import Result
 from emulon.expression import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
-from emulon.report.routing import Routing
-
-INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.titlelocation": "left",
-}
-
-
-def as_svg(draw: Callable[..., Any]) -> Callable[..., str]:
-    """The figure that `draw` returns, as an <svg> element whose ids no other picture on the page has."""
-
-    @wraps(draw)
-    def drawn(*arguments: Any) -> str:
-        import matplotlib
-
-        with matplotlib.rc_context({**STYLE, "svg.hashsalt": draw.__name__}):
-            figure = draw(*arguments)
-            file = io.StringIO()
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        svg = file.getvalue()[file.getvalue().index("<svg") :]
-        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-        svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-        mark = f"{draw.__name__}-{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
-        return re.sub(r'(id="|url\(#|href="#)', rf"\1{mark}", svg)
-
-    return drawn
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
+from emulon.report.anatomy import Routing
+from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg, canvas
 
 
 @as_svg
 def attention(routing: Routing) -> Any:
     """Above, queries against tokens; below, how queries spread over their own sample's grid points."""
-    figure = _figure(4.0, 4.2)
+    figure = canvas(4.0, 4.2)
     above, below = figure.subplots(2, 1, height_ratios=(1.25, 1))
     weights = routing.weights.double().numpy()
     queries, keys = len(weights), routing.keys
@@ -95,7 +49,7 @@ def attention(routing: Routing) -> Any:
 @as_svg
 def error(result: Result) -> Any:
     """Distance to the exact iterate after every step, under the bound for that many steps."""
-    figure = _figure(3.6, 2.0)
+    figure = canvas(3.6, 2.0)
     axis = figure.subplots()
     steps = np.arange(1, result.run.program.steps + 1)
     seen = result.errors[1:].clamp(min=1e-18).numpy()
@@ -114,7 +68,7 @@ def error(result: Result) -> Any:
 @as_svg
 def function(program: Program, phase: Phase) -> Any:
     """The function, what the softmax gives, and the keys' values where each key weighs most; the range is shaded."""
-    figure = _figure(3.6, 2.2)
+    figure = canvas(3.6, 2.2)
     axis = figure.subplots()
     grid = phase.grid
     s = np.linspace(grid.lo, grid.hi, 801)
@@ -143,7 +97,7 @@ def _key_places(phase: Phase) -> np.ndarray:
     """Where each key weighs most. An outermost key does so at infinity: it is put one spacing after its neighbour."""
     grid = phase.grid
     s = np.linspace(*_widened(grid.lo, grid.hi, 40.0 if _is_soft(phase) else 1.0), 20001)
-    places = s[grid.numbers.weights(s).argmax(axis=0)]
+    places: np.ndarray = s[grid.numbers.weights(s).argmax(axis=0)]
     if _is_soft(phase):
         places[0], places[-1] = 2 * places[1] - places[2], 2 * places[-2] - places[-3]
     return places
@@ -165,7 +119,7 @@ def prompt(tokens: np.ndarray, phase: Phase) -> Any:
     """A corner of the token matrix: rows by name, one column a token, colour by sign and size."""
     from matplotlib.colors import SymLogNorm
 
-    figure = _figure(7.2, 4.8)
+    figure = canvas(7.2, 4.8)
     axis = figure.subplots()
     largest = float(np.abs(tokens).max())
     norm = SymLogNorm(linthresh=1e-2, vmin=-largest, vmax=largest)

@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from emulon.interrogate import Curve, Identification, Interrogation, Interval, RidgeFit
-from emulon.report.figures import BLUE, GREY, INK, ORANGE, as_svg
+from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
 
-COLOURS = (BLUE, ORANGE, "#4f8a5b", INK)
+COLOURS = (BLUE, ORANGE, GREEN, INK)
+# The kinds of Figure 3 of Akyürek et al. 2022: of several references of a kind the nearest is drawn.
+KINDS = {
+    "gradient descent": ORANGE,
+    "ridge": GREEN,
+    "ols": BLUE,
+    "newton": INK,
+}
 # What is smaller is drawn here: float64 knows of no smaller squared distance between answers of size 1.
 LEAST = 1e-20
 
 
-def write(said: Interrogation, folder: Path) -> Path:
-    return write_page(render(said), folder)
+def write(interrogation: Interrogation, folder: Path) -> Path:
+    return write_page(render(interrogation), folder)
 
 
-def render(said: Interrogation) -> str:
-    comparison = said.comparison
+def render(interrogation: Interrogation) -> str:
+    comparison = interrogation.comparison
     return fill(
         "interrogation.html",
-        said=said,
-        found=said.found,
+        interrogation=interrogation,
+        identification=interrogation.identification,
         counts=comparison.linearity.counts,
         names=list(comparison.predictions),
         comparison=comparison,
-        ranking=ranking(said.found),
+        ranking=ranking(interrogation.identification),
         predictions=distances(comparison.predictions, "E(ŷ − ŷ′)²/d"),
         weights=distances(comparison.weights, "E‖w − w′‖²/d"),
-        ridge=ridge(said.ridge, said.bayes),
+        ridge=ridge(interrogation.ridge, interrogation.bayes),
     )
 
 
 @as_svg
-def ranking(found: Identification) -> Any:
+def ranking(identification: Identification) -> Any:
     """What each reference leaves unexplained, with its interval; left of the dashed line it is near."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 0.6 + 0.22 * len(found.ranking)), layout="constrained")
+    figure = canvas(5.6, 0.6 + 0.22 * len(identification.ranking))
     axes = figure.subplots()
-    for row, match in enumerate(found.ranking):
+    for row, match in enumerate(identification.ranking):
         value, low, high = _drawn([match.unexplained])
-        colour = BLUE if found.found and (row == 0 or match.name in found.ties) else GREY
+        colour = BLUE if identification.near and (row == 0 or match.name in identification.ties) else GREY
         axes.plot([low[0], high[0]], [row, row], color=colour, linewidth=1.4)
         axes.plot(value, [row], "o", color=colour, markersize=4)
-    axes.axvline(found.limit, color=ORANGE, linestyle="--", linewidth=1)
+    axes.axvline(identification.limit, color=ORANGE, linestyle="--", linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(found.ranking)), [str(match) for match in found.ranking])
+    axes.set_yticks(range(len(identification.ranking)), [str(match) for match in identification.ranking])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlabel("unexplained part of the predictor's variance")
@@ -61,10 +66,9 @@ def ranking(found: Identification) -> Any:
 @as_svg
 def distances(curves: Mapping[str, Curve], what: str) -> Any:
     """A line for each reference, its 95% interval around it."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(4.0, 2.8), layout="constrained")
+    figure = canvas(4.0, 2.8)
     axes = figure.subplots()
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
         value, low, high = _drawn(curve.values)
@@ -81,9 +85,7 @@ def distances(curves: Mapping[str, Curve], what: str) -> Any:
 @as_svg
 def ridge(fit: RidgeFit, bayes: float | None) -> Any:
     """Distance to ridge regression over its parameter; dashed, the Bayes predictor's."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.0, 2.8), layout="constrained")
+    figure = canvas(4.0, 2.8)
     axes = figure.subplots()
     value, low, high = _drawn(fit.differences)
     axes.loglog(fit.grid, value, "o-", color=BLUE, markersize=2.5, linewidth=1.1)
@@ -103,3 +105,42 @@ def _drawn(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     table = np.array([(one.value, one.low, one.high) for one in rows])
     value, low, high = np.maximum(table, LEAST).T
     return value, low, high
+
+
+def kind_of(reference: str) -> str:
+    """Which line of the figure a reference belongs to; its own name where there is none."""
+    return next((kind for kind in KINDS if reference.startswith(kind)), reference)
+
+
+@as_svg
+def phases_figure(phases: Sequence[Mapping[str, Any]]) -> Any:
+    """A line for each kind of reference with its interval; behind it the colour of the nearest kind, pale where the
+    verdict is none of these. Takes the numbers of `Phase.as_numbers`, as a file keeps them."""
+    figure = canvas(5.2, 3.2)
+    axes = figure.subplots()
+    places = range(len(phases))
+    for kind, colour in KINDS.items():
+        best = [_nearest(phase, kind) for phase in phases]
+        value, low, high = (np.array([one[end] for one in best]) for end in ("value", "low", "high"))
+        axes.plot(places, value, "o-", color=colour, markersize=3, linewidth=1.2, label=kind)
+        axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+    for place, phase in zip(places, phases, strict=True):
+        kind = kind_of(phase["ranking"][0]["name"])
+        named = phase["algorithm"] == phase["ranking"][0]["name"]
+        axes.axvspan(
+            place - 0.5, place + 0.5, color=KINDS.get(kind or "", GREY), alpha=0.2 if named else 0.06, linewidth=0
+        )
+    axes.set_yscale("log")
+    axes.set_xlim(-0.5, len(phases) - 0.5)
+    axes.set_xticks(list(places), [str(phase["depth"]) for phase in phases])
+    axes.set_xlabel("layers")
+    axes.set_ylabel("unexplained part of the learner's variance")
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _nearest(phase: Mapping[str, Any], kind: str) -> Mapping[str, float]:
+    return min(
+        (match["unexplained"] for match in phase["ranking"] if kind_of(match["name"]) == kind),
+        key=lambda interval: interval["value"],
+    )

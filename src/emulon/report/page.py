@@ -7,20 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from emulon.experiments.run import Job, Result
+from emulon.experiments.run import Experiment, Result
 from emulon.files import make_folder, write_atomically
 from emulon.report import figures
-from emulon.report.anatomy import anatomy, facts, phases
-from emulon.report.routing import routing, telling_samples
+from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
 
 NAME = "index.html"
 # Samples whose tokens the picture of the prompt shows.
 CORNER = 4
 
 
-def write(job: Job, folder: Path) -> Path:
-    """The page of this job."""
-    return write_page(render(job), folder)
+def write(experiment: Experiment, folder: Path) -> Path:
+    """The page of this experiment."""
+    return write_page(render(experiment), folder)
 
 
 def write_page(text: str, folder: Path) -> Path:
@@ -29,30 +28,30 @@ def write_page(text: str, folder: Path) -> Path:
     return path
 
 
-def fill(template: str, **told: object) -> str:
+def fill(template: str, **values: object) -> str:
     """A template of this folder with everything it asks for."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(loader=PackageLoader("emulon.report", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template(template).render(**told)
+    return pages.get_template(template).render(**values)
 
 
-def render(job: Job) -> str:
-    pair = _pair(job.results)
-    programs = [result.run.program for result in job.results]
+def render(experiment: Experiment) -> str:
+    pair = _pair(experiment.results)
+    programs = [result.run.program for result in experiment.results]
     chosen = telling_samples(pair[0].run)
     routings = [routing(result.run, chosen) for result in pair]
     return fill(
         "page.html",
-        data=job.data,
-        results=job.results,
-        measure="R²" if job.data.kind == "regression" else "accuracy",
-        left_out=job.left_out,
-        interpreter=job.interpreter,
-        sha256=job.sha256,
+        data=experiment.data,
+        results=experiment.results,
+        measure="R²" if experiment.data.kind == "regression" else "accuracy",
+        left_out=experiment.left_out,
+        interpreter=experiment.interpreter,
+        sha256=experiment.sha256,
         routings=routings,
         attention=[figures.attention(each) for each in routings],
-        errors=[figures.error(result) for result in job.results],
+        errors=[figures.error(result) for result in experiment.results],
         functions=[figures.function(program, phase) for program in programs for phase in phases(program)],
         prompt=figures.prompt(_corner(pair[0]), pair[0].run.program.gradient),
         shown=pair[0].run.program.name,

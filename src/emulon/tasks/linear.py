@@ -1,4 +1,4 @@
-"""Linear functions: Gaussian, sparse, and with a scale that changes from dataset to dataset."""
+"""Linear functions: Gaussian, sparse, and with a noise that changes from dataset to dataset."""
 
 from __future__ import annotations
 
@@ -9,27 +9,40 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import Lasso, LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
+from emulon.errors import EmulonError
 from emulon.predictor import Predictor
-from emulon.tasks.task import RegressionTask, normal, uniform
+from emulon.tasks.randomness import normal, uniform
+from emulon.tasks.regression import RegressionTask
 
 
 @dataclass(frozen=True)
-class Linear(RegressionTask):
-    """y = w·x + noise·ε, w ~ N(0, prior²·I), x ~ N(0, I)."""
+class LinearFunctions(RegressionTask):
+    """What the tasks of linear functions share: y = w·x + noise·ε, w ~ N(0, prior²·I), x ~ N(0, I)."""
 
     features: int = 20
     points: int = 41
     noise: float = 0.0
     prior: float = 1.0
 
-    def weights(self, generator: torch.Generator, batch: int) -> Float[Tensor, "batch features"]:
-        return self.prior * normal(generator, batch, self.features)
+    what = "linear functions"
 
-    def draw(self, generator, xs):
-        return (xs @ self.weights(generator, xs.shape[0]).unsqueeze(-1)).squeeze(-1)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prior == 0:
+            raise EmulonError("prior=0 makes every function zero; give a prior > 0")
+
+    def weights(
+        self, generator: torch.Generator, batch: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch features"]:
+        return self.prior * normal(generator, batch, self.features, dtype=dtype)
+
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        return (xs @ self.weights(generator, xs.shape[0], xs.dtype).unsqueeze(-1)).squeeze(-1)
 
     def predictors(self) -> dict[str, Predictor]:
-        """OLS, ten steps of descent, the neighbours, and with noise the Bayes predictor: ridge with λ = σ²/τ²."""
+        """OLS, ten steps of descent, the neighbours, and with noise ridge with λ = σ²/τ²."""
         known: dict[str, Predictor] = {
             "ols": LeastSquares(),
             "gd": LinearRegression(steps=10),
@@ -41,27 +54,45 @@ class Linear(RegressionTask):
 
 
 @dataclass(frozen=True)
-class SparseLinear(Linear):
-    """As `Linear`, with all but `nonzero` weights set to zero."""
+class Linear(LinearFunctions, name="linear"):
+    """Linear functions and nothing more: the data of Akyürek et al. 2022."""
+
+    @property
+    def bayes_ridge(self) -> float:
+        """σ²/τ² (Akyürek et al. 2022, Eq. 18)."""
+        return (self.noise / self.prior) ** 2
+
+
+@dataclass(frozen=True)
+class SparseLinear(LinearFunctions, name="sparse"):
+    """Linear functions with all but `nonzero` weights set to zero."""
 
     nonzero: int = 3
 
-    def weights(self, generator, batch):
-        order = uniform(generator, batch, self.features).argsort(dim=-1)
-        return super().weights(generator, batch) * (order < self.nonzero)
+    what = "sparse linear functions"
+
+    def weights(
+        self, generator: torch.Generator, batch: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch features"]:
+        order = uniform(generator, batch, self.features, dtype=dtype).argsort(dim=-1)
+        return super().weights(generator, batch, dtype) * (order < self.nonzero)
 
     def predictors(self) -> dict[str, Predictor]:
         return super().predictors() | {"lasso": Lasso(penalty=0.1, steps=100)}
 
 
 @dataclass(frozen=True)
-class RidgeMixture(Linear):
-    """As `Linear`, where each dataset draws its noise from `noises`, with equal chance: no single ridge is right."""
+class RidgeMixture(LinearFunctions, name="mixture"):
+    """Linear functions where each dataset draws its noise from `noises`, with equal chance: no ridge is right."""
 
     noises: tuple[float, ...] = (0.1, 0.5, 1.0)
 
-    def noise_scale(self, generator: torch.Generator, batch: int) -> Float[Tensor, "batch 1"]:
-        which = uniform(generator, batch, 1) * len(self.noises)
+    what = "linear functions, each with its own noise,"
+
+    def noise_scale(
+        self, generator: torch.Generator, batch: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch 1"]:
+        which = uniform(generator, batch, 1, dtype=dtype) * len(self.noises)
         scales = torch.zeros_like(which)
         for k, noise in enumerate(self.noises):  # a comparison each, because copying a table would break a CUDA graph
             scales = torch.where((which >= k) & (which < k + 1), noise, scales)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,10 @@ def fixed_network(seed: int, widths: tuple[int, ...], device: torch.device) -> t
     return tuple((torch.randn(b, a, generator=generator) * math.sqrt(2 / a)).to(device) for a, b in pairs)
 
 
-def leaky_network(weights: tuple[Tensor, ...], x: Float[Tensor, "*batch fan_in"]) -> list[Float[Tensor, "*batch _"]]:
+def leaky_network(weights: Iterable[Tensor], x: Float[Tensor, "*batch fan_in"]) -> list[Float[Tensor, "*batch _"]]:
     """The state after every layer, leaky ReLU of slope 0.01 in each."""
     states = []
     for weight in weights:
-        x = F.leaky_relu(x @ weight.mT)
+        x = F.leaky_relu(x @ weight.to(x.dtype).mT)
         states.append(x)
     return states

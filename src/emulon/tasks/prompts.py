@@ -1,17 +1,30 @@
-"""What a task hands to a learner: token sequences, and what should be said at the asked positions."""
+"""In-context datasets, and the token sequences that a learner reads of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Datasets:
+    """A batch of datasets, in any dtype: points, their targets, and the targets without noise."""
+
+    xs: Float[Tensor, "batch points features"]
+    ys: Float[Tensor, "batch points"]
+    truth: Float[Tensor, "batch points"]
+
+    @property
+    def pairs(self) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
+        """(xs, ys): all that a predictor may be shown."""
+        return self.xs, self.ys
+
+
+@dataclass(frozen=True)
 class Prompts:
-    """A batch of in-context datasets.
+    """A batch of token sequences.
 
     `targets` are what a learner is trained on (noise included), `truth` what it is judged by (noise-free).
     """
@@ -28,7 +41,8 @@ class Prompts:
 def interleave(
     xs: Float[Tensor, "batch points features"], ys: Float[Tensor, "batch points"]
 ) -> Float[Tensor, "batch tokens width"]:
-    """[0, x₁], [y₁, 0], …, [0, x_n]: the encoding of `003_…` section 2.3, without the last y, which nobody may see."""
+    """[0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without the last y, which
+    nobody may see."""
     batch, points, features = xs.shape
     pairs = xs.new_zeros(batch, points, 2, features + 1)
     pairs[:, :, 0, 1:] = xs
@@ -41,8 +55,3 @@ def deinterleave(
 ) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch answered"]]:
     """The xs, and the ys that the tokens show: one fewer."""
     return tokens[:, 0::2, 1:], tokens[:, 1::2, 0]
-
-
-def row(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape 1"]:
-    """Scalars as width-one outputs."""
-    return torch.unsqueeze(values, -1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 _MASK = (1 << 64) - 1
 
@@ -19,6 +21,14 @@ def stream_seed(seed: int, step: int) -> int:
 def at_step(generator: torch.Generator, seed: int, step: int) -> torch.Generator:
     """Puts the generator where step `step` of seed `seed` begins. Legal between the replays of a CUDA graph."""
     return generator.manual_seed(stream_seed(seed, step))
+
+
+def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+
+def uniform(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
+    return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
 
 
 def _splitmix(z: int) -> int:

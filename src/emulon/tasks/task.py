@@ -1,30 +1,67 @@
-"""A task: a distribution over in-context datasets, and what simpler predictors make of them."""
+"""A task: a distribution over in-context datasets, registered under a name where its class is written."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import typing
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.predictor import Predictor, predict_at
-from emulon.tasks.prompts import Prompts, deinterleave, interleave, row
+from emulon.errors import EmulonError, unknown
+from emulon.tasks.prompts import Prompts
+
+# By name, in the order in which they were registered.
+TASKS: dict[str, type[Task]] = {}
+# The features of a task that is given by its name alone.
+FEATURES = 8
 
 
 class Task(ABC):
-    """Supplies the sizes and `sample`. Everything is drawn on the generator's device, a whole batch at once.
+    """A frozen dataclass whose fields are its options; supplies the sizes and `sample`.
 
-    No size depends on a value that was drawn, so that sampling can be captured in a CUDA graph.
+    `class Linear(Task, name="linear")` can be trained on and asked about as `linear`. Everything is drawn on the
+    generator's device, a whole batch at once, and no size depends on a value that was drawn, so that sampling can be
+    captured in a CUDA graph.
     """
 
-    width_in: int
-    width_out: int
-    tokens: int
+    features: int
+    points: int
+
+    def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if name is not None:
+            TASKS[name] = cls
+
+    def __post_init__(self) -> None:
+        """Sizes are 1 or more, and no other number is negative or infinite."""
+        for option in _options(type(self)):
+            value, least = getattr(self, option), 1 if option in ("features", "points") else 0
+            if isinstance(value, int | float) and not least <= value < math.inf:
+                raise EmulonError(f"{option}={value} makes no sense for a task; {option} must be {least} or more")
+
+    @property
+    @abstractmethod
+    def width_in(self) -> int:
+        """Numbers in a token."""
+
+    @property
+    @abstractmethod
+    def width_out(self) -> int:
+        """Numbers in an answer."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> int:
+        """Tokens in a prompt."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator, batch: int, live: Float[Tensor, " features"] | None = None) -> Prompts:
-        """A batch of datasets; `live` is 1 for the features a curriculum has reached and 0 for the others."""
+        """A batch of prompts; `live` is 1 for the features a curriculum has reached and 0 for the others."""
 
     @abstractmethod
     def asked(self, states: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch asked width"]:
@@ -39,67 +76,51 @@ class Task(ABC):
         return squared_errors.double().mean(dim=(0, 2)).cpu()
 
 
-class RegressionTask(Task):
-    """Supplies `draw`; the prompts are x₁, y₁, …, x_n and y is asked at every x."""
-
-    features: int
-    points: int
-    noise: float
-
-    @property
-    def width_in(self) -> int:  # type: ignore[override]
-        return self.features + 1
-
-    @property
-    def tokens(self) -> int:  # type: ignore[override]
-        return 2 * self.points - 1
-
-    width_out = 1
-
-    def asked(self, states: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch asked width"]:
-        return states[..., 0::2, :]
-
-    @abstractmethod
-    def draw(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
-        """One function a dataset, and its values at xs, without noise."""
-
-    def sample(self, generator: torch.Generator, batch: int, live: Float[Tensor, " features"] | None = None) -> Prompts:
-        xs = normal(generator, batch, self.points, self.features)
-        if live is not None:
-            xs = xs * live
-        truth = self.draw(generator, xs)
-        ys = truth + self.noise_scale(generator, batch) * normal(generator, batch, self.points)
-        return Prompts(interleave(xs, ys), row(ys), row(truth))
-
-    def noise_scale(self, generator: torch.Generator, batch: int) -> Float[Tensor, "batch 1"] | float:
-        """The standard deviation of the noise, one for all or one a dataset."""
-        return self.noise
-
-    def predictors(self) -> dict[str, Predictor]:
-        """The predictors worth standing beside on this task."""
-        return {}
-
-    def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
-        xs, _ = deinterleave(prompts.tokens)
-        ys, truth = prompts.targets[..., 0].double(), prompts.truth.double()
-        curves = super().baselines(prompts)
-        for name, predictor in self.predictors().items():
-            # having seen nothing, everybody says 0
-            said = predict_at(predictor, self.seen_by(name, xs), ys, range(1, self.points))
-            said = torch.nn.functional.pad(said, (1, 0))
-            curves[name] = self.curve((row(said) - truth).square())
-        return curves
-
-    def seen_by(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
-        """The features a baseline works on: the x itself, in float64."""
-        return xs.double()
+def task_named(name: str) -> type[Task]:
+    if name not in TASKS:
+        raise EmulonError(unknown("task", name, TASKS))
+    return TASKS[name]
 
 
-def normal(generator: torch.Generator, *shape: int) -> Float[Tensor, "*shape"]:
-    return torch.randn(*shape, generator=generator, device=generator.device)
+def task_options(name: str) -> tuple[str, ...]:
+    """The options a task takes: the fields of its class."""
+    return _options(task_named(name))
 
 
-def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "*shape"]:
-    return torch.rand(*shape, generator=generator, device=generator.device)
+def read_task(text: str, **settings: Any) -> Task:
+    """`linear`, or `linear:features=8,noise=0.1`; several numbers for one option are written 0.1/0.5/1.
+
+    `settings` are options too, and none may be given in both. The number of points is not the line's to say: it is a
+    setting, or left to whoever draws datasets.
+    """
+    name, _, rest = text.partition(":")
+    kinds, options = typing.get_type_hints(task_named(name)), task_options(name)
+    for option in settings:
+        if option not in options:
+            raise EmulonError(f"the task {name} has no {option!r}; it takes {', '.join(options)}")
+    values: dict[str, Any] = {"features": FEATURES} | settings
+    written = [option for option in options if option != "points"]
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        if key in settings:
+            raise EmulonError(f"{key} is given twice: {part!r} in the task, and {key}={settings[key]} beside it")
+        try:
+            values[key] = _read(kinds[key] if key in written else None, value)
+        except ValueError:
+            raise EmulonError(f"cannot read {part!r} in the task {name}; it takes {', '.join(written)}") from None
+    return TASKS[name](**values)
+
+
+def _options(task: type[Task]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(task)) if dataclasses.is_dataclass(task) else ()
+
+
+def _read(kind: Any, text: str) -> Any:
+    """A value of the kind that an option's annotation names."""
+    if kind in (int, float, str):
+        return kind(text)
+    if kind is bool and text in ("true", "false"):
+        return text == "true"
+    if kind == tuple[float, ...]:
+        return tuple(float(one) for one in text.split("/"))
+    raise ValueError(text)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from emulon.errors import unknown
+from emulon.errors import EmulonError, unknown
 from emulon.models import Learner
-from emulon.tasks import TASKS, Task, task_options
+from emulon.tasks import TASKS, Task, read_task, task_options
 from emulon.training.refusals import BadConfig
 
 VERSION = 1
@@ -25,7 +25,7 @@ class TrainConfig:
     """standard, looped, algoformer or frozen"""
     task: str = "linear"
     """linear, sparse, mixture, representation, auto_regression, chain_of_thought, relu_network, decision_tree, head,
-    statistical"""
+    statistical; with options that have no flag, as mixture:noises=0.1/0.5"""
     features: int = 20
     points: int = 41
     noise: float | None = None
@@ -43,8 +43,6 @@ class TrainConfig:
     loops: int | None = None
     window: int | None = None
     assemble: bool | None = None
-    paired: bool | None = None
-    """read y_i and x_{i+1} as one token: half the tokens"""
     init: float | None = None
     """standard deviation of the initial matrices; 0.02 as GPT-2's, 0.08 suits a width of 64, 0 is 1/√width"""
     bias: bool | None = None
@@ -73,6 +71,8 @@ class TrainConfig:
     schedule: str = "constant"
     """after the warm-up: constant, cosine, or linear (constant for the share `hold`, then straight to zero)"""
     hold: float = 0.3
+    early_weight: float = 1.0
+    """in the loss, of answers after fewer examples than there are features, which nothing determines yet"""
     clip: float = 1.0
     """largest norm of the gradient; 0 for none"""
     start_features: int | None = None
@@ -106,7 +106,7 @@ class TrainConfig:
     quiet: bool = False
 
     @classmethod
-    def following(cls, recipe: str, model: str = "standard", **changes: Any) -> TrainConfig:
+    def following(cls, recipe: str = "paper", model: str = "standard", **changes: Any) -> TrainConfig:
         """A recipe's configuration of a model, with changes."""
         return cls(**({"model": model, "recipe": recipe} | recipe_values(recipe, model) | changes))
 
@@ -114,7 +114,7 @@ class TrainConfig:
         """Itself, if it makes sense: names exist, sizes are positive, and task and model take what is set."""
         for kind, name, known in (
             ("model", self.model, Learner.registry),
-            ("task", self.task, TASKS),
+            ("task", self.task.partition(":")[0], TASKS),
             ("recipe", self.recipe, RECIPES),
             ("optimiser", self.optimiser, ("adam", "muon")),
             ("schedule", self.schedule, ("constant", "cosine", "linear")),
@@ -127,7 +127,7 @@ class TrainConfig:
             _require(name, getattr(self, name), at_least=1)
         for name in ("log_every", "checkpoint_every", "evaluate_every", "point_every"):
             _require(name, getattr(self, name), at_least=1)
-        for name in ("steps", "warmup", "clip", "patience", "lr", "muon_lr", "threads"):
+        for name in ("steps", "warmup", "clip", "early_weight", "patience", "lr", "muon_lr", "threads"):
             _require(name, getattr(self, name), at_least=0)
         for name in ("hold", "beta2", "momentum", "curriculum"):
             if not 0 <= getattr(self, name) < 1:
@@ -144,12 +144,13 @@ class TrainConfig:
         return dataclasses.replace(self, precision=precision, compile=compile)
 
     def make_task(self) -> Task:
-        chosen = {"features": self.features, "points": self.points} | self._given(_TASK_OPTIONS)
-        takes = task_options(self.task)
-        for name in chosen:
-            if name not in takes:
-                raise BadConfig(f"the task {self.task} has no {name!r}; it takes {', '.join(takes)}")
-        return TASKS[self.task](**chosen)
+        """Options without a flag of their own are written behind the task's name."""
+        options = {option for name in TASKS for option in task_options(name)}
+        flags = tuple(field.name for field in dataclasses.fields(self) if field.name in options)
+        try:
+            return read_task(self.task, **self._given(flags))
+        except EmulonError as error:
+            raise BadConfig(str(error)) from error
 
     def make_learner(self, task: Task) -> Learner:
         """A new learner, its weights a function of the seed alone."""
@@ -193,8 +194,7 @@ class TrainConfig:
             raise BadConfig(f"a value of the configuration is of the wrong type ({error}); put it back") from error
 
 
-_TASK_OPTIONS = ("noise", "prior", "nonzero", "hidden", "depth", "lags", "network_seed", "weights_given")
-_MODEL_OPTIONS = ("layers", "paired", "init", "bias", "zero_output", "loops", "window", "assemble")
+_MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble")
 
 # Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.
 RECIPES: dict[str, dict[str, Any]] = {

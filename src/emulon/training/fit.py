@@ -25,7 +25,7 @@ from emulon.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and the baselines' curves; when it began and what it took.
+    """A finished run: the learner, its last error curve and what it was evaluated on; when it began and what it took.
 
     `history` is every evaluation: steps, seconds of training until then, curve. `seconds` are of training alone,
     without building (compilation, `build_seconds`) and evaluation; `cpu_seconds` are of everything. Of several
@@ -36,13 +36,18 @@ class Trained:
     config: TrainConfig
     steps: int
     curve: list[float]
-    baselines: dict[str, list[float]]
+    evaluation: Evaluation
     history: list[dict[str, Any]]
     start: int = 0
     leads: bool = True
     seconds: float = 0.0
     build_seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+    @property
+    def baselines(self) -> dict[str, list[float]]:
+        """The curves of the task's own predictors."""
+        return self.evaluation.baselines
 
 
 @dataclass
@@ -128,7 +133,7 @@ class _Run:
             self.config,
             done,
             curve,
-            self.evaluation.baselines,
+            self.evaluation,
             self.history,
             start=self.start,
             leads=self.processes.leads,
@@ -140,6 +145,8 @@ class _Run:
     def _build(self) -> None:
         began = time.perf_counter()
         config, device = self.config, device_of(self.config, self.processes)
+        if config.on(device).compile != "off":
+            torch._dynamo.reset()  # what earlier learners compiled counts against a limit, and is of no use to this one
         task = config.make_task()
         self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
         stored = read_checkpoint(self.folder.checkpoints) if self.folder is not None else None

@@ -50,7 +50,8 @@ class TrainStep:
         )
         asked = len(task.asked(torch.zeros(task.tokens, 1)))
         self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
-        self.weight = torch.ones(asked, device=device) if config.start_points is not None else None
+        weighted = config.start_points is not None or config.early_weight != 1
+        self.weight = torch.ones(asked, device=device) if weighted else None
         self.loss = torch.zeros((), device=device)
         self._total, self._counted = torch.zeros((), device=device), 0
         self._loss_of = self._plain_loss
@@ -107,10 +108,12 @@ class TrainStep:
         factor = rate_factor(self.config, step)
         self.optimiser.lr.fill_(self.config.lr * factor)
         self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
+        features = live_features(self.config, step)
         if self.live is not None:
-            _open(self.live, live_features(self.config, step))
+            self.live.fill_(1.0)[features:] = 0.0
         if self.weight is not None:
-            _open(self.weight, live_points(self.config, step, len(self.weight)))
+            self.weight.fill_(1.0)[:features] = self.config.early_weight
+            self.weight[live_points(self.config, step, len(self.weight)) :] = 0.0
 
     def _work(self) -> None:
         with matrix_precision(self.config.precision):
@@ -154,8 +157,3 @@ class TrainStep:
         self.load(saved)
         self._total.zero_()
         self.synchronise()
-
-
-def _open(mask: Tensor, count: int) -> None:
-    mask.zero_()
-    mask[:count] = 1.0

@@ -1,1 +1,1 @@
-"""Claims of `002_…`, AlgoFormer."""
+"""Claims of Gao et al. 2024, AlgoFormer."""

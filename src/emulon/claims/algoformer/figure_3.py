@@ -44,7 +44,7 @@ def judge(numbers: Numbers) -> Verdict:
     reason += f"T loops lower the error of one: {'yes' if looped else 'no'}; "
     if looped and stable and abs(grown[0] - grown[-1]) <= ALIKE:
         alike = "so small a learner is as stable with the smallest ΔT, which leaves a larger one nothing to improve"
-        return Verdict("cannot be tested here", ours, reason + alike)
+        return Verdict("not tested at scale", ours, reason + alike)
     calmer = grown[-1] < grown[0]
     return Verdict.that(
         looped and stable and calmer, ours, f"{reason}calmer than the smallest: {'yes' if calmer else 'no'}"
@@ -62,11 +62,15 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="algoformer-figure-3",
-    source="002 Figure 3",
+    source="Gao et al. 2024, Figure 3",
     statement="An AlgoFormer stays stable far beyond the loops it was trained for, the more so with a larger ΔT.",
     theirs="error falls until T and stays there up to 200 loops for ΔT = 10 and 15; less so for ΔT = 5",
     scales={
-        "small": Scale(1.2, {"training": learners.TRAINING, "windows": [1, 3], "loops": 60, "datasets": 1024}),
+        "small": Scale(
+            1.2,
+            {"training": learners.TRAINING, "windows": [1, 3], "loops": 60, "datasets": 1024},
+            at_source_scale=False,
+        ),
     },
     run=run,
     judge=judge,

@@ -61,11 +61,15 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="algoformer-figure-4",
-    source="002 Figure 4",
+    source="Gao et al. 2024, Figure 4",
     statement="More heads lower AlgoFormer's error, and it is below standard transformers' with as many layers.",
     theirs="2 layers below 1; more heads lower (16 excepted); AlgoFormer below standard of 3 to 22 layers",
     scales={
-        "small": Scale(1.5, {"training": learners.TRAINING, "layers": [1], "heads": [1, 4], "datasets": 1024}),
+        "small": Scale(
+            1.5,
+            {"training": learners.TRAINING, "layers": [1], "heads": [1, 4], "datasets": 1024},
+            at_source_scale=False,
+        ),
     },
     run=run,
     judge=judge,

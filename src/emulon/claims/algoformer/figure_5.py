@@ -7,11 +7,10 @@ from statistics import mean
 from emulon.claims.algoformer import learners
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.interrogate import REFERENCES, LinearTask
-from emulon.interrogate.sampling import draw
+from emulon.interrogate import draw, reference_named
+from emulon.tasks import Linear
 
-KNOWN = {reference.name: reference for reference in REFERENCES}
-SOLVERS = {"Newton": KNOWN["newton"], "descent": KNOWN["gradient descent, safe steps"]}
+SOLVERS = {"Newton": reference_named("newton"), "descent": reference_named("gradient descent, safe steps")}
 ALGOFORMER = "AlgoFormer"
 # Squared error that float64 cannot tell from none.
 MACHINE = 1e-20
@@ -23,10 +22,10 @@ def run(setting: Setting) -> Numbers:
     for done, noise in enumerate(noises):
         config = learners.configured(setting, noise=noise)
         learner, evaluation = learners.examined(config, setting, done / len(noises), 1 / len(noises))
-        drawn = draw(LinearTask(config.features, noise), learner, seed=setting.seed, datasets=sizes["datasets"])
+        drawn = draw(Linear(config.features, noise=noise), learner, seed=setting.seed, datasets=sizes["datasets"])
         targets = drawn.ys[:, list(drawn.counts)]
         said = {ALGOFORMER: drawn.answers(learner)} | {
-            f"{name}, {steps} steps": solver.predict(drawn.prefixes, {"steps": steps})
+            f"{name}, {steps} steps": solver.predict(drawn, {"steps": steps})
             for name, solver in SOLVERS.items()
             for steps in sizes["iterations"]
         }
@@ -70,12 +69,14 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="algoformer-figure-5",
-    source="002 Figure 5",
+    source="Gao et al. 2024, Figure 5",
     statement="Newton's method is exact on noiseless regression, AlgoFormer is not; with noise AlgoFormer is better.",
     theirs="σ = 0: Newton at machine precision, AlgoFormer about 1e-3; σ = 1: AlgoFormer below Newton and descent",
     scales={
         "small": Scale(
-            1.4, {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024}
+            1.4,
+            {"training": learners.TRAINING, "noises": [0.0, 1.0], "iterations": [5, 10, 20], "datasets": 1024},
+            at_source_scale=False,
         )
     },
     run=run,

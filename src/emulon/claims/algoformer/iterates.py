@@ -9,12 +9,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from emulon.algoformer.convergence import gradient_iterates
-from emulon.algoformer.former import Former
 from emulon.claims.claim import CannotTest, Numbers, Scale, ScaleName, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
+from emulon.looped import LoopedTransformer
+from emulon.looped.convergence import gradient_iterates
 
-Built = TypeVar("Built", bound=Former)
+Built = TypeVar("Built", bound=LoopedTransformer)
 # Any error will do: as many heads as the theorem has. No tolerance: the heads that float64 rewards.
 TWO, OURS = "the theorem's two heads", "ours"
 WAYS = {TWO: math.inf, OURS: None}
@@ -30,20 +30,20 @@ def compare(
     """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours."""
     loops, found = setting.sizes["loops"], {}
     for done, (name, tolerance) in enumerate(WAYS.items()):
-        setting.progress(name, done / len(WAYS))
-        former = build(tolerance)
-        errors = (run(former, loops) - exact(former, loops)).abs().reshape(loops + 1, -1).amax(dim=1)
+        setting.report_progress(name, done / len(WAYS))
+        model = build(tolerance)
+        errors = (run(model, loops) - exact(model, loops)).abs().reshape(loops + 1, -1).amax(dim=1)
         found[name] = {
             "errors": errors.tolist(),
-            "bounds": [promise(former, step) for step in range(loops + 1)],
-            "sizes": {part: [size.layers, size.heads] for part, size in former.frame.sizes.items()},
-            "stated": {part: [size.layers, size.heads] for part, size in former.frame.stated.items()},
+            "bounds": [promise(model, step) for step in range(loops + 1)],
+            "sizes": {part: [size.layers, size.heads] for part, size in model.frame.sizes.items()},
+            "stated": {part: [size.layers, size.heads] for part, size in model.frame.stated.items()},
         }
     return found
 
 
-def promise(former: Former, loops: int) -> float:
-    bound = former.certificate(loops).bound
+def promise(model: LoopedTransformer, loops: int) -> float:
+    bound = model.certificate_after(loops).bound
     if not math.isfinite(bound):
         raise CannotTest(f"these data are too badly conditioned for a promise after {loops} loops; try another --seed")
     return bound

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import Setting, Verdict
-from emulon.claims.learner import trained
+from emulon.claims.learners import trained
 from emulon.models import AlgoFormer, Learner
 from emulon.training import Evaluation, TrainConfig
 
@@ -40,7 +40,7 @@ def configured(setting: Setting, **options: Any) -> TrainConfig:
 
 def examined(config: TrainConfig, setting: Setting, done: float, share: float) -> tuple[Learner, Evaluation]:
     """The trained learner, and datasets that its training never saw."""
-    learner = trained(config, setting, done, share)
+    learner = trained(config, setting, done, share).learner
     device = next(learner.parameters()).device
     return learner, Evaluation(config.make_task(), config.seed, setting.sizes["datasets"], device)
 
@@ -69,7 +69,7 @@ def too_early(shares: dict[str, float]) -> Verdict | None:
         return None
     shown = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
     return Verdict(
-        "cannot be tested here",
+        "not tested at scale",
         f"error left of saying zero: {shown}",
         f"a training this short leaves {', '.join(late)} above {UNLEARNED} of the error of saying zero; the paper "
         "trains 500,000 steps on a GPU",

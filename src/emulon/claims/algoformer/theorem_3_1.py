@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from emulon.algoformer import GradientDescentFormer, Representation
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
+from emulon.looped import LoopedGradientDescent, Representation
 from emulon.tasks import Representation as RepresentationTask
 from emulon.tasks import at_step, deinterleave
 from emulon.tasks.network import fixed_network
@@ -27,15 +27,15 @@ def run(setting: Setting) -> Numbers:
     domain = Domain.covering(features, ys, asked, 1.001)
     return iterates.compare(
         setting,
-        lambda tolerance: GradientDescentFormer(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),
-        lambda former, loops: former.predictions(xs, ys, query, loops=loops),
-        lambda former, loops: iterates.descent(features, ys.unsqueeze(-1), asked, former.step_size, loops).squeeze(-1),
+        lambda tolerance: LoopedGradientDescent(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),
+        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
+        lambda model, loops: iterates.descent(features, ys.unsqueeze(-1), asked, model.step_size, loops).squeeze(-1),
     )
 
 
 CLAIM = Claim(
     name="algoformer-theorem-3.1",
-    source="002 Theorem 3.1",
+    source="Gao et al. 2024, Theorem 3.1",
     statement="An AlgoFormer does regression with representation: Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+1)×2, loop 1×2, post 1×1 (layers×heads)",
     scales=iterates.SCALES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from emulon.algoformer import AutoRegressionFormer, Representation
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
+from emulon.looped import LoopedAutoRegression, Representation
 from emulon.tasks.network import fixed_network, leaky_network
 
 ORDER, DEPTH, SLOPE = 3, 3, 0.01
@@ -34,15 +34,15 @@ def run(setting: Setting) -> Numbers:
     horizon = setting.sizes["loops"]
     return iterates.compare(
         setting,
-        lambda tolerance: AutoRegressionFormer(domain, phi, tolerance, order=ORDER, horizon=horizon),
-        lambda former, loops: former.predictions(series, loops=loops),
-        lambda former, loops: iterates.descent(features, series, asked, former.step_size, loops),
+        lambda tolerance: LoopedAutoRegression(domain, phi, tolerance, order=ORDER, horizon=horizon),
+        lambda model, loops: model.run(series, loops=loops).predictions,
+        lambda model, loops: iterates.descent(features, series, asked, model.step_size, loops),
     )
 
 
 CLAIM = Claim(
     name="algoformer-theorem-3.2",
-    source="002 Theorem 3.2",
+    source="Gao et al. 2024, Theorem 3.2",
     statement="An AlgoFormer predicts AR(q) series: q heads copy, Φ* in the pre-transformer, descent in the loop.",
     theirs="error → 0 at pre (L+2)×q, loop 1×2, post 1×1 (layers×heads)",
     scales=iterates.SCALES,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from emulon.algoformer import ChainOfThoughtFormer
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.looped import LoopedChainOfThought
 
 # The query's chain is known up to its third state.
 DEPTH, KNOWN, SLOPE, GAIN = 6, 3, 0.1, 1.3
@@ -41,15 +41,15 @@ def run(setting: Setting) -> Numbers:
     horizon = setting.sizes["loops"]
     return iterates.compare(
         setting,
-        lambda tolerance: ChainOfThoughtFormer(domain, tolerance, depth=DEPTH, slope=SLOPE, horizon=horizon),
-        lambda former, loops: former.predictions(known, start, loops=loops),
-        lambda former, loops: leaky(iterates.descent(xs, labels, query, former.step_size, loops), SLOPE),
+        lambda tolerance: LoopedChainOfThought(domain, tolerance, depth=DEPTH, slope=SLOPE, horizon=horizon),
+        lambda model, loops: model.run(known, start, loops=loops).predictions,
+        lambda model, loops: leaky(iterates.descent(xs, labels, query, model.step_size, loops), SLOPE),
     )
 
 
 CLAIM = Claim(
     name="algoformer-theorem-3.3",
-    source="002 Theorem 3.3",
+    source="Gao et al. 2024, Theorem 3.3",
     statement="An AlgoFormer continues a chain of thought made by a leaky-ReLU MLP that it finds in context.",
     theirs="error → 0 at pre 7×2, loop 1×2, post 1×1 (layers×heads)",
     scales={

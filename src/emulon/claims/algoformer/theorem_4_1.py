@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from emulon.algoformer import NewtonFormer
-from emulon.algoformer.convergence import newton_iterates
-from emulon.algoformer.newton_step import start_scale
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
+from emulon.looped import LoopedNewton
+from emulon.looped.convergence import newton_iterates
+from emulon.looped.newton import start_scale
 
 
 def run(setting: Setting) -> Numbers:
@@ -15,15 +15,15 @@ def run(setting: Setting) -> Numbers:
     domain = Domain.covering(xs, ys, query)
     return iterates.compare(
         setting,
-        lambda tolerance: NewtonFormer(domain, tolerance, horizon=setting.sizes["loops"]),
-        lambda former, loops: former.predictions(xs, ys, query, loops=loops),
-        lambda former, loops: newton_iterates(xs, ys, query, start_scale(domain), loops),
+        lambda tolerance: LoopedNewton(domain, tolerance, horizon=setting.sizes["loops"]),
+        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
+        lambda model, loops: newton_iterates(xs, ys, query, start_scale(domain), loops),
     )
 
 
 CLAIM = Claim(
     name="algoformer-theorem-4.1",
-    source="002 Theorem 4.1",
+    source="Gao et al. 2024, Theorem 4.1",
     statement="An AlgoFormer implements Newton's method for regression, M ← 2M − MSM, in its loop.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales=iterates.SCALES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.algoformer import CausalGradientDescentFormer
-from emulon.algoformer.convergence import gradient_iterates
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
+from emulon.looped import CausalLoopedGradientDescent
+from emulon.looped.convergence import gradient_iterates
 
 
 def prefix_iterates(xs: Tensor, ys: Tensor, query: Tensor, step_size: float, loops: int) -> Tensor:
@@ -29,15 +29,15 @@ def run(setting: Setting) -> Numbers:
     domain = Domain.covering(xs, ys, query)
     return iterates.compare(
         setting,
-        lambda tolerance: CausalGradientDescentFormer(domain, tolerance, horizon=setting.sizes["loops"]),
-        lambda former, loops: former.predictions(xs, ys, query, loops=loops),
-        lambda former, loops: prefix_iterates(xs, ys, query, former.step_size, loops),
+        lambda tolerance: CausalLoopedGradientDescent(domain, tolerance, horizon=setting.sizes["loops"]),
+        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
+        lambda model, loops: prefix_iterates(xs, ys, query, model.step_size, loops),
     )
 
 
 CLAIM = Claim(
     name="algoformer-theorem-4.2",
-    source="002 Theorem 4.2",
+    source="Gao et al. 2024, Theorem 4.2",
     statement="In a decoder AlgoFormer every position predicts by gradient descent on the pairs before it.",
     theirs="error → 0 at pre 1×2, loop 1×2, post 2×2 (layers×heads)",
     scales={

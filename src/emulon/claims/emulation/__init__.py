@@ -1,1 +1,1 @@
-"""Claims of `004_…`, In-Context Algorithm Emulation in Fixed-Weight Transformers."""
+"""Claims of Hu et al. 2025, In-Context Algorithm Emulation in Fixed-Weight Transformers."""

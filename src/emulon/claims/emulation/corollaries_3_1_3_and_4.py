@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
         ("linear regression", LinearRegression(steps=steps), 0.0),
         ("ridge regression", Ridge(PENALTY, steps=steps), PENALTY),
     ):
-        setting.progress(name, 0.5 * len(found))
+        setting.report_progress(name, 0.5 * len(found))
         minimiser = torch.linalg.solve(x.mT @ x / n + penalty * torch.eye(d, dtype=x.dtype), x.mT @ y / n)
         module = GradientDescent.of(algorithm, x, y, TOLERANCE)
         path = module.run(x, y).iterates
@@ -54,7 +54,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="emulation-corollaries-3.1.3-3.1.4",
-    source="004 Corollaries 3.1.3, 3.1.4",
+    source="Hu et al. 2025, Corollaries 3.1.3, 3.1.4",
     statement="Softmax attention emulates linear and ridge regression in context, to any precision.",
     theirs="error ≤ ε for any ε > 0, by a single layer",
     scales={

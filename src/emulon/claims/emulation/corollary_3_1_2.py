@@ -38,7 +38,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="emulation-corollary-3.1.2",
-    source="004 Corollary 3.1.2",
+    source="Hu et al. 2025, Corollary 3.1.2",
     statement="One softmax head with a readout by the mean makes one step of gradient descent, to any precision.",
     theirs="error ≤ ε for any ε > 0",
     scales={

@@ -40,7 +40,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="emulation-corollary-4.2.1",
-    source="004 Corollary 4.2.1",
+    source="Hu et al. 2025, Corollary 4.2.1",
     statement="One frozen two-layer attention module runs any finite collection of algorithms, chosen by the prompt.",
     theirs="error ≤ ε for any ε > 0",
     scales={

@@ -14,7 +14,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="emulation-hopfield",
-    source="004 Appendix E",
+    source="Hu et al. 2025, Theorem E.2",
     statement="A modern Hopfield layer retrieves f(w·x − y)·x from stored data, to any precision.",
     theirs="error ≤ ε with P = O(1/ε) grid points",
     scales=SCALES,

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.trained import frozen_attention, mean_and_spread, mean_square, mean_squared_error
-from emulon.tasks import Prompts, Task
-from emulon.tasks.task import normal
+from emulon.claims.learners import frozen_attention, mean_and_spread, mean_square, mean_squared_error
+from emulon.tasks import Prompts, Task, normal
 
 SMALL_ERROR = 0.1
 SETUPS = {"honest": False, "target fed in": True}
@@ -29,9 +28,17 @@ class TanhMap(Task):
     points: int
     leak: bool = False
 
-    width_in = property(lambda self: 2 * self.features + 1)  # type: ignore[assignment]
-    width_out = property(lambda self: self.features)  # type: ignore[assignment]
-    tokens = property(lambda self: self.points)  # type: ignore[assignment]
+    @property
+    def width_in(self) -> int:
+        return 2 * self.features + 1
+
+    @property
+    def width_out(self) -> int:
+        return self.features
+
+    @property
+    def tokens(self) -> int:
+        return self.points
 
     def asked(self, states: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch asked width"]:
         return states
@@ -55,7 +62,9 @@ def run(setting: Setting) -> Numbers:
         found[name] = []
         for seed in setting.seeds:
             what = f"{name}, seed {seed}"
-            learner = frozen_attention(task, seed=seed, heads=1, progress=setting.progress, what=what, **sizes)
+            learner = frozen_attention(
+                task, seed=seed, heads=1, report_progress=setting.report_progress, what=what, **sizes
+            )
             found[name].append(mean_squared_error(learner, task) / mean_square(task))
     return found
 
@@ -65,7 +74,7 @@ def judge(numbers: Numbers) -> Verdict:
     honest, leaky = (mean_and_spread(numbers[name])[0] for name in SETUPS)
     ours = f"{honest:.2g} of the target's mean square; {leaky:.2g} with the target fed in, as the public code does"
     if min(honest, leaky) > SMALL_ERROR:
-        return Verdict("cannot be tested here", ours, f"{numbers['steps']} steps are too few; train longer")
+        return Verdict("not tested at scale", ours, f"{numbers['steps']} steps are too few; train longer")
     return Verdict.that(
         honest <= SMALL_ERROR, ours, f"{honest:.2g} after {numbers['steps']} steps ({SMALL_ERROR} allowed)"
     )
@@ -79,11 +88,13 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="emulation-section-5.1",
-    source="004 Section 5.1",
+    source="Hu et al. 2025, Section 5.1",
     statement="A single trained softmax head with linear layers approximates tanh(w·x − y)·x.",
     theirs="“with minimal error” (no number is given)",
     scales={
-        "small": Scale(0.5, {"features": 4, "points": 8, "width": 48, "steps": 1500, "lr": 5e-3, "seeds": 2}),
+        "small": Scale(
+            0.5, {"features": 4, "points": 8, "width": 48, "steps": 1500, "lr": 5e-3, "seeds": 2}, at_source_scale=False
+        ),
         "paper": Scale(60, {"features": 24, "points": 20, "width": 64, "steps": 100_000, "lr": 1e-3, "seeds": 5}),
     },
     run=run,

@@ -33,7 +33,7 @@ def run(setting: Setting) -> Numbers:
     errors: dict[str, list[float]] = {name: [] for name in WAYS}
     for done, steps in enumerate(PRINTED):
         for name, options in WAYS.items():
-            setting.progress(f"P = {steps}, {name}", done / len(PRINTED))
+            setting.report_progress(f"P = {steps}, {name}", done / len(PRINTED))
             module = HeadInTokens(TOKENS, FEATURES, TOKENS, RANGE, points=steps + 1, **options)
             out = module(*(part.to(options["dtype"]) for part in (x, *weights)))
             errors[name].append((out.double() - target).square().mean().item())
@@ -65,7 +65,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="emulation-table-4",
-    source="004 Table 4, Figure 5",
+    source="Hu et al. 2025, Table 4, Figure 5",
     statement="Handcrafted frozen attention emulates a softmax head; the error falls with the interpolation points P.",
     theirs="MSE "
     + ", ".join(f"{value:.1e}" for value in PRINTED.values())

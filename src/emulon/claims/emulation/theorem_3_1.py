@@ -58,7 +58,7 @@ SCALES: dict[ScaleName, Scale] = {
 }
 CLAIM = Claim(
     name="emulation-theorem-3.1",
-    source="004 Theorem 3.1",
+    source="Hu et al. 2025, Theorem 3.1",
     statement="One softmax head with a linear layer gives f(w·x − y)·x for every sample, to any precision.",
     theirs="error ≤ ε with P = O(1/ε) grid points",
     scales=SCALES,

@@ -28,7 +28,7 @@ def curves(
     def measured(size: int, **options: Any) -> Row:
         built = construct(tokens, features, width, reach, **options)
         used = size if options.get("grid") == "paper" else soft(built)
-        return used, largest(built(x, *weights), exact), built.certificate_for(x, *weights).bound
+        return used, largest(built(x, *weights), exact), built.audit(x, *weights).bound
 
     return {
         "curves": [
@@ -46,7 +46,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="emulation-theorem-4.1",
-    source="004 Theorem 4.1",
+    source="Hu et al. 2025, Theorem 4.1",
     statement="One frozen two-layer module emulates any attention head whose weights are in the embedding.",
     theirs="error ≤ ε for any ε > 0, with more heads",
     scales={

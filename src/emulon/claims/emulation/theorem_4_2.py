@@ -14,7 +14,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="emulation-theorem-4.2",
-    source="004 Theorem 4.2",
+    source="Hu et al. 2025, Theorem 4.2",
     statement="One frozen two-layer module emulates any attention head whose weights are tokens of the prompt.",
     theirs="error ≤ ε for any ε > 0, with more interpolation points",
     scales={

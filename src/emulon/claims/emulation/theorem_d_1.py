@@ -41,7 +41,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="emulation-theorem-d.1",
-    source="004 Theorem D.1",
+    source="Hu et al. 2025, Theorem D.1",
     statement="H softmax heads of n tokens give a truncated linear function of every token.",
     theirs="error ≤ ε with H = 2(b − a)/((n − 2)ε) heads of n tokens",
     scales={

@@ -1,1 +1,1 @@
-"""Claims of `003_…`, What learning algorithm is in-context learning?"""
+"""Claims of Akyürek et al. 2022, What learning algorithm is in-context learning?"""

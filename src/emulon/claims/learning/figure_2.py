@@ -7,12 +7,13 @@ import math
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learner import committed
+from emulon.claims.learners import committed
 from emulon.errors import EmulonError
-from emulon.interrogate import LinearTask, RidgeFit, best_ridge
+from emulon.interrogate import RidgeFit, best_ridge
 from emulon.machine import Transformer
 from emulon.machine.programs import sherman_morrison
 from emulon.machine.programs.gaussian import gaussian
+from emulon.tasks import Linear
 
 FEATURES, POINTS = 3, 9
 LEARNERS = ("small_learner",)
@@ -24,26 +25,26 @@ def run(setting: Setting) -> Numbers:
     grid = [(noise, prior) for noise in noises for prior in priors]
     cells = []
     for done, (noise, prior) in enumerate(grid):
-        setting.progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
-        task = LinearTask(FEATURES, noise, prior)
+        setting.report_progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
+        task = Linear(FEATURES, noise=noise, prior=prior)
         fit = best_ridge(machine(task), task, **sampling)
         cells.append(cell("compiled", noise, prior, fit))
     for name in LEARNERS:
-        setting.progress(name, len(grid) / (len(grid) + len(LEARNERS)))
+        setting.report_progress(name, len(grid) / (len(grid) + len(LEARNERS)))
         subject = committed(setting, name)
-        if not isinstance(subject.task, LinearTask):
+        if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
         fit = best_ridge(subject.thing, subject.task, **sampling)
         cells.append(cell("trained", subject.task.noise, subject.task.prior, fit))
     return {"cells": cells}
 
 
-def machine(task: LinearTask) -> Transformer:
+def machine(task: Linear) -> Transformer:
     """A register machine that runs the Bayes predictor of this task, for targets as large as noise and prior make."""
-    domain, norm = gaussian(task.features, POINTS)
+    domain = gaussian(task.features, POINTS)
     reach = task.prior * domain.y + 8 * task.noise
-    wide = Domain(POINTS, task.features, x=domain.x, y=reach, w=reach)
-    return sherman_morrison(task.features, POINTS, task.bayes_ridge, domain=wide, norm=norm).compile()
+    wide = Domain(POINTS, task.features, x=domain.x, y=reach, w=reach, spectrum=domain.spectrum)
+    return sherman_morrison(task.features, POINTS, task.bayes_ridge, domain=wide).compile()
 
 
 def cell(kind: str, noise: float, prior: float, fit: RidgeFit) -> Numbers:
@@ -101,12 +102,16 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="learning-figure-2",
-    source="003 Figure 2",
+    source="Akyürek et al. 2022, Figure 2",
     statement="Under noise σ² and prior τ² a learner is best explained by ridge regression with λ = σ²/τ².",
     theirs="best λ = σ²/τ² for all measured σ² and τ²",
     scales={
-        "small": Scale(0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}),
-        "paper": Scale(0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}),
+        "small": Scale(
+            0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}, at_source_scale=False
+        ),
+        "paper": Scale(
+            0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}, False
+        ),
     },
     run=run,
     judge=judge,

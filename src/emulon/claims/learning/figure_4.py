@@ -5,10 +5,11 @@ from __future__ import annotations
 from emulon.algorithms import LinearRegression, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learner import committed
-from emulon.interrogate import LinearTask, attention_probe, hidden_states, linear_probe, moments, prefix_weights
+from emulon.claims.learners import committed
+from emulon.interrogate import attention_probe, hidden_states, linear_probe, moments, prefix_weights
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
+from emulon.tasks import Linear
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
@@ -22,14 +23,14 @@ BETTER = 0.02
 
 
 def run(setting: Setting) -> Numbers:
-    setting.progress("a compiled machine", 0.0)
+    setting.report_progress("a compiled machine", 0.0)
     return {"machine": machine_scores(setting), "learner": learner_scores(setting)}
 
 
 def machine_scores(setting: Setting) -> Numbers:
     """Batch gradient descent, compiled: after all examples but the last, layer by layer, at the query's token."""
     machine = batch_gradient_descent(FEATURES, POINTS, STEP_SIZE, STEPS).compile()
-    xs, ys = LinearTask(FEATURES).sample(setting.seed, setting.sizes["machine_datasets"], POINTS)
+    xs, ys = Linear(FEATURES).held_out(setting.seed, setting.sizes["machine_datasets"], POINTS).pairs
     hidden, seen = hidden_states(machine, xs, ys), POINTS - 1
     weights = prefix_weights(LinearRegression(steps=STEPS, step_size=STEP_SIZE), xs, ys)
     found = {}
@@ -58,14 +59,14 @@ def learner_scores(setting: Setting) -> Numbers:
     """A trained learner, by probes with attention over its positions: linear ones and MLPs."""
     subject, count = committed(setting, "small_learner"), setting.sizes["examples"]
     points = max(subject.thing.examples) + 1
-    xs, ys = subject.task.sample(setting.seed, setting.sizes["learner_datasets"], points)
+    xs, ys = subject.task.held_out(setting.seed, setting.sizes["learner_datasets"], points).pairs
     hidden = hidden_states(subject.thing, xs, ys)
     bayes = RidgeRegression(getattr(subject.task, "bayes_ridge", 0.0))
     wanted = {"Xᵀy": moments(xs, ys)[:, count], "w": prefix_weights(bayes, xs, ys)[:, count]}
     probes = [(name, kind) for name in wanted for kind in ("linear", "mlp")]
     found: Numbers = {"examples": count, "tokens": list(hidden.tokens), "Xᵀy": {}, "w": {}}
     for done, (name, kind) in enumerate(probes):
-        setting.progress(f"{kind} probe for {name}", (1 + done) / (1 + len(probes)))
+        setting.report_progress(f"{kind} probe for {name}", (1 + done) / (1 + len(probes)))
         scores = attention_probe(hidden, wanted[name], kind=kind, seed=setting.seed)  # type: ignore[arg-type]
         best = int(scores.score.argmax())
         found[name][kind] = {
@@ -125,12 +126,12 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="learning-figure-4",
-    source="003 Figure 4",
+    source="Akyürek et al. 2022, Figure 4",
     statement="Xᵀy and w can be read off a learner's deeper states, Xᵀy first, nonlinearly and at the right place.",
     theirs="Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
     scales={
-        "small": Scale(0.4, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}),
-        "paper": Scale(1.4, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}),
+        "small": Scale(0.4, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}, at_source_scale=False),
+        "paper": Scale(1.4, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}, at_source_scale=False),
     },
     run=run,
     judge=judge,

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm
-from emulon.certify import Domain
+from emulon.certify import Domain, Spectrum
 from emulon.claims.claim import Numbers, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.interrogate import prefix_weights
-from emulon.machine import Program, Transformer
+from emulon.machine import RegisterProgram, Transformer
 
 # The largest error that is called a success, and what an exponent read off two sizes may exceed the O(·) by.
 ASKED, SLACK = 1e-6, 0.1
 # Domains on which a finite error can be promised: ‖x‖ ≤ 1, |y| ≤ 1.
 REACH, WEIGHT = 1.0, 4.0
 
-Build = Callable[[int, int, Domain | None], Program]
+Build = Callable[[int, int, Domain | None], RegisterProgram]
 
 
 def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
@@ -30,10 +30,11 @@ def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
     by_examples = [(sizes["fixed"], examples) for examples in sizes["examples"]]
     rows = []
     for done, (features, examples) in enumerate(by_features + by_examples):
-        setting.progress(f"d = {features}, N = {examples}", done / len(by_features + by_examples))
+        setting.report_progress(f"d = {features}, N = {examples}", done / len(by_features + by_examples))
         samples = examples + 1  # and the query
         draw = torch.Generator().manual_seed(setting.seed)
-        bounded = build(features, samples, Domain(samples, features, x=REACH, y=REACH, w=WEIGHT)).compile()
+        domain = Domain(samples, features, x=REACH, y=REACH, w=WEIGHT, spectrum=Spectrum(norm=REACH))
+        bounded = build(features, samples, domain).compile()
         open_ended = build(features, samples, None).compile()
         rows.append(
             {

@@ -8,14 +8,14 @@ from emulon.algorithms import OnlineSGD
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 from emulon.claims.learning import machines
-from emulon.machine import Program
+from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
 
 STEP = 0.05
 
 
-def build(features: int, samples: int, domain: Domain | None) -> Program:
-    return sgd(features, samples, STEP, domain=domain, norm=None if domain is None else domain.x)
+def build(features: int, samples: int, domain: Domain | None) -> RegisterProgram:
+    return sgd(features, samples, STEP, domain=domain)
 
 
 def run(setting: Setting) -> Numbers:
@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="learning-theorem-1",
-    source="003 Theorem 1",
+    source="Akyürek et al. 2022, Theorem 1",
     statement="A transformer computes the prediction after one step of gradient descent on an in-context example.",
     theirs="O(1) layers and O(d) width; O(N) layers for N examples",
     scales={

@@ -8,14 +8,14 @@ from emulon.algorithms import RidgeRegression
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting
 from emulon.claims.learning import machines
-from emulon.machine import Program
+from emulon.machine import RegisterProgram
 from emulon.machine.programs import sherman_morrison
 
 RIDGE = 1.0
 
 
-def build(features: int, samples: int, domain: Domain | None) -> Program:
-    return sherman_morrison(features, samples, RIDGE, domain=domain, norm=None if domain is None else domain.x)
+def build(features: int, samples: int, domain: Domain | None) -> RegisterProgram:
+    return sherman_morrison(features, samples, RIDGE, domain=domain)
 
 
 def run(setting: Setting) -> Numbers:
@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="learning-theorem-2",
-    source="003 Theorem 2",
+    source="Akyürek et al. 2022, Theorem 2",
     statement="A transformer predicts by a Sherman–Morrison update: ridge regression in closed form.",
     theirs="O(1) layers and O(d²) width; O(N) layers for N examples",
     scales={

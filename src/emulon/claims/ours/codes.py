@@ -16,7 +16,7 @@ def run(setting: Setting) -> Numbers:
     """Widths of the two prompts for the same map, and the error of the narrow one: routing must still work."""
     found: Numbers = {"samples": [], "one_hot": [], "circular": [], "numbers": [], "error": [], "bound": []}
     for done, samples in enumerate(setting.sizes["samples"]):
-        setting.progress(f"{samples} samples", done / len(setting.sizes["samples"]))
+        setting.report_progress(f"{samples} samples", done / len(setting.sizes["samples"]))
         domain = Domain(samples, FEATURES, x=1.0, y=1.0, w=1.0)
         module = ResidualMap(FUNCTION, domain, TOLERANCE)
         data = anywhere(domain, 4, setting.seed)
@@ -54,9 +54,9 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="ours-codes",
-    source="ours (routing)",
+    source="ours, routing",
     statement="Circular codes route with a width that does not grow with the samples, within the same tolerance.",
-    theirs="one-hot codes: n more dimensions in keys and queries (004 Theorem 3.1)",
+    theirs="one-hot codes: n more dimensions in keys and queries (Hu et al. 2025, Theorem 3.1)",
     scales={
         "small": Scale(0.2, {"samples": [8, 32, 128, 442, 1000]}),
         "paper": Scale(0.2, {"samples": [8, 32, 128, 442, 1000, 2000, 4000]}),

@@ -13,7 +13,7 @@ def run(setting: Setting) -> Numbers:
 
 CLAIM = Claim(
     name="ours-library",
-    source="ours (interpreter)",
+    source="ours, interpreter",
     statement="One frozen module runs every gradient-descent algorithm of the library, each from its prompt alone.",
     theirs="one module for all; errors within their bounds and at most 1e-6",
     scales={

@@ -14,7 +14,7 @@ from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.library import dataset
 from emulon.errors import OutOfDomain
 from emulon.experiments.data import BadData, Data, load
-from emulon.experiments.run import runnable, task_of
+from emulon.experiments.run import kind_of, runnable
 from emulon.interpreter import Interpreter, Program, compile
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}
@@ -47,14 +47,14 @@ def run(setting: Setting) -> Numbers:
         programs = []
         for done, case in enumerate(cases):
             at = (part + 0.5 * done / len(cases)) / len(setting.sizes["dtypes"])
-            setting.progress(f"{name}: compiling {case.name}, {case.table}", at)
+            setting.report_progress(f"{name}: compiling {case.name}, {case.table}", at)
             data = case.x, case.y
             programs.append(compile(case.algorithm, data=data, tolerance=TOLERANCE[name], dtype=getattr(torch, name)))
         interpreter = Interpreter.fitting(*programs)
         hashes, rows, refused = {interpreter.sha256}, [], []
         for done, (case, program) in enumerate(zip(cases, programs, strict=True)):
             at = (part + 0.5 + 0.5 * done / len(cases)) / len(setting.sizes["dtypes"])
-            setting.progress(f"{name}: running {case.name}, {case.table}", at)
+            setting.report_progress(f"{name}: running {case.name}, {case.table}", at)
             try:
                 row, seen = measured(interpreter, program, case)
             except OutOfDomain as error:
@@ -70,7 +70,7 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
     steps, made = setting.sizes["steps"], []
     data = None if table == "random" else read(table)
     for name, named in runnable().items():
-        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and task_of(named) != data.kind):
+        if (table == RIDGE_ALONE and name != "ridge") or (data is not None and kind_of(named) != data.kind):
             continue
         algorithm = named(steps=steps)  # type: ignore[call-arg]
         if data is None:
@@ -146,7 +146,7 @@ def figure(numbers: Numbers) -> Figure:
 
 CLAIM = Claim(
     name="ours-real-data",
-    source="ours (real data)",
+    source="ours, real data",
     statement="One frozen module runs the library on real tables to the exact weights, within its certificates.",
     theirs="smooth losses within 1e-10, losses with a kink within 1e-6 (our own aim; no source has run it)",
     scales={

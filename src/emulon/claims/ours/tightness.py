@@ -33,12 +33,12 @@ def run(setting: Setting) -> Numbers:
     for f in FUNCTIONS:
         found["interpolation"][f] = []
         for tolerance in setting.sizes["tolerances"]:
-            setting.progress(f"{f}, {tolerance:g}", 0.3)
+            setting.report_progress(f"{f}, {tolerance:g}", 0.3)
             found["interpolation"][f].append(_scalar(f, tolerance, setting.sizes["points"]))
     for name in ("f(w·x − y)·x", *DESCENTS):
         pairs = found["rounding alone" if name == "log-cosh" else "whole"][name] = []
         for tolerance in setting.sizes["tolerances"]:
-            setting.progress(f"{name}, {tolerance:g}", 0.7)
+            setting.report_progress(f"{name}, {tolerance:g}", 0.7)
             pairs.append((_descent if name in DESCENTS else _residual_map)(name, tolerance, setting))
     return found | {"tolerances": setting.sizes["tolerances"]}
 
@@ -122,7 +122,7 @@ def figure(numbers: Numbers) -> Figure:
 TOLERANCES = [1e-2, 1e-4, 1e-6]
 CLAIM = Claim(
     name="ours-tightness",
-    source="ours (certificates)",
+    source="ours, certificates",
     statement="Certificates are tight: within a factor 10 of the worst error for interpolation, 100 for descents.",
     theirs="at most 10 and 100",
     scales={

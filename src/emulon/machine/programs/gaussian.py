@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from emulon.certify import Domain
+from emulon.certify import Domain, Spectrum
 
 BEYOND = 4.0
 
 
-def gaussian(features: int, samples: int) -> tuple[Domain, float]:
+def gaussian(features: int, samples: int) -> Domain:
     """Bounds on |x|, |y| and |w| in every entry, and on ‖x‖₂.
 
     A standard normal vector is longer than √d + 4 with probability below 6e-7 (d = 1; less for larger d), and
@@ -17,13 +17,4 @@ def gaussian(features: int, samples: int) -> tuple[Domain, float]:
     pass a wider `domain`.
     """
     norm = math.sqrt(features) + BEYOND
-    return Domain(samples, features, x=norm, y=norm**2, w=2 * norm), norm
-
-
-def domain_of(features: int, samples: int, domain: Domain | None, norm: float | None) -> tuple[Domain, float]:
-    """The given domain, or the Gaussian one; `norm` bounds ‖x‖₂ and is √features·x where only a domain is given."""
-    if domain is None:
-        domain, default = gaussian(features, samples)
-    else:
-        default = math.sqrt(features) * domain.x
-    return domain, min(math.sqrt(features) * domain.x, default if norm is None else norm)
+    return Domain(samples, features, x=norm, y=norm**2, w=2 * norm, spectrum=Spectrum(norm=norm))

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent over the examples seen so far (Theorem 1 and its generalisation to many steps)."""
+"""Stochastic gradient descent over the examples seen so far (Akyürek et al. 2022, Theorem 1, for any number)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
-from emulon.machine.instruction import Claim
-from emulon.machine.program import Program
-from emulon.machine.programs.gaussian import domain_of
+from emulon.machine.instruction import Invariant
+from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.gaussian import gaussian
 
 
 def sgd(
@@ -22,8 +22,7 @@ def sgd(
     initial: Tensor | None = None,
     steps: int | None = None,
     domain: Domain | None = None,
-    norm: float | None = None,
-) -> Program:
+) -> RegisterProgram:
     """ŷ_i = w_i·x_i, w_{i+1} = w_i − α(x_i(w_i·x_i − y_i) + 2λw_i): Eq. 11, one example after the other.
 
     Claim: after round t every token of example i holds the w that t steps on the examples i − t, …, i − 1 give (all of
@@ -33,10 +32,10 @@ def sgd(
     Cost: two layers a round (the paper: O(N) in all), width O(d).
     The paper's chain has −2λ where its Eq. 11 has +2λ; Eq. 11 is the gradient.
     """
-    domain, norm = domain_of(features, samples, domain, norm)
+    domain = gaussian(features, samples) if domain is None else domain
     start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
     rounds = samples - 1 if steps is None else min(steps, samples - 1)
-    program, prompt, x, y = Program.online("sgd", domain, norm=norm)
+    program, prompt, x, y = RegisterProgram.online("sgd", domain)
     first = program.constant("first", prompt.first())
     w = program.register("w", features, initial=start)
     guess, gradient = program.register("guess"), program.register("gradient", features)
@@ -46,11 +45,12 @@ def sgd(
     reach = float(start.norm())
     begin = first.map(start[:, None], (features, 1), "first·w₁")
     for _ in range(rounds):
-        reach = step_gain(step_size, ridge, norm) * reach + step_size * norm * domain.y + float(start.norm())
-        claim = stable(step_size, ridge, norm, reach, domain)
+        reach = step_gain(step_size, ridge, domain.norm) * reach + step_size * domain.norm * domain.y
+        reach += float(start.norm())
+        invariant = stable(step_size, ridge, reach, domain)
         program.mul(gradient, x, guess - y)
         kept = (1 - 2 * step_size * ridge) * w - step_size * gradient
-        program.aff(w, kept, at=prompt.previous_example, plus=begin if start.any() else None, claim=claim)
+        program.aff(w, kept, at=prompt.previous_example, plus=begin if start.any() else None, invariant=invariant)
         program.dot(guess, w, x)
     return program.returns(guess)
 
@@ -60,13 +60,13 @@ def step_gain(step_size: float, ridge: float, norm: float) -> float:
     return max(abs(1 - 2 * step_size * ridge), abs(1 - step_size * (norm**2 + 2 * ridge)))
 
 
-def stable(step_size: float, ridge: float, norm: float, reach: float, domain: Domain) -> Claim:
+def stable(step_size: float, ridge: float, reach: float, domain: Domain) -> Invariant:
     """w as bounded by the recurrence, or by the domain; an error in w is multiplied by I − α(xxᵀ + 2λI)."""
     within = min(reach, math.sqrt(domain.features) * domain.w)
-    return Claim(
+    return Invariant(
         "‖w − α∇‖ ≤ ‖I − α(xxᵀ + 2λ)‖·‖w‖ + α‖x‖|y|, and the domain's |w|",
         low=-domain.w,
         high=domain.w,
         norm=within,
-        growth=step_gain(step_size, ridge, norm),
+        growth=step_gain(step_size, ridge, domain.norm),
     )

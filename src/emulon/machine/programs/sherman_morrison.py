@@ -1,4 +1,4 @@
-"""Ridge regression by Sherman–Morrison updates, example by example (Theorem 2)."""
+"""Ridge regression by Sherman–Morrison updates, example by example (Akyürek et al. 2022, Theorem 2)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import torch
 
 from emulon.certify import Domain
-from emulon.machine.errors import BadProgram
-from emulon.machine.instruction import Claim
-from emulon.machine.program import Program
-from emulon.machine.programs.gaussian import domain_of
+from emulon.errors import BadProgram
+from emulon.machine.instruction import Invariant
+from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.gaussian import gaussian
 
 
 def sherman_morrison(
@@ -19,8 +19,7 @@ def sherman_morrison(
     ridge: float = 1.0,
     *,
     domain: Domain | None = None,
-    norm: float | None = None,
-) -> Program:
+) -> RegisterProgram:
     """ŷ_i = w_i·x_i with w_i = (Σ_{j<i} x_j x_jᵀ + λI)⁻¹ Σ_{j<i} x_j y_j, the ridge solution on the examples before.
 
     With P = (Σ xxᵀ + λI)⁻¹, k = Px and l = k/(1 + x·k), Eq. 12 is P ← P − k lᵀ, and w ← w + l(y − w·x) is the ridge
@@ -31,8 +30,8 @@ def sherman_morrison(
     """
     if not ridge > 0:
         raise BadProgram(f"sherman_morrison needs ridge > 0 to start from I/ridge, got {ridge}")
-    domain, norm = domain_of(features, samples, domain, norm)
-    program, prompt, x, y = Program.online("sherman_morrison", domain, norm=norm)
+    domain = gaussian(features, samples) if domain is None else domain
+    program, prompt, x, y = RegisterProgram.online("sherman_morrison", domain)
     first = program.constant("first", prompt.first())
     identity = torch.eye(features, dtype=torch.float64) / ridge
     inverse = program.register("P", (features, features), initial=identity, symmetric=True)
@@ -41,23 +40,23 @@ def sherman_morrison(
     leverage, guess = program.register("leverage"), program.register("guess")
     change, move = program.register("change", (features, features), symmetric=True), program.register("move", features)
     begin = first.map(identity.reshape(-1, 1), (features, features), "first·I/λ")
-    claims = _claims(features, samples, ridge, domain, norm)
+    invariants = _invariants(ridge, domain)
 
     program.mov(x, x, at=prompt.own_example)
     program.dot(guess, w, x)
     for _ in range(samples - 1):
-        program.mul(k, inverse, x, claim=claims["k"])
-        program.dot(leverage, x, k, claim=claims["leverage"])
-        program.div(gain, k, 1.0 + leverage, claim=claims["l"])
+        program.mul(k, inverse, x, invariant=invariants["k"])
+        program.dot(leverage, x, k, invariant=invariants["leverage"])
+        program.div(gain, k, 1.0 + leverage, invariant=invariants["l"])
         program.mul(change, k, gain.T)
         program.mul(move, gain, y - guess)
-        program.aff(inverse, inverse - change, at=prompt.previous_example, plus=begin, claim=claims["P"])
-        program.aff(w, w + move, at=prompt.previous_example, claim=claims["w"])
+        program.aff(inverse, inverse - change, at=prompt.previous_example, plus=begin, invariant=invariants["P"])
+        program.aff(w, w + move, at=prompt.previous_example, invariant=invariants["w"])
         program.dot(guess, w, x)
     return program.returns(guess)
 
 
-def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: float) -> dict[str, Claim]:
+def _invariants(ridge: float, domain: Domain) -> dict[str, Invariant]:
     """Why nothing overflows and errors do not explode.
 
     0 ≺ P ⪯ I/λ, so ‖k‖ ≤ ‖x‖/λ, 0 ≤ x·k ≤ ‖x‖²/λ, and with a = P^½x: ‖l‖ ≤ λ^{−½}·‖a‖/(1 + ‖a‖²) ≤ 1/(2√λ).
@@ -70,14 +69,15 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
     stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
     All this holds in Frobenius norm, which a stored triangle's norm meets within √2.
     """
+    norm, features, samples = domain.norm, domain.features, domain.samples
     squared = norm**2
     kappa = 1 + (samples - 1) * squared / ridge
     root = 2 * math.sqrt(ridge)
     return {
-        "k": Claim("‖Px‖ ≤ ‖x‖/λ", norm=norm / ridge),
-        "leverage": Claim("0 ≤ xᵀPx ≤ ‖x‖²/λ", low=0.0, high=squared / ridge),
-        "l": Claim("‖Px‖/(1 + xᵀPx) ≤ 1/(2√λ)", norm=1 / root),
-        "P": Claim(
+        "k": Invariant("‖Px‖ ≤ ‖x‖/λ", norm=norm / ridge),
+        "leverage": Invariant("0 ≤ xᵀPx ≤ ‖x‖²/λ", low=0.0, high=squared / ridge),
+        "l": Invariant("‖Px‖/(1 + xᵀPx) ≤ 1/(2√λ)", norm=1 / root),
+        "P": Invariant(
             "0 ≺ P ⪯ I/λ",
             low=-1 / ridge,
             high=1 / ridge,
@@ -85,7 +85,7 @@ def _claims(features: int, samples: int, ridge: float, domain: Domain, norm: flo
             total=1.25 * math.sqrt(2) * kappa,
             valid=1 / (16 * math.sqrt(2) * ridge * kappa),
         ),
-        "w": Claim(
+        "w": Invariant(
             "‖w‖ ≤ √n·|y|/(2√λ), and the domain's |w|",
             low=-domain.w,
             high=domain.w,

@@ -1,0 +1,227 @@
+"""Gao et al. 2024, Theorem 4.2 and Lemma A.5: every position of a decoder descends on the pairs before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.certify.rounding import gamma, unit
+from emulon.certify.spectrum import SLACK
+from emulon.errors import OutOfDomain
+from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
+from emulon.looped.heads import readout_heads
+from emulon.looped.layer import Frame, Layer, Size
+from emulon.looped.stencil import Stencil
+from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
+from emulon.looped.transformer import HORIZON, fewest_pairs, share
+from emulon.looped.wiring import Circuit, constant, read
+
+
+class CausalLoopedGradientDescent(CausalLoopedRegression):
+    """Claim: position i predicts w^i_T·x_i, w^i_T after T exact gradient steps of size η from 0 on the mean of
+    ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate_after(T)`; the query is position N+1.
+
+    Assumes: data in `domain`; η ≤ 2/norm² (default 1/norm²), because a prefix of one sample has that curvature.
+    Bound: `causal_error`; the heads are the fewest that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Cost: pre 1 layer of 1 head, loop 1 layer of 2·pairs, post 1 layer of 2·pairs, where the theorem has 1, 1 and 2
+    layers of two heads; width 4d + 1 + log₂(N+2) + 4.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        step_size: float | None = None,
+        horizon: int = HORIZON,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(domain, dtype=dtype, horizon=horizon)
+        limit = 2 / (self.domain.norm * (1 + SLACK)) ** 2
+        self.step_size = limit / 2 if step_size is None else step_size
+        if not 0 < self.step_size <= limit:
+            raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {limit:.6g}] = (0, 2/norm²]")
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
+        features = self.domain.features
+        self.slots = Slots(
+            x=features,
+            y=1,
+            past=features,
+            w=features,
+            step=features,
+            log_count=1,
+            code=causal_code_length(self.domain.samples),
+            **dict.fromkeys(CAUSAL_KINDS, 1),
+        )
+        step, answer = causal_stencils(self.domain, self.step_size, self.pairs, dtype, horizon)
+        self.frame = Frame(
+            [recall_layer(self.slots, "step", self.domain.x, dtype)],
+            [causal_layer(self.slots, step, self.domain, self.step_size)],
+            [product_layer(self.slots, answer)],
+            {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
+        )
+
+    def certificate_after(self, loops: int) -> Certificate:
+        stencils = causal_stencils(self.domain, self.step_size, self.pairs, self.dtype, self.horizon)
+        drift, total = causal_error(self.domain, self.step_size, stencils, loops)
+        terms = {f"loop {name}": part for name, part in share(drift * self.domain.norm, stencils[0].terms).items()}
+        answer = total - drift * self.domain.norm if total < float("inf") else 0.0
+        terms |= {f"answer {name}": part for name, part in share(answer, stencils[1].terms).items()}
+        return Certificate(terms, self.dtype)
+
+    def _bound(self, pairs: int, loops: int) -> float:
+        stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
+        return causal_error(self.domain, self.step_size, stencils, loops)[1]
+
+    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
+        (xs, labels, x_query), state = data, data[0]
+        audit = CausalDescentAudit(xs, labels.squeeze(-1), x_query, self.step_size)
+        for step, state in enumerate(states):
+            if step:
+                audit.watch(state[..., 1::2, self.slots["w"]])
+        carried = audit.carried()
+        answer = audit.answer(self.answers(self.frame.finish(state)).squeeze(-1))
+        worst = (carried + answer).argmax()
+        terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
+        return Certificate(terms, self.dtype, scope="run")
+
+
+def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:
+    """Claim: w^j ← w^j − η/(j−1)·Σ_{h<j}(w^j·x_h − y_h)x_h at every point j.
+
+    The paper prints w^h inside the sum; the attention it builds, and gradient descent, have w^j (a test shows that the
+    printed formula descends nothing). It also lets point j see its own x_j through the causal mask: here the keys and
+    values are read from the label tokens, where `past` holds x_h, and j's own label comes after j.
+    One score w·x_h − y_h in place of two heads, so that the ± pair leaves O(c²); and log(j−1) on the sink's score makes
+    the softmax divide by j−1, which the paper leaves to an MLP that can only approximate the product.
+    Cost: one layer, 2·pairs heads.
+    """
+    minus_one = -constant(slots, *CAUSAL_KINDS)
+    heads = readout_heads(
+        slots,
+        stencil,
+        query=torch.cat([read(slots, w=1.0), minus_one]),
+        key=torch.cat([read(slots, past=1.0), read(slots, y=1.0)]),
+        value=read(slots, past=-step_size),
+        into="step",
+        one=constant(slots, *CAUSAL_KINDS),
+        sink=read(slots, sink=1.0),
+        extra=(read(slots, log_count=1.0), read(slots, sink=1.0)),
+    )
+    # A label's token, shut out here, sums over its prefix without dividing.
+    bound = 2 * step_size * domain.samples * domain.x * stencil.reach
+    circuit = Circuit(slots).move(read(slots, step=1.0), "w", off=elsewhere(slots, "point"), bound=bound)
+    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, causal=True, name="causal gradient step")
+
+
+def product_layer(slots: Slots, stencil: Stencil) -> Layer:
+    """Claim: point j's y becomes w^j·x_j."""
+    heads = self_product_heads(slots, stencil, read(slots, w=1.0), read(slots, x=1.0), "y")
+    return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
+
+
+@cache
+def causal_stencils(
+    domain: Domain, step_size: float, pairs: int, dtype: torch.dtype, loops: int
+) -> tuple[Stencil, Stencil]:
+    """For the step (scores w·x_h − y_h) and the answer (score w·x)."""
+    tokens, width = 2 * domain.samples + 2, domain.features + 3
+    reach = residual_reach(domain, step_size, loops)
+    weight = weight_norm(domain, step_size, loops)
+    step = Stencil.best(
+        pairs,
+        reach=reach,
+        tokens=tokens,
+        summed=domain.samples,
+        width=width,
+        dtype=dtype,
+        cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
+        lift=math.log(domain.samples),
+    )
+    answer = self_stencil(
+        pairs,
+        reach=weight * domain.norm * (1 + SLACK),
+        tokens=tokens,
+        width=domain.features,
+        code=causal_code_length(domain.samples),
+        dtype=dtype,
+    )
+    return step, answer
+
+
+def weight_norm(domain: Domain, step_size: float, loops: int) -> float:
+    """‖w_k‖₂ ≤ √(cap·η·loops)·y for every prefix and k ≤ loops (`gain` without a spectrum), doubled for errors."""
+    cap = 1.0 if step_size * domain.norm**2 <= 1 else 2.0
+    return 2 * math.sqrt(cap * step_size * max(loops, 1)) * domain.y
+
+
+def residual_reach(domain: Domain, step_size: float, loops: int) -> float:
+    """|w_k·x_h − y_h| ≤ √n·y, as no step expands the n residuals of a prefix, or ≤ ‖w‖‖x‖ + y; with room for errors."""
+    return 1.01 * min(
+        math.sqrt(domain.samples) * domain.y, weight_norm(domain, step_size, loops) / 2 * domain.norm + domain.y
+    )
+
+
+def causal_error(
+    domain: Domain, step_size: float, stencils: tuple[Stencil, Stencil], loops: int
+) -> tuple[float, float]:
+    """Claim: ‖ŵ^j − w^j‖₂ after `loops` loops, and the error of ŵ^j·x_j, are at most these.
+
+    Assumes: η ≤ 2/norm², hence no prefix's step expands. Proof. (1/n)Σ_h|x_h[l]| ≤ x, so one step is off by at most
+    η·x·reach·relative in each entry, √features times that in norm, and the rounding of w + step; errors of the steps
+    add. The answer multiplies by ‖x‖ and adds its own readout, of one value 1. QED
+    """
+    step, answer = stencils
+    weight = weight_norm(domain, step_size, loops)
+    each = step_size * domain.x * step.reach * step.relative + 4 * unit(step.dtype) * weight
+    drift = loops * math.sqrt(domain.features) * each * (1 + 1e-6)
+    if drift > weight / 2 or drift * domain.norm > 0.009 * step.reach:
+        return math.inf, math.inf
+    return drift, drift * domain.norm * (1 + SLACK) + answer.error(1.0)
+
+
+class CausalDescentAudit:
+    """Claim: after any number of `watch`, ‖ŵ^i − w^i‖₂ ≤ drift at every position i, (..., positions).
+
+    Assumes: a step size of at most 2/max‖x‖², so that no exact step expands (`causal_error`). Each loop's defect is
+    measured in float64, plus what that measurement may itself round.
+    """
+
+    def __init__(self, xs: Tensor, ys: Tensor, x_query: Tensor, step_size: float) -> None:
+        self.rows, self.labels, self.step_size = xs.double(), ys.double().unsqueeze(-2), step_size
+        self.points = torch.cat([self.rows, x_query.double().unsqueeze(-2)], dim=-2)
+        samples, features = xs.shape[-2:]
+        self.before = torch.ones(samples + 1, samples, dtype=torch.float64).tril(-1)
+        self.counts = self.before.sum(dim=-1, keepdim=True).clamp(min=1)
+        self.ops = gamma(samples + features + 8, torch.float64)
+        self.weights = torch.zeros_like(self.points)
+        self.drift = torch.zeros_like(self.points[..., 0])
+
+    def watch(self, weights: Tensor) -> None:
+        """Take in the computed w^i (..., positions, features) after one more loop."""
+        after = weights.double()
+        residuals = (self.weights @ self.rows.mT - self.labels) * self.before
+        stepped = self.weights - self.step_size * residuals @ self.rows / self.counts
+        # |w||x| + |y|, averaged against ‖x‖, is what the float64 of this check adds up.
+        length = self.rows.norm(dim=-1).max()
+        scale = self.weights.norm(dim=-1) * length + self.labels.abs().max()
+        room = self.ops * (after.norm(dim=-1) + self.weights.norm(dim=-1) + self.step_size * scale * length)
+        self.drift = (self.drift + (after - stepped).norm(dim=-1) + room) * (1 + 1e-9)
+        self.weights = after
+
+    def carried(self) -> Tensor:
+        """|(ŵ^i − w^i)·x_i| ≤ this."""
+        error: Tensor = self.drift * self.points.norm(dim=-1)
+        return error
+
+    def answer(self, predictions: Tensor) -> Tensor:
+        """|prediction − ŵ^i·x_i|, with room for the rounding of this check."""
+        exact = (self.weights * self.points).sum(dim=-1)
+        room: Tensor = self.ops * self.weights.norm(dim=-1) * self.points.norm(dim=-1)
+        return (predictions.double() - exact).abs() + room

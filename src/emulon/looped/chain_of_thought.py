@@ -1,0 +1,188 @@
+"""Gao et al. 2024, Theorem 3.3: the next state of a chain of thought, by an MLP that is learned in context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.certify.domain import require_shape, require_within
+from emulon.certify.rounding import unit
+from emulon.errors import BadShape, OutOfDomain
+from emulon.looped.descent import DescentLoop
+from emulon.looped.heads import GAP, code_length, copy_head, position_codes
+from emulon.looped.layer import Frame, Layer, Size
+from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
+from emulon.looped.wiring import Circuit, constant, join, no_heads, others, read, write
+
+CHAIN_KINDS = ("sink", "train", "query", "other")
+
+
+class LoopedChainOfThought(LoopedTransformer):
+    """Claim: given N chains x, s¹, …, s^L with s^{ℓ+1} = σ(W_ℓ s^ℓ) and the start x̂, …, ŝ^ℓ of another, `predict`
+    returns σ(A_T ŝ^ℓ), A_T after T exact gradient steps of size η from 0 on (1/2N)Σ‖A s^ℓ_i − σ⁻¹(s^{ℓ+1}_i)‖².
+
+    Assumes: the states s^ℓ and the labels σ⁻¹(s^{ℓ+1}) of the step that is asked for in `domain`, every other state
+    within its x; η ≤ 2/largest (default 1/largest); slope in (0, 1].
+    Bound: `descent_error`, σ being 1-Lipschitz; the fewest heads that keep `tolerance` for T ≤ horizon.
+    Cost: pre 2 layers of 2 heads (the theorem has 7 of two), loop one of 2·pairs, post one without heads.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        depth: int = 6,
+        slope: float = 0.1,
+        step_size: float | None = None,
+        horizon: int = HORIZON,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(domain, dtype=dtype, horizon=horizon)
+        if not 0 < slope <= 1:
+            raise OutOfDomain(f"the leaky ReLU's slope must be in (0, 1] to be inverted, got {slope}")
+        self.depth, self.slope = depth, slope
+        self.step_size = 1 / self.domain.largest if step_size is None else step_size
+        tokens = (self.domain.samples + 1) * (depth + 1) + 1
+        label_error = 4 * unit(dtype) * self.domain.y
+        self.descent = DescentLoop(self.domain, self.step_size, tokens, dtype, label_error=label_error)
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
+        self.slots = Slots(
+            **dict.fromkeys(("state", "following", "x", "y", "res", "step"), self.domain.features),
+            **dict.fromkeys(("stage", "next_stage", "wanted"), depth + 1),
+            code=code_length(self.domain.samples + 1),
+            sample=1,
+            **dict.fromkeys(CHAIN_KINDS, 1),
+        )
+        self.frame = Frame(
+            [self._find(), self._filter()],
+            [self.descent.layer(self.slots, self.pairs, CHAIN_KINDS)],
+            [self._activate()],
+            {"pre": Size(7, 2), "loop": Size(1, 2), "post": Size(1, 1)},
+        )
+
+    def certificate_after(self, loops: int) -> Certificate:
+        return self._activated(self.descent.certificate(self.pairs, loops))
+
+    def _bound(self, pairs: int, loops: int) -> float:
+        return self._activated(self.descent.certificate(pairs, loops)).bound
+
+    def _activated(self, loop: Certificate) -> Certificate:
+        """σ is 1-Lipschitz, and rounds."""
+        activation = 2 * unit(self.dtype) * self.descent.largest_prediction(self.horizon)
+        return replace(loop, terms=dict(loop.terms) | {"activation": activation})
+
+    def _find(self) -> Layer:
+        """One head tells every token the stage ℓ of the last one; one fetches the next state of the same chain.
+
+        The MLP turns `other` into `train` where a sample's token is at stage ℓ: Σ_k ReLU(2·wanted_k + 2·stage_k +
+        2·sample − 5) is exactly 1 there and 0 elsewhere.
+        """
+        slots = self.slots
+        stage = copy_head(
+            slots, constant(slots, *CHAIN_KINDS), GAP * read(slots, query=1.0), read(slots, stage=1.0), "wanted"
+        )
+        following = copy_head(
+            slots,
+            torch.cat([read(slots, code=1.0), read(slots, next_stage=1.0)]),
+            torch.cat([read(slots, code=1.0), GAP * read(slots, stage=1.0)]),
+            read(slots, state=1.0),
+            "following",
+        )
+        stages = self.depth + 1
+        sample = read(slots, sample=torch.full((stages, 1), 2.0, dtype=torch.float64))
+        rows = read(slots, wanted=2.0, stage=2.0) + sample
+        ones = torch.ones(1, stages, dtype=torch.float64)
+        circuit = Circuit(slots).unit(rows, -5.0, write(slots, "train", ones) - write(slots, "other", ones))
+        return Layer(join(stage, following), circuit.matrices, dtype=self.dtype, name="find the stage")
+
+    def _filter(self) -> Layer:
+        """x = s^ℓ on train and query tokens, res = −σ⁻¹(s^{ℓ+1}) on train tokens, zero on all others (Eq. 7)."""
+        slots = self.slots
+        kept = others(slots, "train", "query", kinds=CHAIN_KINDS)
+        circuit = Circuit(slots).move(read(slots, state=1.0), "x", off=kept, bound=self.domain.x)
+        circuit.leaky(
+            read(slots, following=1.0),
+            "res",
+            slope=1 / self.slope,
+            scale=-1.0,
+            off=others(slots, "train", kinds=CHAIN_KINDS),
+            bound=self.domain.x,
+        )
+        return Layer(no_heads(slots), circuit.matrices, dtype=self.dtype, name="filter")
+
+    def _activate(self) -> Layer:
+        circuit = Circuit(self.slots).leaky(read(self.slots, y=1.0), "step", slope=self.slope)
+        return Layer(no_heads(self.slots), circuit.matrices, dtype=self.dtype, name="activation")
+
+    def prompt(self, chains: Tensor, start: Tensor) -> Tensor:
+        """Tokens of all chains in order, of the new chain, and a sink; each knows its chain's code and its stage."""
+        slots, stages = self.slots, self.depth + 1
+        batch = torch.broadcast_shapes(chains.shape[:-3], start.shape[:-2])  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        samples, known = chains.shape[-3], start.shape[-2]
+        end = samples * stages
+        tokens = chains.new_zeros(*batch, end + known + 1, slots.width)
+        tokens[..., :end, slots["state"]] = chains.flatten(-3, -2)
+        tokens[..., end:-1, slots["state"]] = start
+        tokens[..., :end, slots["sample"]] = 1.0
+        tokens[..., : end + known - 1, slots["other"]] = 1.0
+        tokens[..., -2, slots["query"]] = 1.0
+        tokens[..., -1, slots["sink"]] = 1.0
+        stage = torch.cat([torch.arange(stages).repeat(samples), torch.arange(known)])
+        one_hot = torch.eye(stages + 1, dtype=chains.dtype)
+        tokens[..., :-1, slots["stage"]] = one_hot[stage, :stages]
+        tokens[..., :-1, slots["next_stage"]] = one_hot[stage + 1, :stages]
+        codes = position_codes(samples + 1).to(chains.dtype)
+        tokens[..., :-1, slots["code"]] = torch.cat(
+            [codes[:-1].repeat_interleave(stages, dim=0), codes[-1:].expand(known, -1)]
+        )
+        return tokens
+
+    def answers(self, tokens: Tensor) -> Tensor:
+        return tokens[..., -2, self.slots["step"]]
+
+    def run(
+        self,
+        chains: Float[Tensor, "... samples stages features"],
+        start: Float[Tensor, "... known features"],
+        *,
+        loops: int,
+    ) -> LoopedRun:
+        self.require(loops, chains=chains, start=start)
+        require_shape(chains, "chains", self.domain.samples, self.depth + 1, self.domain.features)
+        known = start.shape[-2]
+        require_shape(start, "start", known, self.domain.features)
+        if not 1 <= known <= self.depth:
+            raise BadShape(f"start has {known} states; a chain of depth {self.depth} goes on from 1 to {self.depth}")
+        require_within(self.domain.x, chains=chains, start=start)
+        self.domain.check_problem(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
+        return LoopedRun(self, (chains, start), self.prompt(chains, start), loops)
+
+    def predict(
+        self,
+        chains: Float[Tensor, "... samples stages features"],
+        start: Float[Tensor, "... known features"],
+        *,
+        loops: int,
+    ) -> Float[Tensor, "... features"]:
+        """The state after the last of `start`, learned from the chains in `loops` steps."""
+        return self.run(chains, start, loops=loops).prediction
+
+    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
+        chains, start = data
+        known, end = start.shape[-2], self.domain.samples * (self.depth + 1)
+        kept = slice(known - 1, end, self.depth + 1)
+        readings = ((state[..., kept, self.slots["res"]], state[..., -2, self.slots["y"]]) for state in states)
+        labels = self._labels(chains, known)
+        return self._activated(self.descent.audit(chains[..., known - 1, :], labels, start[..., -1, :], readings))
+
+    def _labels(self, chains: Tensor, known: int) -> Tensor:
+        """σ⁻¹ of the state after the last known one, in float64."""
+        following = chains[..., known, :].double()
+        return following.clamp(min=0) + following.clamp(max=0) / self.slope

@@ -1,0 +1,289 @@
+"""Gao et al. 2024, Theorem 4.1 and Lemma A.4: least squares by Newton–Schulz steps M ← 2M − MSM in the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.certify.rounding import gamma, unit
+from emulon.certify.spectrum import SLACK, enclosure
+from emulon.errors import OutOfDomain
+from emulon.looped.heads import code_length, copy_head, readout_heads
+from emulon.looped.layer import Frame, Layer, Size
+from emulon.looped.stencil import Stencil
+from emulon.looped.tokens import KINDS, pair_tokens
+from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
+from emulon.looped.wiring import Circuit, constant, others, read
+
+
+class LoopedNewton(LoopedRegression):
+    """Claim: `predict` returns x_query·M_T Xᵀy with M_0 = αS, M ← 2M − MSM (Eq. 5), S = XᵀX,
+    up to `certificate_after(T)`.
+
+    Assumes: data in `domain`, whose `smallest` must be positive: with a direction in which S is singular every rounding
+    error doubles at each loop, and nothing could be promised. α = 1/(N·largest)².
+    Bound: `newton_errors` into the prediction, and the answer's own readout; the heads are the fewest that keep
+    `tolerance` for every T ≤ horizon (None: the most exact).
+    Cost: pre 1 layer, loop 1, post 2, as in the theorem; 2·pairs heads, where the theorem's two are one pair;
+    width 3d + 1 + log₂(N+1) + 4, the paper's 2d + … and d for `step`.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        horizon: int = HORIZON,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(domain, dtype=dtype, horizon=horizon)
+        if self.domain.smallest <= 0:
+            raise OutOfDomain(
+                "Newton–Schulz needs a domain that says how badly the data may be conditioned: give its spectrum a "
+                "positive `smallest` eigenvalue of XᵀX/samples (and so at least as many samples as features)"
+            )
+        self.tokens = 2 * self.domain.samples + 2
+        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
+        features = self.domain.features
+        kinds = {kind: 1 for kind in KINDS}
+        self.slots = Slots(
+            x=features, y=1, m=features, step=features, code=code_length(self.domain.samples + 1), **kinds
+        )
+        self.frame = self._frame()
+
+    def certificate_after(self, loops: int) -> Certificate:
+        return self._certificate(self.pairs, self._errors(self.pairs, loops)[-1])
+
+    @property
+    def worst_loops(self) -> int:
+        """Newton forgets errors as it converges: the last loop need not be the worst."""
+        errors = self._errors(self.pairs, self.horizon)
+        return errors.index(max(errors))
+
+    def _errors(self, pairs: int, loops: int) -> list[float]:
+        return newton_errors(self.domain, newton_stencils(self.domain, pairs, self.tokens, self.dtype), loops)
+
+    def _certificate(self, pairs: int, error: float) -> Certificate:
+        """From ‖P̂ − P‖_F to the prediction: |x_query·(P̂ − P)y| ≤ norm·error·√N·y, and the answer's own readout."""
+        domain = self.domain
+        _, step, answer = newton_stencils(domain, pairs, self.tokens, self.dtype)
+        inverse = error * domain.norm * domain.samples**0.5 * domain.y
+        terms = {f"loop {name}": part for name, part in share(inverse, step.terms).items()}
+        own = answer.error(domain.samples * domain.y)
+        terms |= {f"answer {name}": part for name, part in share(own, answer.terms).items()}
+        return Certificate(terms, self.dtype)
+
+    def _bound(self, pairs: int, horizon: int) -> float:
+        return self._certificate(pairs, max(self._errors(pairs, horizon))).bound
+
+    def _frame(self) -> Frame:
+        start, step, answer = newton_stencils(self.domain, self.pairs, self.tokens, self.dtype)
+        code = read(self.slots, code=1.0)
+        # y_i goes to its sample; the label's own token, which now holds 2y, is emptied: it would only add rounding.
+        spread = Circuit(self.slots).clear("y", off=others(self.slots, "label", kinds=KINDS), bound=2 * self.domain.y)
+        labels = copy_head(self.slots, code, code, read(self.slots, y=2.0), "y")
+        heads = readout_heads(
+            self.slots,
+            answer,
+            query=read(self.slots, x=1.0),
+            key=read(self.slots, m=1.0),
+            value=read(self.slots, y=1.0),
+            into="y",
+            one=constant(self.slots, *KINDS),
+            sink=read(self.slots, sink=1.0),
+        )
+        return Frame(
+            [start_layer(self.slots, start, self.domain)],
+            [newton_layer(self.slots, step, self.domain)],
+            [
+                Layer(labels, spread.matrices, dtype=self.dtype, name="label exchange"),
+                Layer(heads, Circuit(self.slots).matrices, dtype=self.dtype, name="answer"),
+            ],
+            {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
+        )
+
+    def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
+        return pair_tokens(self.slots, xs, labels, x_query)
+
+    def answers(self, tokens: Tensor) -> Tensor:
+        return tokens[..., -2, self.slots["y"]]
+
+    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
+        (xs, labels, x_query), state = data, data[0]
+        ys, audit = labels.squeeze(-1), NewtonAudit(xs, start_scale(self.domain))
+        for step, state in enumerate(states):
+            audit.watch(state[..., 0:-2:2, self.slots["m"]].mT, start=step == 0)
+        prediction = self.answers(self.frame.finish(state)).squeeze(-1)
+        carried, answer = audit.carried(ys, x_query), audit.answer(ys, x_query, prediction)
+        worst = (carried + answer).argmax()
+        terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
+        return Certificate(terms, self.dtype, scope="run")
+
+
+# How far a computed leverage x_i·M x_j may exceed the exact one, which is at most 1.
+ROOM = 2.0**-6
+
+
+def newton_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
+    """Claim: m_i ← 2m_i − Σ_j m_j (x_j·m_i) on train tokens; with m_i = M x_i that is M ← 2M − M S M, S = XᵀX.
+
+    Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
+    keeps the attention's output apart from m, because the MLP has to double m: the paper's layout has no room for it.
+    Bound: `newton_errors`. Cost: one layer, 2·pairs heads.
+    """
+    heads = readout_heads(
+        slots,
+        stencil,
+        query=read(slots, m=1.0),
+        key=read(slots, x=1.0),
+        value=read(slots, m=1.0),
+        into="step",
+        one=constant(slots, *KINDS),
+        sink=read(slots, sink=1.0),
+        masked=read(slots, query=1.0),
+    )
+    circuit = Circuit(slots).move(
+        read(slots, m=1.0, step=-1.0), "m", off=others(slots, "train", kinds=KINDS), bound=4 * inverse_norm(domain)
+    )
+    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton step")
+
+
+def start_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
+    """Claim: m_i = αS x_i on train tokens, α = 1/(N·largest)², hence αS² ≤ I.
+
+    The query's token must not enter S; a linear W_V cannot zero it as the paper writes, so its score is masked.
+    """
+    heads = readout_heads(
+        slots,
+        stencil,
+        query=read(slots, x=1.0),
+        key=read(slots, x=1.0),
+        value=read(slots, x=start_scale(domain)),
+        into="step",
+        one=constant(slots, *KINDS),
+        sink=read(slots, sink=1.0),
+        masked=read(slots, query=1.0),
+    )
+    bound = start_scale(domain) * domain.samples * domain.norm**2 * domain.x
+    circuit = Circuit(slots).move(read(slots, step=1.0), "m", off=others(slots, "train", kinds=KINDS), bound=2 * bound)
+    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton start")
+
+
+def start_scale(domain: Domain) -> float:
+    """α of Eq. 5; the eigenvalues of S are N times those of XᵀX/N, and may exceed `largest` by the check's slack."""
+    return 1 / (domain.samples * domain.largest * (1 + 2 * SLACK)) ** 2
+
+
+def inverse_norm(domain: Domain) -> float:
+    """‖M_k Xᵀ‖₂ ≤ 1/√(N·smallest), because its singular values are p_k/√λ with p_k ≤ 1, λ an eigenvalue of S."""
+    return 1 / math.sqrt(domain.samples * domain.smallest)
+
+
+@cache
+def newton_stencils(domain: Domain, pairs: int, tokens: int, dtype: torch.dtype) -> tuple[Stencil, Stencil, Stencil]:
+    """For the start (scores x·x), the step (leverages x·Mx ≤ 1) and the answer (scores x_query·m)."""
+    width = domain.features + 1
+    longest = domain.norm * inverse_norm(domain) * (1 + ROOM)
+
+    def best(reach: float, cauchy: float) -> Stencil:
+        return Stencil.best(
+            pairs, reach=reach, tokens=tokens, summed=domain.samples, width=width, dtype=dtype, cauchy=cauchy
+        )
+
+    square = domain.norm**2 * (1 + 3 * SLACK)
+    return best(square, 1.0), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest, 1.0)
+
+
+def newton_errors(domain: Domain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> list[float]:
+    """Claim: ‖P̂_T − P_T‖_F ≤ the T-th of these, P = MXᵀ the d × N matrix of the m_i; infinite where nothing holds.
+
+    Assumes: smallest ≤ eigenvalues of XᵀX/N ≤ largest. Proof. Each computed step is F(P) = 2P − PXP plus Δ. With
+    P̂ = P + E, F(P̂) − F(P) = 2E − E(XP) − (PX)E − EXE. XP and PX are symmetric; PX has eigenvalues p ∈ [p_min, 1], XP
+    the same on the columns of X (projection Π) and 0 elsewhere. So, with r = ‖EΠ‖_F, o = ‖E(I−Π)‖_F, σ = √(N·largest):
+    r ← (2 − 2p_min)r + σr² + ‖Δ‖_F,  o ← (2 − p_min)o + σro + ‖Δ‖_F,  because EX = EΠX.
+    Exactly, p ← p(2 − p): relative to p_min errors never grow, and once p_min ≈ 1, r is forgotten and o only adds up.
+    ‖Δ‖_F: entry (l, i) is off by reach·relative·Σ_j|P̂_lj| ≤ …·√N‖P̂_l‖₂, so ‖Δ‖_F ≤ reach·relative·N·‖P̂‖_F, plus the
+    rounding of 2m − step. ‖P_k‖_F ≤ √d·max p_k/√λ. QED
+    """
+    start, step, _ = stencils
+    n, d, small = domain.samples, domain.features, unit(step.dtype)
+    top, low = n * domain.largest * (1 + 2 * SLACK), n * (domain.smallest - SLACK * domain.largest)
+    if low <= 0:
+        return [math.inf] * (loops + 1)
+    # Σ_j |x_j[l]| ≤ √N·‖X e_l‖₂.
+    columns = math.sqrt(n * top)
+    inside = start_scale(domain) * math.sqrt(n * d) * (start.error(columns) + 4 * small * domain.norm**2 * columns)
+    outside, least, norm = inside, start_scale(domain) * low**2, math.sqrt(d / top)
+    errors = [inside + outside]
+    for step_count in range(loops):
+        if domain.norm * errors[-1] > ROOM:
+            return errors + [math.inf] * (loops - step_count)
+        size = norm + inside + outside
+        shock = n * size * step.reach * step.relative + 8 * small * (1 + math.sqrt(n)) * size
+        curve = math.sqrt(top) * inside
+        inside, outside = (2 - 2 * least + curve) * inside + shock, (2 - least + curve) * outside + shock
+        least, norm = least * (2 - least), min(2 * norm, math.sqrt(d / low))
+        errors.append(inside + outside)
+    return errors
+
+
+class NewtonAudit:
+    """Measures the defect of every loop in float64; `newton_errors`'s recursion carries it, with this data's spectrum.
+
+    Claim: after each `watch`, ‖(P̂ − P)Π‖_F ≤ inside and ‖(P̂ − P)(I − Π)‖_F ≤ outside, P the exact iterate M_k Xᵀ and Π
+    the projection on the columns of X, one entry per problem. No exact iterate is computed: only P̂_{k+1} − F(P̂_k), plus
+    what computing that may itself round.
+    """
+
+    def __init__(self, xs: Tensor, start_scale: float) -> None:
+        self.rows = xs.double()
+        self.low, self.top = (edge * self.rows.shape[-2] for edge in enclosure(self.rows))
+        self.size = torch.linalg.matrix_norm(self.rows)
+        self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
+        # Householder's basis spans the columns of X + ΔX with ‖ΔX‖ ≤ √d·γ_{12Nd}‖X‖ (Higham, Theorem 19.4).
+        samples, features = self.rows.shape[-2:]
+        self.basis = torch.linalg.qr(self.rows).Q
+        cond = (self.top / self.low.clamp(min=1e-300)).sqrt()
+        self.tilt = 2 * features**0.5 * gamma(12 * samples * features, torch.float64) * cond
+        self.least = start_scale * self.low.clamp(min=0) ** 2
+        self.before = start_scale * self.rows.mT @ self.rows @ self.rows.mT
+        self.inside = self.outside = torch.zeros_like(self.low)
+        self.first = self.ops * start_scale * self.size**3
+
+    def watch(self, iterate: Tensor, *, start: bool = False) -> None:
+        """Take the next computed P̂ (..., d, N) in; the first one is compared with αSXᵀ."""
+        after, norm = iterate.double(), torch.linalg.matrix_norm(self.before)
+        stepped = self.before if start else 2 * self.before - self.before @ (self.rows @ self.before)
+        room = self.first if start else self.ops * (3 * norm + norm**2 * self.size)
+        whole = torch.linalg.matrix_norm(after - stepped) + room
+        part = torch.linalg.matrix_norm((after - stepped) @ self.basis) + room + self.tilt * whole
+        curve = self.top.sqrt() * self.inside
+        if not start:
+            grown = (2 - self.least + curve) * self.outside
+            self.inside = (2 - 2 * self.least + curve) * self.inside
+            self.outside, self.least = grown, self.least * (2 - self.least)
+        self.inside = torch.where(self.low > 0, (self.inside + part) * (1 + 1e-9), math.inf)
+        self.outside = torch.where(self.low > 0, (self.outside + whole) * (1 + 1e-9), math.inf)
+        self.before = after
+
+    def carried(self, ys: Tensor, x_query: Tensor) -> Tensor:
+        """|x_query·(P̂ − P)y| ≤ this: only the part of y that no w can explain meets the error outside Π."""
+        labels, length = ys.double(), x_query.double().norm(dim=-1)
+        whole = labels.norm(dim=-1)
+        explained = (self.basis @ (self.basis.mT @ labels.unsqueeze(-1))).squeeze(-1)
+        left = (labels - explained).norm(dim=-1) + self.tilt * whole
+        error: Tensor = length * (self.inside * whole + self.outside * left)
+        return error
+
+    def answer(self, ys: Tensor, x_query: Tensor, prediction: Tensor) -> Tensor:
+        """|prediction − x_query·P̂y|, with room for the rounding of this check."""
+        exact = ((x_query.double().unsqueeze(-2) @ self.before).squeeze(-2) * ys.double()).sum(dim=-1)
+        sizes = x_query.double().norm(dim=-1) * ys.double().norm(dim=-1)
+        room: Tensor = sizes * torch.linalg.matrix_norm(self.before)
+        return (prediction.double() - exact).abs() + self.ops * room

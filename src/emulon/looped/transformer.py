@@ -1,0 +1,180 @@
+"""What all looped transformers share: heads from the tolerance, checks, runs and what is promised about them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from emulon.attention import Slots
+from emulon.certify import Certificate, Domain
+from emulon.errors import BadShape, EmulonError, OutOfDomain, ToleranceTooTight
+from emulon.looped.layer import Frame
+from emulon.looped.stencil import MOST_PAIRS
+
+# Loops every tolerance is promised for unless the caller asks for more.
+HORIZON = 50
+
+
+def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, horizon: int) -> int:
+    """The fewest ± pairs whose bound(pairs, loops) keeps the tolerance up to the horizon; without one, the best pairs.
+
+    Where nothing can be promised up to the horizon (an infinite bound), the best pairs are those of a single loop.
+    """
+    bounds = {}
+    for pairs in range(1, MOST_PAIRS + 1):
+        bounds[pairs] = bound(pairs, horizon)
+        if tolerance is not None and bounds[pairs] <= tolerance:
+            return pairs
+    best = min(bounds, key=lambda pairs: bounds[pairs])
+    if bounds[best] == math.inf:
+        best = min(bounds, key=lambda pairs: bound(pairs, 1))
+    if tolerance is None:
+        return best
+    advice = ", shorten the horizon, narrow the domain, or use a wider dtype"
+    raise ToleranceTooTight(f"{best} pairs of heads over {horizon} loops", tolerance, bounds[best], advice)
+
+
+def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
+    """Split an accumulated bound over the named terms of the step it is proportional to."""
+    step = sum(terms.values())
+    return {name: total * (part / step) if part else 0.0 for name, part in terms.items()}
+
+
+class LoopedTransformer(nn.Module, ABC):
+    """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
+
+    domain: Domain
+    slots: Slots
+    frame: Frame
+
+    def __init__(self, domain: Domain, *, dtype: torch.dtype, horizon: int) -> None:
+        super().__init__()
+        if dtype not in (torch.float32, torch.float64):
+            raise OutOfDomain(f"{dtype} cannot hold the position codes' scores exactly; use float32 or float64")
+        if horizon < 1:
+            raise OutOfDomain(f"horizon must be at least one loop, got {horizon}")
+        if domain.norm == 0:
+            raise OutOfDomain("the domain allows x = 0 only, from which nothing is learned; give x a positive bound")
+        self.domain, self.dtype, self.horizon = domain, dtype, horizon
+
+    @abstractmethod
+    def certificate_after(self, loops: int) -> Certificate:
+        """|prediction − exact iterate| after so many loops, for every input of the domain."""
+
+    @property
+    def worst_loops(self) -> int:
+        """The number of loops up to the horizon whose bound is the largest: the last, where errors only add up."""
+        return self.horizon
+
+    @property
+    def certificate(self) -> Certificate:
+        """|prediction − exact iterate| after any number of loops up to the horizon, for every input of the domain."""
+        return self.certificate_after(self.worst_loops)
+
+    @abstractmethod
+    def answers(self, tokens: Tensor) -> Tensor:
+        """The predictions (..., outputs) that stand in finished tokens."""
+
+    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
+        """The certificate of one run, the worst of its batch, from its data and the tokens after 0, 1, … loops."""
+        raise EmulonError(f"{type(self).__name__} measures no single run; use its certificate, which holds for all")
+
+    def require(self, loops: int, **tensors: Tensor) -> None:
+        """Refuse more loops than were promised, and tensors of another dtype than the weights'."""
+        if not 0 <= loops <= self.horizon:
+            raise OutOfDomain(
+                f"loops = {loops}, but the promise was made for 0 to {self.horizon}; build with a horizon"
+            )
+        for name, tensor in tensors.items():
+            if tensor.dtype != self.dtype:
+                raise OutOfDomain(f"{name} is {tensor.dtype}, the weights are {self.dtype}; convert one of them first")
+
+    def extra_repr(self) -> str:
+        return f"width={self.slots.width} {self.slots}\nup to {self.horizon} loops: {self.certificate}"
+
+
+@dataclass(frozen=True, eq=False)
+class LoopedRun:
+    """A number of loops on one batch of problems. It runs when asked, once a question, and keeps the answers only."""
+
+    transformer: LoopedTransformer
+    data: tuple[Tensor, ...]
+    prompt: Tensor
+    loops: int
+    scalar: bool = False
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        """After the last loop; with a last dimension of outputs unless labels came without one."""
+        *_, last = self._states()
+        return self._answers(last)
+
+    @cached_property
+    def predictions(self) -> Tensor:
+        """After 0, 1, …, loops steps, along a new first dimension."""
+        return torch.stack([self._answers(state) for state in self._states()])
+
+    @property
+    def certificate(self) -> Certificate:
+        """What holds for every input of the domain after so many loops."""
+        return self.transformer.certificate_after(self.loops)
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """What was measured of this run: far tighter than `certificate`, and for this run only."""
+        return self.transformer.audit(self.data, self._states())
+
+    def _states(self) -> Iterator[Tensor]:
+        return self.transformer.frame.iterates(self.prompt, self.loops)
+
+    def _answers(self, state: Tensor) -> Tensor:
+        answers = self.transformer.answers(self.transformer.frame.finish(state))
+        return answers.squeeze(-1) if self.scalar else answers
+
+
+class LoopedRegression(LoopedTransformer):
+    """A looped transformer that fits ys to xs in context and predicts at x_query."""
+
+    outputs = 1
+
+    @abstractmethod
+    def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
+        """The tokens of these problems; labels are (..., samples, outputs)."""
+
+    def require_problem(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> None:
+        """Refuse data outside the domain."""
+        self.domain.check_problem(xs, labels, x_query)
+
+    def run(
+        self,
+        xs: Float[Tensor, "... samples inputs"],
+        ys: Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"],
+        x_query: Float[Tensor, "... inputs"],
+        *,
+        loops: int,
+    ) -> LoopedRun:
+        self.require(loops, xs=xs, ys=ys, x_query=x_query)
+        scalar = ys.ndim < xs.ndim
+        labels = ys.unsqueeze(-1) if scalar else ys
+        if labels.shape[-1] != self.outputs:
+            raise BadShape(f"ys has {labels.shape[-1]} outputs, the transformer was built for {self.outputs}")
+        self.require_problem(xs, labels, x_query)
+        return LoopedRun(self, (xs, labels, x_query), self.prompt(xs, labels, x_query), loops, scalar)
+
+    def predict(
+        self,
+        xs: Float[Tensor, "... samples inputs"],
+        ys: Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"],
+        x_query: Float[Tensor, "... inputs"],
+        *,
+        loops: int,
+    ) -> Tensor:
+        """The prediction at x_query after `loops` steps, with a last dimension of outputs where ys has one."""
+        return self.run(xs, ys, x_query, loops=loops).prediction

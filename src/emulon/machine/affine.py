@@ -1,0 +1,133 @@
+"""Linear expressions over registers: what an instruction may read. `p - y`, `0.9 * w`, `P @ ...` stay readable."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from emulon.errors import BadShape
+
+
+class Affine:
+    """A matrix of `shape` whose entries are affine in the stored entries of named registers.
+
+    `parts[name]` is (entries, stored size of that register), `bias` is (entries,); entries run row by row.
+    """
+
+    def __init__(self, shape: tuple[int, int], parts: dict[str, Tensor], bias: Tensor, text: str) -> None:
+        self.shape, self.parts, self.bias, self.text = shape, parts, bias, text
+
+    @property
+    def entries(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.parts)
+
+    def map(self, matrix: Tensor, shape: tuple[int, int], text: str) -> Affine:
+        """The expression `matrix @ entries`, as a matrix of `shape`."""
+        parts = {name: matrix @ part for name, part in self.parts.items()}
+        return Affine(shape, parts, matrix @ self.bias, text)
+
+    def take(self, index: Tensor) -> Affine:
+        """The entries at these places, in this order, as a column."""
+        return self.map(torch.eye(self.entries, dtype=torch.float64)[index], (len(index), 1), self.text)
+
+    @property
+    def T(self) -> Affine:
+        rows, columns = self.shape
+        order = torch.arange(self.entries).reshape(rows, columns).T.flatten()
+        turned = self.take(order)
+        return Affine((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
+
+    @property
+    def _factor(self) -> str:
+        """The text as a factor: in brackets if it is a sum."""
+        depth = 0
+        for letter in self.text:
+            depth += (letter == "(") - (letter == ")")
+            if letter == " " and depth == 0:
+                return f"({self.text})"
+        return self.text
+
+    def __add__(self, other: Affine | float) -> Affine:
+        other = constant(other, self.shape) if isinstance(other, (int, float)) else other
+        if other.shape != self.shape:
+            raise BadShape(f"{self.text} has shape {self.shape} and {other.text} {other.shape}; they cannot be added")
+        parts = dict(self.parts)
+        for name, part in other.parts.items():
+            parts[name] = parts[name] + part if name in parts else part
+        sign, term = (" − ", other.text[1:]) if other.text.startswith("−") else (" + ", other.text)
+        return Affine(self.shape, parts, self.bias + other.bias, f"{self.text}{sign}{term}")
+
+    def __radd__(self, other: float) -> Affine:
+        return constant(other, self.shape) + self
+
+    def __mul__(self, factor: float | Affine) -> Affine:
+        if not isinstance(factor, (int, float)) or not math.isfinite(factor):
+            raise BadShape(f"{self.text} can be scaled by a finite number only; products of registers are dot and mul")
+        parts = {name: factor * part for name, part in self.parts.items()}
+        name = {1.0: "", -1.0: "−"}.get(float(factor), f"{factor:.6g}·".replace("-", "−"))
+        return Affine(self.shape, parts, factor * self.bias, f"{name}{self._factor if name else self.text}")
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Affine:
+        return self * -1.0
+
+    def __sub__(self, other: Affine | float) -> Affine:
+        return self + (-other)
+
+    def __rsub__(self, other: float) -> Affine:
+        return constant(other, self.shape) + (-self)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def constant(value: float | Tensor, shape: tuple[int, int]) -> Affine:
+    """A fixed matrix: it reaches the stream through the slot that holds 1 at every token but the start."""
+    bias = torch.as_tensor(value, dtype=torch.float64).expand(shape).reshape(-1).clone()
+    text = f"{value:.6g}" if isinstance(value, (int, float)) else "constant"
+    return Affine(shape, {}, bias, text.replace("-", "−"))
+
+
+class Register(Affine):
+    """A named place in the residual stream: a scalar, a vector (column) or a matrix, one value a token.
+
+    A `symmetric` matrix stores its upper triangle only, so that it is symmetric whatever the rounding.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, int] = (1, 1), *, symmetric: bool = False) -> None:
+        rows, columns = shape
+        grid = torch.arange(rows * columns).reshape(rows, columns)
+        if symmetric:
+            if rows != columns:
+                raise BadShape(f"register {name} cannot be symmetric with shape {shape}")
+            upper = torch.triu_indices(rows, rows)
+            self.stored = grid[upper[0], upper[1]]
+            place = torch.zeros(rows, rows, dtype=torch.long)
+            place[upper[0], upper[1]] = torch.arange(len(self.stored))
+            expand = torch.maximum(place, place.T).flatten()
+        else:
+            self.stored = expand = grid.flatten()
+        full = torch.eye(len(self.stored), dtype=torch.float64)[expand]
+        super().__init__(shape, {name: full}, torch.zeros(rows * columns, dtype=torch.float64), name)
+        self.name, self.size, self.symmetric = name, len(self.stored), symmetric
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One label per stored entry, for `slots.json`."""
+        if self.size == 1:
+            return (self.name,)
+        rows, columns = self.shape
+        if columns == 1:
+            return tuple(f"{self.name}[{i}]" for i in range(rows))
+        return tuple(f"{self.name}[{int(i) // columns},{int(i) % columns}]" for i in self.stored)
+
+    def expand(self, stored: Tensor) -> Tensor:
+        """Stored entries (..., size) as (..., rows·columns)."""
+        return stored @ self.parts[self.name].to(stored.dtype).mT

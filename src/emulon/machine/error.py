@@ -1,0 +1,278 @@
+"""What one instruction adds to the error, what it passes on, and the certificate of every register.
+
+An instruction adds truncation, routing leak, LayerNorm's scaling, division, and rounding. Rounding follows the standard
+model; torch's GELU is taken to err by at most 4u·|GELU(z)| + u·|z|, its softmax by 8u.
+Errors are 2-norms over a register's entries. A register's error is Σ_s carried[s]·E_s + fresh: E_s is what the
+state s (a register under an invariant of stability) has gathered so far, and the invariant, not the chain of
+operations, says how it grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from emulon.certify import Certificate
+from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import average, gamma, unit
+from emulon.machine.affine import Affine
+from emulon.machine.instruction import Instruction
+from emulon.machine.normalisation import Normalisation
+from emulon.machine.ranges import Analysis, Range, range_of, spectral
+from emulon.machine.square import square
+from emulon.machine.tokens import Average, Where, gap, sharpness
+
+if TYPE_CHECKING:
+    from emulon.machine.program import RegisterProgram
+
+GELU_ROUNDINGS = 4
+
+
+@dataclass(frozen=True)
+class Division:
+    """D, the divisor's interval, and how often the attention has swept the previous divisor out (0: there was none)."""
+
+    factor: float
+    low: float
+    high: float
+    sweeps: int
+
+
+@dataclass(frozen=True)
+class LocalError:
+    """The error terms of single instructions, as 2-norms over the target's entries."""
+
+    normalisation: Normalisation
+    divisions: Mapping[int, Division]
+    scale: Mapping[str, float]
+    here: Where
+    tokens: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.normalisation.dtype
+
+    def of(self, instruction: Instruction, before: Mapping[str, Range]) -> dict[str, float]:
+        old = self.scale[instruction.target.name] if instruction.target.name in before else 0.0
+        entry = {"+": self._sum, "⊙": self._product, "÷": self._quotient}[instruction.raw.operator](
+            instruction, before, old
+        )
+        return {name: math.sqrt(instruction.target.size) * value for name, value in entry.items()}
+
+    def read_out(self, name: str, reach: Range, size: int) -> dict[str, float]:
+        """The final LayerNorm and the subtraction of the zero slot."""
+        rounding = math.sqrt(size) * self.normalisation.read_error(1, reach.peak, self.scale[name])
+        return {"normalisation": self.normalisation.scaling * reach.norm, "rounding": rounding}
+
+    # Reads
+
+    def _sizes(self, part: Affine, before: Mapping[str, Range]) -> tuple[int, float, float]:
+        """Of the worst row: how many terms it has, Σ|a·x|, and Σ|a|·scale, its weights on the stored numbers."""
+        terms = (part.bias != 0).long()
+        magnitude = coefficients = part.bias.abs()
+        for name, matrix in part.parts.items():
+            terms = terms + (matrix != 0).sum(dim=1)
+            coefficients = coefficients + matrix.abs().sum(dim=1) * self.scale[name]
+            magnitude = magnitude + matrix.abs().sum(dim=1) * before[name].peak
+        return int(terms.max()), float(magnitude.max()), float(coefficients.max())
+
+    def _read(self, part: Affine, before: Mapping[str, Range]) -> tuple[float, float]:
+        """The largest value of a functional, and the rounding of reading it."""
+        terms, magnitude, coefficients = self._sizes(part, before)
+        return range_of(part, before).peak, self.normalisation.read_error(terms, magnitude, coefficients)
+
+    def _skew(self, part: Affine, before: Mapping[str, Range]) -> float:
+        """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
+        terms, magnitude, coefficients = self._sizes(part, before)
+        return gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
+
+    def _attended(self, where: Where, value: float, rounding: float) -> dict[str, float]:
+        """A functional read with attention: leak to unwanted tokens, uneven weights of wanted ones, rounding."""
+        norm, u = self.normalisation, unit(self.dtype)
+        beta = sharpness(where, self.tokens, self.dtype)
+        score = 2 * beta * (norm.scaling + 2 * norm.read_error(2, 1.0, 2.0) + 4 * u)
+        leak = self.tokens * math.exp(min(2 * score - beta * gap(where, self.tokens), 0.0))
+        routing = 2 * leak * value
+        spread = 8 * u * value
+        if isinstance(where, Average):
+            routing += shifted_average(score, 2 * value)
+            spread += average(len(where.members), value, self.dtype)
+        return {"normalisation": norm.scaling * value, "routing": routing, "rounding": rounding + spread}
+
+    def _erased(self, old: float) -> dict[str, float]:
+        if old == 0:
+            return {}
+        return self._attended(self.here, old, self.normalisation.read_error(1, old, old))
+
+    # Operators
+
+    def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        raw = instruction.raw
+        value, rounding = self._read(raw.read, before)
+        out = self._attended(instruction.where, value, rounding)
+        if raw.local is not None:
+            more, rounding = self._read(raw.local, before)
+            out = _plus(out, self._attended(self.here, more, rounding))
+            value += more
+        out = _plus(out, self._erased(old))
+        return _plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
+
+    def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """Per product, with z± = x/X ± y/Y: |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|: truncation XY/4·t(2).
+
+        The units for z and −z see the same normalised slots through opposite weights, so their arguments differ,
+        but for sign, only by the rounding of the matrix product (`skew`); that, and GELU's own rounding, the 1/s of
+        g/s² magnifies. What both arguments share (the reading of x and y) moves the product as it moves x and y.
+        """
+        raw, u, way, norm = instruction.raw, unit(self.dtype), square(self.dtype), self.normalisation
+        assert raw.local is not None
+        (x, x_error), (y, y_error) = self._read(raw.read, before), self._read(raw.local, before)
+        x, y = x or 1.0, y or 1.0
+        terms = len(raw.into) // instruction.target.size
+        slope = 0.5 + 0.8 * max(way.scales)  # |GELU′| up to the largest |z|, and |GELU(z)| ≤ slope·|z|
+        skew = 4 * slope * (self._skew(raw.read, before) / x + self._skew(raw.local, before) / y)  # four units a scale
+        # The units' terms cancel down to the product, so no partial sum, in any order, exceeds half their
+        # magnitudes' sum.
+        summed = 4 * slope * ((GELU_ROUNDINGS + 4) * u + 0.55 * gamma(4 * len(way.scales) * terms + 4, self.dtype))
+        erase = norm.read_error(1, old, old) + (8 * u + 2 * gamma(4 * len(way.scales) * terms + 4, self.dtype)) * old
+        return {
+            "product": terms * x * y / 4 * way.truncation,
+            "normalisation": 2.1 * norm.scaling * terms * x * y + norm.scaling * old,
+            "rounding": terms
+            * (x * y / 4 * way.cost * (skew + summed) + 1.1 * (x * y_error + y * x_error + 8 * u * x * y))
+            + erase
+            + 4 * u * (terms * x * y + 2 * old),
+        }
+
+    def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """(y/c)·(1 + LayerNorm's scaling)·(c over the divisor as written), and the reading of y beside ±D·c."""
+        raw, u, norm = instruction.raw, unit(self.dtype), self.normalisation
+        assert raw.local is not None
+        division = self.divisions[instruction.number]
+        c, c_rounding = self._read(raw.local, before)
+        read = self._attended(self.here, c, c_rounding)
+        swept = norm.scaling + 20 * u
+        left = norm.divide_content / division.factor * swept**division.sweeps if division.sweeps else 0.0
+        # LayerNorm's scaling and products round relative to c itself; the others are as large for a small c.
+        relative = 1.1 * (norm.scaling + 16 * u + (c_rounding + read["routing"] + left) / division.low)
+        result = range_of(raw.read, before).peak / division.low
+        terms, magnitude, coefficients = self._sizes(raw.read, before)
+        mean = norm.divide_mean(division.factor * division.high)
+        rounding = norm.read_error(terms, magnitude, coefficients, divided=mean) / division.low
+        out = {
+            "division": (norm.divide_scaling(division.factor, division.low) + relative) * result,
+            "rounding": rounding + 16 * u * result + 4 * u * old,
+        }
+        return _plus(out, self._erased(old))
+
+
+def _plus(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
+
+
+Terms = dict[str, float]
+
+
+def added(a: Mapping[str, float], b: Mapping[str, float], factor: float = 1.0) -> Terms:
+    out = dict(a)
+    for name, value in b.items():
+        out[name] = out.get(name, 0.0) + factor * value
+    return out
+
+
+@dataclass(frozen=True)
+class RegisterError:
+    """One register's error: gains on the states' errors, and named terms of its own."""
+
+    carried: Terms = field(default_factory=dict)
+    fresh: Terms = field(default_factory=dict)
+
+    def plus(self, other: RegisterError, factor: float = 1.0) -> RegisterError:
+        return RegisterError(added(self.carried, other.carried, factor), added(self.fresh, other.fresh, factor))
+
+
+class Budget:
+    """Walks the program, keeping every register's error."""
+
+    def __init__(self, analysis: Analysis, local: LocalError) -> None:
+        self.analysis, self.local = analysis, local
+        self.errors: dict[str, RegisterError] = {}
+        self.states: dict[str, Terms] = {}
+        self.sums: dict[str, Terms] = {}
+
+    def terms(self, error: RegisterError, *, without: str = "") -> Terms:
+        out = dict(error.fresh)
+        for state, gain in error.carried.items():
+            if state != without:
+                out = added(out, self.states[state], gain)
+        return out
+
+    def size(self, error: RegisterError) -> float:
+        return sum(self.terms(error).values(), 0.0)
+
+    def of(self, expression: Affine | None) -> RegisterError:
+        out = RegisterError()
+        if expression is not None:
+            for name, part in expression.parts.items():
+                out = out.plus(self.errors.get(name, RegisterError()), spectral(part))
+        return out
+
+    def step(self, instruction: Instruction) -> None:
+        before = self.analysis.before[instruction.number - 1]
+        error = self._passed(instruction, before).plus(RegisterError(fresh=self.local.of(instruction, before)))
+        name, invariant = instruction.target.name, instruction.invariant
+        if invariant is not None and (invariant.growth is not None or invariant.total is not None):
+            self._settle(name, error, invariant.growth, invariant.total)
+        else:
+            self.errors[name] = error
+        valid = math.inf if invariant is None else invariant.valid
+        if not self.size(self.errors[name]) <= min(self.analysis.room[instruction.number - 1], valid):
+            # The ranges were widened by less than this error, or an invariant no longer holds: nothing is proved.
+            self.errors[name] = RegisterError(fresh={"unbounded": math.inf})
+
+    def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> RegisterError:
+        raw = instruction.raw
+        if raw.operator == "+":
+            return self.of(raw.read).plus(self.of(raw.local))
+        assert raw.local is not None
+        if raw.operator == "÷":
+            low = range_of(raw.local, before).low
+            norm = self.analysis.after[instruction.number - 1].norm
+            return RegisterError().plus(self.of(raw.read), 1 / low).plus(self.of(raw.local), norm / low)
+        left, right = instruction.factors
+        a, b = self.of(left), self.of(right)
+        out = RegisterError().plus(a, range_of(right, before).norm).plus(b, range_of(left, before).norm)
+        return out.plus(RegisterError(fresh={"second order": self.size(a) * self.size(b)}))
+
+    def _settle(self, name: str, error: RegisterError, growth: float | None, total: float | None) -> None:
+        """An invariant replaces the gain on the target's own earlier error."""
+        fresh = self.terms(error, without=name)
+        for other, passed in self.errors.items():
+            if other != name and name in passed.carried:
+                rest = {state: gain for state, gain in passed.carried.items() if state != name}
+                self.errors[other] = RegisterError(rest, added(passed.fresh, self.states[name], passed.carried[name]))
+        if total is not None:
+            self.sums[name] = added(self.sums.get(name, {}), fresh)
+            self.states[name] = added({}, self.sums[name], total)
+        else:
+            self.states[name] = added(fresh, self.states.get(name, {}), growth or 0.0)
+        self.errors[name] = RegisterError(carried={name: 1.0})
+
+
+def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> dict[str, Certificate]:
+    """A certificate for the final content of every register that is written, as read after the last LayerNorm."""
+    budget = Budget(analysis, local)
+    for instruction in program.instructions:
+        budget.step(instruction)
+    out = {}
+    for name, error in budget.errors.items():
+        register, reach = program.registers[name], analysis.largest[name]
+        final = local.read_out(name, reach, register.size)
+        terms = added(budget.terms(error), final)
+        note = "" if all(map(math.isfinite, terms.values())) else "the domain is too wide: nothing is promised"
+        out[name] = Certificate(terms, local.dtype, note=note)
+    return out

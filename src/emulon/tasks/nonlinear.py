@@ -1,0 +1,105 @@
+"""Functions that are not linear: of a fixed representation, random networks, and random trees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
+from emulon.predictor import Predictor
+from emulon.tasks.network import fixed_network, leaky_network
+from emulon.tasks.randomness import normal
+from emulon.tasks.regression import RegressionTask
+
+
+@dataclass(frozen=True)
+class Representation(RegressionTask, name="representation"):
+    """y = a·Φ*(x) + noise·ε, a ~ N(0, I) for each dataset, Φ* one `depth`-layer leaky-ReLU network for all
+    (Gao et al. 2024, sections 3.1 and 5.1).
+
+    Φ* is drawn from `network_seed`; what it is has to be learned in training, what a is in context. The paper does not
+    give Φ*'s scale: here signals keep their size, and a is divided by √features so that y's variance is of order one.
+    """
+
+    features: int = 20
+    points: int = 41
+    noise: float = 0.0
+    depth: int = 3
+    network_seed: int = 0
+
+    what = "linear functions of a representation"
+
+    def represent(self, xs: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+        widths = (self.features,) * (self.depth + 1)
+        return leaky_network(fixed_network(self.network_seed, widths, xs.device), xs)[-1]
+
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        a = normal(generator, xs.shape[0], self.features, dtype=xs.dtype) * math.pow(self.features, -0.5)
+        return (self.represent(xs) @ a.unsqueeze(-1)).squeeze(-1)
+
+    def predictors(self) -> dict[str, Predictor]:
+        """Least squares on x itself, and on Φ*(x): what a learner that knows Φ* could do."""
+        oracle: Predictor = RidgeRegression(self.noise**2 * self.features) if self.noise > 0 else LeastSquares()
+        return {"ols": LeastSquares(), "oracle": oracle}
+
+    def seen_by(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
+        return (self.represent(xs) if name == "oracle" else xs).double()
+
+
+@dataclass(frozen=True)
+class ReluNetwork(RegressionTask, name="relu_network"):
+    """y = √(2/hidden)·Σ_j a_j·relu(w_j·x) + noise·ε with Gaussian a and w, new ones for each dataset
+    (Garg et al. 2022)."""
+
+    features: int = 20
+    points: int = 101
+    noise: float = 0.0
+    hidden: int = 100
+
+    what = "two-layer ReLU networks"
+
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        inner = normal(generator, xs.shape[0], self.hidden, self.features, dtype=xs.dtype)
+        outer = normal(generator, xs.shape[0], self.hidden, 1, dtype=xs.dtype)
+        return ((xs @ inner.mT).relu() @ outer).squeeze(-1) * math.pow(2 / self.hidden, 0.5)
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"ols": LeastSquares(), "knn": NearestNeighbours()}
+
+
+@dataclass(frozen=True)
+class DecisionTree(RegressionTask, name="decision_tree"):
+    """A full tree of depth `depth`, a new one for each dataset: every inner node asks for the sign of one feature,
+    every leaf holds a N(0, 1)."""
+
+    features: int = 20
+    points: int = 101
+    noise: float = 0.0
+    depth: int = 4
+
+    what = "decision trees"
+
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        batch = xs.shape[0]
+        inner = 2**self.depth - 1
+        asks = torch.randint(self.features, (batch, inner), generator=generator, device=generator.device)
+        leaves = normal(generator, batch, inner + 1, dtype=xs.dtype)
+        node = torch.zeros(xs.shape[:2], dtype=torch.long, device=xs.device)
+        for _ in range(self.depth):
+            feature = asks.gather(1, node)
+            right = xs.gather(2, feature.unsqueeze(-1)).squeeze(-1) > 0
+            node = 2 * node + 1 + right.long()
+        return leaves.gather(1, node - inner)
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"ols": LeastSquares(), "knn": NearestNeighbours()}

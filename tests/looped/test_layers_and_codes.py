@@ -1,0 +1,111 @@
+"""Eq. 1, the frame of Eq. 2, Lemma A.1's codes, exact copies and exact gates."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulon.attention import Slots
+from emulon.errors import BadShape, OutOfDomain
+from emulon.looped import Frame, Layer, Representation, Size, position_codes
+from emulon.looped.heads import GAP, copy_head
+from emulon.looped.wiring import Circuit, no_heads, read, write
+
+
+def test_a_layer_is_equation_1():
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    heads, mlp = (normal(3, 2, 5), normal(3, 2, 5), normal(3, 5, 5)), (normal(7, 5), normal(7), normal(5, 7), normal(5))
+    layer, columns = Layer(heads, mlp, dtype=torch.float64), normal(5, 6)
+    attended = columns.clone()
+    for w_k, w_q, w_v in zip(*heads, strict=True):
+        attended += w_v @ columns @ torch.softmax((w_k @ columns).mT @ (w_q @ columns), dim=0)
+    w_1, b_1, w_2, b_2 = mlp
+    expected = attended + w_2 @ torch.relu(w_1 @ attended + b_1[:, None]) + b_2[:, None]
+    torch.testing.assert_close(layer(columns.mT), expected.mT)
+    assert not list(layer.parameters()) and set(dict(layer.named_buffers())) == {
+        "w_k",
+        "w_q",
+        "w_v",
+        "w_1",
+        "b_1",
+        "w_2",
+        "b_2",
+    }
+
+
+def test_loops_are_an_argument_of_the_call():
+    slots = Slots(a=1)
+
+    def adding(number: float) -> Layer:
+        circuit = Circuit(slots).unit(
+            torch.zeros(1, 1).double(), 1.0, write(slots, "a", torch.tensor([[number]]).double())
+        )
+        return Layer(no_heads(slots), circuit.matrices, dtype=torch.float64)
+
+    frame = Frame([adding(100.0)], [adding(1.0), adding(1.0)], [adding(1000.0)], {})
+    tokens = torch.zeros(3, 1, dtype=torch.float64)
+    assert [frame(tokens, loops)[0, 0].item() for loops in (0, 1, 5)] == [1100.0, 1102.0, 1110.0]
+    assert frame.sizes["loop"] == Size(2, 0)
+    with pytest.raises(OutOfDomain):
+        frame(tokens, -1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 41, 1000])
+def test_codes_are_quasi_orthogonal_in_log_n_dimensions(count):
+    codes = position_codes(count)
+    products = codes @ codes.mT
+    own = products.diagonal().clone()
+    assert codes.shape[1] <= max(1, count.bit_length())
+    assert (own.unsqueeze(-1) - products + GAP * torch.eye(count) >= GAP).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_copies_are_exact(dtype):
+    slots = Slots(code=6, value=2, got=2)
+    code = read(slots, code=1.0)
+    layer = Layer(copy_head(slots, code, code, read(slots, value=2.0), "got"), Circuit(slots).matrices, dtype=dtype)
+    values = torch.randn(82, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    values[1::2] = 0
+    tokens = slots.pack(code=position_codes(41).repeat_interleave(2, dim=0).to(dtype), value=values)
+    got = layer(tokens)[:, slots["got"]]
+    assert torch.equal(got[0::2], values[0::2]) and torch.equal(got[1::2], values[0::2])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.floats(-3.0, 3.0, width=32), min_size=1, max_size=8),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_gates_multiply_by_an_indicator_exactly(values, dtype):
+    slots = Slots(z=1, out=1, on=1, off=1)
+    circuit = Circuit(slots).move(read(slots, z=1.0), "out", off=read(slots, off=1.0), bound=3.0).clear("z")
+    layer = Layer(no_heads(slots), circuit.matrices, dtype=dtype)
+    z = torch.tensor(values, dtype=dtype).unsqueeze(-1)
+    for on in (0.0, 1.0):
+        out = layer(slots.pack(z=z, on=on, off=1 - on))
+        assert torch.equal(out[..., slots["out"]], on * z) and not out[..., slots["z"]].any()
+
+
+def test_a_representation_inside_is_the_representation_outside_up_to_its_error():
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(4, 6), (7, 4), (3, 7)]
+    weights = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    biases = [torch.randn(shape[0], generator=generator, dtype=torch.float64) for shape in shapes]
+    phi = Representation(weights, biases, slope=0.2, bound=2.0)
+    slots = Slots(x=3, off=1, **phi.slots)
+    inputs = (4 * torch.rand(50, 6, generator=generator) - 2).float()
+    tokens = slots.pack(ping=torch.nn.functional.pad(inputs, (0, slots.size("ping") - 6)))
+    tokens[-1, slots["off"]] = 1.0
+    for layer in phi.layers(slots, "x", read(slots, off=1.0), torch.float32):
+        tokens = layer(tokens)
+    error = (tokens[:-1, slots["x"]].double() - phi(inputs[:-1].double())).norm(dim=-1).max().item()
+    assert 0 < error <= phi.error(torch.float32, inputs) <= phi.error(torch.float32)
+    assert not tokens[-1, slots["x"]].any() and not tokens[:-1, slots["ping"]].any()
+    with pytest.raises(BadShape):
+        Representation([weights[0], weights[2]], bound=1.0)
+    with pytest.raises(OutOfDomain):
+        phi.require(3, x=10 * inputs)

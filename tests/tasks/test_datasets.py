@@ -1,0 +1,115 @@
+"""Datasets come first, in any dtype; prompts are made of them; and a task can be written in a line."""
+
+import pytest
+import torch
+
+from emulon.errors import EmulonError
+from emulon.tasks import (
+    TASKS,
+    Linear,
+    RegressionTask,
+    Representation,
+    RidgeMixture,
+    SparseLinear,
+    Task,
+    at_step,
+    deinterleave,
+    read_task,
+    task_options,
+)
+
+REGRESSION = [name for name, task in TASKS.items() if issubclass(task, RegressionTask)]
+
+
+@pytest.fixture(params=REGRESSION)
+def task(request) -> RegressionTask:
+    return TASKS[request.param](features=4, points=7, noise=0.25)
+
+
+def test_prompts_are_made_of_the_datasets_of_the_same_stream(task):
+    drawn = task.datasets(at_step(torch.Generator(), 5, 2), 6)
+    prompts = task.sample(at_step(torch.Generator(), 5, 2), 6)
+    xs, answered = deinterleave(prompts.tokens)
+    assert torch.equal(xs, drawn.xs) and torch.equal(answered, drawn.ys[:, :-1])
+    assert torch.equal(prompts.targets[..., 0], drawn.ys) and torch.equal(prompts.truth[..., 0], drawn.truth)
+
+
+def test_datasets_have_the_points_and_the_dtype_asked_for(task):
+    drawn = task.datasets(torch.Generator().manual_seed(0), 5, points=12, dtype=torch.float64)
+    assert drawn.xs.shape == (5, 12, 4) and drawn.ys.shape == drawn.truth.shape == (5, 12)
+    assert {part.dtype for part in (drawn.xs, drawn.ys, drawn.truth)} == {torch.float64}
+    assert task.datasets(torch.Generator(), 5).xs.dtype == torch.float32
+
+
+def test_held_out_datasets_are_a_function_of_the_seed_in_float64(task):
+    drawn = task.held_out(3, 50, 12)
+    assert drawn.xs.dtype == torch.float64 and torch.equal(task.held_out(3, 50, 12).ys, drawn.ys)
+    assert not torch.equal(task.held_out(4, 50, 12).ys, drawn.ys)
+
+
+def test_held_out_datasets_are_in_no_training_batch_and_not_in_the_evaluation():
+    task = Representation(features=3, points=5)
+    xs = task.held_out(0, 4, 5).xs.float()
+    for step in (-1, 0, 1, 2):
+        seen, _ = deinterleave(task.sample(at_step(torch.Generator(), 0, step), 4).tokens)
+        assert not torch.equal(xs, seen)
+
+
+def test_held_out_sparse_functions_have_their_weights_and_their_noise():
+    xs, ys = SparseLinear(features=4, points=9, noise=0.3, nonzero=2).held_out(3, 50, 12).pairs
+    # a line through the points has two weights and noise 0.3 around it
+    weights = torch.linalg.lstsq(xs, ys.unsqueeze(-1)).solution
+    left = (ys - (xs @ weights).squeeze(-1)).square().sum(dim=1).mean().item() / (12 - 4)
+    assert left == pytest.approx(0.3**2, rel=0.3)
+    assert (weights.abs() > 0.5).sum() < 0.6 * weights.numel()
+
+
+def test_tasks_are_read_from_a_line_with_every_option_of_their_class():
+    assert read_task("linear") == Linear(8)
+    assert read_task("linear:features=3,noise=0.5,prior=2") == Linear(3, noise=0.5, prior=2.0)
+    assert read_task("sparse:features=6,nonzero=2") == SparseLinear(features=6, nonzero=2)
+    assert read_task("mixture:noises=0.1/2") == RidgeMixture(8, noises=(0.1, 2.0))
+    assert read_task("statistical:weights_given=true,only=ridge").only == "ridge"
+    assert read_task("linear:noise=0.5", features=3, points=5) == Linear(3, 5, noise=0.5)
+    with pytest.raises(EmulonError, match="noise is given twice"):
+        read_task("linear:noise=0.5", noise=0.1)
+    with pytest.raises(EmulonError, match="the task linear has no 'lags'; it takes features, points, noise, prior"):
+        read_task("linear", lags=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("liner", "there is no task 'liner'; did you mean linear"),
+        ("linear:colour=3", "cannot read 'colour=3' in the task linear; it takes features, noise, prior"),
+        ("linear:noise=loud", "cannot read 'noise=loud'"),
+        ("linear:points=3", "cannot read 'points=3'"),
+        ("linear:features=0", "features must be 1 or more"),
+        ("linear:noise=-1", "noise must be 0 or more"),
+        ("linear:noise=nan", "noise must be 0 or more"),
+        ("linear:prior=0", "prior > 0"),
+    ],
+)
+def test_what_makes_no_task_is_refused(text, reason):
+    with pytest.raises(EmulonError, match=reason):
+        read_task(text)
+
+
+def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
+    monkeypatch.setattr("emulon.tasks.task.TASKS", known := dict(TASKS))
+
+    class Own(Linear, name="own"):
+        pass
+
+    class Nameless(Linear):
+        def inputs(self, generator, batch, points, dtype=torch.float32):
+            return 3 + super().inputs(generator, batch, points, dtype)
+
+    assert known["own"] is Own and Nameless not in known.values()
+    assert task_options("own") == ("features", "points", "noise", "prior") and isinstance(read_task("own"), Task)
+    assert torch.equal(Nameless(2).held_out(0, 4, 5).xs, 3 + Own(2).held_out(0, 4, 5).xs)
+
+
+def test_a_task_says_what_it_is():
+    assert str(Linear(5, noise=0.5)) == "linear functions of 5 features, noise 0.5, prior 1"
+    assert str(RidgeMixture(2, noises=(0.1, 1.0))).endswith("noises 0.1/1")

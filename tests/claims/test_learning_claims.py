@@ -36,19 +36,28 @@ def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
         assert machines.judge({"one example": single, "many examples": [many[0], bad]}, 1).state == "does not hold"
 
 
-def test_figure_1_holds_for_the_learner_among_the_results():
-    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, {"datasets": 128})})
-    record = measure(claim, "small", 5, RESULTS)
-    assert record.verdict(claim).state == "holds", record.verdict(claim)
-    worse = json.loads(json.dumps(record.numbers))
-    worse["predictions"][figure_1.LEAST_SQUARES]["overall"] = 10.0
-    assert claim.judge(worse).state == "does not hold"
+def test_figure_1_asks_for_nearness_on_average_and_after_every_count_above_d():
+    sizes = {"learner": "noiseless_learner", "datasets": 64}
+    claim = replace(figure_1.CLAIM, scales={"small": Scale(0.1, sizes)})
+    numbers = measure(claim, "small", 5, RESULTS).numbers
+    own = [numbers["learners"][0][measure_of][figure_1.LEAST_SQUARES] for measure_of in ("predictions", "weights")]
+    for each in own:
+        each["value"] = [min(value, 0.009) for value in each["value"]]
+        each["overall"] = 0.005
+    assert claim.judge(numbers).state == "holds"
+    own[1]["value"][own[1]["examples"].index(4)] = 0.02
+    assert claim.judge(numbers).state == "does not hold"  # d is 3
+    own[1]["value"][own[1]["examples"].index(4)] = 0.002
+    own[1]["value"][own[1]["examples"].index(3)] = 0.02
+    assert claim.judge(numbers).state == "holds"
+    own[0]["overall"] = 10.0
+    assert claim.judge(numbers).state == "does not hold"
 
 
 @pytest.mark.parametrize("name", ["learning-figure-1", "learning-figure-2", "learning-figure-4"])
 def test_without_a_trained_learner_there_is_nothing_to_test(name, tmp_path):
     claim = all_claims()[name]
-    few = {"noises": [0.5], "priors": [1.0], "datasets": 8}
+    few = {"learner": "noiseless_learner", "noises": [0.5], "priors": [1.0], "datasets": 8}
     claim = replace(claim, scales={"small": Scale(0.1, few | {"machine_datasets": 64})})
     verdict = measure(claim, "small", 0, tmp_path).verdict(claim)
     assert verdict.state == "cannot be tested here" and "needs the trained learner" in verdict.reason

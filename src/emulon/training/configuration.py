@@ -106,7 +106,7 @@ class TrainConfig:
     quiet: bool = False
 
     @classmethod
-    def following(cls, recipe: str, model: str = "standard", **changes: Any) -> TrainConfig:
+    def following(cls, recipe: str = "paper", model: str = "standard", **changes: Any) -> TrainConfig:
         """A recipe's configuration of a model, with changes."""
         return cls(**({"model": model, "recipe": recipe} | recipe_values(recipe, model) | changes))
 

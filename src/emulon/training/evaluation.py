@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -18,11 +20,13 @@ class Evaluation:
     def __init__(self, task: Task, seed: int, batch: int, device: torch.device) -> None:
         # drawn on the CPU: the same datasets whatever the device
         prompts = task.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
-        self.task = task
-        self.baselines: dict[str, list[float]] = {
-            name: curve.tolist() for name, curve in task.baselines(prompts).items()
-        }
+        self.task, self._drawn = task, prompts
         self.prompts = Prompts(*(part.to(device) for part in (prompts.tokens, prompts.targets, prompts.truth)))
+
+    @cached_property
+    def baselines(self) -> dict[str, list[float]]:
+        """The curves of the task's own predictors; on thousands of datasets they take longer than a minute."""
+        return {name: curve.tolist() for name, curve in self.task.baselines(self._drawn).items()}
 
     @torch.no_grad()
     def curve(self, learner: Learner) -> Float[Tensor, " curve"]:

@@ -25,7 +25,7 @@ from emulon.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and the baselines' curves; when it began and what it took.
+    """A finished run: the learner, its last error curve and what it was evaluated on; when it began and what it took.
 
     `history` is every evaluation: steps, seconds of training until then, curve. `seconds` are of training alone,
     without building (compilation, `build_seconds`) and evaluation; `cpu_seconds` are of everything. Of several
@@ -36,13 +36,18 @@ class Trained:
     config: TrainConfig
     steps: int
     curve: list[float]
-    baselines: dict[str, list[float]]
+    evaluation: Evaluation
     history: list[dict[str, Any]]
     start: int = 0
     leads: bool = True
     seconds: float = 0.0
     build_seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+    @property
+    def baselines(self) -> dict[str, list[float]]:
+        """The curves of the task's own predictors."""
+        return self.evaluation.baselines
 
 
 @dataclass
@@ -128,7 +133,7 @@ class _Run:
             self.config,
             done,
             curve,
-            self.evaluation.baselines,
+            self.evaluation,
             self.history,
             start=self.start,
             leads=self.processes.leads,

@@ -1,6 +1,5 @@
 """The claims of Akyürek et al. 2022: their measurements on small sizes, and rules that can say no."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 

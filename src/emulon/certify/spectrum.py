@@ -9,15 +9,17 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.certify.rounding import gamma
 from emulon.errors import OutOfDomain
 
-# A computed eigenvalue is off by at most (γ_n + p(d)·u)·d·λmax, p a modest polynomial (Weyl's inequality; eigvalsh is
-# backward stable): below 1e-9·λmax for every n and d that fit into memory. Checks allow as much, proofs count on it.
+# What checks of eigenvalues allow for their own rounding, relative to λmax. A computed eigenvalue is off by at most
+# d·γ_{n+10d}·λmax: XᵀX rounds by γ_n·|X|ᵀ|X|, whose norm is at most d·λmax, and eigvalsh is backward stable, its modest
+# constant taken to be 10d (Weyl's inequality does the rest). That is below SLACK while (n + 10d)·d < 9e6.
 SLACK = 1e-9
 
 
 def eigenvalues(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features"]:
-    """Of XᵀX/n, ascending, in float64, within SLACK·λmax of the exact ones."""
+    """Of XᵀX/n, ascending, in float64."""
     rows = x.double()
     values: Tensor = torch.linalg.eigvalsh(rows.mT @ rows / rows.shape[-2])
     return values
@@ -35,8 +37,9 @@ def smallest_eigenvalue(x: Real[Tensor, "*batch samples features"]) -> Float[Ten
 
 def enclosure(x: Real[Tensor, "*batch samples features"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """Claim: low ≤ every exact eigenvalue of XᵀX/n ≤ high, dataset by dataset; low is 0 where nothing is sure."""
-    values = eigenvalues(x)
-    return (values[..., 0] - SLACK * values[..., -1]).clamp(min=0.0), values[..., -1] * (1 + SLACK)
+    values, (samples, features) = eigenvalues(x), x.shape[-2:]
+    slack = max(SLACK, features * gamma(samples + 10 * features, torch.float64))
+    return (values[..., 0] - slack * values[..., -1]).clamp(min=0.0), values[..., -1] * (1 + slack)
 
 
 @dataclass(frozen=True)

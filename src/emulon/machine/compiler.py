@@ -15,7 +15,7 @@ from emulon.machine.layer import LayerBuilder, demands
 from emulon.machine.layout import Layout
 from emulon.machine.normalisation import plan
 from emulon.machine.ranges import Analysis, analyse, range_of
-from emulon.machine.schedule import Layer, schedule
+from emulon.machine.schedule import ScheduledLayer, schedule
 from emulon.machine.square import square
 from emulon.machine.tokens import Average, Where
 from emulon.machine.transformer import Transformer, Watch, result_name
@@ -52,7 +52,9 @@ def require_tolerance(program: RegisterProgram, certificates: dict[str, Certific
         raise ToleranceTooTight(f"program {program.name}", tolerance, promised, ", or narrow the domain")
 
 
-def layers_to_layout(program: RegisterProgram, layers: list[Layer], analysis: Analysis, dirty: set[str]) -> Layout:
+def layers_to_layout(
+    program: RegisterProgram, layers: list[ScheduledLayer], analysis: Analysis, dirty: set[str]
+) -> Layout:
     maps: dict[Where, None] = {program.here: None}
     maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
@@ -72,7 +74,7 @@ def divisor_span(instruction: Instruction, analysis: Analysis) -> tuple[float, f
 
 
 def divisions_of(
-    layers: list[Layer], spans: dict[int, tuple[float, float]], factors: list[float]
+    layers: list[ScheduledLayer], spans: dict[int, tuple[float, float]], factors: list[float]
 ) -> dict[int, Division]:
     """D for every division, and how many attentions have swept the divisor before it."""
     chosen = dict(zip(spans, factors, strict=True))
@@ -104,7 +106,7 @@ def factor_peaks(instruction: Instruction, analysis: Analysis) -> tuple[float, f
     return range_of(raw.read, before).peak or 1.0, range_of(raw.local, before).peak or 1.0
 
 
-def layer_to_watches(layer: Layer, layout: Layout, analysis: Analysis) -> list[Watch]:
+def layer_to_watches(layer: ScheduledLayer, layout: Layout, analysis: Analysis) -> list[Watch]:
     return [
         Watch(
             layout.slots[one.target.name],

@@ -185,14 +185,14 @@ def added(a: Mapping[str, float], b: Mapping[str, float], factor: float = 1.0) -
 
 
 @dataclass(frozen=True)
-class Error:
+class RegisterError:
     """One register's error: gains on the states' errors, and named terms of its own."""
 
     carried: Terms = field(default_factory=dict)
     fresh: Terms = field(default_factory=dict)
 
-    def plus(self, other: Error, factor: float = 1.0) -> Error:
-        return Error(added(self.carried, other.carried, factor), added(self.fresh, other.fresh, factor))
+    def plus(self, other: RegisterError, factor: float = 1.0) -> RegisterError:
+        return RegisterError(added(self.carried, other.carried, factor), added(self.fresh, other.fresh, factor))
 
 
 class Budget:
@@ -200,30 +200,30 @@ class Budget:
 
     def __init__(self, analysis: Analysis, local: LocalError) -> None:
         self.analysis, self.local = analysis, local
-        self.errors: dict[str, Error] = {}
+        self.errors: dict[str, RegisterError] = {}
         self.states: dict[str, Terms] = {}
         self.sums: dict[str, Terms] = {}
 
-    def terms(self, error: Error, *, without: str = "") -> Terms:
+    def terms(self, error: RegisterError, *, without: str = "") -> Terms:
         out = dict(error.fresh)
         for state, gain in error.carried.items():
             if state != without:
                 out = added(out, self.states[state], gain)
         return out
 
-    def size(self, error: Error) -> float:
+    def size(self, error: RegisterError) -> float:
         return sum(self.terms(error).values(), 0.0)
 
-    def of(self, expression: Affine | None) -> Error:
-        out = Error()
+    def of(self, expression: Affine | None) -> RegisterError:
+        out = RegisterError()
         if expression is not None:
             for name, part in expression.parts.items():
-                out = out.plus(self.errors.get(name, Error()), spectral(part))
+                out = out.plus(self.errors.get(name, RegisterError()), spectral(part))
         return out
 
     def step(self, instruction: Instruction) -> None:
         before = self.analysis.before[instruction.number - 1]
-        error = self._passed(instruction, before).plus(Error(fresh=self.local.of(instruction, before)))
+        error = self._passed(instruction, before).plus(RegisterError(fresh=self.local.of(instruction, before)))
         name, invariant = instruction.target.name, instruction.invariant
         if invariant is not None and (invariant.growth is not None or invariant.total is not None):
             self._settle(name, error, invariant.growth, invariant.total)
@@ -232,9 +232,9 @@ class Budget:
         valid = math.inf if invariant is None else invariant.valid
         if not self.size(self.errors[name]) <= min(self.analysis.room[instruction.number - 1], valid):
             # The ranges were widened by less than this error, or an invariant no longer holds: nothing is proved.
-            self.errors[name] = Error(fresh={"unbounded": math.inf})
+            self.errors[name] = RegisterError(fresh={"unbounded": math.inf})
 
-    def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> Error:
+    def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> RegisterError:
         raw = instruction.raw
         if raw.operator == "+":
             return self.of(raw.read).plus(self.of(raw.local))
@@ -242,25 +242,25 @@ class Budget:
         if raw.operator == "÷":
             low = range_of(raw.local, before).low
             norm = self.analysis.after[instruction.number - 1].norm
-            return Error().plus(self.of(raw.read), 1 / low).plus(self.of(raw.local), norm / low)
+            return RegisterError().plus(self.of(raw.read), 1 / low).plus(self.of(raw.local), norm / low)
         left, right = instruction.factors
         a, b = self.of(left), self.of(right)
-        out = Error().plus(a, range_of(right, before).norm).plus(b, range_of(left, before).norm)
-        return out.plus(Error(fresh={"second order": self.size(a) * self.size(b)}))
+        out = RegisterError().plus(a, range_of(right, before).norm).plus(b, range_of(left, before).norm)
+        return out.plus(RegisterError(fresh={"second order": self.size(a) * self.size(b)}))
 
-    def _settle(self, name: str, error: Error, growth: float | None, total: float | None) -> None:
+    def _settle(self, name: str, error: RegisterError, growth: float | None, total: float | None) -> None:
         """An invariant replaces the gain on the target's own earlier error."""
         fresh = self.terms(error, without=name)
         for other, passed in self.errors.items():
             if other != name and name in passed.carried:
                 rest = {state: gain for state, gain in passed.carried.items() if state != name}
-                self.errors[other] = Error(rest, added(passed.fresh, self.states[name], passed.carried[name]))
+                self.errors[other] = RegisterError(rest, added(passed.fresh, self.states[name], passed.carried[name]))
         if total is not None:
             self.sums[name] = added(self.sums.get(name, {}), fresh)
             self.states[name] = added({}, self.sums[name], total)
         else:
             self.states[name] = added(fresh, self.states.get(name, {}), growth or 0.0)
-        self.errors[name] = Error(carried={name: 1.0})
+        self.errors[name] = RegisterError(carried={name: 1.0})
 
 
 def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> dict[str, Certificate]:

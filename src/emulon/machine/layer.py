@@ -11,7 +11,7 @@ from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
 from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, Layout
 from emulon.machine.normalisation import Normalisation
-from emulon.machine.schedule import Layer
+from emulon.machine.schedule import ScheduledLayer
 from emulon.machine.square import Square
 from emulon.machine.tokens import Lookup, Where, sharpness
 
@@ -68,7 +68,7 @@ class LayerBuilder:
         self.dirty = set(dirty)
         self.here: Where = layout.program.here
 
-    def build(self, layer: Layer, peaks: dict[int, tuple[float, float]]) -> Weights:
+    def build(self, layer: ScheduledLayer, peaks: dict[int, tuple[float, float]]) -> Weights:
         """`peaks` gives, by instruction number, the bounds X and Y of a product's factors."""
         attention = wires(self.layout, layer, self.here, self.dirty)
         mlp = Wires()
@@ -154,7 +154,7 @@ def swept(dirty: set[str]) -> set[str]:
     return (dirty - {DIVIDE}) | {SWEPT} if DIVIDE in dirty else dirty
 
 
-def wires(layout: Layout, layer: Layer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
+def wires(layout: Layout, layer: ScheduledLayer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
     """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it."""
     rows: dict[Where, Wires] = {}
     for one in layer.adds:
@@ -171,7 +171,7 @@ def wires(layout: Layout, layer: Layer, here: Where, dirty: set[str]) -> dict[Wh
     return rows
 
 
-def demands(layout: Layout, layers: list[Layer], here: Where, dirty: set[str]) -> list[list[int]]:
+def demands(layout: Layout, layers: list[ScheduledLayer], here: Where, dirty: set[str]) -> list[list[int]]:
     """How many values each map carries, layer by layer, before any head exists."""
     dirty, out = set(dirty), []
     for layer in layers:

@@ -16,7 +16,7 @@ from emulon.machine.instruction import Instruction
 
 
 @dataclass
-class Layer:
+class ScheduledLayer:
     """What one transformer block executes."""
 
     adds: list[Instruction] = field(default_factory=list)
@@ -78,15 +78,15 @@ def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, 
     return {**dict.fromkeys(instruction.raw.read.reads, mlp), **divisor}, mlp, attention
 
 
-def schedule(instructions: Sequence[Instruction]) -> list[Layer]:
+def schedule(instructions: Sequence[Instruction]) -> list[ScheduledLayer]:
     """Every instruction into the first layer that leaves the program's meaning unchanged."""
-    layers: list[Layer] = []
+    layers: list[ScheduledLayer] = []
     clock = _Clock()
     for group in _grouped(instructions):
         place = 0
         while not all(clock.fits(one, place) and (place >= len(layers) or layers[place].admits(one)) for one in group):
             place += 1
-        layers += [Layer() for _ in range(place + 1 - len(layers))]
+        layers += [ScheduledLayer() for _ in range(place + 1 - len(layers))]
         for one in group:
             layers[place].put(one)
             clock.note(one, place)

@@ -19,7 +19,7 @@ from emulon.machine.layout import ZERO, Layout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
 from emulon.machine.ranges import Range
-from emulon.machine.schedule import Layer
+from emulon.machine.schedule import ScheduledLayer
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         self,
         program: RegisterProgram,
         layout: Layout,
-        layers: list[Layer],
+        layers: list[ScheduledLayer],
         weights: list[Weights],
         pad: float,
         watches: list[list[Watch]],

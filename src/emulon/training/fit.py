@@ -145,6 +145,8 @@ class _Run:
     def _build(self) -> None:
         began = time.perf_counter()
         config, device = self.config, device_of(self.config, self.processes)
+        if config.on(device).compile != "off":
+            torch._dynamo.reset()  # what earlier learners compiled counts against a limit, and is of no use to this one
         task = config.make_task()
         self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
         stored = read_checkpoint(self.folder.checkpoints) if self.folder is not None else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from emulon.errors import BadExpression
+from emulon.errors import BadExpression, nearest
 
 if TYPE_CHECKING:
     import sympy
@@ -296,7 +296,8 @@ def _read(text: str) -> sympy.Expr:
     unknown = sorted(set(re.findall(r"[A-Za-z_]\w*", bare)) - {*FUNCTIONS, *CONSTANTS, "t", "x"})
     strange = not text.strip() or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text, flags=re.ASCII)
     if unknown or strange or re.search(r"\.\s*[A-Za-z_]", bare):
-        what = f"unknown name {unknown[0]!r}" if unknown else "it is not an expression"
+        near = nearest(unknown[0], (*FUNCTIONS, *NAMED)) if unknown else ""
+        what = f"unknown name {unknown[0]!r}{near}" if unknown else "it is not an expression"
         allowed, named = ", ".join(FUNCTIONS), ", ".join(NAMED)
         raise BadExpression(f"cannot read {text!r}: {what}; write it in t with {allowed}, or name one of {named}")
     names = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E")} | {"t": _t(), "x": _t()}

@@ -36,8 +36,8 @@ def _modules(source: str) -> list[str]:
     return [f"{package.__name__}.{name}" for name in sorted(names, key=_place)]
 
 
-def _place(name: str) -> tuple[int, list[int], str]:
-    """By kind of statement, then by number."""
-    kind = name.partition("_")[0]
+def _place(name: str) -> tuple[int, bool, list[int], str]:
+    """By kind of statement, then by number, an appendix's (D.1) after the others."""
+    kind, _, number = name.partition("_")
     rank = KINDS.index(kind) if kind in KINDS else len(KINDS)
-    return rank, [int(number) for number in re.findall(r"\d+", name)], name
+    return rank, not number[:1].isdecimal(), [int(part) for part in re.findall(r"\d+", number)], name

@@ -98,7 +98,7 @@ def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
 
 def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
+    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every one is a dataclass with steps
     return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
 
 
@@ -168,7 +168,7 @@ def _result(
     seconds += time.perf_counter() - begin
     link = program.loss.link
     x, y = data.problem(link)
-    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
+    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # as above
     exact = algorithm.iterates(x, y)
     result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))

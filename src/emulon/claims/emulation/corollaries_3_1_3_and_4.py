@@ -64,6 +64,6 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="The corollaries speak of one layer and prove it by iterating: here the head is applied again and again, "
-    "its result written back into the prompt. One application is one step, and far from the minimiser.",
+    correction="Stated for a single layer and proved by iterating: one application is one step, and far from the "
+    "minimiser. Applied again and again, its result written back into the prompt, the head reaches it.",
 )

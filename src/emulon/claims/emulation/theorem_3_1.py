@@ -60,7 +60,7 @@ CLAIM = Claim(
     name="emulation-theorem-3.1",
     source="Hu et al. 2025, Theorem 3.1",
     statement="One softmax head with a linear layer gives f(w·x − y)·x for every sample, to any precision.",
-    theirs="error ≤ ε with P = O(1/ε) grid points",
+    theirs="error ≤ ε for any ε > 0 (P = O(1/ε) grid points: our inference from the proof)",
     scales=SCALES,
     run=run,
     judge=bounded.judge,

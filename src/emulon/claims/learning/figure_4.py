@@ -136,6 +136,6 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="The learner is the one in results/small_learner (4 layers, d = 5), so that layers can be compared in "
-    "order only. A control task stands beside every probe, and a compiled machine whose layers are known beside it.",
+    differs="The learner is the one in results/learners/small_learner (4 layers, d = 5), so that layers can be "
+    "compared in order only. A control task stands beside every probe, and a compiled machine whose layers are known.",
 )

@@ -8,11 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
 from emulon.certify import Domain, Spectrum
 from emulon.claims.claim import Numbers, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.interrogate import prefix_weights
 from emulon.machine import RegisterProgram, Transformer
 
 # The largest error that is called a success, and what an exponent read off two sizes may exceed the O(·) by.
@@ -21,9 +19,11 @@ ASKED, SLACK = 1e-6, 0.1
 REACH, WEIGHT = 1.0, 4.0
 
 Build = Callable[[int, int, Domain | None], RegisterProgram]
+# What the algorithm predicts at every position from the examples before it.
+Exact = Callable[[Tensor, Tensor], Tensor]
 
 
-def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
+def measure(setting: Setting, build: Build, exact: Exact) -> Numbers:
     """Over the features with one example, and over the examples with a fixed number of features."""
     sizes = setting.sizes
     by_features = [(features, 1) for features in sizes["features"]]
@@ -40,9 +40,9 @@ def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
             {
                 "features": features,
                 "examples": examples,
-                "error": _error(bounded, algorithm, *in_ball(draw, sizes["datasets"], samples, features)),
+                "error": _error(bounded, exact, *in_ball(draw, sizes["datasets"], samples, features)),
                 "bound": bounded.certificate.bound,
-                "gaussian": _error(open_ended, algorithm, *gaussian(draw, sizes["datasets"], samples, features)),
+                "gaussian": _error(open_ended, exact, *gaussian(draw, sizes["datasets"], samples, features)),
                 "depth": bounded.depth,
                 "width": bounded.width,
             }
@@ -50,10 +50,9 @@ def measure(setting: Setting, build: Build, algorithm: Algorithm) -> Numbers:
     return {"one example": rows[: len(by_features)], "many examples": rows[len(by_features) :]}
 
 
-def _error(machine: Transformer, algorithm: Algorithm, xs: Tensor, ys: Tensor) -> float:
+def _error(machine: Transformer, exact: Exact, xs: Tensor, ys: Tensor) -> float:
     """The largest over datasets and positions, against the algorithm on every prefix."""
-    exact = (prefix_weights(algorithm, xs, ys)[:, :-1] * xs).sum(dim=-1)
-    return (machine.predict(xs, ys) - exact).abs().max().item()
+    return (machine.predict(xs, ys) - exact(xs, ys)).abs().max().item()
 
 
 def in_ball(draw: torch.Generator, batch: int, samples: int, features: int) -> tuple[Tensor, Tensor]:

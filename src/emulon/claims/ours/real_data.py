@@ -119,11 +119,24 @@ def judge(numbers: Numbers) -> Verdict:
     refused = [line.partition(":")[0] for part in numbers.values() for line in part["refused"]]
     ours = f"{len(names)} algorithms, {len(every)} runs: smooth {worst['smooth']:.0e}, kinks {worst['kinked']:.0e}"
     ours += f"; float32 {single:.0e}" if single else ""
+    ours += _in_bands(every)
     ours += f"; refused in float32: {'; '.join(refused)}" if refused else ""
     reason = f"{'one hash a dtype' if same else 'a hash changed'}; {'no' if kept else 'an'} error above its bound; "
     reason += f"asked: {SMOOTH:g} and {KINKED:g} in float64"
     near = worst["smooth"] <= SMOOTH and worst["kinked"] <= KINKED and not numbers["float64"]["refused"]
     return Verdict.that(same and kept and near and len(names) >= 12, ours, reason)
+
+
+def _in_bands(rows: list[Numbers]) -> str:
+    """Runs in which a residual came into the band of a jump: no promise is made there, and they are not counted."""
+    inside = [row for row in rows if row["in_band"]]
+    if not inside:
+        return ""
+    worst = max(inside, key=lambda row: row["error"] / row["bound"])
+    return (
+        f"; not counted, as a residual came into the band of a jump: {len(inside)} runs, up to {worst['error']:.0e} "
+        f"where the bound is {worst['bound']:.0e} ({worst['algorithm']}, {worst['table']})"
+    )
 
 
 def _worst(rows: list[Numbers], kink: bool | None) -> float:

@@ -6,7 +6,15 @@ import pytest
 import torch
 from library import FEATURES, JUMPS, KINKS, NAMES, SAMPLES, STEPS, case, dataset
 
-from emulon.algorithms import GradientDescent, Loss, Perceptron, PoissonRegression, QuantileRegression, Ridge
+from emulon.algorithms import (
+    GradientDescent,
+    Loss,
+    Perceptron,
+    PoissonRegression,
+    QuantileRegression,
+    Ridge,
+    as_loss,
+)
 from emulon.certify import Domain
 from emulon.errors import BadShape, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
@@ -107,6 +115,18 @@ def test_a_loss_that_is_not_convex_is_certified_as_such():
     assert program.negative_curvature > 0.25
     assert program.growth > 10 * convex.growth
     run.certificate.verify(run.weights, algorithm.run(x, y))
+
+
+def test_outliers_do_not_move_tukeys_fit_and_few_steps_of_it_are_certified():
+    x, y = dataset("value")
+    y[:4] += 30.0
+    truth = torch.tensor([1.0, -0.5, 0.05, 0.3], dtype=torch.float64)
+    robust, plain = (GradientDescent(as_loss(name), 10, step_size=0.4) for name in ("tukey", "squared"))
+    program = compile(robust, data=(x, y), tolerance=1e-2)
+    run = Interpreter.fitting(program).run(program, x, y)
+    run.certificate.verify(run.weights, robust.run(x, y))
+    assert run.certificate.proved and run.certificate.bound < 0.1
+    assert (run.weights - truth).norm() < 0.5 < (plain.run(x, y) - truth).norm()
 
 
 def test_a_step_of_full_shrinkage_counts_the_emulated_zero():

@@ -60,7 +60,8 @@ class EmulatedHead(nn.Module):
         }
         x, w_k, w_q, w_v = aligned(self.assemble.w_k.dtype, **parts)
         require_products(self.bound, x, W_K=w_k, W_Q=w_q, W_V=w_v)
-        return self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
+        out: Tensor = self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
+        return out
 
     def audit(
         self,

@@ -138,8 +138,10 @@ class GradientStep(nn.Module):
         inner_x, inner_y, _ = self.loss.effective(x.double(), y.double())
         require_in_domain(self.inner, inner_x, inner_y, w)
         prompt = self.prompt(x, y, w)
-        out = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
-        return out if self.proximal is None else self.proximal(out)
+        out: Tensor = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
+        if self.proximal is not None:
+            out = self.proximal(out)
+        return out
 
 
 def domain_step_size(loss: Loss, domain: Domain, l2: float) -> float:

@@ -86,4 +86,5 @@ class HeadInEmbedding(EmulatedHead):
         return grid.rounding_error(deviation, size, error)
 
     def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        return self.layer(x, stacked)
+        out: Tensor = self.layer(x, stacked)
+        return out

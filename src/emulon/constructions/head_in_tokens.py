@@ -61,4 +61,5 @@ class HeadInTokens(EmulatedHead):
         return f"heads={3 * self.width}+1, keys={self.linear.f.keys}, error {self.certificate}"
 
     def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        return self.linear(x, stacked)
+        out: Tensor = self.linear(x, stacked)
+        return out

@@ -47,4 +47,5 @@ class Proximal(nn.Module):
 
     def forward(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         prompt = self.prompt(w)
-        return self.head(prompt, prompt[..., : self.domain.features, :]).sum(dim=-2)
+        out: Tensor = self.head(prompt, prompt[..., : self.domain.features, :])
+        return out.sum(dim=-2)

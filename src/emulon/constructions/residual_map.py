@@ -61,7 +61,8 @@ class ResidualMap(nn.Module):
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... n d"]:
         prompt = self.prompt(*admitted(self.template.domain, self.f.grid.dtype, x, y, w))
-        return self.head(prompt, prompt[..., : self.domain.samples, :])
+        out: Tensor = self.head(prompt, prompt[..., : self.domain.samples, :])
+        return out
 
 
 def residual_template(f: Any, domain: Domain, accuracy: Accuracy) -> Template:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum
 from emulon.errors import EmulonError
 from emulon.expression import parse
+from emulon.files import write_atomically
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds
@@ -46,7 +45,9 @@ class BadFile(EmulonError):
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
-    """Write it whole or not at all: to a temporary file beside the target, then renamed."""
+    """Write it whole or not at all."""
+    from safetensors.torch import save as to_bytes
+
     if isinstance(thing, Interpreter):
         kind, tensors = "interpreter", {name: part.contiguous().clone() for name, part in thing.named_buffers()}
         facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
@@ -54,7 +55,8 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
     header = {"kind": kind, "format": FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = _checksum(header, tensors)
-    _write(Path(path), tensors, header)
+    # One entry: safetensors writes several in any order, and the same thing should be the same file.
+    write_atomically(path, to_bytes(tensors, {"emulon": json.dumps(header, sort_keys=True)}))
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
@@ -159,24 +161,6 @@ def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
         digest.update(tensors[name].numpy().tobytes())
     return digest.hexdigest()
-
-
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
-    from safetensors.torch import save as to_bytes
-
-    # One entry: safetensors writes several in any order, and the same thing should be the same file.
-    content = to_bytes(tensors, {"emulon": json.dumps(header, sort_keys=True)})
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadFile(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise BadFile(f"cannot write {path}: {error.strerror}; nothing was changed") from None
 
 
 def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

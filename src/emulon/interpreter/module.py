@@ -166,7 +166,8 @@ class Interpreter(nn.Module):
         stacked = torch.cat([w.expand(*lead, *w.shape[-2:]) for w in rows], dim=-2)
         projected = self.project(tokens, stacked)
         asking = projected if queries is None else projected[..., :queries, :]
-        return self.assemble(projected, asking)[..., :out_width]
+        out: Tensor = self.assemble(projected, asking)
+        return out[..., :out_width]
 
     def require_program(self, program: Runnable[object]) -> None:
         """Refuse a program made for another dtype, or for a larger interpreter."""

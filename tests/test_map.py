@@ -19,6 +19,7 @@ MAP = [
     {"predictor"},
     {"algorithms", "attention"},
     {"approximation"},
+    {"descent"},
     {"constructions"},
     {"interpreter"},
     {"machine", "looped"},

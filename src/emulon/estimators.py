@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
+from emulon.descent.plan import descent_of
 from emulon.errors import EmulonError, unknown
 from emulon.interpreter import Interpreter, Run, compile
-from emulon.interpreter.compiler import algorithm_to_descent
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
@@ -171,7 +171,7 @@ def _algorithm_and_descent(estimator: _Emulated, kind: Kind) -> tuple[Algorithm,
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
     # What is no dataclass knows no names, and was refused.
     algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]  # see above
-    descent = algorithm_to_descent(algorithm)
+    descent = descent_of(algorithm)
     if descent.loss.link.kind != kind:
         other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"
         raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")

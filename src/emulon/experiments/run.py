@@ -16,8 +16,7 @@ from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
 from emulon.errors import EmulonError, unknown
 from emulon.experiments.data import BadData, Data
-from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
-from emulon.interpreter.run import Path
+from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
 from emulon.progress import Progress, silent
 
 # The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the

@@ -92,7 +92,7 @@ MISSPELT_NAMES = [
     ("run", ["--path", "faithfull"], "faithful"),
     ("compile", ["laso", "--out", "never"], "lasso"),
     ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
-    ("approximate", ["tahn(5*t)", "-1", "1"], "tanh"),
+    ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("bench", ["interpeter"], "interpreter"),
     ("train", ["standrad"], "standard"),
     ("train", ["standard", "--task", "linaer"], "linear"),

@@ -120,7 +120,8 @@ def run_program(interpreter: Interpreter, program: Program, data: Data, path: Pa
 
 
 def held_out_score(run: Run, data: Data) -> float:
-    return data.score(data.read(run.predict(data.x_test), run.program.loss.link))
+    queries = data.x_test.expand(*run.weights.shape[:-1], *data.x_test.shape)  # the same for every class
+    return data.score(data.read(run.predict(queries), run.program.loss.link))
 
 
 def run_experiment(

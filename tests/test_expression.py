@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.errors import BadExpression
-from emulon.expression import NAMED, SMOOTH, parse
+from emulon.evaluation import SMOOTH
+from emulon.expression import NAMED, parse
 
 T = sympy.Symbol("t", real=True)
 KINKED = [

@@ -14,11 +14,13 @@ SOURCE = Path(emulon.__file__).parent
 MAP = [
     {"errors", "progress"},
     {"files"},
+    {"evaluation"},
     {"expression"},
     {"certify"},
     {"predictor"},
     {"algorithms", "attention"},
     {"approximation"},
+    {"descent"},
     {"constructions"},
     {"interpreter"},
     {"machine", "looped"},

@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.link import Kind
 from emulon.certify import Certificate
+from emulon.descent.plan import descent_of
 from emulon.errors import EmulonError, unknown
 from emulon.interpreter import Interpreter, Run, compile
-from emulon.interpreter.compiler import algorithm_to_descent
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
@@ -89,15 +89,15 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
 
     def fit(self, x: Any, y: Any) -> EmulatedRegressor:
         x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        algorithm, descent = _chosen(self, "regression")
+        algorithm, descent = _algorithm_and_descent(self, "regression")
         targets = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
-        whole = _Units.of(x, self.fit_intercept, self.scale)
+        inputs = _Units.of(x, self.fit_intercept, self.scale)
         free = descent.loss.link.any_units
-        goal = _Units.of(targets.T, self.fit_intercept and free, self.scale and free)
+        outputs = _Units.of(targets.T, self.fit_intercept and free, self.scale and free)
         ones = self.fit_intercept and descent.loss.derivative != "t"
-        self._fit(algorithm, _with_ones(whole.of_rows(x), ones), goal.of_rows(targets.T).T)
-        coef, intercept = whole.undone(self.run_.weights.numpy(), ones)
-        coef, intercept = coef * goal.size[:, None], intercept * goal.size + goal.center
+        self._fit(algorithm, _with_ones(inputs.of_rows(x), ones), outputs.of_rows(targets.T).T)
+        coef, intercept = inputs.undone(self.run_.weights.numpy(), ones)
+        coef, intercept = coef * outputs.size[:, None], intercept * outputs.size + outputs.center
         self.coef_ = coef if np.ndim(y) == 2 else coef[0]
         self.intercept_ = intercept if np.ndim(y) == 2 else float(intercept[0])
         return self
@@ -109,7 +109,7 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
 
 
 def _has_probabilities(self: EmulatedClassifier) -> bool:
-    return _chosen(self, "classification")[1].loss.name == "logistic"
+    return _algorithm_and_descent(self, "classification")[1].loss.name == "logistic"
 
 
 class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # as above
@@ -125,7 +125,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
     def fit(self, x: Any, y: Any) -> EmulatedClassifier:
         x, y = validate_data(self, x, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        algorithm, _ = _chosen(self, "classification")
+        algorithm, _ = _algorithm_and_descent(self, "classification")
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
@@ -155,7 +155,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
         return torch.softmax(torch.nn.functional.logsigmoid(scores), dim=1).numpy()
 
 
-def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescent]:
+def _algorithm_and_descent(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescent]:
     """The algorithm asked for, with the estimator's parameters, and its descent."""
     algorithm = estimator.default_algorithm if estimator.algorithm is None else estimator.algorithm
     if isinstance(algorithm, str):
@@ -169,8 +169,9 @@ def _chosen(estimator: _Emulated, kind: Kind) -> tuple[Algorithm, GradientDescen
     for name in given:
         if name not in known:
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
-    algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]
-    descent = algorithm_to_descent(algorithm)
+    # What is no dataclass knows no names, and was refused.
+    algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]  # see above
+    descent = descent_of(algorithm)
     if descent.loss.link.kind != kind:
         other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"
         raise EmulonError(f"{type(algorithm).__name__} is not for {type(estimator).__name__}; use {other}")

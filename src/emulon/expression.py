@@ -7,17 +7,17 @@ Given the switches, everything left is smooth; that is what the piecewise grids 
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from emulon.errors import BadExpression
+from emulon.errors import BadExpression, nearest
+from emulon.evaluation import SMOOTH, TORCH, Operations, arb_operations, compile_expression
 
 if TYPE_CHECKING:
     import sympy
@@ -33,7 +33,6 @@ NAMED = {
     "sign": "sign(t)",
     "square": "t**2",
 }
-SMOOTH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt")
 KINKED = ("Abs", "Max", "Min", "sign", "Heaviside", "Piecewise")
 FUNCTIONS = (*SMOOTH, *KINKED)
 CONSTANTS = ("pi", "E", "True", "False")
@@ -136,7 +135,7 @@ class Function:
         return {}
 
     @cached_property
-    def _compiled(self) -> dict[tuple, Callable]:
+    def _compiled(self) -> dict[tuple[Any, ...], Callable[..., Any]]:
         return {}
 
     def _with(self, expression: sympy.Expr, signs: Signs) -> sympy.Expr:
@@ -146,14 +145,14 @@ class Function:
         symbols = (switch.symbol for switch in self.switches)
         return expression.subs({symbol: sympy.Rational(sign) for symbol, sign in zip(symbols, signs, strict=False)})
 
-    def _compile(self, expression: sympy.Expr, signs: Signs, operations: Operations) -> Callable:
+    def _compile(self, expression: sympy.Expr, signs: Signs, operations: Operations) -> Callable[..., Any]:
         key = (operations.name, expression, signs)
         if key not in self._compiled:
             self._compiled[key] = compile_expression(self._with(expression, signs), operations)
         return self._compiled[key]
 
-    def _arb(self, expression: sympy.Expr, signs: Signs) -> Callable:
-        return self._compile(expression, signs, _arb_operations())
+    def _arb(self, expression: sympy.Expr, signs: Signs) -> Callable[..., Any]:
+        return self._compile(expression, signs, arb_operations())
 
     def _evaluate(self, expression: sympy.Expr, signs: Signs, s: Tensor) -> Tensor:
         value = self._compile(expression, signs, TORCH)({"t": s})
@@ -235,7 +234,7 @@ class Function:
         return Break(at, left, right, value, abs(rise - turned), jump, exact)
 
 
-def _value_and_slope(of: Callable, at: Any) -> tuple[Any, Any]:
+def _value_and_slope(of: Callable[..., Any], at: Any) -> tuple[Any, Any]:
     """Enclosures at a point or on a ball; not a number where there are none (a pole)."""
     from flint import arb, arb_series
 
@@ -247,7 +246,7 @@ def _value_and_slope(of: Callable, at: Any) -> tuple[Any, Any]:
     return (series[0], series[1]) if isinstance(series, arb_series) else (arb(series), arb(0))
 
 
-def _possible(of: Callable, tie: float, left: float, right: float) -> list[float]:
+def _possible(of: Callable[..., Any], tie: float, left: float, right: float) -> list[float]:
     """The signs, `tie` for zero, that an expression can have in [left, right].
 
     Where it rises or falls throughout, its ends decide: an end that is exactly zero leaves one sign and the tie.
@@ -266,7 +265,7 @@ def _possible(of: Callable, tie: float, left: float, right: float) -> list[float
     return sorted({-1.0, tie, 1.0})
 
 
-def parse(f: str | sympy.Expr | Callable | Function) -> Function:
+def parse(f: str | sympy.Expr | Callable[..., Any] | Function) -> Function:
     """A `Function` from a name in `NAMED`, a sympy expression in one symbol, its string, or a callable on tensors."""
     if isinstance(f, Function):
         return f
@@ -296,7 +295,8 @@ def _read(text: str) -> sympy.Expr:
     unknown = sorted(set(re.findall(r"[A-Za-z_]\w*", bare)) - {*FUNCTIONS, *CONSTANTS, "t", "x"})
     strange = not text.strip() or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text, flags=re.ASCII)
     if unknown or strange or re.search(r"\.\s*[A-Za-z_]", bare):
-        what = f"unknown name {unknown[0]!r}" if unknown else "it is not an expression"
+        near = nearest(unknown[0], (*FUNCTIONS, *NAMED)) if unknown else ""
+        what = f"unknown name {unknown[0]!r}{near}" if unknown else "it is not an expression"
         allowed, named = ", ".join(FUNCTIONS), ", ".join(NAMED)
         raise BadExpression(f"cannot read {text!r}: {what}; write it in t with {allowed}, or name one of {named}")
     names = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E")} | {"t": _t(), "x": _t()}
@@ -356,7 +356,7 @@ def _switch_form(node: sympy.Expr, switches: list[Switch]) -> sympy.Expr:
     return node.func(*args) if args else node
 
 
-def _piecewise_form(node: sympy.Piecewise, switches: list[Switch], switch: Callable) -> sympy.Expr:
+def _piecewise_form(node: sympy.Piecewise, switches: list[Switch], switch: Callable[..., Any]) -> sympy.Expr:
     import sympy
 
     result: sympy.Expr | None = None
@@ -376,101 +376,3 @@ def _piecewise_form(node: sympy.Piecewise, switches: list[Switch], switch: Calla
     if result is None:
         raise BadExpression("an empty Piecewise; give it (value, condition) pairs that end in (value, True)")
     return result
-
-
-@dataclass(frozen=True)
-class Operations:
-    """What a number system can do: constants, and functions by sympy name."""
-
-    name: str
-    constant: Callable[[Any], Any]
-    functions: dict[str, Callable]
-
-
-def compile_expression(expression: sympy.Expr, operations: Operations) -> Callable[[dict[str, Any]], Any]:
-    """A closure that evaluates a smooth sympy expression over tensors or Arb series, given {symbol name: value}."""
-    import sympy
-
-    def build(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
-        if node.is_Symbol:
-            return lambda values: values[node.name]
-        if (node.is_Rational or node.is_Float or node.is_NumberSymbol) and node.is_finite:
-            constant = operations.constant(node)
-            return lambda values: constant
-        if node.is_Add or node.is_Mul:
-            parts = [build(arg) for arg in node.args]
-            join = (lambda a, b: a + b) if node.is_Add else (lambda a, b: a * b)
-            return lambda values: reduce(join, (part(values) for part in parts))
-        if node.is_Pow:
-            return power(node.base, node.exp)
-        name = type(node).__name__
-        if name in operations.functions and len(node.args) == 1:
-            argument, function = build(node.args[0]), operations.functions[name]
-            return lambda values: function(argument(values))
-        raise BadExpression(
-            f"no exact evaluation of {node}; pass the function as a Python callable to sample it instead"
-        )
-
-    def power(base: sympy.Expr, exponent: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
-        if base == sympy.E:
-            argument = build(exponent)
-            return lambda values: operations.functions["exp"](argument(values))
-        root = build(base)
-        if exponent.is_Integer:
-            count = int(exponent)
-            return lambda values: _integer_power(root(values), count)
-        if exponent == sympy.Rational(1, 2):
-            return lambda values: operations.functions["sqrt"](root(values))
-        exp, log = operations.functions["exp"], operations.functions["log"]
-        upper = build(exponent)
-        return lambda values: exp(upper(values) * log(root(values)))
-
-    return build(expression)
-
-
-def _integer_power(base: Any, count: int) -> Any:
-    if count < 0:
-        return 1 / _integer_power(base, -count)
-    factors: Iterable[Any] = itertools.repeat(base, count)
-    return reduce(lambda a, b: a * b, factors) if count else 1
-
-
-def _tensor(value: Any) -> Tensor:
-    """A constant keeps double precision; as a 0-dimensional tensor it does not promote what it meets."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-
-
-def _torch_function(name: str) -> Callable[[Any], Tensor]:
-    function = getattr(torch, name)
-    return lambda value: function(_tensor(value))
-
-
-TORCH = Operations("torch", float, {name: _torch_function(name) for name in SMOOTH})
-
-
-@cache
-def _arb_operations() -> Operations:
-    """Arb balls and power series: every result encloses the true one."""
-    import sympy
-    from flint import arb, ctx, fmpq
-
-    def constant(node: sympy.Expr) -> Any:
-        # Kept for whatever precision it will be used with.
-        with ctx.workprec(512):
-            if node.is_Float:
-                node = sympy.Rational(float(node))
-            if node.is_Rational:
-                return arb(fmpq(int(node.p), int(node.q)))
-            if node in (sympy.pi, sympy.E):
-                return arb.pi() if node == sympy.pi else arb.const_e()
-        raise BadExpression(f"no exact evaluation of {node}; write it as a number, or in terms of pi and E")
-
-    def method(name: str) -> Callable:
-        return lambda value: getattr(value, name)()
-
-    hyperbolic = {  # which Arb has for balls but not for series
-        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
-        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
-        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
-    }
-    return Operations("arb", constant, {name: hyperbolic.get(name) or method(name) for name in SMOOTH})

@@ -86,45 +86,52 @@ def test_the_commands_of_the_readme_can_be_read():
         assert read(module_of(name).Options, words, name)
 
 
-@pytest.mark.parametrize(
-    ("command", "words", "right"),
-    [
-        ("run", ["rigde"], "ridge"),
-        ("run", ["--data", "diabtes"], "diabetes"),
-        ("run", ["--path", "faithfull"], "faithful"),
-        ("compile", ["laso", "--out", "never"], "lasso"),
-        ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
-        ("bench", ["interpeter"], "interpreter"),
-        ("train", ["standrad"], "standard"),
-        ("train", ["standard", "--task", "linaer"], "linear"),
-        ("train", ["standard", "--preset", "smal"], "small"),
-        ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
-        ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
-        ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
-        ("reproduce", ["emulation-table-5"], "emulation-table-4"),
-        ("reproduce", ["--scale", "smal"], "small"),
-    ],
-)
+MISSPELT_NAMES = [
+    ("run", ["rigde"], "ridge"),
+    ("run", ["--data", "diabtes"], "diabetes"),
+    ("run", ["--path", "faithfull"], "faithful"),
+    ("compile", ["laso", "--out", "never"], "lasso"),
+    ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+    ("approximate", ["softplsu", "-1", "1"], "softplus"),
+    ("bench", ["interpeter"], "interpreter"),
+    ("train", ["standrad"], "standard"),
+    ("train", ["standard", "--task", "linaer"], "linear"),
+    ("train", ["standard", "--preset", "smal"], "small"),
+    ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
+    ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
+    ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
+    ("reproduce", ["emulation-table-5"], "emulation-table-4"),
+    ("reproduce", ["--scale", "smal"], "small"),
+    ("speedrun", ["--track", "opne"], "open"),
+]
+WRONG_TYPES = [
+    ("run", ["--steps", "many"], "--steps: many is not a whole number"),
+    ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
+    ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
+    ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
+    ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
+    ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
+    ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
+    ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
+    ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
+    ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
+    ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
+    ("bench", ["--json"], "--json needs a value"),
+    ("speedrun", ["--seeds", "few"], "--seeds: few is not a whole number"),
+]
+
+
+def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
+    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - {"show"}
+    assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - {"show"}
+
+
+@pytest.mark.parametrize(("command", "words", "right"), MISSPELT_NAMES)
 def test_a_misspelt_name_is_answered_with_the_nearest(capsys, command, words, right):
     assert f"did you mean {right}?" in refused(capsys, command, *words)
 
 
-@pytest.mark.parametrize(
-    ("command", "words", "reason"),
-    [
-        ("run", ["--steps", "many"], "--steps: many is not a whole number"),
-        ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
-        ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
-        ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
-        ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
-        ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
-        ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
-        ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
-        ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
-        ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
-        ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("command", "words", "reason"), WRONG_TYPES)
 def test_a_value_of_the_wrong_type_is_named_with_its_option(capsys, command, words, reason):
     assert reason in refused(capsys, command, *words)
 

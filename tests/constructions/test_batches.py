@@ -50,7 +50,7 @@ def test_descents_on_several_datasets_at_once():
     x, y = normal(3, 10, 2), normal(3, 10, seed=1)
     module = GradientDescent.of(LinearRegression(steps=5, step_size=0.2), x, y, 1e-6)
     close(module(x, y), torch.stack([module(x[i], y[i]) for i in range(3)]))
-    close(module.iterates(x, y[0])[2], module.iterates(x[2], y[0]))
+    close(module.run(x, y[0]).iterates[2], module.run(x[2], y[0]).iterates)
     module.certificate.verify(module(x, y), LinearRegression(steps=5, step_size=0.2).run(x, y))
 
 

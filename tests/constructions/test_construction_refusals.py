@@ -186,15 +186,15 @@ def test_a_loss_that_is_not_convex_makes_no_promise_over_steps():
 
 
 def test_strong_convexity_is_for_squared_loss_and_is_checked_on_the_data():
-    with refused(EmulonError, "strong=0.5 is promised for the squared loss alone; leave it out for log_cosh"):
-        GradientDescent("log_cosh", DOMAIN, 1e-3, strong=0.5)
-    module = GradientDescent("squared", DOMAIN, 1e-3, strong=0.5, steps=2)
-    with refused(OutOfDomain, r"λmin\(XᵀX/n\) is .*, below the promised strong=0.5; lower it"):
+    with refused(EmulonError, "strong_convexity=0.5 is promised for the squared loss alone; leave it out for log_cosh"):
+        GradientDescent("log_cosh", DOMAIN, 1e-3, strong_convexity=0.5)
+    module = GradientDescent("squared", DOMAIN, 1e-3, strong_convexity=0.5, steps=2)
+    with refused(OutOfDomain, r"λmin\(XᵀX/n\) is .*, below the promised strong_convexity 0.5; lower it"):
         module(0.1 * X, Y)
 
 
 def test_algorithms_that_are_not_plain_descent():
-    with refused(EmulonError, "NewtonLeastSquares is not plain gradient descent"):
+    with refused(EmulonError, "NewtonLeastSquares is not gradient descent"):
         GradientDescent.of(NewtonLeastSquares(), normal(10, 2), normal(10), 1e-3)
     with refused(EmulonError, "not plain gradient descent"):
         GradientDescent.of(ExactDescent(losses.squared(), momentum=0.5), normal(10, 2), normal(10), 1e-3)

@@ -56,17 +56,17 @@ def descent(name):
 def test_a_hundred_steps_end_at_the_exact_algorithms_weights(name):
     algorithm, y, tolerance, allowed = DESCENTS[name]
     module = descent(name)
-    path, exact = module.iterates(X, y), algorithm.iterates(X, y)
+    path, exact = module.run(X, y).iterates, algorithm.iterates(X, y)
     assert path.shape == exact.shape == (101, 8) and module.certificate.bound <= tolerance
     assert (path[-1] - exact[-1]).abs().max() <= allowed
     assert exact[-1].abs().max() > 0.1
-    if not (module.certificate.bands and module.entered_band(X, y)):
+    if not (module.certificate.bands and module.run(X, y).entered_band):
         module.certificate.verify(path, exact)
 
 
 def test_a_run_that_keeps_clear_of_the_jump_is_covered_and_one_that_does_not_says_so():
-    assert not descent("perceptron").entered_band(X, LABELS)
-    assert descent("quantile").entered_band(X, TARGETS)
+    assert not descent("perceptron").run(X, LABELS).entered_band
+    assert descent("quantile").run(X, TARGETS).entered_band
 
 
 def test_proximal_descent_sets_the_same_weights_to_zero():
@@ -136,6 +136,6 @@ def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refu
     domain = Domain(samples=4, features=1, x=1.0, y=1.0, w=4.0)
     x, y = torch.ones(4, 1, dtype=f64), torch.tensor([0.5, 0.5, 0.5, 0.5], dtype=f64)
     module = GradientDescent("squared", domain, 1e-6, steps=20, step_size=2.0)
-    swinging = module.iterates(x, y)[:, 0]
+    swinging = module.run(x, y).iterates[:, 0]
     torch.testing.assert_close(swinging[::2], torch.zeros(11, dtype=f64), atol=module.certificate.bound, rtol=0)
     torch.testing.assert_close(swinging[1::2], torch.ones(10, dtype=f64), atol=module.certificate.bound, rtol=0)

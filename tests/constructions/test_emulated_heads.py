@@ -64,8 +64,8 @@ def test_random_heads_are_emulated_to_a_billionth_within_both_certificates(modul
     built = module(tokens, features, width, bound, tolerance=1e-9)
     out, target = built(x, *weights), exact_head(x, *weights)
     assert (out - target).abs().max() <= 1e-9
-    assert built.certificate_for(x, *weights).bound <= built.certificate.bound
-    built.certificate_for(x, *weights).verify(out, target)
+    assert built.audit(x, *weights).bound <= built.certificate.bound
+    built.audit(x, *weights).verify(out, target)
 
 
 @pytest.mark.parametrize("built", [head_in_tokens, head_in_embedding])
@@ -75,7 +75,7 @@ def test_the_calls_of_the_public_interface_construct_and_run(built):
     weights = [2 * normal(3, module.width, 4, seed=k) for k in (1, 2, 3)]
     out, target = module(x, *weights), exact_head(x, *weights)
     assert out.shape == (3, 12, module.width)
-    assert module.certificate_for(x, *weights).verify(out, target) <= 1e-9
+    assert module.audit(x, *weights).verify(out, target) <= 1e-9
 
 
 @pytest.mark.parametrize("module", [HeadInTokens, HeadInEmbedding])
@@ -84,7 +84,7 @@ def test_a_head_with_a_temperature_of_its_own(module, dtype):
     x, weights, bound = random_head(7, 3, 2)
     x, *weights = (part.to(dtype) for part in (x, *weights))
     built = module(7, 3, 2, bound, tolerance=1e-2, beta=0.3, dtype=dtype)
-    built.certificate_for(x, *weights).verify(built(x, *weights), exact_head(x, *weights, beta=0.3))
+    built.audit(x, *weights).verify(built(x, *weights), exact_head(x, *weights, beta=0.3))
     assert not torch.allclose(built(x, *weights).double(), exact_head(x, *weights), atol=1e-2)
 
 
@@ -93,7 +93,7 @@ def test_a_small_value_matrix_does_not_hide_the_rounding_of_large_scores():
     x, (w_k, w_q, w_v), bound = random_head(16, 8, 8)
     x, w_k, w_q, w_v = x.float(), (4 * w_k).float(), (4 * w_q).float(), (1e-3 * w_v).float()
     module = HeadInTokens(16, 8, 8, 4 * bound, points=33, dtype=f32)
-    certificate = module.certificate_for(x, w_k, w_q, w_v)
+    certificate = module.audit(x, w_k, w_q, w_v)
     scores = (x.double() @ w_q.double().mT).abs() @ (x.double() @ w_k.double().mT).abs().mT
     assert certificate.terms["rounding"] >= scores.max().item() * torch.finfo(f32).eps / 2 * 1e-3
     certificate.verify(module(x, w_k, w_q, w_v), exact_head(x, w_k, w_q, w_v))
@@ -119,7 +119,7 @@ def test_the_papers_heads_in_the_embedding_keep_their_tokens_and_err_like_one_ov
         assert module.layer.length == 10 and module.layer.heads == heads
         rows = module.rows(x, torch.cat(weights))
         module.entries.verify(rows, x @ torch.cat(weights).mT)
-        certificate = module.certificate_for(x, *weights)
+        certificate = module.audit(x, *weights)
         certificate.verify(module(x, *weights), exact_head(x, *weights))
         bounds.append(module.entries.bound)
     assert bounds[0] / bounds[1] == pytest.approx(2, rel=0.05) and bounds[1] / bounds[2] == pytest.approx(2, rel=0.05)

@@ -137,7 +137,7 @@ def test_heads_keep_both_promises(case, sizes, seed, how):
     x, *weights = (part.to(dtype) for part in (x, *(w * scale for w in weights)))
     out, target = module(x, *weights), exact_head(x, *weights)
     module.certificate.verify(out, target)
-    module.certificate_for(x, *weights).verify(out, target)
+    module.audit(x, *weights).verify(out, target)
 
 
 @SELDOM
@@ -199,4 +199,4 @@ def test_the_bound_for_particular_data_is_tight_too(cls):
     x, zero = torch.ones(4, 1, dtype=f64), torch.zeros(1, 1, dtype=f64)
     value = torch.full((1, 1), s, dtype=f64)
     error = (module(x, zero, zero, value) - s).abs().max().item()
-    assert 1 <= module.certificate_for(x, zero, zero, value).bound / error < 10
+    assert 1 <= module.audit(x, zero, zero, value).bound / error < 10

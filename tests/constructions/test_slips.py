@@ -190,7 +190,7 @@ def test_no_solved_weights_are_in_the_prompt_where_the_public_scripts_put_them()
     x, y = normal(20, 3), normal(20, seed=1)
     solution = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
     module = GradientDescent.of(LinearRegression(steps=200), x, y, 1e-6)
-    path = module.iterates(x, y)
+    path = module.run(x, y).iterates
     first = module.step.prompt(x, y, path[0])
     slots = module.step.template.slots
     assert not first[:, slots["state"]].any() and not first[:, slots["query_x"]].any()

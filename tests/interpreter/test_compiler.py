@@ -21,7 +21,7 @@ from emulon.algorithms import (
     squared,
 )
 from emulon.errors import EmulonError, OutOfDomain
-from emulon.interpreter.program import code_error, leaked, phase_terms, score_error
+from emulon.interpreter.phase import code_error, leaked, phase_terms, score_error
 
 
 def test_the_public_interface():
@@ -63,8 +63,8 @@ def test_steps_beyond_one_over_l_do_not_count_on_strong_convexity():
     spectrum = torch.linalg.eigvalsh(x.T @ x / len(x))
     long, short = (LinearRegression(5, step_size=factor / spectrum[-1].item()) for factor in (1.5, 1.0))
     program = compile(long, data=(x, y))
-    assert program.strong == 0
-    assert compile(short, data=(x, y)).strong == pytest.approx(spectrum[0].item())
+    assert program.strong_convexity == 0
+    assert compile(short, data=(x, y)).strong_convexity == pytest.approx(spectrum[0].item())
     run = Interpreter.fitting(program).run(program, x, y)
     run.certificate.verify(run.weights, long.run(x, y))
 
@@ -96,10 +96,10 @@ def test_noisier_lines_promise_less():
     program = compile(Ridge(steps=5), data=(x, y))
     line = Interpreter.fitting(program).line
     worse = replace(line, errors=tuple(1e9 * error for error in line.errors))
-    phase, facts = program.gradient, program.gradient_facts
+    phase, bounds = program.gradient, program.gradient_bounds
     assert score_error(phase, worse) > 1e8 * (score_error(phase, line) - 1e-13)
     assert code_error(phase, worse) > 1e8 * code_error(phase, line)
-    before, after = (phase_terms(phase, facts, each, program.step_size, program.shrink, 0.0) for each in (line, worse))
+    before, after = (phase_terms(phase, bounds, each, program.step_size, program.shrink, 0.0) for each in (line, worse))
     assert after["emulated scores"] > 1e8 * before["emulated scores"]
     assert after["emulated values"] > 1e8 * before["emulated values"]
 
@@ -108,12 +108,12 @@ def test_codes_that_are_emulated_badly_leak():
     x, y = dataset("value")
     program = compile(Ridge(steps=5), data=(x, y))
     line = Interpreter.fitting(program).line
-    phase, facts = program.gradient, program.gradient_facts
-    assert leaked(phase, facts, line) == facts.leak
+    phase, bounds = program.gradient, program.gradient_bounds
+    assert leaked(phase, bounds, line) == bounds.leak
     worse = replace(line, errors=tuple(0.1 + error for error in line.errors))
-    assert leaked(phase, facts, worse) > 1e3 * facts.leak
+    assert leaked(phase, bounds, worse) > 1e3 * bounds.leak
     hopeless = replace(line, errors=tuple(100.0 for _ in line.errors))
-    assert leaked(phase, facts, hopeless) == 1.0
+    assert leaked(phase, bounds, hopeless) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from emulon.algorithms import MARGIN, GradientDescent, Loss
+from emulon.errors import CannotWrite, EmulonError
 from emulon.interpreter import BadFile, Interpreter, Program, compile, load_interpreter, load_program, save
 
 Programs = dict[str, Program]
@@ -29,8 +30,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> tuple[
     return paths
 
 
-def refused(words: str, call, path: Path) -> None:
-    with pytest.raises(BadFile, match=words) as caught:
+def refused(words: str, call, path: Path, error: type[EmulonError] = BadFile) -> None:
+    with pytest.raises(error, match=words) as caught:
         call(path)
     assert "\n" not in str(caught.value)
 
@@ -118,8 +119,9 @@ def with_header(source: Path, target: Path, **changes: str) -> None:
 
 
 def test_another_format_is_refused(pair: tuple[Path, Path], tmp_path: Path):
-    with_header(pair[1], tmp_path / "future", format="99")
-    refused("format 99", load_program, tmp_path / "future")
+    for number in ("2", "99"):
+        with_header(pair[1], tmp_path / "other", format=number)
+        refused(f"format {number}, .*write it again: emulon compile", load_program, tmp_path / "other")
 
 
 def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
@@ -131,16 +133,16 @@ def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
 
 def test_what_cannot_be_written_leaves_nothing_behind(programs: Programs, tmp_path: Path):
     program = programs["logistic_regression"]
-    refused("cannot write", lambda path: save(program, path), tmp_path / "nowhere" / "program")
+    refused("could not be written", lambda path: save(program, path), tmp_path / "nowhere" / "program", CannotWrite)
     (tmp_path / "folder").mkdir()
-    refused("cannot write", lambda path: save(program, path), tmp_path / "folder")
+    refused("could not be written", lambda path: save(program, path), tmp_path / "folder", CannotWrite)
     assert [p.name for p in tmp_path.rglob("*")] == ["folder"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_told(programs: Programs, tmp_path: Path):
     tmp_path.chmod(0o500)
-    refused("cannot write", lambda path: save(programs["ridge"], path), tmp_path / "program")
+    refused("could not be written", lambda path: save(programs["ridge"], path), tmp_path / "program", CannotWrite)
 
 
 def test_a_failed_write_keeps_the_file_that_was_there(
@@ -153,6 +155,6 @@ def test_a_failed_write_keeps_the_file_that_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    refused("No space left", lambda path: save(programs["lasso"], path), tmp_path / "program")
+    refused("the disk is full", lambda path: save(programs["lasso"], path), tmp_path / "program", CannotWrite)
     assert [p.name for p in tmp_path.iterdir()] == ["program"]
     assert (tmp_path / "program").read_bytes() == before

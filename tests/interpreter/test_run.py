@@ -6,7 +6,15 @@ import pytest
 import torch
 from library import FEATURES, JUMPS, KINKS, NAMES, SAMPLES, STEPS, case, dataset
 
-from emulon.algorithms import GradientDescent, Loss, Perceptron, PoissonRegression, QuantileRegression, Ridge
+from emulon.algorithms import (
+    GradientDescent,
+    Loss,
+    Perceptron,
+    PoissonRegression,
+    QuantileRegression,
+    Ridge,
+    as_loss,
+)
 from emulon.certify import Domain
 from emulon.errors import BadShape, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
@@ -36,7 +44,7 @@ def test_one_hash_before_and_after_all_programs(programs: Programs, interpreter:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_certificates_say_something(name: str, programs: Programs, interpreter: Interpreter):
-    assert programs[name].certificate_on(interpreter.line).bound < (1.0 if name in KINKS else 1e-6)
+    assert interpreter.certificate(programs[name]).bound < (1.0 if name in KINKS else 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,11 +110,23 @@ def test_a_loss_that_is_not_convex_is_certified_as_such():
     loss = Loss.of("log(1 + t**2)", curvature=2.0)
     algorithm = GradientDescent(loss, STEPS)
     program = compile(algorithm, data=(x, y), tolerance=1e-2)
-    convex = replace(program, bend=0.0)
+    convex = replace(program, negative_curvature=0.0)
     run = Interpreter.fitting(program).run(program, x, y)
-    assert program.bend > 0.25
+    assert program.negative_curvature > 0.25
     assert program.growth > 10 * convex.growth
     run.certificate.verify(run.weights, algorithm.run(x, y))
+
+
+def test_outliers_do_not_move_tukeys_fit_and_few_steps_of_it_are_certified():
+    x, y = dataset("value")
+    y[:4] += 30.0
+    truth = torch.tensor([1.0, -0.5, 0.05, 0.3], dtype=torch.float64)
+    robust, plain = (GradientDescent(as_loss(name), 10, step_size=0.4) for name in ("tukey", "squared"))
+    program = compile(robust, data=(x, y), tolerance=1e-2)
+    run = Interpreter.fitting(program).run(program, x, y)
+    run.certificate.verify(run.weights, robust.run(x, y))
+    assert run.certificate.proved and run.certificate.bound < 0.1
+    assert (run.weights - truth).norm() < 0.5 < (plain.run(x, y) - truth).norm()
 
 
 def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
@@ -123,7 +143,7 @@ def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
 def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, path: str):
     x, y = dataset("value")
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
-    program = replace(programs[name], strong=0.0, steps=8 if path == "fast" else 2)
+    program = replace(programs[name], strong_convexity=0.0, steps=8 if path == "fast" else 2)
     together = interpreter.run(program, x, y, path).weights
     for i in range(2):
         alone = interpreter.run(program, x[i], y[i], path).weights
@@ -132,7 +152,7 @@ def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Pr
 
 def test_a_program_predicts_like_anything_else(programs: Programs):
     x, y = dataset("value")
-    program = replace(programs["lasso"], strong=0.0)
+    program = replace(programs["lasso"], strong_convexity=0.0)
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
     queries = torch.randn(2, 3, FEATURES, dtype=torch.float64)
     said = program.predict(x, y, queries)
@@ -175,10 +195,10 @@ def test_the_trace_shows_both_layers_of_the_last_step(programs: Programs):
 def test_the_codes_of_a_sample_are_emulated_to_the_same_bits(name: str, programs: Programs):
     """The certificate takes the error of a sample's code rows as common to its keys."""
     c, phase = case(name), programs[name].gradient
-    rows = phase.data_rows(c.x, c.y, None)
+    rows = phase.data_rows(c.x, c.y)
     w = torch.zeros(FEATURES, dtype=torch.float64)
     w_k, _, _ = phase.weights(torch.tensor([0.1]).double(), torch.tensor([1.0]).double(), 0.0)
-    k = Interpreter.fitting(programs[name]).project(phase.prompt(rows, w, w), w_k)
+    k = Interpreter.fitting(programs[name]).project(phase.prompt(rows, w, state=w, before=w), w_k)
     codes = k[:, -phase.codes.width :].reshape(SAMPLES, len(phase.grid), -1)
     assert torch.equal(codes, codes[:, :1].expand_as(codes))
 

@@ -89,7 +89,7 @@ def test_the_anatomy_covers_every_row_and_bounds_what_is_there(experiment):
     phase = run.program.gradient
     rows = anatomy(run.program, phase)
     assert sum(row.size for row in rows) == phase.slots.width
-    tokens = phase.prompt(phase.data_rows(run.x, run.y, None), run.weights, run.weights * 0)
+    tokens = phase.prompt(phase.data_rows(run.x, run.y), run.weights, state=run.weights, before=run.weights * 0)
     for row in rows:
         assert tokens[:, phase.slots[row.slot]].abs().max().item() <= row.largest * (1 + 1e-9), row.slot
     assert {"steps", "certificate", "gradient grid"} <= {name for name, _ in facts(run.program)}

@@ -91,7 +91,7 @@ def _direction(gram: Tensor, signs: Tensor, active: Tensor) -> Tensor:
     """gram_AA⁻¹·sign on the active weights, zero elsewhere."""
     inside = active.to(gram.dtype)
     restricted = gram * inside.unsqueeze(-1) * inside.unsqueeze(-2) + torch.diag_embed(1 - inside)
-    solved, _ = torch.linalg.solve_ex(restricted, signs.unsqueeze(-1))
+    solved: Tensor = torch.linalg.solve_ex(restricted, signs.unsqueeze(-1))[0]
     return solved.squeeze(-1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -124,7 +124,8 @@ class Margin(Link):
         labels = torch.from_numpy(np.where(measured == (classes if several else classes[1:])[:, None], 1.0, -1.0))
 
         def decode(scores: np.ndarray) -> np.ndarray:
-            return classes[scores.argmax(axis=0) if several else (scores > 0).astype(int)]
+            chosen: np.ndarray = classes[scores.argmax(axis=0) if several else (scores > 0).astype(int)]
+            return chosen
 
         return Encoding(labels if several else labels[0], decode)
 

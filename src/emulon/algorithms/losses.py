@@ -66,6 +66,25 @@ def log_cosh() -> Loss:
 
 
 @register
+def tukey(c: float = 4.685) -> Loss:
+    """Tukey's biweight of the residual: t²/2 near zero, constant beyond |t| = c: far outliers count for nothing.
+
+    Not convex: ℓ″ falls to −4/5, and errors of single steps can grow by up to 9/5 from each to the next.
+    """
+    if not 0 < c < math.inf:
+        raise EmulonError(f"tukey's c is where the loss turns constant; give a positive number, not {c}")
+    c = float(c)
+    return Loss(
+        f"tukey({c!r})",
+        f"t*Max(0, 1 - (t/{c!r})**2)**2",
+        1.0,
+        RESIDUAL,
+        partial(_tukey, c=c),
+        partial(_tukey_slope, c=c),
+    )
+
+
+@register
 def quantile(tau: float = 0.5) -> Loss:
     """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau."""
     if not 0 < tau < 1:
@@ -117,6 +136,14 @@ def _squared(t: Tensor) -> Tensor:
 
 def _huber(t: Tensor, *, delta: float) -> Tensor:
     return torch.where(t.abs() <= delta, t.square() / 2, delta * (t.abs() - delta / 2))
+
+
+def _tukey(t: Tensor, *, c: float) -> Tensor:
+    return c**2 / 6 * (1 - (1 - (t / c).square()).clamp(min=0) ** 3)
+
+
+def _tukey_slope(t: Tensor, *, c: float) -> Tensor:
+    return t * (1 - (t / c).square()).clamp(min=0).square()
 
 
 def _log_cosh(t: Tensor) -> Tensor:

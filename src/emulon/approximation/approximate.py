@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ SAMPLED = "the function is a plain callable: its interpolation error was sampled
 
 
 def approximate(
-    f: str | Function | Callable | object,
+    f: Any,
     interval: tuple[float | int, float | int],
     *,
     tolerance: float | None = None,
@@ -56,7 +56,7 @@ def approximate(
     >>> F.keys <= 128 and F.certificate.bound <= 1e-10
     True
     """
-    function = parse(f)  # type: ignore[arg-type]
+    function = parse(f)
     _check(tolerance, points, grid)
     lo, hi = _outward(function, interval, dtype)
     _check_function(function, lo, hi)

@@ -59,7 +59,8 @@ def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     scale = np.where(sizes > 1e-14 * sizes[0], 1 / sizes, 0.0)
     values = v.T @ (scale * (u.T @ wanted))
     # Once more on what is left: the second pass takes out the rounding of the first.
-    return values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
+    fitted: np.ndarray = values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
+    return fitted
 
 
 def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
@@ -166,7 +167,8 @@ class Spectral:
         wanted = self.f(near)
 
         def residual(p: np.ndarray) -> np.ndarray:
-            return p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted
+            off: np.ndarray = p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted
+            return off
 
         def jacobian(p: np.ndarray) -> np.ndarray:
             share = expit(p[2] * (near - p[3]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class Slots:
     def __contains__(self, name: str) -> bool:
         return name in self._slices
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._slices)
 
     def __repr__(self) -> str:
@@ -36,7 +38,7 @@ class Slots:
 
     def size(self, name: str) -> int:
         where = self._slices[name]
-        return where.stop - where.start
+        return int(where.stop - where.start)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ class Keys:
         scores = np.multiply.outer(s, self.slopes) + self.intercepts
         scores -= scores.max(axis=1, keepdims=True)
         weights = np.exp(scores)
-        return weights / weights.sum(axis=1, keepdims=True)
+        normalised: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+        return normalised
 
 
 def prove(

@@ -39,5 +39,5 @@ def main(options: Options) -> int:
         save(thing, options.out / f"{name}.safetensors")
         print(options.out / f"{name}.safetensors")
     print(f"interpreter sha256 {interpreter.sha256}")
-    print(f"certificate {program.certificate_on(interpreter.line)}")
+    print(f"certificate {interpreter.certificate(program)}")
     return 0

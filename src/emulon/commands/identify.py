@@ -70,7 +70,7 @@ def main(options: Options) -> int:
             predictor,
             subject.task,
             target=options.target,
-            progress=report_progress,
+            report_progress=report_progress,
             seed=options.seed,
             datasets=datasets,
             points=options.points,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from emulon.commands.options import CommandOptions, Count, Size, shown
 
@@ -18,7 +18,7 @@ class Options(CommandOptions):
     """Train the standard model of in-context linear regression to 0.02 after d and 0.0006 after 2d examples, and print
     the seconds it took."""
 
-    track: str = "standard"
+    track: Literal["standard", "open"] = "standard"
     """standard: 12 layers of width 256; open: any transformer of the library (looped)"""
     seeds: Count = 3
     """how many, from 0 on; a record takes three"""

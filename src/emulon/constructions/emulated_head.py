@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -59,9 +60,10 @@ class EmulatedHead(nn.Module):
         }
         x, w_k, w_q, w_v = aligned(self.assemble.w_k.dtype, **parts)
         require_products(self.bound, x, W_K=w_k, W_Q=w_q, W_V=w_v)
-        return self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
+        out: Tensor = self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
+        return out
 
-    def certificate_for(
+    def audit(
         self,
         x: Float[Tensor, "... n d"],
         w_k: Float[Tensor, "... width d"],
@@ -72,7 +74,8 @@ class EmulatedHead(nn.Module):
         k, q, v = (x.double() @ w.double().mT for w in (w_k, w_q, w_v))
         # A last-place lift, for the rounding of these very products.
         keys, queries = (part.abs().sum(dim=-1).max().item() * (1 + 1e-12) for part in (k, q))
-        return self._certificate(keys, queries, v.abs().max().item() * (1 + 1e-12))
+        own = self._certificate(keys, queries, v.abs().max().item() * (1 + 1e-12))
+        return replace(own, scope="run")
 
     def _certificate(self, keys: float, queries: float, values: float) -> Certificate:
         """Terms of V'·softmax(β·K'Q'ᵀ), given how far entries of K', Q', V' are off.

@@ -1,4 +1,4 @@
-"""Corollaries 3.1.1 and 3.1.2: one step of (proximal) gradient descent on any loss, by one head and a readout."""
+"""Corollaries 3.1.1 and 3.1.2 of Hu et al. 2025: a (proximal) gradient step on any loss, by one head and a readout."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from emulon.certify.domain import require_within
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.proximal import Proximal
-from emulon.constructions.template import Template, as_stored, template
+from emulon.constructions.template import Template, template
+from emulon.descent.checks import require_in_domain
+from emulon.descent.layout import stored
+from emulon.descent.plan import CONSTRUCTION_SHARES
 from emulon.errors import EmulonError, ToleranceTooTight
 from emulon.expression import parse
-
-# Shares of a step's tolerance: the head that computes gradients, then the proximal one; rounding takes the rest.
-GRADIENT_SHARE, PROXIMAL_SHARE = 0.55, 0.36
-ONLY_GRADIENT_SHARE = 0.9
 
 
 class GradientStep(nn.Module):
@@ -59,8 +58,8 @@ class GradientStep(nn.Module):
         self.step_size = domain_step_size(self.loss, domain, l2) if step_size is None else float(step_size)
         self.l2, self.l1 = float(l2), float(l1)
         # What the bounds are once data are stored, as they come and as f sees them.
-        self.stored = as_stored(domain, dtype)
-        self.inner = as_stored(self.loss.link.effective_domain(domain), dtype)
+        self.stored = stored(domain, dtype)
+        self.inner = self.loss.link.effective_domain(self.stored)
         what = f"a step of gradient descent on the {self.loss.name} loss"
         parts = promised(self._parts, Accuracy(tolerance, points, grid, dtype), what)
         self.template, self.proximal, self.certificate = parts
@@ -74,28 +73,26 @@ class GradientStep(nn.Module):
 
     def _parts(self, accuracy: Accuracy) -> tuple[Template, Proximal | None, Certificate]:
         f, d, step = parse(self.loss.derivative), self.domain.features, self.step_size
-        share = GRADIENT_SHARE if self.l1 else ONLY_GRADIENT_SHARE
-        made = accuracy.part(share, lambda asked: template(f, self.inner, asked, step, state=2 * d))
+        shares = CONSTRUCTION_SHARES[self.l1 > 0]
+        made = accuracy.part(shares[0], lambda asked: template(f, self.inner, asked, step, ("state", "fixed")))
         certificate, proximal = self._certificate(made), None
         if self.l1:
             # The proximal head sees what the first one really gives out, its error included.
             moved = step * (self.stored.x * made.f.interpolation.size + self._fixed)
             reach = (abs(1 - step * self.l2) * self.stored.w + moved) * (1 + 1e-9) + certificate.bound
-            proximal = accuracy.part(PROXIMAL_SHARE, lambda asked: Proximal(step * self.l1, d, reach, asked))
+            proximal = accuracy.part(shares[1], lambda asked: Proximal(step * self.l1, d, reach, asked))
             terms = {**certificate.terms, "proximal step": proximal.certificate.bound}
             certificate = replace(certificate, terms=terms)
         if accuracy.tolerance is not None and certificate.bound > accuracy.tolerance:
             # The state's own rounding does not fall with the tolerance: it must fit into what the heads leave over.
-            left = 1 - (GRADIENT_SHARE + PROXIMAL_SHARE if self.l1 else ONLY_GRADIENT_SHARE)
-            raise ToleranceTooTight("a step", accuracy.tolerance, self._state_rounding(made) / left)
+            raise ToleranceTooTight("a step", accuracy.tolerance, self._state_rounding(made) / (1 - sum(shares)))
         return made, proximal, certificate
 
     def _value_rows(self, dtype: torch.dtype) -> Float[Tensor, "d width"]:
-        """−η·value + (1 − η·l2)·w + η·(y·x), the last two out of the state that every token carries."""
-        slots, d = self.template.slots, self.domain.features
-        state = slots.select("state", dtype=dtype)
+        """−η·value + (1 − η·l2)·w + η·(y·x), the last two out of what every token carries."""
+        value, state, fixed = (self.template.slots.select(name, dtype=dtype) for name in ("value", "state", "fixed"))
         step = self.step_size
-        return -step * slots.select("value", dtype=dtype) + (1 - step * self.l2) * state[:d] + step * state[d:]
+        return -step * value + (1 - step * self.l2) * state + step * fixed
 
     @property
     def _fixed(self) -> float:
@@ -130,11 +127,7 @@ class GradientStep(nn.Module):
         self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
     ) -> Float[Tensor, "*batch tokens width"]:
         """Tokens that also carry the state w, and for Poisson y_i·x_i."""
-        inner_x, inner_y, fixed = self.loss.effective(x, y)
-        fixed = torch.zeros_like(x) if fixed is None else fixed
-        fixed = fixed.repeat_interleave(self.template.f.keys, dim=-2)
-        state = torch.cat([w.unsqueeze(-2).expand_as(fixed), fixed], dim=-1)
-        return self.template.tokens(inner_x, inner_y, w, state=state)
+        return self.template.prompt(self.template.data_rows(*self.loss.effective(x, y)), w, state=w)
 
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
@@ -143,10 +136,12 @@ class GradientStep(nn.Module):
         x, y, w = aligned(self.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
         require_within(self.stored.y, y=y)
         inner_x, inner_y, _ = self.loss.effective(x.double(), y.double())
-        self.inner.check(inner_x, inner_y, w.double())
+        require_in_domain(self.inner, inner_x, inner_y, w)
         prompt = self.prompt(x, y, w)
-        out = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
-        return out if self.proximal is None else self.proximal(out)
+        out: Tensor = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)
+        if self.proximal is not None:
+            out = self.proximal(out)
+        return out
 
 
 def domain_step_size(loss: Loss, domain: Domain, l2: float) -> float:

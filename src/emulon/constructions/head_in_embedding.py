@@ -23,7 +23,7 @@ class HeadInEmbedding(EmulatedHead):
     Claim: within `certificate.bound` of the exact head in every entry, when |W_K x|, |W_Q x|, |W_V x| ≤ bound.
     The default pads the prompt to as many tokens as the soft grid has keys: then one head for each of the 3·width rows
     suffices (`RowHeads`). With grid="paper" the prompt keeps its n tokens, and each row takes `heads` sharp heads of
-    n − 2 points (Theorem D.1). `tolerance`, `certificate` and `certificate_for` are as in `HeadInTokens`.
+    n − 2 points (Theorem D.1). `tolerance`, `certificate` and `audit` are as in `HeadInTokens`.
     `layer.matrices(row, head)` are the plain matrices of the first layer, `assemble` the second.
     Corrected: the offset (h − 1)(n − 2) − 1 is applied once; (D.34) shows Q in the K block; selectors are as in D.38.
     """
@@ -86,4 +86,5 @@ class HeadInEmbedding(EmulatedHead):
         return grid.rounding_error(deviation, size, error)
 
     def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        return self.layer(x, stacked)
+        out: Tensor = self.layer(x, stacked)
+        return out

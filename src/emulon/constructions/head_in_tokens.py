@@ -31,7 +31,7 @@ class HeadInTokens(EmulatedHead):
     softmax amplifies every entry's error by width·bound², its last place too, so for wide heads with large entries the
     dtype may not allow it: K, Q and V are then made as exact as can be promised, and `certificate` says what comes of
     it.
-    `certificate_for` gives the bound for particular data, which is usually far smaller.
+    `audit` gives the bound for particular data, which is usually far smaller.
     """
 
     def __init__(
@@ -61,4 +61,5 @@ class HeadInTokens(EmulatedHead):
         return f"heads={3 * self.width}+1, keys={self.linear.f.keys}, error {self.certificate}"
 
     def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        return self.linear(x, stacked)
+        out: Tensor = self.linear(x, stacked)
+        return out

@@ -12,7 +12,8 @@ from emulon.attention import attend
 from emulon.certify import Domain
 from emulon.constructions.accuracy import Accuracy, Way
 from emulon.constructions.residual_map import residual_template
-from emulon.constructions.template import HALF, admitted
+from emulon.constructions.template import admitted
+from emulon.descent.layout import HALF
 
 
 class HopfieldResidualMap(nn.Module):
@@ -52,12 +53,12 @@ class HopfieldResidualMap(nn.Module):
         self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]
     ) -> tuple[Float[Tensor, "*batch tokens width"], Float[Tensor, "*batch tokens d"]]:
         """What is stored: the key rows divided by β, and the value rows as they are."""
-        parts = self.template.keys(x, y)
+        parts = {name: part.flatten(-3, -2) for name, part in self.template.data_rows(x, y).items()}
         return torch.cat([parts[f"key_{name}"] for name in HALF], dim=-1) / self.beta, parts["value"]
 
     def state(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n width"]:
         """What asks: (w, −1, +1, code_c) for every sample c."""
-        parts = self.template.queries(w)
+        parts = self.template.query_rows(w)
         return torch.cat([parts[f"query_{name}"] for name in HALF], dim=-1)
 
     def forward(

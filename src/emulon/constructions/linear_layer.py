@@ -107,7 +107,8 @@ class ScalarHeads(nn.Module):
         x, theta = aligned(self.slopes.dtype, **sizes)
         require_products(self.bound, x, Θ=theta)
         prompt = self.prompt(x, theta)
-        return self.head(prompt, prompt[..., : self.tokens, :]).squeeze(-1).mT
+        out: Tensor = self.head(prompt, prompt[..., : self.tokens, :])
+        return out.squeeze(-1).mT
 
 
 class LinearLayer(ScalarHeads):

@@ -42,8 +42,10 @@ class Proximal(nn.Module):
         return admitted(self.domain, self.template.grid.dtype, unit, torch.zeros_like(unit[0]), w)
 
     def prompt(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch tokens width"]:
-        return self.template.tokens(*self.data(w))
+        x, y, w = self.data(w)
+        return self.template.prompt(self.template.data_rows(x, y), w)
 
     def forward(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         prompt = self.prompt(w)
-        return self.head(prompt, prompt[..., : self.domain.features, :]).sum(dim=-2)
+        out: Tensor = self.head(prompt, prompt[..., : self.domain.features, :])
+        return out.sum(dim=-2)

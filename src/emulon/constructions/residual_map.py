@@ -1,4 +1,4 @@
-"""Theorem 3.1: one softmax head computes f(w·x_i − y_i)·x_i for every sample, for any f."""
+"""Theorem 3.1 of Hu et al. 2025: one softmax head computes f(w·x_i − y_i)·x_i for every sample, for any f."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from emulon.certify import Domain
 from emulon.constructions.accuracy import Accuracy, Way, promised
-from emulon.constructions.template import Template, admitted, as_stored, template
+from emulon.constructions.template import Template, admitted, template
+from emulon.descent.layout import stored
 from emulon.expression import parse
 
 
@@ -54,17 +55,18 @@ class ResidualMap(nn.Module):
     def prompt(
         self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
     ) -> Float[Tensor, "*batch tokens width"]:
-        return self.template.tokens(x, y, w)
+        return self.template.prompt(self.template.data_rows(x, y), w)
 
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
     ) -> Float[Tensor, "... n d"]:
         prompt = self.prompt(*admitted(self.template.domain, self.f.grid.dtype, x, y, w))
-        return self.head(prompt, prompt[..., : self.domain.samples, :])
+        out: Tensor = self.head(prompt, prompt[..., : self.domain.samples, :])
+        return out
 
 
 def residual_template(f: Any, domain: Domain, accuracy: Accuracy) -> Template:
     """The template of f on the domain's residuals; a tolerance that cannot be kept is refused."""
-    function, stored = parse(f), as_stored(domain, accuracy.dtype)
+    function, inside = parse(f), stored(domain, accuracy.dtype)
     what = f"{function.text} on residuals up to {domain.residual:.4g}"
-    return promised(lambda asked: template(function, stored, asked), accuracy, what)
+    return promised(lambda asked: template(function, inside, asked), accuracy, what)

@@ -86,4 +86,5 @@ class TruncatedLinear(nn.Module):
             require_products(edge, x, w=row)
             middle, half = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2
             require_within(half + edge - largest, **{"w·x − (lo + hi)/2": x.double() @ row.double().mT - middle})
-        return self.heads(x, row).squeeze(-1)
+        out: Tensor = self.heads(x, row)
+        return out.squeeze(-1)

@@ -16,8 +16,7 @@ from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
 from emulon.errors import EmulonError, unknown
 from emulon.experiments.data import BadData, Data
-from emulon.interpreter import Capacity, Interpreter, Program, Run, compile
-from emulon.interpreter.run import Path
+from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
 from emulon.progress import Progress, silent
 
 # The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
@@ -99,7 +98,7 @@ def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
 
 def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
+    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every one is a dataclass with steps
     return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
 
 
@@ -121,7 +120,8 @@ def run_program(interpreter: Interpreter, program: Program, data: Data, path: Pa
 
 
 def held_out_score(run: Run, data: Data) -> float:
-    return data.score(data.read(run.predict(data.x_test), run.program.loss.link))
+    queries = data.x_test.expand(*run.weights.shape[:-1], *data.x_test.shape)  # the same for every class
+    return data.score(data.read(run.predict(queries), run.program.loss.link))
 
 
 def run_experiment(
@@ -169,7 +169,7 @@ def _result(
     seconds += time.perf_counter() - begin
     link = program.loss.link
     x, y = data.problem(link)
-    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # every named algorithm is a dataclass with these
+    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # as above
     exact = algorithm.iterates(x, y)
     result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))

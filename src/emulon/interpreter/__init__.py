@@ -2,19 +2,18 @@
 
 from emulon.interpreter.compiler import compile
 from emulon.interpreter.files import BadFile, load_interpreter, load_program, save
-from emulon.interpreter.interpreter import Capacity, Interpreter
-from emulon.interpreter.program import Program
-from emulon.interpreter.run import Run, run
+from emulon.interpreter.module import Capacity, Interpreter, Path
+from emulon.interpreter.program import Program, Run
 
 __all__ = [
     "BadFile",
     "Capacity",
     "Interpreter",
+    "Path",
     "Program",
     "Run",
     "compile",
     "load_interpreter",
     "load_program",
-    "run",
     "save",
 ]

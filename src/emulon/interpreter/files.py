@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,29 @@ from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
+from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum
-from emulon.constructions.codes import Codes
 from emulon.errors import EmulonError
 from emulon.expression import parse
-from emulon.interpreter.interpreter import Capacity, Interpreter
+from emulon.files import write_atomically
+from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.number_line import certified_line, octaves_for
-from emulon.interpreter.phase import Phase
-from emulon.interpreter.program import Facts, Program
+from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.interpreter.program import Program
 
 FORMAT = {"interpreter": "2", "program": "3"}
-PLAIN = ("name", "steps", "step_size", "l2", "l1", "momentum", "strong", "bend", "ceiling")
+PLAIN = (
+    "name",
+    "steps",
+    "step_size",
+    "l2",
+    "l1",
+    "momentum",
+    "strong_convexity",
+    "negative_curvature",
+    "curvature_reach",
+    "max_step_times_smoothness",
+)
 
 
 class BadFile(EmulonError):
@@ -35,7 +45,9 @@ class BadFile(EmulonError):
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
-    """Write it whole or not at all: to a temporary file beside the target, then renamed."""
+    """Write it whole or not at all."""
+    from safetensors.torch import save as to_bytes
+
     if isinstance(thing, Interpreter):
         kind, tensors = "interpreter", {name: part.contiguous().clone() for name, part in thing.named_buffers()}
         facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
@@ -43,7 +55,8 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
     header = {"kind": kind, "format": FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = _checksum(header, tensors)
-    _write(Path(path), tensors, header)
+    # One entry: safetensors writes several in any order, and the same thing should be the same file.
+    write_atomically(path, to_bytes(tensors, {"emulon": json.dumps(header, sort_keys=True)}))
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
@@ -66,18 +79,17 @@ def load_interpreter(path: str | Path) -> Interpreter:
 def load_program(path: str | Path) -> Program:
     tensors, facts = _read(Path(path), "program")
     phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
-    gradient, gradient_facts = phases["gradient"]
-    proximal, proximal_facts = phases.get("proximal", (None, None))
+    gradient, gradient_bounds = phases["gradient"]
+    proximal, proximal_bounds = phases.get("proximal", (None, None))
     plain = {name: facts[name] for name in PLAIN}
     return Program(
         **plain,
         loss=_loss(facts["loss"]),
         domain=_domain(facts["domain"]),
-        inner=_domain(facts["inner"]),
         gradient=gradient,
-        gradient_facts=gradient_facts,
+        gradient_bounds=gradient_bounds,
         proximal=proximal,
-        proximal_facts=proximal_facts,
+        proximal_bounds=proximal_bounds,
     )
 
 
@@ -86,8 +98,8 @@ def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, An
     facts: dict[str, Any] = {name: getattr(program, name) for name in PLAIN}
     facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature")}
     facts["loss"]["link"] = program.loss.link.name
-    facts |= {"domain": asdict(program.domain), "inner": asdict(program.inner)}
-    for phase, known in ((program.gradient, program.gradient_facts), (program.proximal, program.proximal_facts)):
+    facts["domain"] = asdict(program.domain)
+    for phase, known in ((program.gradient, program.gradient_bounds), (program.proximal, program.proximal_bounds)):
         name = "gradient" if phase is program.gradient else "proximal"
         facts[name] = None
         if phase is None or known is None:
@@ -102,27 +114,25 @@ def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, An
             "gap": phase.codes.gap,
             "strength": phase.strength,
             "readout": phase.readout,
-            "facts": asdict(known),
+            "bounds": asdict(known),
         }
     return tensors, facts
 
 
 def _domain(facts: dict[str, Any]) -> Domain:
-    """Files written before a domain had a spectrum know its largest eigenvalue only."""
-    fields = {name: value for name, value in facts.items() if name not in ("spectrum", "eigenvalue")}
-    return Domain(**fields, spectrum=Spectrum(**facts.get("spectrum", {"largest": facts.get("eigenvalue", 0.0)})))
+    return Domain(**facts | {"spectrum": Spectrum(**facts["spectrum"])})
 
 
-def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, Facts]:
+def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, ProvedBounds]:
     parts = {part: tensors[f"{name}.{part}"] for part in ("slopes", "intercepts", "values")}
     shape = facts["grid"]
     bands = tuple(Band(*band) for band in shape["bands"])
     grid = Grid(**parts, lo=shape["lo"], hi=shape["hi"], way=shape["way"], bands=bands)
     codes = Codes(tensors[f"{name}.codes"], facts["gap"])
-    known = dict(facts["facts"])
+    known = dict(facts["bounds"])
     known["bands"] = tuple(Band(**band) for band in known["bands"])
-    phase = Phase(name, grid, _domain(facts["domain"]), codes, facts["strength"], facts["readout"])
-    return phase, Facts(**known)
+    phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
+    return phase, ProvedBounds(**known)
 
 
 def _loss(facts: dict[str, Any]) -> Loss:
@@ -151,24 +161,6 @@ def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
         digest.update(tensors[name].numpy().tobytes())
     return digest.hexdigest()
-
-
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
-    from safetensors.torch import save as to_bytes
-
-    # One entry: safetensors writes several in any order, and the same thing should be the same file.
-    content = to_bytes(tensors, {"emulon": json.dumps(header, sort_keys=True)})
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadFile(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise BadFile(f"cannot write {path}: {error.strerror}; nothing was changed") from None
 
 
 def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

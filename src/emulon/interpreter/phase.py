@@ -1,82 +1,55 @@
-"""One application of the interpreter inside a program: how data and state become a prompt, and how it is read out.
+"""One application of the interpreter inside a program: its tokens, the head it emulates, and how far that may be off.
 
-A phase is Theorem 3.1's template with every row of keys and queries scaled so that both factors of a product are about
-equally large: what the interpreter reproduces with a small error is small numbers. The head it emulates reads its rows
-with weights that are part of the prompt: W_K and W_Q select, W_V holds −η, the shrinkage and the momentum.
+A phase is Theorem 3.1's layout, balanced: what the interpreter reproduces with a small error is small numbers. The head
+it emulates reads its rows with weights that are part of the prompt: W_K and W_Q select, W_V holds −η, the shrinkage and
+the momentum.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from emulon.approximation import Grid
-from emulon.attention import Slots
-from emulon.certify import Domain
-from emulon.constructions.codes import Codes
-from emulon.interpreter.interpreter import Capacity
+from emulon.attention.codes import Codes
+from emulon.certify import Band, Domain, rounding
+from emulon.descent.layout import SPARE, Layout
+from emulon.interpreter.module import Capacity
+from emulon.interpreter.number_line import NumberLine
 
 
 @dataclass(frozen=True)
-class Scales:
-    """What key rows are multiplied by, and query rows divided by: powers of two, so that nothing is rounded."""
+class ProvedBounds:
+    """What was proved about a phase's scalar function, and the leak its routing allows."""
 
-    x: float
-    y: float
-    bias: float
-
-    @classmethod
-    def balancing(cls, grid: Grid, domain: Domain) -> Scales:
-        slope, bias = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
-        return cls(_root(domain.w, slope * domain.x), _root(1.0, slope * domain.y), _root(1.0, bias))
+    interpolation: float
+    deviation: float
+    size: float
+    leak: float
+    proved: bool
+    bands: tuple[Band, ...] = ()
 
 
-def _root(query: float, key: float) -> float:
-    """The power of two nearest to √(query/key): then key·p and query/p are about equal."""
-    return 2.0 ** round(math.log2(query / key) / 2) if query > 0 and key > 0 else 1.0
-
-
-@dataclass(frozen=True)
-class Phase:
-    """`grid` is for the scalar function on the domain's residuals; `strength` is the routing constant C."""
+@dataclass(frozen=True, kw_only=True)
+class Phase(Layout):
+    """A balanced layout with a name; `readout` is the "mean" or the "sum" over samples."""
 
     name: str
-    grid: Grid
-    domain: Domain
-    codes: Codes
-    strength: float
-    readout: str  # "mean" or "sum" over samples
+    readout: str
 
-    @cached_property
-    def scales(self) -> Scales:
-        return Scales.balancing(self.grid, self.domain)
-
-    @cached_property
-    def slots(self) -> Slots:
-        d, k = self.domain.features, self.codes.width
-        return Slots(
-            key_x=d, key_y=1, key_bias=1, key_code=k,
-            value=d, fixed=d, state=d, before=d,
-            query_x=d, query_y=1, query_bias=1, query_code=k,
-        )  # fmt: skip
-
-    @property
-    def tokens(self) -> int:
-        return self.domain.samples * len(self.grid)
+    @classmethod
+    def of(cls, name: str, readout: str, grid: Grid, domain: Domain, codes: Codes, strength: float) -> Phase:
+        carried = ("fixed", "state", "before")
+        return cls(grid, domain, codes, strength, carried, True, name=name, readout=readout)
 
     @property
     def width(self) -> int:
         """Rows of the emulated head: keys and queries need d + 2 + code, values d for gradient and state each."""
         d = self.domain.features
         return max(d + 2 + self.codes.width, 2 * d)
-
-    @cached_property
-    def root_strength(self) -> float:
-        return math.sqrt(self.strength)
 
     def magnitudes(self, step: float, shrink: float, momentum: float, fixed: float) -> dict[str, float]:
         """The largest |θ·x| of every kind of row, for a step size and state coefficients."""
@@ -86,7 +59,7 @@ class Phase:
             "key_x": slope * domain.x * scales.x,
             "key_y": slope * domain.y * scales.y,
             "key_bias": float(grid.intercepts.abs().max()) * scales.bias,
-            "key_code": self.root_strength * float(self.codes.vectors.abs().max()),
+            "key_code": self.code_factors[0] * float(self.codes.vectors.abs().max()),
             "query_x": domain.w / scales.x,
             "query_y": 1 / scales.y,
             "query_bias": 1 / scales.bias,
@@ -97,39 +70,11 @@ class Phase:
     def capacity(self, magnitudes: dict[str, float]) -> Capacity:
         return Capacity(self.slots.width, self.tokens, self.width, max(magnitudes.values()))
 
-    def data_rows(self, x: Tensor, y: Tensor, fixed: Tensor | None) -> dict[str, Tensor]:
-        """The rows that the data decide, (..., samples, keys, ·): they do not change from step to step."""
-        grid, scales = self.grid, self.scales
-        slopes, values = grid.slopes[:, None], grid.values[:, None]
-        spread = (*x.shape[:-1], len(grid))
-        code = (self.root_strength * self.codes.vectors).unsqueeze(-2)
-        return {
-            "key_x": slopes * (scales.x * x).unsqueeze(-2),
-            "key_y": slopes * (scales.y * y)[..., None, None],
-            "key_bias": (scales.bias * grid.intercepts)[:, None].expand(*spread, 1),
-            "key_code": code.expand(*spread, self.codes.width),
-            "value": values * x.unsqueeze(-2),
-            "fixed": (torch.zeros_like(x) if fixed is None else fixed).unsqueeze(-2).expand(*spread, x.shape[-1]),
-        }
-
-    def prompt(self, rows: dict[str, Tensor], w: Tensor, before: Tensor) -> Tensor:
-        """The token matrix (..., samples·keys, features of a token): data rows, state rows, and n tokens that ask."""
-        n, scales = self.domain.samples, self.scales
-        flat = {name: part.flatten(-3, -2) for name, part in rows.items()}
-        wide = (*flat["value"].shape[:-1], w.shape[-1])
-        tokens = self.slots.pack(**flat, state=w.unsqueeze(-2).expand(wide), before=before.unsqueeze(-2).expand(wide))
-        tokens[..., :n, self.slots["query_x"]] = (w / scales.x).unsqueeze(-2)
-        tokens[..., :n, self.slots["query_y"]] = -1 / scales.y
-        tokens[..., :n, self.slots["query_bias"]] = 1 / scales.bias
-        tokens[..., :n, self.slots["query_code"]] = self.root_strength * self.codes.vectors
-        return tokens
-
     def weights(self, step: Tensor, shrink: Tensor, momentum: float) -> tuple[Tensor, Tensor, Tensor]:
         """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt; `step` and `shrink` are (..., 1)."""
         dtype = self.grid.dtype
-        pick = {name: self.slots.select(name, dtype=dtype) for name in self.slots}
-        w_k = torch.cat([pick[name] for name in ("key_x", "key_y", "key_bias", "key_code")])
-        w_q = torch.cat([pick[name] for name in ("query_x", "query_y", "query_bias", "query_code")])
+        pick = {name: self.slots.select(name, dtype=dtype) for name in ("value", *self.carried)}
+        w_k, w_q = self.selectors()
         step, shrink = step[..., None], shrink[..., None]
         gradient = -step * pick["value"] + step * pick["fixed"]
         state = (shrink + momentum) * pick["state"] - momentum * pick["before"]
@@ -142,3 +87,80 @@ class Phase:
         if self.readout == "mean":
             return gradient.mean(dim=-2) + state.mean(dim=-2)
         return gradient.sum(dim=-2)
+
+
+def score_error(phase: Phase, line: NumberLine) -> float:
+    """How far the interpreter's score of one's own token may be from the template's.
+
+    Layer 1 gets every entry of K and Q to within line.error(its size); layer 2 rounds a sum of products. The code rows
+    are the same numbers for all keys of a sample, so layer 1 makes the same numbers of them and their error is common
+    to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
+    """
+    m = phase.magnitudes(0.0, 0.0, 0.0, 0.0)
+    emulated = _product_error(line, m["key_x"], m["query_x"], phase.domain.features)
+    emulated += _product_error(line, m["key_bias"], m["query_bias"], 1)
+    if phase.domain.y:
+        emulated += _product_error(line, m["key_y"], m["query_y"], 1)
+    slope, intercept = float(phase.grid.slopes.abs().max()), float(phase.grid.intercepts.abs().max())
+    magnitude = slope * phase.domain.absolute + intercept + phase.strength * 1.001
+    return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
+
+
+def code_error(phase: Phase, line: NumberLine) -> float:
+    """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
+    size = phase.magnitudes(0.0, 0.0, 0.0, 0.0)["key_code"]
+    return _product_error(line, size, size, phase.codes.width)
+
+
+def _product_error(line: NumberLine, key: float, query: float, count: int) -> float:
+    """Of `count` products of emulated numbers up to these sizes, added."""
+    off_key, off_query = line.error(key), line.error(query)
+    return count * (off_key * (query + off_query) + off_query * key)
+
+
+def leaked(phase: Phase, proved: ProvedBounds, line: NumberLine) -> float:
+    """The weight of all other samples' tokens, when every score may be off.
+
+    Claim: at most e^{2δ − SPARE} of the weight that exact scores leave them, δ bounding the error of every score: the
+    odds of a set of tokens change by a factor within e^{±2δ}. The codes' strength already has SPARE to spare.
+    """
+    moved = 2 * (score_error(phase, line) + code_error(phase, line)) - SPARE
+    return min(1.0, proved.leak * math.exp(min(max(0.0, moved), 700.0)))
+
+
+def function_error(phase: Phase, line: NumberLine, deviation: float, size: float) -> float:
+    """Bound on what emulation and rounding add to F(residual)."""
+    return phase.grid.rounding_error(deviation, size, score_error(phase, line))
+
+
+def phase_terms(
+    phase: Phase,
+    proved: ProvedBounds,
+    line: NumberLine,
+    step: float,
+    shrink: float,
+    fixed: float,
+    momentum: float = 0.0,
+) -> dict[str, float]:
+    """Named terms of the sup-norm error that one application of a phase adds to the state."""
+    domain, dtype = phase.domain, phase.grid.dtype
+    m = phase.magnitudes(step, shrink, momentum, fixed)
+    entry = step * domain.x
+    largest = float(phase.grid.values.abs().max()) + proved.size
+    carried = m["state"]
+    copies = 1 if phase.readout == "mean" else domain.samples
+    # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.
+    rounded = phase.grid.rounding_error(proved.deviation, proved.size, 0.0)
+    emulated = max(0.0, function_error(phase, line, proved.deviation, proved.size) - rounded)
+    state = line.error(m["state"]) if phase.readout == "mean" else 0.0
+    terms = {
+        "interpolation": entry * proved.interpolation,
+        "routing leak": copies * leaked(phase, proved, line) * (entry * largest + 2 * step * fixed),
+        "emulated scores": entry * emulated,
+        "emulated values": copies * line.error(m["value"]) + state,
+        "rounding": entry * rounded
+        + rounding.average(len(phase.grid), carried + step * fixed, dtype)
+        + rounding.gamma(domain.samples + 2, dtype) * (carried + entry * proved.size + step * fixed),
+    }
+    # The readout rounds what is added, errors included.
+    return {name: value * (1 + rounding.gamma(domain.samples + 2, dtype)) for name, value in terms.items()}

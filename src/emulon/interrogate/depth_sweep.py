@@ -43,7 +43,7 @@ def depth_sweep(
     depths: Sequence[int],
     task: RegressionTask,
     *,
-    progress: Progress = silent,
+    report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> tuple[Phase, ...]:
     """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
@@ -52,7 +52,7 @@ def depth_sweep(
     phases = []
     ordered = sorted(set(depths))
     for number, depth in enumerate(ordered):
-        progress(f"depth {depth}", number / len(ordered))
+        report_progress(f"depth {depth}", number / len(ordered))
         phases.append(Phase(depth, identify(make(depth), task, **sampling)))
     return tuple(phases)
 

@@ -116,19 +116,19 @@ def interrogate(
     task: RegressionTask,
     *,
     target: str = "",
-    progress: Progress = silent,
+    report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> Interrogation:
     """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
     subject = as_predictor(predictor)
     seed = sampling.get("seed", 0)
-    progress("identifying", 0.0)
+    report_progress("identifying", 0.0)
     identification = identify(subject, task, **sampling)
-    progress("asking again, on other datasets", 0.4)
+    report_progress("asking again, on other datasets", 0.4)
     sampling["seed"] = seed + NEXT
     drawn = draw(task, subject, **sampling)
     answers = drawn.answers(subject)
-    progress("comparing implicit weights", 0.6)
+    report_progress("comparing implicit weights", 0.6)
     comparison = compare_on(
         subject, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(identification)
     )

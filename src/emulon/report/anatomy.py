@@ -46,7 +46,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
-        "key_code": (every, "code of sample i", f"× {phase.root_strength:.4g}", m["key_code"]),
+        "key_code": (every, "code of sample i", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
         "value": (every, "value_r · x_i", f"W_V: {-step if gradient else 1.0:.4g}", values),
         "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {step:.4g}", fixed),
         "state": (every, "w", f"W_V: {shrink + momentum:.6g}", domain.w),
@@ -54,7 +54,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "query_x": (asking, "w", f"÷ {scales.x:g}", m["query_x"]),
         "query_y": (asking, "−1", f"÷ {scales.y:g}", m["query_y"]),
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
-        "query_code": (asking, "code of the sample asked about", f"× {phase.root_strength:.4g}", m["key_code"]),
+        "query_code": (asking, "code of the sample asked about", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
     }
     return [Row(slot, _span(slots[slot]), slots.size(slot), *holds[slot]) for slot in slots]
 
@@ -125,7 +125,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
     phase, keys = program.gradient, len(program.gradient.grid)
     x, y, before = _seen(run)
     # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
-    tokens = phase.prompt(phase.data_rows(x, y, None), before, torch.zeros_like(before))
+    tokens = phase.prompt(phase.data_rows(x, y), before, state=before, before=torch.zeros_like(before))
     w_k, w_q, _ = phase.weights(x.new_tensor([program.step_size]), x.new_tensor([program.shrink]), 0.0)
     samples = max(_affordable(run), *(i + 1 for i in chosen))
     asking = interpreter.project(tokens[list(chosen)], w_q)

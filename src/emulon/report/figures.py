@@ -54,8 +54,8 @@ def error(result: Result) -> Any:
     steps = np.arange(1, result.run.program.steps + 1)
     seen = result.errors[1:].clamp(min=1e-18).numpy()
     some = np.unique(np.geomspace(1, len(steps), 24).astype(int))
-    line = result.run.interpreter.line
-    bound = [replace(result.run.program, steps=int(t)).certificate_on(line).bound for t in some]
+    run = result.run
+    bound = [run.interpreter.certificate(replace(run.program, steps=int(t))).bound for t in some]
     axis.loglog(some, bound, color=ORANGE, linewidth=1.2, linestyle="--", label="certified bound")
     axis.loglog(steps, seen, color=BLUE, linewidth=1.2, label="error")
     axis.set_title(result.name)

@@ -72,5 +72,5 @@ def _corner(result: Result) -> np.ndarray:
     first = (0,) * (run.x.ndim - 2)
     x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
     state = run.weights[first]
-    tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state * 0)
+    tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state=state, before=state * 0)
     return tokens[: CORNER * len(phase.grid)].numpy()

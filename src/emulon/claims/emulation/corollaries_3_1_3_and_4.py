@@ -27,7 +27,7 @@ def run(setting: Setting) -> Numbers:
         setting.report_progress(name, 0.5 * len(found))
         minimiser = torch.linalg.solve(x.mT @ x / n + penalty * torch.eye(d, dtype=x.dtype), x.mT @ y / n)
         module = GradientDescent.of(algorithm, x, y, TOLERANCE)
-        path = module.iterates(x, y)
+        path = module.run(x, y).iterates
         found[name] = {
             "to_minimiser": (path - minimiser).abs().amax(dim=-1).tolist(),
             "error": largest(path, algorithm.iterates(x, y)),

@@ -28,7 +28,7 @@ def curves(
     def measured(size: int, **options: Any) -> Row:
         built = construct(tokens, features, width, reach, **options)
         used = size if options.get("grid") == "paper" else soft(built)
-        return used, largest(built(x, *weights), exact), built.certificate_for(x, *weights).bound
+        return used, largest(built(x, *weights), exact), built.audit(x, *weights).bound
 
     return {
         "curves": [

@@ -67,7 +67,7 @@ def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
     count, largest_x, largest_y = setting.sizes["datasets"], x.abs().max().item(), y.abs().max().item()
     xs = (x + uniform(draw, count, *x.shape, bound=0.02)).clamp(-largest_x, largest_x)
     ys = (y + uniform(draw, count, *y.shape, bound=0.02)).clamp(-largest_y, largest_y)
-    keep = eigenvalues(xs)[:, 0] >= module.strong
+    keep = eigenvalues(xs)[:, 0] >= module.plan.strong_convexity
     xs, ys = (torch.cat([part[keep], own[None]]) for part, own in ((xs, x), (ys, y)))
     return [module.certificate.bound, largest(module(xs, ys), algorithm.run(xs, ys))]
 

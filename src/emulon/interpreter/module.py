@@ -1,4 +1,4 @@
-"""The one frozen two-layer attention module that runs any program (Theorem 4.2, Corollary 4.2.1).
+"""The one frozen two-layer attention module that runs any program (Hu et al. 2025, Theorem 4.2, Corollary 4.2.1).
 
 Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the number line with the weights of its softmax
 at θ·x, for every token x. Layer 2: one head with W_K = [I 0 0], W_Q = [0 I 0], W_V = [0 0 I] attends. Nothing in here
@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from emulon.attention import Head, attend
+from emulon.certify import Certificate
 from emulon.certify.domain import require_within
-from emulon.errors import BadShape, EmulonError
+from emulon.errors import BadShape, EmulonError, unknown
 from emulon.interpreter.number_line import NumberLine, number_line
 
-if TYPE_CHECKING:
-    from emulon.interpreter.program import Program
-    from emulon.interpreter.run import Path, Run
-
+Path = Literal["fast", "faithful"]
+Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
 
@@ -49,6 +48,21 @@ class Capacity:
         return (self | other) == self
 
 
+@runtime_checkable
+class Runnable(Protocol[Outcome]):
+    """What an interpreter asks of a program: what it needs, what it promises on a number line, and how to run it."""
+
+    @property
+    def capacity(self) -> Capacity: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def promise(self, line: NumberLine) -> Certificate: ...
+
+    def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Outcome: ...
+
+
 class Interpreter(nn.Module):
     """Frozen: its weights are buffers, and `sha256` is the same before and after every run."""
 
@@ -66,7 +80,7 @@ class Interpreter(nn.Module):
         self.assemble = Head(*identity.split(capacity.width), name="layer 2")
 
     @classmethod
-    def fitting(cls, *programs: Program) -> Interpreter:
+    def fitting(cls, *programs: Runnable[object]) -> Interpreter:
         """The smallest interpreter that all these programs fit into."""
         if not programs:
             raise BadShape("Interpreter.fitting needs at least one program")
@@ -97,11 +111,19 @@ class Interpreter(nn.Module):
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
 
-    def run(self, program: Program, x: Tensor, y: Tensor, path: Path = "fast") -> Run:
-        """The program on this data: x (..., samples, features), y (..., samples). See `Run` for what comes back."""
-        from emulon.interpreter.run import run
+    def run(self, program: Runnable[Outcome], x: Tensor, y: Tensor, path: Path = "fast") -> Outcome:
+        """The program on this data: x (..., samples, features), y (..., samples).
 
-        return run(self, program, x, y, path)
+        The faithful path computes every token, head and score; the fast one leaves out what is certified negligible.
+        """
+        if path not in ("fast", "faithful"):
+            raise EmulonError(unknown("path", path, ("fast", "faithful")))
+        self.require_program(program)
+        return program.run_on(self, x, y, path)
+
+    def certificate(self, program: Runnable[object]) -> Certificate:
+        """What a program promises for every input of its domain when it runs here."""
+        return program.promise(self.line)
 
     def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
         """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""
@@ -144,9 +166,10 @@ class Interpreter(nn.Module):
         stacked = torch.cat([w.expand(*lead, *w.shape[-2:]) for w in rows], dim=-2)
         projected = self.project(tokens, stacked)
         asking = projected if queries is None else projected[..., :queries, :]
-        return self.assemble(projected, asking)[..., :out_width]
+        out: Tensor = self.assemble(projected, asking)
+        return out[..., :out_width]
 
-    def require_program(self, program: Program) -> None:
+    def require_program(self, program: Runnable[object]) -> None:
         """Refuse a program made for another dtype, or for a larger interpreter."""
         if program.dtype != self.dtype:
             raise EmulonError(f"the program is in {program.dtype}, the interpreter in {self.dtype}; compile for it")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from emulon.constructions.codes import circular, one_hot
+from emulon.attention.codes import circular, one_hot
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

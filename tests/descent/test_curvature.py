@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.constructions.curvature import Slopes
+from emulon.descent.curvature import Slopes
 from emulon.expression import parse
 
 FUNCTIONS = ["tanh(t)", "-1/(1 + exp(t))", "exp(t)", "4*t**3", "t/sqrt(1 + t**2)", "cos(t)", "Max(-1.35, Min(1.35, t))"]

@@ -1,0 +1,110 @@
+"""What is checked while descent runs: everything that its promise assumes about the data and the path."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.certify import Domain, rounding
+from emulon.certify.domain import require_finite, require_shape, require_within
+from emulon.certify.spectrum import SLACK, eigenvalues
+from emulon.descent.curvature import Slopes
+from emulon.descent.plan import Plan
+from emulon.errors import OutOfDomain
+from emulon.expression import parse
+
+
+def require_in_domain(
+    domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+) -> None:
+    """Refuse data of the wrong shape, not finite, or outside the bounds, which are kept to the last bit.
+
+    Sums are computed in float64; where rounding could decide, they are formed again exactly.
+    """
+    require_shape(x, "x", domain.samples, domain.features)
+    require_shape(y, "y", domain.samples)
+    require_shape(w, "w", domain.features)
+    require_within(domain.x, x=x)
+    require_within(domain.y, y=y)
+    require_within(domain.w, w=w)
+    x, y, w = x.double(), y.double(), w.double()
+    if domain.residual < domain.widest:
+        _require_sums("w·x − y", domain.residual, domain.absolute, x, y, w)
+    if domain.absolute < domain.widest:
+        _require_sums("w|·|x| + |y", domain.absolute, domain.absolute, x.abs(), -y.abs(), w.abs())
+
+
+def _require_sums(what: str, bound: float, absolute: float, x: Tensor, y: Tensor, w: Tensor) -> None:
+    sums = ((x @ w.unsqueeze(-1)).squeeze(-1) - y).abs()
+    doubt = rounding.dot(x.shape[-1] + 5, max(absolute, bound), torch.float64)
+    near = (sums - bound).abs() <= doubt
+    require_within(bound, **{what: sums.where(~near, 0.0)})
+    if near.any():
+        each = w.unsqueeze(-2).expand_as(x)
+        rows = zip(x[near].tolist(), y[near].tolist(), each[near].tolist(), strict=True)
+        if any(abs(_exactly(*row)) > Fraction(bound) for row in rows):
+            raise OutOfDomain(
+                f"|{what}| is above {bound:.6g}, which the domain was built for, in the last place; build a wider one"
+            )
+
+
+def _exactly(x: list[float], y: float, w: list[float]) -> Fraction:
+    return sum((Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)), -Fraction(y))
+
+
+class Watch:
+    """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
+
+    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two.
+    """
+
+    def __init__(self, plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], bound: float) -> None:
+        self.plan, self.x, self.y = plan, x.double(), y.double()
+        self.spectrum = eigenvalues(self.x)
+        self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK)
+        self._require_spectrum()
+        if math.isinf(plan.loss.curvature):
+            self.slopes = Slopes(parse(plan.loss.derivative))
+        else:
+            self._require_gentle(self.spectrum.new_tensor(plan.loss.curvature))
+
+    def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
+        require_finite(w=w)
+        if math.isinf(self.plan.loss.curvature):
+            s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
+            lows, highs = (s - self.doubt).amin(dim=-1), (s + self.doubt).amax(dim=-1)
+            ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)
+            steepest = [self.slopes.steepest(low, high) for low, high in ends]
+            self._require_gentle(self.spectrum.new_tensor(steepest).reshape(lows.shape))
+        try:
+            require_in_domain(self.plan.inner, self.x, self.y, w)
+        except OutOfDomain as error:
+            raise OutOfDomain(f"{error} (before step {number + 1})") from None
+
+    def _require_spectrum(self) -> None:
+        plan = self.plan
+        flattest, steepest = self.spectrum[..., 0].min().item(), self.spectrum[..., -1].max().item()
+        if plan.strong_convexity and flattest < plan.strong_convexity * (1 - SLACK):
+            raise OutOfDomain(
+                f"λmin(XᵀX/n) is {flattest:.4g}, below the promised strong_convexity {plan.strong_convexity:.4g}; "
+                "lower it, or compile for this data"
+            )
+        if plan.negative_curvature and steepest > plan.largest_eigenvalue * (1 + SLACK):
+            raise OutOfDomain(
+                f"λmax(XᵀX/n) is {steepest:.4g}, above {plan.largest_eigenvalue:.4g} as promised; compile for this data"
+            )
+
+    def _require_gentle(self, curvature: Float[Tensor, "*batch"]) -> None:
+        """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
+        plan = self.plan
+        steepest = (curvature * self.spectrum[..., -1] + plan.l2).max().item()
+        if not plan.step_size * steepest <= plan.max_step_times_smoothness * (1 + SLACK):
+            longest = plan.max_step_times_smoothness / steepest
+            raise OutOfDomain(
+                f"step_size {plan.step_size:.4g} is too long for this data: at most "
+                f"{plan.max_step_times_smoothness:g}/L = {longest:.4g}; give a smaller step_size"
+            )

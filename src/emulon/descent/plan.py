@@ -1,0 +1,206 @@
+"""What an algorithm, a domain and data decide about descent, before any weight is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from emulon.algorithms import Algorithm, GradientDescent
+from emulon.algorithms.loss import Loss
+from emulon.certify import Domain
+from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
+from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
+from emulon.descent.curvature import Slopes
+from emulon.errors import EmulonError
+from emulon.expression import parse
+
+# Shares of a step's tolerance, (gradient, proximal step). Constructions promise all of it, rounding of the state
+# included, and keep a part for that; the interpreter's tolerance is about interpolation alone.
+CONSTRUCTION_SHARES = {False: (0.9, 0.0), True: (0.55, 0.36)}
+INTERPRETER_SHARES = {False: (1.0, 0.0), True: (0.5, 0.5)}
+Data = tuple[Tensor, Tensor]
+Planned = TypeVar("Planned", bound="Plan")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Descent on data of a domain: its numbers, and how far errors of single steps can grow.
+
+    `strong_convexity` is a lower bound on λmin(XᵀX/n), where the loss makes use of it. `negative_curvature` bounds −ℓ″
+    from above, and is 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤ `curvature_reach`, and only
+    sampled where that is 0. `max_step_times_smoothness`, 1 or 2, bounds step_size·L, L being the largest eigenvalue of
+    the Hessian; it is checked as the plan runs.
+    """
+
+    name: str
+    loss: Loss
+    steps: int
+    step_size: float
+    l2: float
+    l1: float
+    momentum: float
+    strong_convexity: float
+    negative_curvature: float
+    curvature_reach: float
+    max_step_times_smoothness: float
+    domain: Domain
+
+    @property
+    def inner(self) -> Domain:
+        """The domain as the scalar function sees it."""
+        return self.loss.link.effective_domain(self.domain)
+
+    @property
+    def shrink(self) -> float:
+        return 1 - self.step_size * self.l2
+
+    @property
+    def fixed(self) -> float:
+        """Bound on the entries of what tokens carry of the data, y_i·x_i for Poisson."""
+        return self.loss.link.largest_fixed(self.domain)
+
+    @property
+    def largest_eigenvalue(self) -> float:
+        """A bound on λmax(XᵀX/n)."""
+        return self.domain.largest
+
+    @property
+    def growth(self) -> float:
+        """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
+
+        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong_convexity −
+        negative_curvature·λmax and max_step_times_smoothness/step_size. Where ℓ is not convex, ρ is above 1 and errors
+        grow. Momentum has a sum of its own.
+        """
+        return self._growth(0.0)
+
+    @property
+    def promised_growth(self) -> float:
+        """`growth`, granted what checks and enclosures leave open: a part SLACK of everything they compare."""
+        return self._growth(SLACK)
+
+    def _growth(self, slack: float) -> float:
+        top = self.max_step_times_smoothness * (1 + 3 * slack)
+        strong = max(0.0, self.strong_convexity * (1 - slack) - slack * top / self.step_size)
+        bent = self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack)
+        flattest = self.l2 + strong - bent - slack * top / self.step_size
+        if self.momentum:
+            spread = max(abs(1 + self.momentum - edge) for edge in (self.step_size * flattest, top))
+            grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)
+        else:
+            ratio = step_lipschitz(self.step_size, top / self.step_size, flattest)
+            grown = accumulated(1.0, self.steps, ratio)
+        return max(1.0, math.sqrt(self.domain.features) * grown)
+
+    def proves(self, bound: float) -> bool:
+        """Whether the curvature was enclosed wherever a path within `bound` of one in the domain can go."""
+        return self.inner.residual + self.off(bound) <= self.curvature_reach
+
+    def off(self, bound: float) -> float:
+        """How far a residual on such a path may be from one in the domain."""
+        return self.domain.features * self.domain.x * bound * (1 + SLACK)
+
+    @classmethod
+    def of(cls, name: str, descent: GradientDescent, domain: Domain, data: Data | None) -> Plan:
+        """For this domain, and with what data tell beyond it."""
+        step_size = step_size_for(descent, domain, data)
+        strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
+        reach = 2 * descent.loss.link.effective_domain(domain).residual
+        bent, reach = negative_curvature(descent.loss, reach)
+        return cls(
+            name=name,
+            loss=descent.loss,
+            steps=descent.steps,
+            step_size=step_size,
+            l2=descent.l2,
+            l1=descent.l1,
+            momentum=descent.momentum,
+            strong_convexity=strong if top == 1 else 0.0,
+            negative_curvature=bent,
+            curvature_reach=reach,
+            max_step_times_smoothness=top if strong or descent.l2 else 2.0,
+            domain=domain,
+        )
+
+
+def with_proof(plan: Planned, bound: float) -> Planned:
+    """The same, its curvature enclosed as far as `proves(bound)` needs, where that can be done."""
+    reach = plan.inner.residual + plan.off(bound)
+    if plan.proves(bound) or not plan.curvature_reach or not math.isfinite(reach):
+        return plan
+    found = enclosed_negative_curvature(plan.loss, reach)
+    return plan if found is None or found > plan.negative_curvature else replace(plan, curvature_reach=reach)
+
+
+def descent_of(algorithm: Algorithm) -> GradientDescent:
+    """The gradient descent underneath, if that is what it is, and one that errors can be followed through."""
+    descent = getattr(algorithm, "descent", None)
+    if not isinstance(descent, GradientDescent):
+        raise EmulonError(f"{type(algorithm).__name__} is not gradient descent on a loss; only that runs in context")
+    if descent.momentum and (descent.loss.derivative != "t" or descent.l1):
+        raise EmulonError("momentum has a certificate for the squared loss without an l1 penalty only; set it to 0")
+    return descent
+
+
+def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) -> Domain:
+    """Bounds that hold along the exact iterates on this data, with some room; a run checks them."""
+    x, y = x.double(), y.double()
+    path = descent.iterates(x, y)
+    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    residual = (inner_x @ path.mT - inner_y.unsqueeze(-1)).abs().max().item()
+    absolute = (inner_x.abs() @ path.abs().mT + inner_y.abs().unsqueeze(-1)).max().item()
+    wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
+    return replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
+
+
+def step_size_for(descent: GradientDescent, domain: Domain, data: Data | None) -> float:
+    """The algorithm's own, or the one it would choose on the data."""
+    if descent.step_size is not None:
+        return descent.step_size
+    if data is not None:
+        return descent.resolved_step_size(*data).min().item()
+    if domain.spectrum.largest and descent.loss.curvature < math.inf:
+        return 1 / (descent.loss.curvature * domain.spectrum.largest + descent.l2)
+    raise EmulonError(
+        f"{descent.loss.name} chooses its step size from the data; give step_size, data=(x, y), or a Domain.of(x, y)"
+    )
+
+
+def strong_convexity_of(descent: GradientDescent, data: Data | None) -> float:
+    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step; 0 where it is not known."""
+    if data is None or descent.loss.derivative != "t":
+        return 0.0
+    return smallest_eigenvalue(data[0]).min().item() * (1 - SLACK)
+
+
+def max_step_times_smoothness(descent: GradientDescent, step_size: float, domain: Domain, data: Data | None) -> float:
+    """1 where steps are no longer than 1/L, and convexity makes errors shrink; 2, what descent can bear, elsewhere."""
+    if math.isinf(descent.loss.curvature):
+        return 2.0 if descent.step_size is not None else 1.0
+    largest = domain.spectrum.largest if data is None else largest_eigenvalue(data[0]).max().item()
+    return 1.0 if largest and step_size * (descent.loss.curvature * largest + descent.l2) <= 1 + SLACK else 2.0
+
+
+def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
+    """(sup −ℓ″ on residuals up to `reach`, the reach for which that is proved): 0 for a convex loss.
+
+    Where no enclosure can be had, the supremum is sampled, with some room, and proved for nothing.
+    """
+    found = enclosed_negative_curvature(loss, reach)
+    if found is not None:
+        return found, reach
+    s = torch.linspace(-reach, reach, 4001, dtype=torch.float64)
+    lowest = parse(loss.derivative).derivative()(s).nan_to_num(nan=0.0).min().item()
+    return max(0.0, -1.05 * lowest), 0.0
+
+
+def enclosed_negative_curvature(loss: Loss, reach: float) -> float | None:
+    """sup −ℓ″ in ball arithmetic, 0 where it is below a part SLACK of sup ℓ″; None where it cannot be bounded."""
+    lowest, highest = Slopes(parse(loss.derivative)).between(-reach, reach)
+    if not math.isfinite(lowest):
+        return None
+    return 0.0 if lowest >= -SLACK * highest else -lowest

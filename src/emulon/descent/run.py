@@ -1,0 +1,40 @@
+"""What a run of descent is: the path it took, and what is promised of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.certify import Certificate
+from emulon.descent.plan import Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
+
+    `certificate`, the promise for every input of the domain, is about the exact algorithm on these data.
+    """
+
+    plan: Plan
+    x: Float[Tensor, "*batch samples features"]
+    y: Float[Tensor, "*batch samples"]
+    iterates: Float[Tensor, "*batch iterates features"]
+    certificate: Certificate
+
+    @property
+    def weights(self) -> Float[Tensor, "*batch features"]:
+        return self.iterates[..., -1, :]
+
+    @property
+    def entered_band(self) -> bool:
+        """Whether a residual came so close to a jump of ℓ′ that the promise does not cover this run."""
+        x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
+        return self.certificate.leaves_out(self.iterates[..., :-1, :].double(), x, y)
+
+    def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:
+        """The mean response to w·x (for Poisson exp(w·x)) for new rows."""
+        scores = (x_new.to(self.weights.dtype) @ self.weights.unsqueeze(-1)).squeeze(-1)
+        return self.plan.loss.mean_response(scores)

@@ -1,0 +1,117 @@
+"""Evaluating a smooth sympy expression over a number system: tensors, or Arb balls and power series."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from emulon.errors import BadExpression
+
+if TYPE_CHECKING:
+    import sympy
+
+SMOOTH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt")
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What a number system can do: constants, and functions by sympy name."""
+
+    name: str
+    constant: Callable[[Any], Any]
+    functions: dict[str, Callable[..., Any]]
+
+
+def compile_expression(expression: sympy.Expr, operations: Operations) -> Callable[[dict[str, Any]], Any]:
+    """A closure that evaluates a smooth sympy expression over tensors or Arb series, given {symbol name: value}."""
+    import sympy
+
+    def build(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
+        if node.is_Symbol:
+            return lambda values: values[node.name]
+        if (node.is_Rational or node.is_Float or node.is_NumberSymbol) and node.is_finite:
+            constant = operations.constant(node)
+            return lambda values: constant
+        if node.is_Add or node.is_Mul:
+            parts = [build(arg) for arg in node.args]
+            join = (lambda a, b: a + b) if node.is_Add else (lambda a, b: a * b)
+            return lambda values: reduce(join, (part(values) for part in parts))
+        if node.is_Pow:
+            return power(node.base, node.exp)
+        name = type(node).__name__
+        if name in operations.functions and len(node.args) == 1:
+            argument, function = build(node.args[0]), operations.functions[name]
+            return lambda values: function(argument(values))
+        raise BadExpression(
+            f"no exact evaluation of {node}; pass the function as a Python callable to sample it instead"
+        )
+
+    def power(base: sympy.Expr, exponent: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
+        if base == sympy.E:
+            argument = build(exponent)
+            return lambda values: operations.functions["exp"](argument(values))
+        root = build(base)
+        if exponent.is_Integer:
+            count = int(exponent)
+            return lambda values: _integer_power(root(values), count)
+        if exponent == sympy.Rational(1, 2):
+            return lambda values: operations.functions["sqrt"](root(values))
+        exp, log = operations.functions["exp"], operations.functions["log"]
+        upper = build(exponent)
+        return lambda values: exp(upper(values) * log(root(values)))
+
+    return build(expression)
+
+
+def _integer_power(base: Any, count: int) -> Any:
+    if count < 0:
+        return 1 / _integer_power(base, -count)
+    factors: Iterable[Any] = itertools.repeat(base, count)
+    return reduce(lambda a, b: a * b, factors) if count else 1
+
+
+def _tensor(value: Any) -> Tensor:
+    """A constant keeps double precision; as a 0-dimensional tensor it does not promote what it meets."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def _torch_function(name: str) -> Callable[[Any], Tensor]:
+    function = getattr(torch, name)
+    return lambda value: function(_tensor(value))
+
+
+TORCH = Operations("torch", float, {name: _torch_function(name) for name in SMOOTH})
+
+
+@cache
+def arb_operations() -> Operations:
+    """Arb balls and power series: every result encloses the true one."""
+    import sympy
+    from flint import arb, ctx, fmpq
+
+    def constant(node: sympy.Expr) -> Any:
+        # Kept for whatever precision it will be used with.
+        with ctx.workprec(512):
+            if node.is_Float:
+                node = sympy.Rational(float(node))
+            if node.is_Rational:
+                return arb(fmpq(int(node.p), int(node.q)))
+            if node in (sympy.pi, sympy.E):
+                return arb.pi() if node == sympy.pi else arb.const_e()
+        raise BadExpression(f"no exact evaluation of {node}; write it as a number, or in terms of pi and E")
+
+    def method(name: str) -> Callable[..., Any]:
+        return lambda value: getattr(value, name)()
+
+    hyperbolic = {  # which Arb has for balls but not for series
+        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
+        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
+    }
+    return Operations("arb", constant, {name: hyperbolic.get(name) or method(name) for name in SMOOTH})

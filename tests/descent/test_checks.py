@@ -1,0 +1,64 @@
+"""Data outside a domain are refused to the last bit, and a run is watched before every step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from emulon.algorithms import GradientDescent, PoissonRegression, Ridge, as_loss
+from emulon.certify import Domain
+from emulon.descent.checks import Watch, require_in_domain
+from emulon.descent.plan import Plan, covering
+from emulon.errors import OutOfDomain
+
+f64 = torch.float64
+X = torch.randn(30, 3, dtype=f64, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.tensor([1.0, -0.5, 0.2], dtype=f64)
+
+
+def test_a_residual_is_compared_exactly_where_rounding_could_decide():
+    # In float64 both sums round to 1.0; the second is above it.
+    domain = Domain(1, 2, 1.0, 0.0, 1.0, residual=1.0, absolute=1.5)
+    x, y = torch.tensor([[1.0, 1.0]], dtype=f64), torch.zeros(1, dtype=f64)
+    require_in_domain(domain, x, y, torch.tensor([1.0, -1e-20], dtype=f64))
+    with pytest.raises(OutOfDomain, match="in the last place"):
+        require_in_domain(domain, x, y, torch.tensor([1.0, 1e-20], dtype=f64))
+
+
+def test_a_residual_clearly_outside_is_refused_with_its_size():
+    domain = Domain(1, 1, 2.0, 0.0, 2.0, residual=1.0)
+    with pytest.raises(OutOfDomain, match=r"\|w·x − y\| reaches 4 but the domain was built for 1"):
+        require_in_domain(domain, torch.tensor([[2.0]]).double(), torch.zeros(1).double(), torch.tensor([2.0]).double())
+
+
+def watch(algorithm, x=X, y=Y, **changes) -> Watch:
+    descent = algorithm.descent
+    plan = replace(Plan.of("test", descent, covering(descent, X, y), (X, y)), **changes)
+    return Watch(plan, x, descent.loss.effective(x, y).y, 1e-9)
+
+
+def test_data_flatter_than_promised_are_refused():
+    watch(Ridge(steps=5))
+    with pytest.raises(OutOfDomain, match="λmin"):
+        watch(Ridge(steps=5), x=0.5 * X)
+
+
+def test_steeper_data_are_refused_where_curvature_is_negative():
+    robust = GradientDescent(as_loss("tukey"), 5, step_size=0.01)
+    watch(robust)
+    with pytest.raises(OutOfDomain, match="λmax"):
+        watch(robust, x=2 * X)
+
+
+def test_a_step_that_the_path_makes_too_long_is_refused_when_it_does():
+    counts = Y.abs().round()
+    gentle = watch(PoissonRegression(steps=5, step_size=0.05), y=counts)
+    gentle.before_step(torch.zeros(3, dtype=f64), 0)
+    long = watch(PoissonRegression(steps=5, step_size=0.05), y=counts, step_size=10.0)
+    with pytest.raises(OutOfDomain, match="step_size 10 is too long for this data"):
+        long.before_step(torch.zeros(3, dtype=f64), 0)
+
+
+def test_a_state_that_is_not_finite_is_refused():
+    with pytest.raises(OutOfDomain, match="NaN"):
+        watch(Ridge(steps=5)).before_step(torch.full((3,), torch.nan, dtype=f64), 0)

@@ -16,6 +16,7 @@ SIZES = {"heads": [4, 8, 16], "tolerances": [1e-2], "datasets": 2}
 QUICK = replace(
     all_claims()["emulation-theorem-d.1"],
     name="quick",
+    correction="",
     scales={"small": Scale(0.1, SIZES), "paper": Scale(0.1, SIZES | {"datasets": 3})},
 )
 

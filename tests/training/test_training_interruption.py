@@ -59,6 +59,11 @@ def test_only_the_newest_two_checkpoints_are_kept(tmp_path):
     assert [path.stem for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-000000056", "step-000000060"]
 
 
+def test_all_checkpoints_are_kept_where_asked_for(tmp_path):
+    train(dataclasses.replace(TINY, steps=21, keep_checkpoints=0), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").kept_steps() == [7, 14, 21]
+
+
 def test_a_finished_run_resumes_to_itself(tmp_path):
     first = train(TINY, tmp_path / "run")
     assert resume(tmp_path / "run").curve == first.curve

@@ -7,14 +7,15 @@ import signal
 import time
 
 import pytest
-from tiny_runs import TINY, assert_identical, checkpoints, final_state, in_a_process
+from tiny_runs import FAST, TINY, assert_identical, checkpoints, final_state, in_a_process
 
 from emulon.training import NoRun, RunFolder, resume, train
 
 
-def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
-    long = dataclasses.replace(TINY, steps=400)
-    process = in_a_process(f"train(replace(TINY, steps=400), {str(tmp_path / 'killed')!r})")
+@pytest.mark.parametrize("name", ["TINY", "FAST"])
+def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(name, tmp_path):
+    long = dataclasses.replace({"TINY": TINY, "FAST": FAST}[name], steps=400)
+    process = in_a_process(f"train(replace({name}, steps=400), {str(tmp_path / 'killed')!r})")
     wanted = random.SystemRandom().randint(1, 30) * 7
     while process.poll() is None:
         found = checkpoints(tmp_path / "killed" / "checkpoints")

@@ -60,7 +60,7 @@ class HuggingFaceStep:
         self.optimiser.zero_grad()
         states = self.body(inputs_embeds=self.read_in(prompts.tokens)).last_hidden_state
         loss: torch.Tensor = (self.task.asked(self.read_out(states)) - prompts.targets).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        loss.backward()
         self.optimiser.step()
         return loss.detach()
 

@@ -22,7 +22,7 @@ PROGRAM_DATASETS = 32
 EXAMPLES = """examples:
   emulon identify runs/standard                a trained learner, on its own task
   emulon identify files/program.safetensors    a compiled program, on data of its domain
-  emulon identify runs/standard --checkpoints  which algorithm it ran as it was trained, checkpoint by checkpoint
+  emulon identify runs/standard --checkpoints   which algorithm it ran at each checkpoint of its training
   emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
 
 

@@ -76,7 +76,7 @@ class Block(nn.Module):
     def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
         seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
         parts = (3, self.heads, -1)
-        split = (seen @ self.attention.mT).unflatten(-1, parts)  # type: ignore[no-untyped-call]  # torch has no types
+        split = (seen @ self.attention.mT).unflatten(-1, parts)
         queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
         read = attend(queries, keys, values, causal=True, name=self.name)
         stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)

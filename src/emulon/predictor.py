@@ -65,8 +65,9 @@ class FunctionPredictor:
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         if not self.each:
             return self._call(xs, ys, x_query)
-        lead, flat = xs.shape[:-2], len(xs.shape) - 3
-        rows = zip(xs.flatten(0, flat), ys.flatten(0, flat), x_query.flatten(0, flat), strict=True)
+        lead = xs.shape[:-2]
+        flat = (xs.reshape(-1, *xs.shape[-2:]), ys.reshape(-1, ys.shape[-1]), x_query.reshape(-1, x_query.shape[-1]))
+        rows = zip(*flat, strict=True)
         return torch.stack([self._call(*row) for row in rows]).reshape(lead)
 
     def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:

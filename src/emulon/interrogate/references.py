@@ -99,7 +99,10 @@ class FittedReference:
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2).double()
         targets = torch.nn.functional.pad(ys.double(), (0, 1))
-        return self.reference.predict(Prefixes(points, targets, (xs.shape[-2],)), self.parameters)[:, 0]
+        # Prefixes have one leading dimension; whoever asks may have any number.
+        flat = points.reshape(-1, *points.shape[-2:]), targets.reshape(-1, targets.shape[-1])
+        answers = self.reference.predict(Prefixes(*flat, (xs.shape[-2],)), self.parameters)
+        return answers.reshape(xs.shape[:-2])
 
 
 REFERENCES: list[Reference] = []

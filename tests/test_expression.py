@@ -124,7 +124,7 @@ def test_breaks_at_the_very_ends_do_not_count() -> None:
 
 def test_a_break_knows_its_limits_its_value_and_its_change_of_slope() -> None:
     (jump,) = parse("Piecewise((t, t < 0.5), (3 - 2*t, True))").breaks(0.0, 1.0)
-    assert (jump.left, jump.right, jump.value, jump.bend, jump.exact) == (0.5, 2.0, 2.0, 3.0, True)
+    assert (jump.left, jump.right, jump.value, jump.slope_change, jump.exact) == (0.5, 2.0, 2.0, 3.0, True)
     (inexact,) = parse("Heaviside(t - 0.3)").breaks(0.0, 1.0)
     assert inexact.at == 0.3 and not inexact.exact
 

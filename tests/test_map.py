@@ -113,3 +113,21 @@ def test_importing_needs_only_torch_numpy_and_jaxtyping() -> None:
 
 def test_the_blocker_blocks() -> None:
     assert "sympy is needed to import emulon" in run("from emulon.expression import parse; parse('t')").stderr
+
+
+BARE = """
+from dataclasses import replace
+from emulon.claims import __main__ as claims
+from emulon.claims.algoformer import figure_2
+
+gpu = figure_2.CLAIM.scales["small"]
+tiny = replace(gpu, sizes={**gpu.sizes, "training": gpu.sizes["training"] | {"steps": 1}})
+claims.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"gpu": tiny})
+print(claims.main(["trained", "--out", OUT]), claims.main(["trained", "--scael", "gpu"]))
+"""
+
+
+def test_a_claim_is_measured_with_torch_alone(tmp_path: Path) -> None:
+    done = run(f"OUT = {str(tmp_path)!r}\n{BARE}")
+    assert done.stdout.endswith("0 2\n"), done.stderr
+    assert (tmp_path / "claims" / "trained.gpu.json").exists() and "did you mean --scale?" in done.stderr

@@ -49,7 +49,7 @@ class Break:
     left: float
     right: float
     value: float
-    bend: float
+    slope_change: float
     jump: bool
     exact: bool
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulon.claims import Scale, Setting, all_claims
-from emulon.claims.learning import figure_1, figure_2, figure_3, figure_4, machines
+from emulon.claims.learning import figure_1, figure_2, figure_3, figure_4, lemmas_1_to_7, machines
 from emulon.claims.record import measure
 from emulon.report.chart import chart
 
@@ -76,6 +76,18 @@ def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
     compiled[0]["agrees"] = False
     assert claim.judge(numbers).state == "cannot be tested here"
     assert chart(claim.figure(numbers)).startswith("<svg")
+
+
+def test_lemmas_want_one_layer_small_errors_and_tricks_that_work():
+    def numbers(layers=1, error=1e-12, trick=1e-6):
+        instruction = {"layers": layers, "error": error, "bound": 1e-11}
+        printed = {"4 in Eq. 118, as printed": [1.0], "6, pads as printed": [0.5]}
+        tricks = {name: [trick] for name in lemmas_1_to_7.TRICKS}
+        return {"instructions": {"mul": instruction}, "tricks": tricks | printed}
+
+    assert lemmas_1_to_7.judge(numbers()).state == "holds"
+    for wrong in ({"layers": 2}, {"error": 1e-10}, {"trick": 1e-2}):
+        assert lemmas_1_to_7.judge(numbers(**wrong)).state == "does not hold"
 
 
 def row(size, *left):

@@ -8,14 +8,19 @@ import pytest
 
 from emulon import cli
 from emulon.claims import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
-from emulon.claims.record import measure, read, write
+from emulon.claims.learners import KEPT
+from emulon.claims.record import measure, path_of, read, write
 from emulon.report.chart import chart
+from emulon.training import PRESETS, RunFolder
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 TABLE_4 = all_claims()["emulation-table-4"]
 SIZES = {"heads": [4, 8, 16], "tolerances": [1e-2], "datasets": 2}
 QUICK = replace(
     all_claims()["emulation-theorem-d.1"],
     name="quick",
+    correction="",
     scales={"small": Scale(0.1, SIZES), "paper": Scale(0.1, SIZES | {"datasets": 3})},
 )
 
@@ -179,3 +184,24 @@ def test_names_are_slugs_and_say_where_they_are_from():
         assert claim.name == claim.name.lower().replace(" ", "-")
         assert "small" in claim.scales and claim.statement.endswith(".") and claim.theirs
         assert claim.verdict({"cannot": "why"}, "small").state == "cannot be tested here"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_command_of_a_kept_learner_is_its_configuration(name):
+    config = RunFolder(RESULTS / "learners" / name).config()
+    model, *flags = KEPT[name].split()
+    assert model == config.model
+    if flags[0] == "--preset":
+        assert config.features == PRESETS[flags[1]].features  # the preset may have moved on since
+        return
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    for flag, word in given.items():
+        value = getattr(config, flag.removeprefix("--").replace("-", "_"))
+        assert value == type(value)(word), flag
+
+
+def test_everything_among_the_results_belongs_to_a_claim_a_learner_or_a_benchmark():
+    known = {path_of(claim.name, scale, RESULTS, "").name for claim in all_claims().values() for scale in claim.scales}
+    assert {path.name.removesuffix(path.suffix) for path in (RESULTS / "claims").iterdir()} <= known
+    assert {path.name for path in (RESULTS / "learners").iterdir()} == set(KEPT)
+    assert {path.name for path in RESULTS.iterdir()} <= {"README.md", "claims", "learners", "bench"}

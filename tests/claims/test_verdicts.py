@@ -131,6 +131,10 @@ SEVERAL = [
     ("emulation-remark-4.1", {"a": {"difference": 1e-15, "moved": 1.0}}, "holds"),
     ("emulation-remark-4.1", {"a": {"difference": 1e-3, "moved": 1.0}}, "does not hold"),
     ("emulation-remark-4.1", {"a": {"difference": 0.0, "moved": 0.0}}, "does not hold"),
+    *(
+        ("emulation-code", {"tune": {"4": {"paper": [1.0], "ours": own}}, "plotN": {"paper": [1], "ours": [0]}}, state)
+        for own, state in ((0.1, "holds"), (2.0, "does not hold"))
+    ),
     ("emulation-example-2", {"η": {"errors": [1e-3, 2e-3], "one_step": 1e-3}}, "holds"),
     ("emulation-example-2", {"η": {"errors": [1e-3, 3e-3], "one_step": 1e-3}}, "does not hold"),
     ("ours-codes", codes([40, 44], 1e-12), "holds"),
@@ -217,6 +221,7 @@ QUICK = {
         "points": 65,
         "steps_times_smoothness": {"η = 1/L": 1.0},
     },
+    "learning-lemmas-1-7": {"datasets": 20, "scales": [1e2, 1e4, 1e6]},
     "ours-codes": {"samples": [8, 64]},
 }
 

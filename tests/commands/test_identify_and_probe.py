@@ -100,6 +100,23 @@ def test_probe_refuses_what_it_cannot_look_into(module, capsys):
     assert "examples must lie in" in capsys.readouterr().err
 
 
+def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, capsys):
+    size = {"features": 2, "points": 6, "noise": 0.5, "width": 16, "heads": 2, "layers": 1, "device": "cpu"}
+    config = TrainConfig(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, quiet=True)
+    train(config, tmp_path / "run")
+    report, numbers = tmp_path / "page", tmp_path / "out.json"
+    args = ["--checkpoints", "--datasets", "16", "--report", str(report), "--json", str(numbers)]
+    assert cli.main(["identify", str(tmp_path / "run"), *args]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│")]
+    assert rows == ["1", "2", "3"] and "linear functions of 2 features" in printed
+    page = (report / "index.html").read_text()
+    assert page.count("<svg") == 1 and ">steps<" in page and page.count("<tr><td") == 3
+    assert [phase["place"] for phase in json.loads(numbers.read_text())] == [1, 2, 3]
+    assert cli.main(["identify", f"{module}:ridge", "--checkpoints"]) == 2
+    assert "the folder of a training run" in capsys.readouterr().err
+
+
 def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
     config = TrainConfig(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, steps=3, device="cpu")
     train(config, tmp_path / "run")

@@ -101,7 +101,7 @@ def test_a_depth_sweep_names_every_depth_in_order():
     descent = next(function for name, _, function in references(0) if name == "gradient descent")
     made = {8: LeastSquares(), 1: descent, 4: RidgeRegression(0.5)}
     phases = depth_sweep(made.__getitem__, [8, 1, 4], Linear(4, noise=0.2), **SIZE)
-    assert [(phase.depth, phase.identification.algorithm) for phase in phases] == [
+    assert [(phase.place, phase.identification.algorithm) for phase in phases] == [
         (1, "gradient descent"),
         (4, "ridge"),
         (8, "ols"),

@@ -8,12 +8,14 @@ from emulon.errors import EmulonError
 from emulon.interrogate import (
     depth_sweep,
     hidden_states,
+    identify,
     linear_probe,
+    over_training,
     trainer,
 )
 from emulon.loading import load_subject
 from emulon.tasks import Linear
-from emulon.training import TrainConfig, train
+from emulon.training import NoRun, RunFolder, TrainConfig, train
 
 TINY = TrainConfig(
     features=2,
@@ -50,7 +52,7 @@ def test_a_learners_states_hold_the_inputs_at_once_and_others_points_never(run):
 def test_a_depth_sweep_trains_every_depth_and_goes_on_where_it_stopped(tmp_path):
     make = trainer(TINY, tmp_path)
     phases = depth_sweep(make, [2, 1], Linear(2, noise=0.5), datasets=16)
-    assert [phase.depth for phase in phases] == [1, 2]
+    assert [phase.place for phase in phases] == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["depth-01", "depth-02"]
     assert len(make(2).decoder.blocks) == 2
     again = depth_sweep(make, [1, 2], Linear(2, noise=0.5), datasets=16)
@@ -58,3 +60,16 @@ def test_a_depth_sweep_trains_every_depth_and_goes_on_where_it_stopped(tmp_path)
     assert make(2).read_out.weight.equal(trainer(dataclasses.replace(TINY, seed=5), tmp_path)(2).read_out.weight)
     with pytest.raises(EmulonError, match="at least 1"):
         depth_sweep(make, [0], Linear(2))
+
+
+def test_a_run_is_identified_at_every_checkpoint_it_kept(tmp_path):
+    train(dataclasses.replace(TINY, checkpoint_every=1, keep_checkpoints=3), tmp_path / "run")
+    phases = over_training(tmp_path / "run", Linear(2, noise=0.5), datasets=16)
+    assert [(phase.axis, phase.place) for phase in phases] == [("steps", 2), ("steps", 3), ("steps", 4)]
+    left = [phase.identification["ols"].unexplained.value for phase in phases]
+    assert len(set(left)) == 3, "the checkpoints are not those of one learner three times"
+    now = identify(load_subject(str(tmp_path / "run")).thing, Linear(2, noise=0.5), datasets=16)
+    assert phases[-1].identification == now
+    RunFolder(tmp_path / "empty").begin(TINY)
+    with pytest.raises(NoRun, match="--keep-checkpoints 0"):
+        over_training(tmp_path / "empty", Linear(2, noise=0.5))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
 from emulon.tasks import RidgeMixture
 from emulon.training import BadConfig, TrainConfig
@@ -52,3 +53,43 @@ def test_a_curriculum_grows_with_the_step_and_ends_full():
     assert [live_features(config, step) for step in (0, 9, 10, 29, 30, 999)] == [5, 5, 6, 7, 8, 8]
     assert [live_points(config, step, 9) for step in (0, 5, 999)] == [3, 4, 9]
     assert live_features(TrainConfig(features=8), 0) == 8
+
+
+def test_the_linear_schedule_holds_and_then_falls_to_nothing():
+    config = TrainConfig(warmup=10, steps=100, schedule="linear", hold=0.4)
+    rates = [rate_factor(config, step) for step in range(100)]
+    assert rates[9:41] == [1.0] * 32 and rates[4] == 0.5
+    assert rates[70] == pytest.approx(0.5) and rates[99] == pytest.approx(1 / 60)
+
+
+def test_a_curriculum_over_a_share_of_the_run_ends_with_it():
+    config = TrainConfig(features=20, start_features=5, curriculum=0.15, steps=1000)
+    live = [live_features(config, step) for step in range(1000)]
+    assert live[0] == 5 and live[149] == 20 and live[150:] == [20] * 850 and live == sorted(live)
+
+
+def test_a_recipe_sets_everything_at_once_and_changes_win():
+    config = TrainConfig.following("fast", "algoformer", steps=7, lr=0.1)
+    assert (config.optimiser, config.schedule, config.bias, config.zero_output) == ("muon", "linear", False, True)
+    assert (config.recipe, config.model, config.steps, config.lr, config.muon_lr) == (
+        "fast",
+        "algoformer",
+        7,
+        0.1,
+        0.005,
+    )
+    assert TrainConfig.following() == TrainConfig()
+    with pytest.raises(BadConfig, match="did you mean fast"):
+        TrainConfig.following("fas")
+
+
+def test_what_is_automatic_is_settled_by_the_device():
+    config = TrainConfig.following("fast")
+    cpu, gpu = config.on(torch.device("cpu")), config.on(torch.device("cuda"))
+    assert (cpu.precision, cpu.compile, gpu.precision, gpu.compile) == ("fp32", "off", "bf16", "whole")
+
+
+@pytest.mark.parametrize("change", [{"hold": 1.0}, {"momentum": -0.1}, {"optimiser": "mun"}, {"early_weight": -1.0}])
+def test_impossible_settings_of_the_optimiser_are_refused(change):
+    with pytest.raises(BadConfig, match=next(iter(change))):
+        dataclasses.replace(TrainConfig(), **change).check()

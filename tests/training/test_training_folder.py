@@ -16,6 +16,17 @@ def test_the_learner_of_a_run_answers_as_it_did_when_trained(tmp_path):
     assert config == TINY and torch.equal(learner(tokens), trained.learner(tokens))
 
 
+def test_a_run_gives_its_learner_back_as_it_was_at_any_kept_checkpoint(tmp_path):
+    train(dataclasses.replace(TINY, steps=14, keep_checkpoints=0), tmp_path / "run")
+    train(dataclasses.replace(TINY, steps=7), tmp_path / "short")
+    tokens = torch.randn(4, 9, 4, generator=torch.Generator().manual_seed(0))
+    then, short = load_learner(tmp_path / "run", 7)[0], load_learner(tmp_path / "short")[0]
+    assert torch.equal(then(tokens), short(tokens))
+    assert not torch.equal(then(tokens), load_learner(tmp_path / "run")[0](tokens))
+    with pytest.raises(NoRun, match="no checkpoint after 8 steps; those it holds: 7, 14"):
+        load_learner(tmp_path / "run", 8)
+
+
 def test_a_learner_saved_alone_is_smaller_and_the_same(tmp_path):
     trained = train(TINY, tmp_path / "run")
     save_learner(trained.learner, TINY, trained.steps, tmp_path / "alone")

@@ -7,14 +7,15 @@ import signal
 import time
 
 import pytest
-from tiny_runs import TINY, assert_identical, checkpoints, final_state, in_a_process
+from tiny_runs import FAST, TINY, assert_identical, checkpoints, final_state, in_a_process
 
 from emulon.training import NoRun, RunFolder, resume, train
 
 
-def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
-    long = dataclasses.replace(TINY, steps=400)
-    process = in_a_process(f"train(replace(TINY, steps=400), {str(tmp_path / 'killed')!r})")
+@pytest.mark.parametrize("name", ["TINY", "FAST"])
+def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(name, tmp_path):
+    long = dataclasses.replace({"TINY": TINY, "FAST": FAST}[name], steps=400)
+    process = in_a_process(f"train(replace({name}, steps=400), {str(tmp_path / 'killed')!r})")
     wanted = random.SystemRandom().randint(1, 30) * 7
     while process.poll() is None:
         found = checkpoints(tmp_path / "killed" / "checkpoints")
@@ -57,6 +58,11 @@ def test_early_stopping_resumes_with_its_patience(tmp_path):
 def test_only_the_newest_two_checkpoints_are_kept(tmp_path):
     train(TINY, tmp_path / "run")
     assert [path.stem for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-000000056", "step-000000060"]
+
+
+def test_all_checkpoints_are_kept_where_asked_for(tmp_path):
+    train(dataclasses.replace(TINY, steps=21, keep_checkpoints=0), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").kept_steps() == [7, 14, 21]
 
 
 def test_a_finished_run_resumes_to_itself(tmp_path):

@@ -3,19 +3,22 @@
 import dataclasses
 import socket
 
-from tiny_runs import TINY, final_state, in_a_process
+import pytest
+from tiny_runs import FAST, TINY, final_state, in_a_process
 
 from emulon.training import RunFolder, train
 
 
-def test_two_gloo_processes_give_the_loss_curve_of_one_with_twice_the_batch(tmp_path):
+@pytest.mark.parametrize("name", ["TINY", "FAST"])
+def test_two_gloo_processes_give_the_loss_curve_of_one_with_twice_the_batch(name, tmp_path):
+    config = {"TINY": TINY, "FAST": FAST}[name]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    code = f"train(TINY, {str(tmp_path / 'two')!r})"
+    code = f"train({name}, {str(tmp_path / 'two')!r})"
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     both = [in_a_process(code, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
-    train(dataclasses.replace(TINY, batch=16), tmp_path / "one")
+    train(dataclasses.replace(config, batch=16), tmp_path / "one")
     for process in both:
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error

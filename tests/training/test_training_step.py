@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from tiny_runs import TINY, in_a_process
+from tiny_runs import FAST, TINY, in_a_process
 
 from emulon import cli
 from emulon.models import BlockShape, Learner
@@ -23,9 +23,19 @@ def losses(config: TrainConfig, steps: int = 8) -> list[float]:
     return [step(k).item() for k in range(steps)]
 
 
-@pytest.mark.parametrize("model", ["standard", "looped", "algoformer", "frozen"])
-def test_every_model_learns(model):
-    easy = dataclasses.replace(TINY, model=model, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
+@pytest.mark.parametrize(
+    ("model", "start"),
+    [
+        ("standard", TINY),
+        ("standard", FAST),
+        ("looped", TINY),
+        ("looped", FAST),
+        ("algoformer", TINY),
+        ("frozen", TINY),
+    ],
+)
+def test_every_model_learns(model, start):
+    easy = dataclasses.replace(start, model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
     if model in ("looped", "algoformer"):
         easy = dataclasses.replace(easy, loops=3, window=2)
     if model == "frozen":

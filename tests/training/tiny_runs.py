@@ -1,5 +1,6 @@
 """A run that takes a second, and a process of its own for those that must be killed."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -29,13 +30,19 @@ TINY = TrainConfig(
     quiet=True,
 )
 
+FAST = dataclasses.replace(
+    TINY, optimiser="muon", schedule="linear", warmup=5, init=0.0, bias=False, zero_output=True, beta2=0.99
+)
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
 def in_a_process(code: str, **environment: str) -> subprocess.Popen:
     """Python running `code`, with `TINY` and `train` in scope."""
     paths = os.pathsep.join([str(SOURCE), str(Path(__file__).parent)])
-    header = "from dataclasses import replace\nfrom emulon.training import train, resume\nfrom tiny_runs import TINY\n"
+    header = (
+        "from dataclasses import replace\nfrom emulon.training import train, resume\nfrom tiny_runs import FAST, TINY\n"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", header + code],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | environment,
@@ -55,4 +62,4 @@ def assert_identical(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> 
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-__all__ = ["TINY", "assert_identical", "checkpoints", "final_state", "in_a_process"]
+__all__ = ["FAST", "TINY", "assert_identical", "checkpoints", "final_state", "in_a_process"]

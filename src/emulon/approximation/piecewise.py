@@ -225,7 +225,7 @@ class Piecewise:
     def _least_sharpness(self, at: Break, tolerance: float, shortest: float) -> float:
         """At a kink half the tolerance goes to 0.28·Δslope/G; at a jump the band may take a part of the piece."""
         if not at.jump:
-            return 0.56 * at.bend / tolerance
+            return 0.56 * at.slope_change / tolerance
         largest = LARGEST_VALUE * max(abs(at.left), abs(at.right), abs(at.left - at.right))
         return 2 * math.log(40 * largest / tolerance + math.e) / (WIDEST_BAND * shortest)
 

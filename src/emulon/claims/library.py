@@ -22,7 +22,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
     cases, programs = {}, {}
     for done, name in enumerate(names):
         setting.report_progress(f"compiling {name}", 0.7 * done / len(names))
-        algorithm = ALGORITHMS[name](steps=steps)  # type: ignore[call-arg]
+        algorithm = ALGORITHMS[name](steps=steps)  # type: ignore[call-arg]  # every one that runs takes it
         cases[name] = algorithm, dataset(name, samples, features, setting.seed)
         programs[name] = compile(algorithm, data=cases[name][1], tolerance=SMOOTH_TOLERANCE)
     interpreter = Interpreter.fitting(*programs.values())

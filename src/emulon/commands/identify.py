@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from emulon.commands.names import require_known
-from emulon.commands.options import CommandOptions, Count, Seed, shown
+from emulon.commands.options import BadUsage, CommandOptions, Count, Seed, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from emulon.interrogate import Identification, Interrogation
+    from emulon.loading import Subject
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much.
 PROGRAM_DATASETS = 32
 EXAMPLES = """examples:
   emulon identify runs/standard                a trained learner, on its own task
   emulon identify files/program.safetensors    a compiled program, on data of its domain
+  emulon identify runs/standard --checkpoints   which algorithm it ran at each checkpoint of its training
   emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
 
 
@@ -42,6 +44,8 @@ class Options(CommandOptions):
     """of the datasets"""
     loops: Annotated[Count | None, shown("COUNT")] = None
     """how many loops, for an AlgoFormer"""
+    checkpoints: bool = False
+    """for a run: the nearest algorithm at every checkpoint it has kept (train with --keep-checkpoints 0 to keep all)"""
     json: Annotated[Path | None, shown("FILE")] = None
     """also write the numbers there"""
     report: Annotated[Path | None, shown("DIR")] = None
@@ -51,19 +55,26 @@ class Options(CommandOptions):
 def main(options: Options) -> int:
     if options.task is not None:
         require_known("task", options.task.partition(":")[0], "tasks")
-    from emulon.files import make_folder, write_json
+    from emulon.files import make_folder
+    from emulon.loading import load_subject
+
+    subject = load_subject(options.target, options.task)
+    for folder in filter(None, (options.report, options.json and options.json.parent)):
+        make_folder(folder)  # now, not after the work
+    return show_phases(subject, options) if options.checkpoints else show_one(subject, options)
+
+
+def show_one(subject: Subject, options: Options) -> int:
+    """The predictor as it is."""
+    from emulon.files import write_json
     from emulon.interpreter import Program
     from emulon.interrogate import interrogate
     from emulon.interrogate.sampling import DATASETS
-    from emulon.loading import load_subject
     from emulon.predictor import as_predictor
     from emulon.progress import progress_bar
     from emulon.report.interrogation import write
 
-    subject = load_subject(options.target, options.task)
     predictor = as_predictor(subject.thing, loops=options.loops)
-    for folder in filter(None, (options.report, options.json and options.json.parent)):
-        make_folder(folder)  # now, not after the work
     datasets = options.datasets or (PROGRAM_DATASETS if isinstance(subject.thing, Program) else DATASETS)
     with progress_bar() as report_progress:
         interrogation = interrogate(
@@ -80,6 +91,40 @@ def main(options: Options) -> int:
         write_json(options.json, interrogation.as_numbers())
     if options.report is not None:
         print(f"report {write(interrogation, options.report)}")
+    return 0
+
+
+def show_phases(subject: Subject, options: Options) -> int:
+    """A run at each of its checkpoints."""
+    from emulon.files import write_json
+    from emulon.interrogate import over_training
+    from emulon.interrogate.sampling import DATASETS
+    from emulon.models import Learner
+    from emulon.progress import progress_bar
+    from emulon.report.interrogation import KINDS, phase_row, write_phases
+    from emulon.report.terminal import console, table
+
+    if not isinstance(subject.thing, Learner) or options.loops is not None:
+        raise BadUsage("--checkpoints is for the folder of a training run, as it was trained (without --loops)")
+    with progress_bar() as report_progress:
+        phases = over_training(
+            Path(options.target),
+            subject.task,
+            report_progress=report_progress,
+            seed=options.seed,
+            datasets=options.datasets or DATASETS,
+            points=options.points,
+        )
+    columns = ("steps", "algorithm", "nearest")
+    rows = [(str(phase.place), *phase_row(phase)) for phase in phases]
+    caption = "the last columns: what the nearest of each kind leaves unexplained"
+    title = f"{options.target}, checkpoint by checkpoint"
+    console().print(table((*columns, *KINDS), rows, title=title, caption=caption, words=columns[1:]))
+    print(f"asked about {subject.task}")
+    if options.json is not None:
+        write_json(options.json, [phase.as_numbers() for phase in phases])
+    if options.report is not None:
+        print(f"report {write_phases(options.target, phases, options.report)}")
     return 0
 
 

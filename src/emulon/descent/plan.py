@@ -83,11 +83,14 @@ class Plan:
         """`growth`, granted what checks and enclosures leave open: a part SLACK of everything they compare."""
         return self._growth(SLACK)
 
+    def flattest(self, slack: float) -> float:
+        """Below the smallest eigenvalue of the Hessian, given how much checks leave open."""
+        unsure = slack * self.max_step_times_smoothness * (1 + 3 * slack) / self.step_size
+        strong = max(0.0, self.strong_convexity * (1 - slack) - unsure)
+        return self.l2 + strong - self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack) - unsure
+
     def _growth(self, slack: float) -> float:
-        top = self.max_step_times_smoothness * (1 + 3 * slack)
-        strong = max(0.0, self.strong_convexity * (1 - slack) - slack * top / self.step_size)
-        bent = self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack)
-        flattest = self.l2 + strong - bent - slack * top / self.step_size
+        top, flattest = self.max_step_times_smoothness * (1 + 3 * slack), self.flattest(slack)
         if self.momentum:
             spread = max(abs(1 + self.momentum - edge) for edge in (self.step_size * flattest, top))
             grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify import Certificate
+from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
 
 
@@ -27,6 +29,11 @@ class Run:
     @property
     def weights(self) -> Float[Tensor, "*batch features"]:
         return self.iterates[..., -1, :]
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """The bound for this run only, from its own steps: as `audited` claims, under the same bands."""
+        return audited(self.plan, self.x, self.y, self.iterates, self.certificate)
 
     @property
     def entered_band(self) -> bool:

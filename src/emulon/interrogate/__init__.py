@@ -1,7 +1,6 @@
 """Interrogation: which algorithm a predictor runs, and where its hidden states hold what. Numbers, never plots."""
 
 from emulon.interrogate.curves import Curve, Interval
-from emulon.interrogate.depth_sweep import Phase, depth_sweep, trainer
 from emulon.interrogate.differences import (
     ImplicitWeights,
     Sensitivity,
@@ -14,6 +13,7 @@ from emulon.interrogate.differences import (
 from emulon.interrogate.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
 from emulon.interrogate.identify import Identification, Match, identify
 from emulon.interrogate.interrogation import Comparison, Interrogation, compare, interrogate, telling
+from emulon.interrogate.phases import Phase, depth_sweep, over_training, trainer
 from emulon.interrogate.probes import AttentionScores, ProbeScores, attention_probe, linear_probe, register_probe
 from emulon.interrogate.references import REFERENCES, Reference, reference, reference_named
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
@@ -50,6 +50,7 @@ __all__ = [
     "learning_curve",
     "linear_probe",
     "moments",
+    "over_training",
     "prefix_weights",
     "reference",
     "reference_named",

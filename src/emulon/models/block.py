@@ -75,13 +75,14 @@ class Block(nn.Module):
         self.narrow = Affine(4 * shape.width, shape.width, bias=shape.bias)
 
     @property
-    def matrices(self) -> tuple[nn.Parameter, ...]:
+    def matrices(self) -> tuple[Tensor, ...]:
         """The four weight matrices."""
         return self.attention.to_qkv.weight, self.attention.merge.weight, self.widen.weight, self.narrow.weight
 
     def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
         x = x + self.attention(self.attention_norm(x))
-        return x + self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh"))
+        added: Tensor = self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh"))
+        return x + added
 
 
 class Decoder(nn.Module):

@@ -90,7 +90,7 @@ class AlgoFormer(Learner, name="algoformer"):
         prepared = self.pre(embedded)
         turns = loop(self.body, prepared, prepared, self.loops, window or self.window)
         finished: Tensor = self.post(turns.flatten(0, 1))
-        return finished.unflatten(0, turns.shape[:2])
+        return finished.view_as(turns)
 
 
 def loop(

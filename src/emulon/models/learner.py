@@ -84,7 +84,7 @@ class Learner(nn.Module):
         Yang et al. 2023, where the inputs have gone through at least one loop.
         """
         answers = self.read_out(asked(self.states(self.embed(tokens)))).float()
-        errors = (answers - targets).square().mean(dim=(0, 1, 3))
+        errors: Tensor = (answers - targets).square().mean(dim=(0, 1, 3))
         return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,23 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.files import provenance, write_atomically, write_json
+from emulon.files import write_atomically, write_json
 from emulon.report.chart import chart
-from emulon.training import RunFolder, Trained
+from emulon.training import Trained
 
 
 def keep_curve(folder: Path, trained: Trained) -> None:
     """The learner's error beside the baselines', what it took, and the picture of it."""
-    record = provenance(next(trained.learner.parameters()).device) | {
-        "config": dataclasses.asdict(RunFolder(folder).config()),
-        "steps": trained.steps,
-        "from_step": trained.start,  # a resumed run's seconds are of its last part alone
-        "seconds": round(trained.seconds, 3),
-        "cpu_seconds": round(trained.cpu_seconds, 3),
-        "curve": trained.curve,
-        "baselines": trained.baselines,
-    }
-    write_json(folder / "curve.json", record)
+    write_json(folder / "curve.json", trained.record())
     draw_curve(folder)
 
 

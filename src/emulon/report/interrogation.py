@@ -1,4 +1,5 @@
-"""The page of an interrogation: the ranking, the distances by number of examples, and the best ridge parameter."""
+"""The pages of an interrogation: the ranking, the distances by number of examples and the best ridge parameter; and a
+learner's phases."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.interrogate import Curve, Identification, Interrogation, Interval, RidgeFit
+from emulon.interrogate import Curve, Identification, Interrogation, Interval, Phase, RidgeFit
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
 
@@ -22,10 +23,27 @@ KINDS = {
 }
 # What is smaller is drawn here: float64 knows of no smaller squared distance between answers of size 1.
 LEAST = 1e-20
+# More labels than this would run into each other.
+MOST_LABELS = 12
 
 
 def write(interrogation: Interrogation, folder: Path) -> Path:
     return write_page(render(interrogation), folder)
+
+
+def write_phases(target: str, phases: Sequence[Phase], folder: Path) -> Path:
+    """The page of a learner's phases: the picture, and a row for each place."""
+    picture = phases_figure([phase.as_numbers() for phase in phases])
+    rows = [(phase.place, *phase_row(phase)) for phase in phases]
+    values = {"target": target, "axis": phases[0].axis, "kinds": list(KINDS), "picture": picture, "rows": rows}
+    return write_page(fill("phases.html", **values), folder)
+
+
+def phase_row(phase: Phase) -> tuple[str, ...]:
+    """The verdict, the nearest with its parameters, and what the nearest of each kind leaves unexplained."""
+    left = [_nearest(phase.as_numbers(), kind)["value"] for kind in KINDS]
+    one = phase.identification
+    return one.algorithm, str(one.nearest), *(f"{value:.3g}" for value in left)
 
 
 def render(interrogation: Interrogation) -> str:
@@ -132,8 +150,9 @@ def phases_figure(phases: Sequence[Mapping[str, Any]]) -> Any:
         )
     axes.set_yscale("log")
     axes.set_xlim(-0.5, len(phases) - 0.5)
-    axes.set_xticks(list(places), [str(phase["depth"]) for phase in phases])
-    axes.set_xlabel("layers")
+    shown = places[:: -(-len(phases) // MOST_LABELS)]
+    axes.set_xticks(list(shown), [str(phases[place]["place"]) for place in shown])
+    axes.set_xlabel(phases[0]["axis"])
     axes.set_ylabel("unexplained part of the learner's variance")
     axes.legend(frameon=False, fontsize=7)
     return figure

@@ -16,12 +16,12 @@ from emulon.training.refusals import NoRun
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
-def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str]) -> Path:
-    """Saves the state after `step` steps and drops all but the newest two."""
+def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str], keep: int = 2) -> Path:
+    """Saves the state after `step` steps and drops all but the newest `keep`; 0 drops none."""
     where = folder / f"step-{step:09d}.safetensors"
     data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"step": str(step), **notes})
     write_atomically(where, data)
-    for old in checkpoints(folder)[:-2]:
+    for old in checkpoints(folder)[:-keep] if keep else []:
         old.unlink(missing_ok=True)
     return where
 
@@ -36,17 +36,22 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
 
 
-def read_checkpoint(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, str]] | None:
-    """Step, tensors and notes of the newest checkpoint; None where there is none yet."""
-    found = checkpoints(folder)
-    if not found:
+def step_of(checkpoint: Path) -> int:
+    """After how many steps it was written, by its name."""
+    return int(checkpoint.stem.removeprefix("step-"))
+
+
+def read_checkpoint(folder: Path, step: int | None = None) -> tuple[int, dict[str, Tensor], dict[str, str]] | None:
+    """Step, tensors and notes of the newest checkpoint, or of that after `step` steps; None where there is none."""
+    kept = [path for path in checkpoints(folder) if step in (None, step_of(path))]
+    if not kept:
         return None
     try:
-        with safe_open(found[-1], "pt") as opened:
+        with safe_open(kept[-1], "pt") as opened:
             notes = dict(opened.metadata() or {})
-        return int(notes.pop("step")), load_file(found[-1]), notes
+        return int(notes.pop("step")), load_file(kept[-1]), notes
     except (SafetensorError, KeyError) as error:
-        raise NoRun(f"{found[-1]} cannot be read ({error}); delete it to resume from the one before") from error
+        raise NoRun(f"{kept[-1]} cannot be read ({error}); delete it to resume from the one before") from error
 
 
 @torch.no_grad()

@@ -90,6 +90,8 @@ class TrainConfig:
     """stop after so many evaluations without a better one; 0 for never"""
     log_every: int = 100
     checkpoint_every: int = 1000
+    keep_checkpoints: int = 2
+    """the newest so many; 0 for all, so that `identify --checkpoints` sees the whole run"""
 
     device: str = "auto"
     precision: str = "fp32"
@@ -127,7 +129,9 @@ class TrainConfig:
             _require(name, getattr(self, name), at_least=1)
         for name in ("log_every", "checkpoint_every", "evaluate_every", "point_every"):
             _require(name, getattr(self, name), at_least=1)
-        for name in ("steps", "warmup", "clip", "early_weight", "patience", "lr", "muon_lr", "threads"):
+        for name in ("steps", "warmup", "clip", "early_weight", "patience", "keep_checkpoints"):
+            _require(name, getattr(self, name), at_least=0)
+        for name in ("lr", "muon_lr", "threads"):
             _require(name, getattr(self, name), at_least=0)
         for name in ("hold", "beta2", "momentum", "curriculum"):
             if not 0 <= getattr(self, name) < 1:

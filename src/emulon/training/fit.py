@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from emulon.files import provenance
 from emulon.models import Learner
 from emulon.progress import Progress, silent
 from emulon.training.checkpoint import checkpoints, read_checkpoint, write_checkpoint
@@ -48,6 +50,18 @@ class Trained:
     def baselines(self) -> dict[str, list[float]]:
         """The curves of the task's own predictors."""
         return self.evaluation.baselines
+
+    def record(self) -> dict[str, Any]:
+        """The curve.json of a finished run: its error beside the baselines', and what it took."""
+        return provenance(next(self.learner.parameters()).device) | {
+            "config": dataclasses.asdict(self.config),
+            "steps": self.steps,
+            "from_step": self.start,  # a resumed run's seconds are of its last part alone
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "curve": self.curve,
+            "baselines": self.baselines,
+        }
 
 
 @dataclass
@@ -203,7 +217,8 @@ class _Run:
         self._require_finite(sum(p.detach().abs().sum().item() for p in self.step.parameters), done)
         if self.processes.leads:
             notes = {"patience": json.dumps(vars(self.patience))}
-            write_checkpoint(self.folder.checkpoints, done, self.step.state(), notes)
+            kept = self.config.keep_checkpoints
+            write_checkpoint(self.folder.checkpoints, done, self.step.state(), notes, kept)
 
     def _require_finite(self, value: float, done: int) -> None:
         if math.isfinite(value):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.models import Block, Learner
 
@@ -21,7 +21,7 @@ def orthogonalised(
     roughly, by matrix products alone (Newton–Schulz), for all the matrices at once."""
     a, b, c = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = (matrices.mT if tall else matrices).to(dtype)
+    x: Tensor = (matrices.mT if tall else matrices).to(dtype)
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     for _ in range(ROUNDS):
         gram = x @ x.mT
@@ -37,10 +37,10 @@ class Muon:
     """
 
     def __init__(
-        self, matrices: Sequence[nn.Parameter], lr: Tensor, *, momentum: float, dtype: torch.dtype, compiled: bool
+        self, matrices: Sequence[Tensor], lr: Tensor, *, momentum: float, dtype: torch.dtype, compiled: bool
     ) -> None:
         self.lr, self.momentum, self.dtype = lr, momentum, dtype
-        self.groups: dict[torch.Size, list[nn.Parameter]] = {}
+        self.groups: dict[torch.Size, list[Tensor]] = {}
         for matrix in matrices:
             self.groups.setdefault(matrix.shape, []).append(matrix)
         self.buffers = {shape: torch.zeros_like(torch.stack(group)) for shape, group in self.groups.items()}
@@ -48,25 +48,23 @@ class Muon:
         self._updates: Callable[[Tensor, Tensor], Tensor] = update
 
     @property
-    def state(self) -> dict[nn.Parameter, Tensor]:
+    def state(self) -> dict[Tensor, Tensor]:
         """The momentum of each matrix, the very memory."""
-        pairs = [
-            (m, b) for shape, group in self.groups.items() for m, b in zip(group, self.buffers[shape], strict=True)
-        ]
-        return dict(pairs)
+        groups = ((group, self.buffers[shape]) for shape, group in self.groups.items())
+        return {matrix: momentum for group, buffer in groups for matrix, momentum in zip(group, buffer, strict=True)}
 
     @torch.no_grad()
     def step(self) -> None:
         for shape, group in self.groups.items():
             gradients = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
-            torch._foreach_add_(group, list(self._updates(gradients, self.buffers[shape]).unbind(0)))
+            torch._foreach_add_(group, self._updates(gradients, self.buffers[shape]).unbind(0))
 
     def _update(self, gradients: Tensor, buffer: Tensor) -> Tensor:
         """Nesterov's momentum, orthogonalised; the buffer is updated on the way."""
         buffer.lerp_(gradients, 1 - self.momentum)
         direction = orthogonalised(torch.lerp(gradients, buffer, self.momentum), self.dtype)
         rows, columns = gradients.shape[-2:]
-        return -self.lr * max(1.0, rows / columns) ** 0.5 * direction
+        return direction.mul(-self.lr * max(1.0, rows / columns) ** 0.5)
 
 
 class Optimiser:
@@ -84,7 +82,7 @@ class Optimiser:
         compiled: bool = False,
     ) -> None:
         self.lr, self.muon_lr = torch.tensor(0.0, device=device), torch.tensor(0.0, device=device)
-        self.names = {parameter: name for name, parameter in learner.named_parameters()}
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in learner.named_parameters()}
         blocks = [part for part in learner.modules() if isinstance(part, Block)]
         matrices = [matrix for block in blocks for matrix in block.matrices] if muon else []
         rest = [p for p in self.names if not any(p is matrix for matrix in matrices)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from emulon.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
-from emulon.training.checkpoint import copy_into, read_checkpoint, weights_of, write_checkpoint
+from emulon.training.checkpoint import checkpoints, copy_into, read_checkpoint, step_of, weights_of, write_checkpoint
 from emulon.training.configuration import TrainConfig
 from emulon.training.refusals import NoRun
 
@@ -56,6 +56,10 @@ class RunFolder:
                 continue
         return found
 
+    def kept_steps(self) -> list[int]:
+        """The steps after which there is a checkpoint, in order."""
+        return [step_of(path) for path in checkpoints(self.checkpoints)]
+
     def write_json(self, name: str, values: Any) -> None:
         write_json(self.path / name, values)
 
@@ -67,11 +71,15 @@ def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path |
     write_checkpoint(folder.checkpoints, steps, weights_of(learner), {})
 
 
-def load_learner(path: Path | str) -> tuple[Learner, TrainConfig]:
-    """The learner of a run at its newest checkpoint, and its configuration. The checkpoint may hold weights alone."""
+def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, TrainConfig]:
+    """The learner of a run at its newest checkpoint, or after `step` steps, and its configuration. The checkpoint may
+    hold weights alone."""
     folder = RunFolder(Path(path))
     config = folder.config()
-    found = read_checkpoint(folder.checkpoints)
+    found = read_checkpoint(folder.checkpoints, step)
+    if found is None and step is not None:
+        kept = ", ".join(map(str, folder.kept_steps())) or "none"
+        raise NoRun(f"{folder.checkpoints} holds no checkpoint after {step} steps; those it holds: {kept}")
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
     learner = config.make_learner(config.make_task())

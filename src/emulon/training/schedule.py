@@ -16,7 +16,7 @@ def rate_factor(config: TrainConfig, step: int) -> float:
     if config.schedule == "cosine":
         done = (step - config.warmup) / max(config.steps - config.warmup, 1)
         return (1 + math.cos(math.pi * min(done, 1.0))) / 2
-    left = (config.steps - step) / max(config.steps, 1)
+    left = max(config.steps - step, 0) / max(config.steps, 1)
     return warm * min(1.0, left / (1 - config.hold))
 
 

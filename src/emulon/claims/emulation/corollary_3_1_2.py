@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from emulon.algorithms import losses
 from emulon.certify import Domain
 from emulon.claims import bounded
@@ -16,8 +18,8 @@ STEP_SIZE = 0.5
 def run(setting: Setting) -> Numbers:
     x, y, w = anywhere(DOMAIN, setting.sizes["datasets"], setting.seed)
 
-    def measured(name: str, **options: object) -> Row:
-        built = GradientStep(name, DOMAIN, step_size=STEP_SIZE, **options)  # type: ignore[arg-type]
+    def measured(name: str, **options: Any) -> Row:
+        built = GradientStep(name, DOMAIN, step_size=STEP_SIZE, **options)
         slopes = getattr(losses, name)().slope((x @ w.unsqueeze(-1)).squeeze(-1) - y)
         exact = w - STEP_SIZE * (slopes.unsqueeze(-1) * x).mean(dim=-2)
         return built.f.keys, largest(built(x, y, w), exact), built.certificate.bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,6 +47,9 @@ def run(
             printed.append(largest(asked(layer, *data, sign=-1.0), target))
         return layer.f.keys, largest(asked(layer, *data), target), layer.certificate.bound
 
+    def measured_at(f: str, key: str, option: dict[str, Any], size: float | int) -> Row:
+        return measured(f, **{key: size}, **option)
+
     curves = []
     for f in functions:
         for name, sizes, option in (("paper's grid", "points", {"grid": "paper"}), ("ours", "tolerances", {})):
@@ -56,7 +60,7 @@ def run(
                     f"{name}, {f}",
                     "keys",
                     setting.sizes[sizes],
-                    lambda size, f=f, key=key, option=option: measured(f, **{key: size}, **option),  # type: ignore[misc]
+                    partial(measured_at, f, key, option),
                 )
             )
     return {"curves": curves, "printed": printed}

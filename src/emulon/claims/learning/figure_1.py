@@ -26,7 +26,7 @@ SMALL = 0.01
 def run(setting: Setting) -> Numbers:
     """The distances of each learner: one trained for every seed, or the one that is kept."""
     sizes = setting.sizes
-    learners = []
+    learners: list[Numbers] = []
     for seed in setting.seeds:
         if "training" in sizes:
             config = TrainConfig.following(**sizes["training"], seed=seed)

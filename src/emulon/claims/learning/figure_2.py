@@ -40,7 +40,8 @@ def run(setting: Setting) -> Numbers:
         cells.append(cell("trained", subject.task.noise, subject.task.prior, fit))
     for number, noise in enumerate(sizes.get("trained_noises", ())):
         config = TrainConfig(**sizes["training"], noise=noise, seed=setting.seed)
-        learner = trained(config, setting, (1 + number) / (1 + len(sizes["trained_noises"])), 1 / len(sizes))
+        share = 0.5 / len(sizes["trained_noises"])
+        learner = trained(config, setting, 0.5 + number * share, share)
         task = Linear(config.features, noise=noise)
         cells.append(cell("trained", noise, task.prior, best_ridge(learner.learner, task, **sampling)))
     return {"cells": cells}
@@ -121,7 +122,10 @@ CLAIM = Claim(
     theirs="best λ = σ²/τ² for all measured σ² and τ²",
     scales={
         "small": Scale(
-            0.1, {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}, at_source_scale=False
+            3,
+            {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}
+            | {"training": TRAINING, "trained_noises": [0.25, 1.0]},
+            at_source_scale=False,
         ),
         "paper": Scale(
             0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}, False

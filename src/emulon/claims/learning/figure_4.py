@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from emulon.algorithms import LinearRegression, RidgeRegression
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
@@ -63,11 +65,12 @@ def learner_scores(setting: Setting) -> Numbers:
     hidden = hidden_states(subject.thing, xs, ys)
     bayes = RidgeRegression(getattr(subject.task, "bayes_ridge", 0.0))
     wanted = {"Xᵀy": moments(xs, ys)[:, count], "w": prefix_weights(bayes, xs, ys)[:, count]}
-    probes = [(name, kind) for name in wanted for kind in ("linear", "mlp")]
+    kinds: tuple[Literal["linear", "mlp"], ...] = ("linear", "mlp")
+    probes = [(name, kind) for name in wanted for kind in kinds]
     found: Numbers = {"examples": count, "tokens": list(hidden.tokens), "Xᵀy": {}, "w": {}}
     for done, (name, kind) in enumerate(probes):
         setting.report_progress(f"{kind} probe for {name}", (1 + done) / (1 + len(probes)))
-        scores = attention_probe(hidden, wanted[name], kind=kind, seed=setting.seed)  # type: ignore[arg-type]
+        scores = attention_probe(hidden, wanted[name], kind=kind, seed=setting.seed)
         best = int(scores.score.argmax())
         found[name][kind] = {
             "score": scores.score.tolist(),

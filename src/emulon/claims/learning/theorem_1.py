@@ -19,8 +19,8 @@ STEP, RIDGE = 0.05, 0.2
 
 def initial(features: int) -> Tensor:
     """w₀ of norm 1, every entry different."""
-    w = torch.arange(1, features + 1, dtype=torch.float64) * (-1.0) ** torch.arange(features)
-    return w / w.norm()
+    w = torch.tensor([(-1.0) ** k * (k + 1) for k in range(features)], dtype=torch.float64)
+    return torch.nn.functional.normalize(w, dim=0)
 
 
 def build(features: int, samples: int, domain: Domain | None) -> RegisterProgram:

@@ -45,12 +45,12 @@ def judge(numbers: Numbers) -> Verdict:
 def _power(each: Numbers) -> float:
     """p in keys ≈ ε^−p."""
     (few, *_, many), (loose, *_, tight) = each["keys"], each["tolerances"]
-    return math.log(many / few) / math.log(loose / tight)
+    return math.log(float(many) / few) / math.log(loose / tight)
 
 
 def _per_decade(each: Numbers) -> float:
     (few, *_, many), (loose, *_, tight) = each["keys"], each["tolerances"]
-    return (many - few) / math.log10(loose / tight)
+    return float(many - few) / math.log10(loose / tight)
 
 
 def figure(numbers: Numbers) -> Figure:

@@ -72,7 +72,7 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
     for name, named in runnable().items():
         if (table == RIDGE_ALONE and name != "ridge") or (data is not None and kind_of(named) != data.kind):
             continue
-        algorithm = named(steps=steps)  # type: ignore[call-arg]
+        algorithm = named(steps=steps)  # type: ignore[call-arg]  # every one that runs takes it
         if data is None:
             x, y = dataset(name, 200, 8, setting.seed)
         else:

@@ -44,8 +44,9 @@ class HuggingFaceStep:
             from transformers import GPT2Config, GPT2Model
         except ImportError:
             raise CannotTest("needs Hugging Face's transformers: pip install 'emulon[hf]'") from None
-        sizes = {"n_positions": task.tokens, "n_embd": config.width, "n_layer": config.layers, "n_head": config.heads}
-        body = GPT2Model(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+        sizes: dict[str, Any] = {"n_positions": task.tokens, "n_embd": config.width}
+        sizes |= {"n_layer": config.layers, "n_head": config.heads}
+        body: Any = GPT2Model(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))  # type: ignore[no-untyped-call]  # transformers'
         del body.wte  # embeddings are given: GPT-2's vocabulary has no part in this
         self.body, self.task, self.config = body.to(device), task, config
         self.read_in = torch.nn.Linear(task.width_in, config.width).to(device)
@@ -58,7 +59,7 @@ class HuggingFaceStep:
         prompts = self.task.sample(at_step(self.generator, self.config.seed, step), self.config.batch)
         self.optimiser.zero_grad()
         states = self.body(inputs_embeds=self.read_in(prompts.tokens)).last_hidden_state
-        loss = (self.task.asked(self.read_out(states)) - prompts.targets).square().mean()
+        loss: torch.Tensor = (self.task.asked(self.read_out(states)) - prompts.targets).square().mean()
         loss.backward()
         self.optimiser.step()
         return loss.detach()

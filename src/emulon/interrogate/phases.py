@@ -1,4 +1,4 @@
-"""Phases: which algorithm learners of growing depth run (Figure 3 of Akyürek et al. 2022)."""
+"""Phases: which algorithm a learner runs as it gets deeper (Figure 3 of Akyürek et al. 2022), or while it trains."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from emulon.interrogate.sampling import Sampling
 from emulon.models import Learner
 from emulon.progress import Progress, silent
 from emulon.tasks import RegressionTask
-from emulon.training import RunFolder, TrainConfig, resume, train
+from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume, train
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One depth, and the algorithm of a learner of that depth."""
+    """A learner's algorithm at one place along an axis: so many layers, or so many steps of training."""
 
-    depth: int
+    axis: str
+    place: int
     identification: Identification
 
     def __str__(self) -> str:
-        return f"{self.depth:3d}  {self.identification}"
+        return f"{self.place:3d}  {self.identification}"
 
     def as_numbers(self) -> dict[str, Any]:
         """What a figure needs: the verdict, and what every reference leaves unexplained."""
         ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.identification.ranking]
         return {
-            "depth": self.depth,
+            "axis": self.axis,
+            "place": self.place,
             "algorithm": self.identification.algorithm,
             "limit": self.identification.limit,
             "ranking": ranking,
@@ -49,11 +51,35 @@ def depth_sweep(
     """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
     if not depths or min(depths) < 1:
         raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
+    return _phases("layers", sorted(set(depths)), make, task, report_progress, sampling)
+
+
+def over_training(
+    run: Path,
+    task: RegressionTask,
+    *,
+    report_progress: Progress = silent,
+    **sampling: Unpack[Sampling],
+) -> tuple[Phase, ...]:
+    """Identify the learner at every checkpoint that its run has kept, all on the same datasets."""
+    steps = RunFolder(run).kept_steps()
+    if not steps:
+        raise NoRun(f"{run} holds no checkpoint; train it first, with --keep-checkpoints 0 to keep them all")
+    return _phases("steps", steps, lambda step: load_learner(run, step)[0], task, report_progress, sampling)
+
+
+def _phases(
+    axis: str,
+    places: Sequence[int],
+    make: Callable[[int], object],
+    task: RegressionTask,
+    report_progress: Progress,
+    sampling: Sampling,
+) -> tuple[Phase, ...]:
     phases = []
-    ordered = sorted(set(depths))
-    for number, depth in enumerate(ordered):
-        report_progress(f"depth {depth}", number / len(ordered))
-        phases.append(Phase(depth, identify(make(depth), task, **sampling)))
+    for number, place in enumerate(places):
+        report_progress(f"{axis}: {place}", number / len(places))
+        phases.append(Phase(axis, place, identify(make(place), task, **sampling)))
     return tuple(phases)
 
 

@@ -47,7 +47,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
         return thing
     if parameters and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
-    if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
+    if hasattr(thing, "step") and callable(getattr(thing, "run", None)):
         return WeightsPredictor(thing)
     if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
         return FunctionPredictor(thing)
@@ -77,7 +77,8 @@ class FunctionPredictor:
             if isinstance(error, EmulonError):
                 raise
             name = getattr(self.function, "__name__", type(self.function).__name__)
-            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {error}"
+            first = next(iter(str(error).splitlines()), "")  # others explain themselves at length
+            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {first}"
             raise NotAPredictor(what) from error
         return _numbers(answer, xs)
 

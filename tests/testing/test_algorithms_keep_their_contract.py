@@ -1,4 +1,4 @@
-"""Every algorithm we ship passes `algorithm_checks`: the named ones, those solved outright, and descent on every loss."""
+"""Every algorithm we ship passes `algorithm_checks`: named, solved outright, and descent on every loss."""
 
 import math
 
@@ -31,7 +31,9 @@ def descent(name):
     return GradientDescent(loss, STEPS, None if own else 0.1, l2=0.1)
 
 
-CASES = {type(one).__name__: one for one in [*NAMED, *SOLVED]} | {f"descent on {name}": descent(name) for name in LOSSES}
+CASES = {type(one).__name__: one for one in [*NAMED, *SOLVED]} | {
+    f"descent on {name}": descent(name) for name in LOSSES
+}
 
 
 @pytest.mark.parametrize(

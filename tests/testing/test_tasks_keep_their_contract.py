@@ -1,7 +1,6 @@
 """Every registered task passes `task_checks`, and so does the one that is made of a program's domain."""
 
 import pytest
-import torch
 
 from emulon.algorithms import Ridge
 from emulon.interpreter import compile
@@ -20,7 +19,8 @@ CASES["given weights"] = Statistical(features=4, points=7, weights_given=True, o
 
 
 @pytest.mark.parametrize(
-    "check", [pytest.param(check, id=f"{case}-{name}") for case, task in CASES.items() for name, check in task_checks(task)]
+    "check",
+    [pytest.param(check, id=f"{case}-{name}") for case, task in CASES.items() for name, check in task_checks(task)],
 )
 def test_task(check):
     check()

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
 from emulon.errors import EmulonError, unknown
@@ -97,6 +98,8 @@ class FittedReference:
     parameters: Parameters
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        require_data(xs, ys)
+        require_queries(xs, x_query)
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2).double()
         targets = torch.nn.functional.pad(ys.double(), (0, 1))
         # Prefixes have one leading dimension; whoever asks may have any number.

@@ -140,9 +140,7 @@ def objective_never_increases(subject: Subject) -> None:
 def predictions_are_the_response_to_the_weights(subject: Subject) -> None:
     """predict(x, y, queries) = mean_response(w·query), for one query and for several."""
     algorithm, x, y = subject.algorithm, subject.x, subject.y
-    queries = torch.randn(
-        2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
+    queries = torch.randn(2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     expected = algorithm.mean_response((queries @ algorithm.run(x, y).unsqueeze(-1)).squeeze(-1))
     require_agreement(algorithm.predict(x, y, queries), expected, _apart(expected), "several queries")
     require_agreement(algorithm.predict(x, y, queries[..., 0, :]), expected[..., 0], _apart(expected), "one query")

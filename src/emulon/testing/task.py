@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from emulon.errors import EmulonError
 from emulon.tasks import TASKS, Datasets, Prompts, RegressionTask, Task, at_step, deinterleave, read_task
 from emulon.testing.contract import NamedCheck, named, require, require_refusal, require_same_bits, run_checks
 
+AnyTask = TypeVar("AnyTask", bound=Task)
 BATCH, SEED = 6, 5
 # Steps of training that held-out data are compared with; -1 is the evaluation's.
 STEPS = (-1, 0, 1, 2)
@@ -129,11 +131,16 @@ def options_without_sense_are_refused(task: Task) -> None:
     for name, value in _options(task).items():
         bad = [0, -1] if name in ("features", "points") else [-1.0, float("nan")] if type(value) is float else []
         for one in bad:
-            require_refusal(partial(dataclasses.replace, task, **{name: one}), f"{name}={one}", name)  # type: ignore[type-var]  # every task with a name is a dataclass
+            require_refusal(partial(_changed, task, **{name: one}), f"{name}={one}", name)
 
 
 def _options(task: Task) -> dict[str, object]:
-    return {name: getattr(task, name) for name in (field.name for field in dataclasses.fields(task))}  # type: ignore[arg-type]  # every task with a name is a dataclass
+    """Every task is a dataclass, which the base class cannot say."""
+    return {field.name: getattr(task, field.name) for field in dataclasses.fields(cast(Any, task))}
+
+
+def _changed(task: AnyTask, **options: object) -> AnyTask:
+    return cast(AnyTask, dataclasses.replace(cast(Any, task), **options))
 
 
 def _written(value: object) -> str:
@@ -171,7 +178,7 @@ def truth_has_no_noise(task: RegressionTask) -> None:
     """Xs and truth do not change with `noise`; where the noise is zero, targets are the truth."""
     if "noise" not in _options(task) or _name(task) is None:
         return
-    quiet, loud = (dataclasses.replace(task, noise=noise) for noise in (0.0, 2.0))  # type: ignore[type-var]  # every task with a name is a dataclass
+    quiet, loud = (_changed(task, noise=noise) for noise in (0.0, 2.0))
     drawn = [one.datasets(torch.Generator().manual_seed(SEED), BATCH) for one in (quiet, loud)]
     require_same_bits(drawn[0].truth, drawn[1].truth, "truth with and without noise")
     require_same_bits(drawn[0].xs, drawn[1].xs, "xs with and without noise")

@@ -107,6 +107,9 @@ class DescentInContext(nn.Module):
         options |= {"l2": descent.l2, "l1": descent.l1, "strong_convexity": strong, "steps": descent.steps}
         return cls(descent.loss, covering(descent, x, y, room), tolerance, step_size=sizes.min().item(), **options)
 
+    def extra_repr(self) -> str:
+        return f"{self.plan.name}, {self.plan.steps} steps, error {self.certificate}"
+
     def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
         return self.run(x, y).weights
 

@@ -25,7 +25,7 @@ MAP = [
     {"interpreter"},
     {"machine", "looped"},
     {"tasks"},
-    {"models"},
+    {"models", "testing"},
     {"training"},
     {"loading"},
     {"interrogate"},

@@ -47,7 +47,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
         return thing
     if parameters and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
-    if hasattr(thing, "step") and callable(getattr(thing, "iterates", None)):
+    if hasattr(thing, "step") and callable(getattr(thing, "run", None)):
         return WeightsPredictor(thing)
     if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
         return FunctionPredictor(thing)
@@ -65,8 +65,9 @@ class FunctionPredictor:
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         if not self.each:
             return self._call(xs, ys, x_query)
-        lead, flat = xs.shape[:-2], len(xs.shape) - 3
-        rows = zip(xs.flatten(0, flat), ys.flatten(0, flat), x_query.flatten(0, flat), strict=True)
+        lead = xs.shape[:-2]
+        flat = (xs.reshape(-1, *xs.shape[-2:]), ys.reshape(-1, ys.shape[-1]), x_query.reshape(-1, x_query.shape[-1]))
+        rows = zip(*flat, strict=True)
         return torch.stack([self._call(*row) for row in rows]).reshape(lead)
 
     def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
@@ -76,7 +77,8 @@ class FunctionPredictor:
             if isinstance(error, EmulonError):
                 raise
             name = getattr(self.function, "__name__", type(self.function).__name__)
-            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {error}"
+            first = next(iter(str(error).splitlines()), "")  # others explain themselves at length
+            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {first}"
             raise NotAPredictor(what) from error
         return _numbers(answer, xs)
 
@@ -98,7 +100,7 @@ class EstimatorPredictor:
 
 
 class WeightsPredictor:
-    """A construction that maps (xs, ys) to weights, such as `constructions.GradientDescent`: its answer is w·x."""
+    """A construction that maps (xs, ys) to weights, such as `constructions.DescentInContext`: its answer is w·x."""
 
     several_queries = True
 

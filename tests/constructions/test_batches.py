@@ -16,7 +16,7 @@ from construction_cases import (
 )
 
 from emulon.algorithms import LinearRegression, losses
-from emulon.constructions import GradientDescent, HeadInEmbedding, HeadInTokens
+from emulon.constructions import DescentInContext, HeadInEmbedding, HeadInTokens
 
 
 def close(ours, theirs):
@@ -48,7 +48,7 @@ def test_a_batched_call_is_the_loop_of_single_calls_and_dimensions_broadcast(nam
 
 def test_descents_on_several_datasets_at_once():
     x, y = normal(3, 10, 2), normal(3, 10, seed=1)
-    module = GradientDescent.of(LinearRegression(steps=5, step_size=0.2), x, y, 1e-6)
+    module = DescentInContext.of(LinearRegression(steps=5, step_size=0.2), x, y, 1e-6)
     close(module(x, y), torch.stack([module(x[i], y[i]) for i in range(3)]))
     close(module.run(x, y[0]).iterates[2], module.run(x[2], y[0]).iterates)
     module.certificate.verify(module(x, y), LinearRegression(steps=5, step_size=0.2).run(x, y))

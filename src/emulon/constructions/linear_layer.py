@@ -39,6 +39,8 @@ class ScalarHeads(nn.Module):
     intercepts: Tensor
     values: Tensor
     name = "scalar heads"
+    # What refusals call the rows.
+    symbol = "Θ"
 
     def __init__(
         self,
@@ -103,9 +105,9 @@ class ScalarHeads(nn.Module):
         return out
 
     def forward(self, x: Float[Tensor, "... n d"], theta: Float[Tensor, "... width d"]) -> Float[Tensor, "... n width"]:
-        sizes = {"x": (x, (self.tokens, self.features)), "Θ": (theta, (self.width, self.features))}
+        sizes = {"x": (x, (self.tokens, self.features)), self.symbol: (theta, (self.width, self.features))}
         x, theta = aligned(self.slopes.dtype, **sizes)
-        require_products(self.bound, x, Θ=theta)
+        require_products(self.bound, x, **{self.symbol: theta})
         prompt = self.prompt(x, theta)
         out: Tensor = self.head(prompt, prompt[..., : self.tokens, :])
         return out.squeeze(-1).mT

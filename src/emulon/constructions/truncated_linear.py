@@ -18,6 +18,13 @@ from emulon.constructions.sharp_grid import SharpGrid
 from emulon.errors import EmulonError, ToleranceTooTight
 
 
+class ClippingHeads(ScalarHeads):
+    """One row of Θ, which is w here."""
+
+    name = "truncated linear map"
+    symbol = "w"
+
+
 class TruncatedLinear(nn.Module):
     """(x, w) ↦ [clip(w·x_i, lo, hi)]_i, for |w·x_i| ≤ reach (by default half as much again as lo and hi).
 
@@ -63,7 +70,7 @@ class TruncatedLinear(nn.Module):
         else:
             reach = max(abs(lo), abs(hi)) * 1.5 if reach is None else float(reach)
             f = f"Max({self.lo!r}, Min({self.hi!r}, t))"
-            self.heads = ScalarHeads(f, tokens, features, 1, reach, tolerance, points=points, grid=grid, dtype=dtype)
+            self.heads = ClippingHeads(f, tokens, features, 1, reach, tolerance, points=points, grid=grid, dtype=dtype)
             self.certificate = self.heads.certificate
 
     def _sharp(self, tokens: int, heads: int | None, tolerance: float | None) -> SharpGrid:

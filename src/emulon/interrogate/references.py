@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
 from emulon.errors import EmulonError, unknown
@@ -97,9 +98,14 @@ class FittedReference:
     parameters: Parameters
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        require_data(xs, ys)
+        require_queries(xs, x_query)
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2).double()
         targets = torch.nn.functional.pad(ys.double(), (0, 1))
-        return self.reference.predict(Prefixes(points, targets, (xs.shape[-2],)), self.parameters)[:, 0]
+        # Prefixes have one leading dimension; whoever asks may have any number.
+        flat = points.reshape(-1, *points.shape[-2:]), targets.reshape(-1, targets.shape[-1])
+        answers = self.reference.predict(Prefixes(*flat, (xs.shape[-2],)), self.parameters)
+        return answers.reshape(xs.shape[:-2])
 
 
 REFERENCES: list[Reference] = []

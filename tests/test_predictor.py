@@ -6,7 +6,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 from emulon.errors import BadShape, OutOfDomain
 from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd
@@ -38,7 +38,7 @@ def test_estimators_functions_and_constructions_agree_with_the_algorithm():
     # One construction for all datasets, so one step size: the shortest that any of them would choose.
     step_size = Ridge(0.1).resolved_step_size(XS[:, :8], YS[:, :8]).min().item()
     algorithm = Ridge(0.1, steps=400, step_size=step_size)
-    construction = GradientDescent.of(algorithm, XS[:, :8], YS[:, :8], 1e-6)
+    construction = DescentInContext.of(algorithm, XS[:, :8], YS[:, :8], 1e-6)
     things = {
         "estimator": SklearnRidge(alpha=0.8, fit_intercept=False),
         "function": lambda xs, ys, x_query: RidgeRegression(0.8).predict(xs, ys, x_query),

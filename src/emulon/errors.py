@@ -48,6 +48,22 @@ class WorkFailed(EmulonError):
     """Work that had to stop half-way, through no fault of the request; what is kept is said."""
 
 
+class BadConfig(EmulonError):
+    """A configuration with an unknown key, an impossible value, or from another version."""
+
+
+class TrainingDiverged(EmulonError):
+    """The loss, or a weight, is no longer finite."""
+
+
+class OutOfMemory(EmulonError):
+    """The batch does not fit the device."""
+
+
+class NoRun(EmulonError):
+    """A folder that holds no run, or one that already holds another."""
+
+
 class CannotWrite(EmulonError):
     """A file or folder that could not be written: what it was, why, and what to do."""
 

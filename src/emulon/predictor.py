@@ -100,7 +100,7 @@ class EstimatorPredictor:
 
 
 class WeightsPredictor:
-    """A construction that maps (xs, ys) to weights, such as `constructions.GradientDescent`: its answer is w·x."""
+    """A construction that maps (xs, ys) to weights, such as `constructions.DescentInContext`: its answer is w·x."""
 
     several_queries = True
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from emulon.attention import Head, Record, Slots, Trace, attend
+from emulon.attention import AttentionRecord, Head, Slots, Trace, attend
 
 f64 = torch.float64
 
@@ -72,7 +72,7 @@ def test_a_trace_records_every_attention_inside_it_and_none_outside():
     head(tokens)
     assert [record.name for record in trace.records] == ["first", "attention"]
     record = trace["first"]
-    assert isinstance(record, Record)
+    assert isinstance(record, AttentionRecord)
     torch.testing.assert_close(record.weights, torch.softmax(record.scores, dim=-1))
     assert torch.equal(record.output, out)
     with pytest.raises(KeyError, match="no attention called 'second' ran"):

@@ -16,11 +16,10 @@ from construction_cases import (
     truncated,
 )
 
-from emulon.algorithms import GradientDescent as ExactDescent
-from emulon.algorithms import LinearRegression, NewtonLeastSquares, losses
+from emulon.algorithms import GradientDescent, LinearRegression, NewtonLeastSquares, losses
 from emulon.certify import Domain
 from emulon.constructions import (
-    GradientDescent,
+    DescentInContext,
     GradientStep,
     HeadInEmbedding,
     HeadInTokens,
@@ -100,7 +99,7 @@ TOO_TIGHT = {
     "heavy state": lambda tolerance: GradientStep(
         "tanh(t/1e6)*t", Domain(4, 1, 1e-3, 1e-3, 1e6), tolerance, step_size=1e-3
     ),
-    "gradient descent": lambda tolerance: GradientDescent("logistic", DOMAIN, tolerance, steps=30),
+    "gradient descent": lambda tolerance: DescentInContext("logistic", DOMAIN, tolerance, steps=30),
     "linear layer": lambda tolerance: LinearLayer(2, 1, 1, 6.0, tolerance),
     "residual map in float32": lambda tolerance: ResidualMap("tanh(t)", DOMAIN, tolerance, dtype=torch.float32),
     "head in tokens": lambda tolerance: HeadInTokens(5, 3, 4, 6.0, tolerance),
@@ -125,16 +124,16 @@ def test_a_step_too_long_for_the_data():
     x, y = normal(10, 2), normal(10, seed=1)
     domain = Domain.of(x, y, 5.0)
     with refused(OutOfDomain, r"step_size 3 is too long for this data: at most 2/L = .*; give a smaller step_size"):
-        GradientDescent("squared", domain, 1e-3, step_size=3.0, steps=3)(x, y)
+        DescentInContext("squared", domain, 1e-3, step_size=3.0, steps=3)(x, y)
     with refused(EmulonError, r"step_size·l2 at most 2, got 3 and l2=1"):
-        GradientDescent("squared", domain, 1e-3, step_size=3.0, l2=1.0)
+        DescentInContext("squared", domain, 1e-3, step_size=3.0, l2=1.0)
     with refused(EmulonError, "step_size must be positive"):
-        GradientDescent("squared", domain, 1e-3, step_size=-1.0)
+        DescentInContext("squared", domain, 1e-3, step_size=-1.0)
 
 
 def test_a_step_too_long_for_the_counts_it_meets():
     x, y = 1.5 * torch.ones(10, 2, dtype=f64), 5 * torch.ones(10, dtype=f64)
-    module = GradientDescent("poisson", Domain.of(x, y, 1.0), 1e-2, step_size=0.2, steps=3)
+    module = DescentInContext("poisson", Domain.of(x, y, 1.0), 1e-2, step_size=0.2, steps=3)
     with refused(OutOfDomain, "step_size 0.2 is too long for this data"):
         module(x, y)
 
@@ -142,41 +141,41 @@ def test_a_step_too_long_for_the_counts_it_meets():
 def test_a_curvature_that_jumps_do_not_hide():
     """|t| + t² has a jump and a curvature: η must respect the second."""
     x, y = normal(10, 2), normal(10, seed=1)
-    module = GradientDescent("Abs(t) + t**2", Domain.of(x, y, 5.0), 1e-2, step_size=2.0, steps=2)
+    module = DescentInContext("Abs(t) + t**2", Domain.of(x, y, 5.0), 1e-2, step_size=2.0, steps=2)
     with refused(OutOfDomain, "step_size 2 is too long"):
         module(x, y)
 
 
 def test_an_iterate_that_leaves_the_domain():
     x, y = normal(10, 2), 5 * torch.ones(10, dtype=f64)
-    module = GradientDescent("squared", Domain.of(x, y, 0.01), 1e-3, step_size=0.1, steps=9)
+    module = DescentInContext("squared", Domain.of(x, y, 0.01), 1e-3, step_size=0.1, steps=9)
     with refused(OutOfDomain, r"\|w\| reaches .* build a wider domain \(before step 2\)"):
         module(x, y)
 
 
 def test_a_loss_that_is_not_convex_makes_no_promise_over_steps():
     with refused(EmulonError, r"not convex on residuals up to .*; use GradientStep"):
-        GradientDescent("1 - exp(-t**2)", DOMAIN, 1e-2, step_size=0.01, steps=3)
+        DescentInContext("1 - exp(-t**2)", DOMAIN, 1e-2, step_size=0.01, steps=3)
 
 
 def test_strong_convexity_is_for_squared_loss_and_is_checked_on_the_data():
     with refused(EmulonError, "strong_convexity=0.5 is promised for the squared loss alone; leave it out for log_cosh"):
-        GradientDescent("log_cosh", DOMAIN, 1e-3, strong_convexity=0.5)
-    module = GradientDescent("squared", DOMAIN, 1e-3, strong_convexity=0.5, steps=2)
+        DescentInContext("log_cosh", DOMAIN, 1e-3, strong_convexity=0.5)
+    module = DescentInContext("squared", DOMAIN, 1e-3, strong_convexity=0.5, steps=2)
     with refused(OutOfDomain, r"λmin\(XᵀX/n\) is .*, below the promised strong_convexity 0.5; lower it"):
         module(0.1 * X, Y)
 
 
 def test_algorithms_that_are_not_plain_descent():
     with refused(EmulonError, "NewtonLeastSquares is not gradient descent"):
-        GradientDescent.of(NewtonLeastSquares(), normal(10, 2), normal(10), 1e-3)
+        DescentInContext.of(NewtonLeastSquares(), normal(10, 2), normal(10), 1e-3)
     with refused(EmulonError, "not plain gradient descent"):
-        GradientDescent.of(ExactDescent(losses.squared(), momentum=0.5), normal(10, 2), normal(10), 1e-3)
+        DescentInContext.of(GradientDescent(losses.squared(), momentum=0.5), normal(10, 2), normal(10), 1e-3)
 
 
 def test_a_batch_whose_step_sizes_differ():
     with refused(EmulonError, "different step sizes; give the algorithm a step_size"):
-        GradientDescent.of(LinearRegression(), normal(3, 10, 2), normal(3, 10), 1e-3)
+        DescentInContext.of(LinearRegression(), normal(3, 10, 2), normal(3, 10), 1e-3)
 
 
 NONSENSE = [
@@ -197,7 +196,7 @@ NONSENSE = [
     (lambda: ResidualMap("tanh(", DOMAIN, 1e-3), ""),
     (lambda: GradientStep("squared", DOMAIN, 1e-3, l1=-1.0), "penalties cannot be negative"),
     (lambda: GradientStep("poisson", DOMAIN, 1e-3), "pass step_size"),
-    (lambda: GradientDescent("squared", DOMAIN, 1e-3, steps=-1), "steps must be 0 or more"),
+    (lambda: DescentInContext("squared", DOMAIN, 1e-3, steps=-1), "steps must be 0 or more"),
 ]
 
 

@@ -22,7 +22,7 @@ from emulon.algorithms import (
     losses,
 )
 from emulon.certify import Domain
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 
 X = normal(32, 8)
 W = normal(8, seed=1)
@@ -49,7 +49,7 @@ DESCENTS = {
 @lru_cache
 def descent(name):
     algorithm, y, tolerance, _ = DESCENTS[name]
-    return GradientDescent.of(algorithm, X, y, tolerance)
+    return DescentInContext.of(algorithm, X, y, tolerance)
 
 
 @pytest.mark.parametrize("name", DESCENTS)
@@ -72,7 +72,7 @@ def test_a_run_that_keeps_clear_of_the_jump_is_covered_and_one_that_does_not_say
 def test_proximal_descent_sets_the_same_weights_to_zero():
     sparse = X @ torch.tensor([2.0, 0, 0, -1.5, 0, 0, 0, 0], dtype=f64)
     algorithm = Lasso(0.3)
-    module = GradientDescent.of(algorithm, X, sparse, 1e-4)
+    module = DescentInContext.of(algorithm, X, sparse, 1e-4)
     ours, exact = module(X, sparse), algorithm.run(X, sparse)
     assert (exact == 0).sum() >= 4
     assert (ours - exact).abs().max() < 1e-6
@@ -80,9 +80,9 @@ def test_proximal_descent_sets_the_same_weights_to_zero():
 
 def test_strong_convexity_makes_a_better_promise_of_the_same_step():
     algorithm = LinearRegression()
-    geometric = GradientDescent.of(algorithm, X, TARGETS, 1e-6)
+    geometric = DescentInContext.of(algorithm, X, TARGETS, 1e-6)
     step = geometric.step
-    plain = GradientDescent("squared", step.domain, 1e-6, steps=100, step_size=step.step_size)
+    plain = DescentInContext("squared", step.domain, 1e-6, steps=100, step_size=step.step_size)
     ratio = {m: m.certificate.bound / m.step.certificate.bound for m in (geometric, plain)}
     assert ratio[plain] == pytest.approx(100 * 8**0.5, rel=1e-6)
     assert ratio[geometric] < 0.7 * ratio[plain]
@@ -90,7 +90,7 @@ def test_strong_convexity_makes_a_better_promise_of_the_same_step():
 
 
 def test_no_steps_leave_the_weights_at_zero():
-    module = GradientDescent("squared", DOMAIN, 1e-6, steps=0)
+    module = DescentInContext("squared", DOMAIN, 1e-6, steps=0)
     x, y, _ = step_data(losses.squared())
     assert torch.equal(module(x, y), torch.zeros(3, dtype=f64))
 
@@ -135,7 +135,7 @@ def test_the_step_size_of_a_domain_is_one_over_its_worst_smoothness():
 def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refused():
     domain = Domain(samples=4, features=1, x=1.0, y=1.0, w=4.0)
     x, y = torch.ones(4, 1, dtype=f64), torch.tensor([0.5, 0.5, 0.5, 0.5], dtype=f64)
-    module = GradientDescent("squared", domain, 1e-6, steps=20, step_size=2.0)
+    module = DescentInContext("squared", domain, 1e-6, steps=20, step_size=2.0)
     swinging = module.run(x, y).iterates[:, 0]
     torch.testing.assert_close(swinging[::2], torch.zeros(11, dtype=f64), atol=module.certificate.bound, rtol=0)
     torch.testing.assert_close(swinging[1::2], torch.ones(10, dtype=f64), atol=module.certificate.bound, rtol=0)
@@ -144,6 +144,6 @@ def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refu
 def test_descents_on_several_datasets_at_once():
     x, y = normal(3, 10, 2), normal(3, 10, seed=1)
     algorithm = LinearRegression(steps=5, step_size=0.2)
-    module = GradientDescent.of(algorithm, x, y, 1e-6)
+    module = DescentInContext.of(algorithm, x, y, 1e-6)
     torch.testing.assert_close(module.run(x, y[0]).iterates[2], module.run(x[2], y[0]).iterates, rtol=0, atol=1e-9)
     module.certificate.verify(module(x, y), algorithm.run(x, y))

@@ -20,7 +20,7 @@ from construction_cases import (
 )
 
 from emulon.algorithms import LinearRegression, losses
-from emulon.constructions import GradientDescent, HeadInEmbedding, HeadInTokens
+from emulon.constructions import DescentInContext, HeadInEmbedding, HeadInTokens
 
 N = DOMAIN.samples
 
@@ -73,7 +73,7 @@ def test_the_gradient_step_and_its_proximal_half(name, l2, l1):
 
 def test_a_whole_descent():
     x, y = normal(8, 2), normal(8, seed=1)
-    module = GradientDescent.of(LinearRegression(steps=7), x, y, 1e-6)
+    module = DescentInContext.of(LinearRegression(steps=7), x, y, 1e-6)
     w = torch.zeros(2, dtype=f64)
     for _ in range(7):
         w = attention(module.step.prompt(x, y, w), *matrices(module.step.head))[:8].mean(dim=0)

@@ -21,7 +21,7 @@ from construction_cases import (
 
 from emulon.algorithms import LinearRegression, losses
 from emulon.attention import attend
-from emulon.constructions import GradientDescent, HeadInTokens
+from emulon.constructions import DescentInContext, HeadInTokens
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
 
@@ -189,7 +189,7 @@ def test_no_solved_weights_are_in_the_prompt_where_the_public_scripts_put_them()
     """With the solution in the prompt nothing is left to be learned; ours starts from zero and gets there by itself."""
     x, y = normal(20, 3), normal(20, seed=1)
     solution = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
-    module = GradientDescent.of(LinearRegression(steps=200), x, y, 1e-6)
+    module = DescentInContext.of(LinearRegression(steps=200), x, y, 1e-6)
     path = module.run(x, y).iterates
     first = module.step.prompt(x, y, path[0])
     slots = module.step.template.slots

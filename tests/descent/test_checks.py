@@ -7,7 +7,7 @@ import torch
 
 from emulon.algorithms import GradientDescent, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
-from emulon.descent.checks import Watch, require_in_domain
+from emulon.descent.checks import CurvatureWatch, require_in_domain
 from emulon.descent.plan import Plan, covering
 from emulon.errors import OutOfDomain
 
@@ -31,10 +31,10 @@ def test_a_residual_clearly_outside_is_refused_with_its_size():
         require_in_domain(domain, torch.tensor([[2.0]]).double(), torch.zeros(1).double(), torch.tensor([2.0]).double())
 
 
-def watch(algorithm, x=X, y=Y, **changes) -> Watch:
+def watch(algorithm, x=X, y=Y, **changes) -> CurvatureWatch:
     descent = algorithm.descent
     plan = replace(Plan.of("test", descent, covering(descent, X, y), (X, y)), **changes)
-    return Watch(plan, x, descent.loss.effective(x, y).y, 1e-9)
+    return CurvatureWatch(plan, x, descent.loss.effective(x, y).y, 1e-9)
 
 
 def test_data_flatter_than_promised_are_refused():

@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from emulon.algorithms import Ridge
 from emulon.certify import Domain
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 from emulon.interrogate import identify
 from emulon.looped import CausalLoopedNewton, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
@@ -28,7 +28,7 @@ def data():
 def test_ridge_by_gradient_descent_in_context_is_ridge(data):
     xs, ys, _ = data
     step_size = Ridge(penalty=0.1).resolved_step_size(xs, ys).min().item()
-    module = GradientDescent.of(Ridge(penalty=0.1, steps=160, step_size=step_size), xs, ys, tolerance=1e-5)
+    module = DescentInContext.of(Ridge(penalty=0.1, steps=160, step_size=step_size), xs, ys, tolerance=1e-5)
     found = identify(module, TASK, seed=SEED, datasets=DATASETS)
     assert found.algorithm == "ridge" and found.counts == (EXAMPLES,)
     assert found.parameters["ridge"] == pytest.approx(0.1 * EXAMPLES, rel=1e-2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from emulon.attention import Slots
 from emulon.errors import BadShape, OutOfDomain
-from emulon.looped import Frame, Layer, Representation, Size, position_codes
+from emulon.looped import Frame, Layer, RepresentationNetwork, Size, position_codes
 from emulon.looped.heads import GAP, copy_head
 from emulon.looped.wiring import Circuit, no_heads, read, write
 
@@ -95,7 +95,7 @@ def test_a_representation_inside_is_the_representation_outside_up_to_its_error()
     shapes = [(4, 6), (7, 4), (3, 7)]
     weights = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
     biases = [torch.randn(shape[0], generator=generator, dtype=torch.float64) for shape in shapes]
-    phi = Representation(weights, biases, slope=0.2, bound=2.0)
+    phi = RepresentationNetwork(weights, biases, slope=0.2, bound=2.0)
     slots = Slots(x=3, off=1, **phi.slots)
     inputs = (4 * torch.rand(50, 6, generator=generator) - 2).float()
     tokens = slots.pack(ping=torch.nn.functional.pad(inputs, (0, slots.size("ping") - 6)))
@@ -106,6 +106,6 @@ def test_a_representation_inside_is_the_representation_outside_up_to_its_error()
     assert 0 < error <= phi.error(torch.float32, inputs) <= phi.error(torch.float32)
     assert not tokens[-1, slots["x"]].any() and not tokens[:-1, slots["ping"]].any()
     with pytest.raises(BadShape):
-        Representation([weights[0], weights[2]], bound=1.0)
+        RepresentationNetwork([weights[0], weights[2]], bound=1.0)
     with pytest.raises(OutOfDomain):
         phi.require(3, x=10 * inputs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
 from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
-from emulon.looped import LoopedGradientDescent, Representation
+from emulon.looped import LoopedGradientDescent, RepresentationNetwork
 
 
 def exact(model, xs, ys, x_query, loops):
@@ -91,7 +91,7 @@ def test_a_representation_runs_inside_the_pre_transformer():
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(20, 20, generator=generator, dtype=torch.float64) * 0.3 for _ in range(3)]
     biases = [torch.randn(20, generator=generator, dtype=torch.float64) * 0.1 for _ in range(3)]
-    phi = Representation(weights, biases, slope=0.1, bound=5.0)
+    phi = RepresentationNetwork(weights, biases, slope=0.1, bound=5.0)
     xs, ys, x_query = regression(40, 20, seed=6)
     model = LoopedGradientDescent(Domain.covering(phi(xs), ys, phi(x_query), 1.001), representation=phi)
     got = model.run(xs, ys, x_query, loops=50).predictions

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
 from emulon.errors import BadShape, OutOfDomain
-from emulon.looped import LoopedAutoRegression, LoopedChainOfThought, Representation
+from emulon.looped import LoopedAutoRegression, LoopedChainOfThought, RepresentationNetwork
 
 
 def normal(seed: int):
@@ -22,7 +22,7 @@ def series_task(time: int = 40, size: int = 20, order: int = 3):
     draw = normal(0)
     shapes = [(size, order * size), (size, size), (size, size)]
     weights = [1.3 * draw(*shape) / shape[1] ** 0.5 for shape in shapes]
-    phi = Representation(weights, slope=0.1, bound=8.0)
+    phi = RepresentationNetwork(weights, slope=0.1, bound=8.0)
     mixing, past = 0.15 * draw(size, size), [torch.zeros(size, dtype=torch.float64)] * order
     for _ in range(time):
         past.append(mixing @ phi(torch.cat(past[-order:])) + draw(size))
@@ -78,7 +78,7 @@ def test_series_are_batched_and_checked():
 def test_series_at_the_edges_of_the_domain_stay_within_the_bound(order, size, loops, seed):
     """Entries of ±bound, float32 against float64, a representation with biases."""
     draw = normal(seed)
-    phi = Representation([draw(3, order * size), draw(2, 3)], [draw(3), draw(2)], slope=0.5, bound=2.0)
+    phi = RepresentationNetwork([draw(3, order * size), draw(2, 3)], [draw(3), draw(2)], slope=0.5, bound=2.0)
     series = (2.0 * draw(5, size).sign()).float()
     padded = torch.cat([torch.zeros(order, size, dtype=torch.float64), series.double()])
     features = phi(torch.stack([padded[t : t + order].flatten() for t in range(6)]))

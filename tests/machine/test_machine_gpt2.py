@@ -48,7 +48,7 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
     def not_ours(*_: object, **__: object) -> None:
         raise AssertionError("emulon's forward ran inside the GPT-2 prediction")
 
-    monkeypatch.setattr(ours.Block, "forward", not_ours)
+    monkeypatch.setattr(ours.MachineBlock, "forward", not_ours)
     gpt2, labels = load(tmp_path, attn_implementation=attention)
     assert type(gpt2) is transformers.GPT2Model
     found = predict_gpt2(gpt2, labels, xs, ys)

@@ -18,7 +18,7 @@ from emulon.algorithms import (
     Zero,
 )
 from emulon.certify import Domain
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 from emulon.interpreter import compile
 from emulon.interrogate import REFERENCES
 from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
@@ -75,7 +75,7 @@ CASES = {
         lambda: FunctionPredictor(RidgeRegression(0.3).predict, each=True),
         {"invariances": EVERY},
     ),
-    "construction": (lambda: as_predictor(GradientDescent.of(EXACT, XS[:, :8], YS[:, :8], 1e-6)), {"data": DATA}),
+    "construction": (lambda: as_predictor(DescentInContext.of(EXACT, XS[:, :8], YS[:, :8], 1e-6)), {"data": DATA}),
     "program": (lambda: compile(EXACT, data=(XS[:, :8], YS[:, :8]), tolerance=1e-6), {"data": DATA}),
     "looped descent": (lambda: as_predictor(LoopedGradientDescent(covering(), horizon=5), loops=5), {"data": DATA}),
     "looped newton": (lambda: as_predictor(LoopedNewton(covering(), horizon=5), loops=5), {"data": DATA}),

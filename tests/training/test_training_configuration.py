@@ -8,7 +8,7 @@ import torch
 
 from emulon.tasks import RidgeMixture
 from emulon.training import BadConfig, TrainConfig
-from emulon.training.schedule import live_features, live_points, rate_factor
+from emulon.training.step import live_features, live_points, rate_factor
 
 
 def test_a_configuration_survives_its_json():

@@ -2,6 +2,6 @@
 
 from emulon.attention.head import Head
 from emulon.attention.slots import Slots
-from emulon.attention.softmax import Record, Trace, attend
+from emulon.attention.softmax import AttentionRecord, Trace, attend
 
-__all__ = ["Head", "Record", "Slots", "Trace", "attend"]
+__all__ = ["AttentionRecord", "Head", "Slots", "Trace", "attend"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Record:
+class AttentionRecord:
     """What one attention saw: scores and weights (..., queries, tokens), output (..., queries, width)."""
 
     name: str
@@ -22,9 +22,9 @@ class Record:
 
 @dataclass
 class Trace:
-    """Collects a `Record` of every attention that runs inside `with Trace() as trace:`."""
+    """Collects a `AttentionRecord` of every attention that runs inside `with Trace() as trace:`."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[AttentionRecord] = field(default_factory=list)
 
     def __enter__(self) -> Trace:
         self._token = _active.set(self)
@@ -33,7 +33,7 @@ class Trace:
     def __exit__(self, *error: object) -> None:
         _active.reset(self._token)
 
-    def __getitem__(self, name: str) -> Record:
+    def __getitem__(self, name: str) -> AttentionRecord:
         """The last record of that name."""
         for record in reversed(self.records):
             if record.name == name:
@@ -64,5 +64,5 @@ def attend(
     output = weights @ values
     trace = _active.get()
     if trace is not None:
-        trace.records.append(Record(name, scores, weights, output))
+        trace.records.append(AttentionRecord(name, scores, weights, output))
     return output

@@ -1,6 +1,6 @@
 """Theorems made into weights: one construction a file."""
 
-from emulon.constructions.gradient_descent import GradientDescent
+from emulon.constructions.gradient_descent import DescentInContext
 from emulon.constructions.gradient_step import GradientStep
 from emulon.constructions.head_in_embedding import HeadInEmbedding
 from emulon.constructions.head_in_tokens import HeadInTokens
@@ -10,7 +10,7 @@ from emulon.constructions.residual_map import ResidualMap
 from emulon.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [
-    "GradientDescent",
+    "DescentInContext",
     "GradientStep",
     "HeadInEmbedding",
     "HeadInTokens",

@@ -18,13 +18,13 @@ from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
-from emulon.descent.checks import Watch
+from emulon.descent.checks import CurvatureWatch
 from emulon.descent.plan import Plan, covering, descent_of, negative_curvature, strong_convexity_of, with_proof
-from emulon.descent.run import Run
+from emulon.descent.run import DescentRun
 from emulon.errors import EmulonError
 
 
-class GradientDescent(nn.Module):
+class DescentInContext(nn.Module):
     """(x, y) ↦ the weights after `steps` steps of (proximal) gradient descent from zero.
 
     Claim: within `certificate.bound` of the exact iterate, for data in the domain, as the dtype stores them, with
@@ -92,7 +92,7 @@ class GradientDescent(nn.Module):
     @classmethod
     def of(
         cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: Any
-    ) -> GradientDescent:
+    ) -> DescentInContext:
         """The construction of this algorithm for this data: its step size, and a domain with room around its path."""
         descent = descent_of(algorithm)
         if descent.momentum:
@@ -113,17 +113,17 @@ class GradientDescent(nn.Module):
     def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
         return self.run(x, y).weights
 
-    def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Run:
+    def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> DescentRun:
         """All weights, the initial zero included, and what is promised of them."""
         n, d = self.plan.domain.samples, self.plan.domain.features
         x, y = aligned(self.step.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)))
         inner = self.plan.loss.effective(x.double(), y.double())
-        watch = Watch(self.plan, inner.x, inner.y, self.certificate.bound)
+        watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
         path = [x.new_zeros(*x.shape[:-2], d)]
         for number in range(self.plan.steps):
             watch.before_step(path[-1], number)
             path.append(self.step(x, y, path[-1]))
-        return Run(self.plan, x, y, torch.stack(path, dim=-2), self.certificate)
+        return DescentRun(self.plan, x, y, torch.stack(path, dim=-2), self.certificate)
 
 
 def _require_convex(plan: Plan) -> None:

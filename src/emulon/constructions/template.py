@@ -15,12 +15,12 @@ from emulon.certify import Certificate, Domain
 from emulon.constructions.accuracy import Accuracy
 from emulon.constructions.batches import aligned
 from emulon.descent.checks import require_in_domain
-from emulon.descent.layout import LEAK_SHARE, Layout, Routing
+from emulon.descent.layout import LEAK_SHARE, Routing, TokenLayout
 from emulon.expression import Function
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template(Layout):
+class Template(TokenLayout):
     """A layout, the approximation `f` whose grid it has, and `leak`, the most that all other samples' tokens weigh."""
 
     f: Approximation

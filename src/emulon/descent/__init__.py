@@ -4,7 +4,7 @@
 `curvature`: how steep a loss's derivative gets, enclosed. `run`: what a run is, and what can be promised of it.
 """
 
-from emulon.descent.layout import Layout
+from emulon.descent.layout import TokenLayout
 from emulon.descent.plan import Plan
 
-__all__ = ["Layout", "Plan"]
+__all__ = ["Plan", "TokenLayout"]

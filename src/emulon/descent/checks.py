@@ -56,7 +56,7 @@ def _exactly(x: list[float], y: float, w: list[float]) -> Fraction:
     return sum((Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)), -Fraction(y))
 
 
-class Watch:
+class CurvatureWatch:
     """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
 
     `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two.

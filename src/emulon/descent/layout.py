@@ -48,7 +48,7 @@ def _root(query: float, key: float) -> float:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """`grid` is for the scalar function on the domain's residuals; `strength` is the routing constant C.
 
     `carried` names further rows of d numbers in every token: "fixed" is the data's, others are states. `balanced`

@@ -14,7 +14,7 @@ from emulon.descent.plan import Plan
 
 
 @dataclass(frozen=True)
-class Run:
+class DescentRun:
     """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
 
     `certificate`, the promise for every input of the domain, is about the exact algorithm on these data.

@@ -16,7 +16,7 @@ from torch import Tensor
 from emulon.approximation import Grid
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, rounding
-from emulon.descent.layout import SPARE, Layout
+from emulon.descent.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
 from emulon.interpreter.number_line import NumberLine
 
@@ -34,7 +34,7 @@ class ProvedBounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase(Layout):
+class Phase(TokenLayout):
     """A balanced layout with a name; `readout` is the "mean" or the "sum" over samples."""
 
     name: str

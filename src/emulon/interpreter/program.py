@@ -12,9 +12,9 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
-from emulon.descent.checks import Watch
+from emulon.descent.checks import CurvatureWatch
 from emulon.descent.plan import Plan
-from emulon.descent.run import Run as DescentRun
+from emulon.descent.run import DescentRun
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Faithful, Fast
@@ -102,7 +102,7 @@ class Program(Plan):
         self._require_data(x, y)
         certificate, before = self.promise(interpreter.line), interpreter.sha256
         inner = self.loss.effective(x, y)
-        watch = Watch(self, inner.x, inner.y, certificate.bound)
+        watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
         machine = (Fast if path == "fast" else Faithful)(interpreter, self, self.gradient, self.proximal, inner)
         iterates = [x.new_zeros(*x.shape[:-2], x.shape[-1])]
         for number in range(self.steps):

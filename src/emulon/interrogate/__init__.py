@@ -13,7 +13,7 @@ from emulon.interrogate.differences import (
 from emulon.interrogate.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
 from emulon.interrogate.identify import Identification, Match, identify
 from emulon.interrogate.interrogation import Comparison, Interrogation, compare, interrogate, telling
-from emulon.interrogate.phases import Phase, depth_sweep, over_training, trainer
+from emulon.interrogate.phases import AlgorithmPhase, depth_sweep, over_training, trainer
 from emulon.interrogate.probes import AttentionScores, ProbeScores, attention_probe, linear_probe, register_probe
 from emulon.interrogate.references import REFERENCES, Reference, reference, reference_named
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
@@ -21,6 +21,7 @@ from emulon.interrogate.sampling import Prefixes, Sampling, draw
 
 __all__ = [
     "REFERENCES",
+    "AlgorithmPhase",
     "AttentionScores",
     "Comparison",
     "Curve",
@@ -30,7 +31,6 @@ __all__ = [
     "Interrogation",
     "Interval",
     "Match",
-    "Phase",
     "Prefixes",
     "ProbeScores",
     "Reference",

@@ -18,7 +18,7 @@ from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume,
 
 
 @dataclass(frozen=True)
-class Phase:
+class AlgorithmPhase:
     """A learner's algorithm at one place along an axis: so many layers, or so many steps of training."""
 
     axis: str
@@ -47,7 +47,7 @@ def depth_sweep(
     *,
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
-) -> tuple[Phase, ...]:
+) -> tuple[AlgorithmPhase, ...]:
     """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
     if not depths or min(depths) < 1:
         raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
@@ -60,7 +60,7 @@ def over_training(
     *,
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
-) -> tuple[Phase, ...]:
+) -> tuple[AlgorithmPhase, ...]:
     """Identify the learner at every checkpoint that its run has kept, all on the same datasets."""
     steps = RunFolder(run).kept_steps()
     if not steps:
@@ -75,11 +75,11 @@ def _phases(
     task: RegressionTask,
     report_progress: Progress,
     sampling: Sampling,
-) -> tuple[Phase, ...]:
+) -> tuple[AlgorithmPhase, ...]:
     phases = []
     for number, place in enumerate(places):
         report_progress(f"{axis}: {place}", number / len(places))
-        phases.append(Phase(axis, place, identify(make(place), task, **sampling)))
+        phases.append(AlgorithmPhase(axis, place, identify(make(place), task, **sampling)))
     return tuple(phases)
 
 

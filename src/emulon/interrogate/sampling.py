@@ -35,7 +35,7 @@ class Sampling(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class GramSpectrum:
     """One SVD for each prefix. With X = Σ σ_j u_j v_jᵀ and s_j = σ_j², every method that filters the spectrum predicts
     Σ_j response(s_j)·share_j, share_j = (x_query·v_j)(u_j·y)/σ_j: response 1 is least squares, s/(s + λ) is ridge.
     """
@@ -93,10 +93,10 @@ class Prefixes:
         return (self.xs.unsqueeze(-1) * self.xs.unsqueeze(-2)).cumsum(dim=1)[:, self._last]
 
     @cached_property
-    def spectrum(self) -> Spectrum:
+    def spectrum(self) -> GramSpectrum:
         parts = [self._svd(n) for n in self.counts]
         squares, shares = (torch.stack(part, dim=1) for part in zip(*parts, strict=True))
-        return Spectrum(squares, shares)
+        return GramSpectrum(squares, shares)
 
     @cached_property
     def neighbours(self) -> tuple[Float[Tensor, "datasets counts points"], Float[Tensor, "datasets counts points"]]:

@@ -9,7 +9,7 @@ from emulon.looped.gradient_descent import LoopedGradientDescent
 from emulon.looped.heads import position_codes
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.newton import LoopedNewton
-from emulon.looped.representation import Representation
+from emulon.looped.representation import RepresentationNetwork
 from emulon.looped.stencil import Stencil
 from emulon.looped.transformer import LoopedRegression, LoopedRun, LoopedTransformer
 
@@ -26,7 +26,7 @@ __all__ = [
     "LoopedRegression",
     "LoopedRun",
     "LoopedTransformer",
-    "Representation",
+    "RepresentationNetwork",
     "Size",
     "Stencil",
     "convergence",

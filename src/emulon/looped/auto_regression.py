@@ -15,7 +15,7 @@ from emulon.errors import BadShape
 from emulon.looped.descent import DescentLoop
 from emulon.looped.heads import code_length, copy_head, position_codes
 from emulon.looped.layer import Frame, Layer, Size
-from emulon.looped.representation import Representation
+from emulon.looped.representation import RepresentationNetwork
 from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
 from emulon.looped.wiring import Circuit, join, others, read
 
@@ -35,7 +35,7 @@ class LoopedAutoRegression(LoopedTransformer):
     def __init__(
         self,
         domain: Domain,
-        representation: Representation,
+        representation: RepresentationNetwork,
         tolerance: float | None = None,
         *,
         order: int = 3,

@@ -124,7 +124,7 @@ class LoopedChainOfThought(LoopedTransformer):
     def prompt(self, chains: Tensor, start: Tensor) -> Tensor:
         """Tokens of all chains in order, of the new chain, and a sink; each knows its chain's code and its stage."""
         slots, stages = self.slots, self.depth + 1
-        batch = torch.broadcast_shapes(chains.shape[:-3], start.shape[:-2])  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        batch = torch.broadcast_shapes(chains.shape[:-3], start.shape[:-2])
         samples, known = chains.shape[-3], start.shape[-2]
         end = samples * stages
         tokens = chains.new_zeros(*batch, end + known + 1, slots.width)

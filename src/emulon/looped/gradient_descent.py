@@ -12,7 +12,7 @@ from emulon.certify import Certificate, Domain
 from emulon.looped.descent import DescentLoop
 from emulon.looped.heads import code_length
 from emulon.looped.layer import Frame, Layer, Size
-from emulon.looped.representation import Representation
+from emulon.looped.representation import RepresentationNetwork
 from emulon.looped.tokens import KINDS, exchange_layer, pair_tokens
 from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs
 from emulon.looped.wiring import others
@@ -35,7 +35,7 @@ class LoopedGradientDescent(LoopedRegression):
         *,
         step_size: float | None = None,
         outputs: int = 1,
-        representation: Representation | None = None,
+        representation: RepresentationNetwork | None = None,
         horizon: int = HORIZON,
         dtype: torch.dtype = torch.float64,
     ) -> None:

@@ -16,7 +16,7 @@ from emulon.looped.layer import Layer
 from emulon.looped.wiring import Circuit, no_heads, read
 
 
-class Representation(nn.Module):
+class RepresentationNetwork(nn.Module):
     """Φ(x) = σ(W_L … σ(W_1 x + b_1) … + b_L), σ a leaky ReLU of slope in [0, 1], for inputs |x| ≤ bound."""
 
     def __init__(

@@ -20,7 +20,7 @@ CAUSAL_KINDS = ("sink", "point", "label")
 
 def pair_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor, inputs: str = "x") -> Tensor:
     """Tokens (..., 2N+2, width) with sample and label of a pair sharing a position code; ys is (..., N, outputs)."""
-    batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-2], x_query.shape[:-1])  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-2], x_query.shape[:-1])
     samples, features = xs.shape[-2:]
     end, first = 2 * samples, slots[inputs].start
     tokens = xs.new_zeros(*batch, end + 2, slots.width)
@@ -56,7 +56,7 @@ def causal_code_length(samples: int) -> int:
 
 def causal_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
     """Tokens (..., 2N+2, width), with log(i−1) beside x_i, where the paper writes 1/(i−1)."""
-    batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])
     samples = xs.shape[-2]
     tokens = xs.new_zeros(*batch, 2 * samples + 2, slots.width)
     points, labels = slice(1, None, 2), slice(2, None, 2)

@@ -1,7 +1,7 @@
 """The register machine of Akyürek et al. 2022: programs over named registers, compiled into GPT-2 blocks."""
 
 from emulon.errors import BadProgram
-from emulon.machine.affine import Affine, Register
+from emulon.machine.affine import AffineForm, Register
 from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine.instruction import Invariant
 from emulon.machine.program import RegisterProgram
@@ -9,7 +9,7 @@ from emulon.machine.tokens import Average, Interleaved, Lookup
 from emulon.machine.transformer import Transformer
 
 __all__ = [
-    "Affine",
+    "AffineForm",
     "Average",
     "BadProgram",
     "Interleaved",

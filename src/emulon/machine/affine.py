@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.errors import BadShape
 
 
-class Affine:
+class AffineForm:
     """A matrix of `shape` whose entries are affine in the stored entries of named registers.
 
     `parts[name]` is (entries, stored size of that register), `bias` is (entries,); entries run row by row.
@@ -27,21 +27,21 @@ class Affine:
     def reads(self) -> tuple[str, ...]:
         return tuple(self.parts)
 
-    def map(self, matrix: Tensor, shape: tuple[int, int], text: str) -> Affine:
+    def map(self, matrix: Tensor, shape: tuple[int, int], text: str) -> AffineForm:
         """The expression `matrix @ entries`, as a matrix of `shape`."""
         parts = {name: matrix @ part for name, part in self.parts.items()}
-        return Affine(shape, parts, matrix @ self.bias, text)
+        return AffineForm(shape, parts, matrix @ self.bias, text)
 
-    def take(self, index: Tensor) -> Affine:
+    def take(self, index: Tensor) -> AffineForm:
         """The entries at these places, in this order, as a column."""
         return self.map(torch.eye(self.entries, dtype=torch.float64)[index], (len(index), 1), self.text)
 
     @property
-    def T(self) -> Affine:
+    def T(self) -> AffineForm:
         rows, columns = self.shape
         order = torch.arange(self.entries).reshape(rows, columns).T.flatten()
         turned = self.take(order)
-        return Affine((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
+        return AffineForm((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
 
     @property
     def _factor(self) -> str:
@@ -53,7 +53,7 @@ class Affine:
                 return f"({self.text})"
         return self.text
 
-    def __add__(self, other: Affine | float) -> Affine:
+    def __add__(self, other: AffineForm | float) -> AffineForm:
         other = constant(other, self.shape) if isinstance(other, (int, float)) else other
         if other.shape != self.shape:
             raise BadShape(f"{self.text} has shape {self.shape} and {other.text} {other.shape}; they cannot be added")
@@ -61,41 +61,41 @@ class Affine:
         for name, part in other.parts.items():
             parts[name] = parts[name] + part if name in parts else part
         sign, term = (" − ", other.text[1:]) if other.text.startswith("−") else (" + ", other.text)
-        return Affine(self.shape, parts, self.bias + other.bias, f"{self.text}{sign}{term}")
+        return AffineForm(self.shape, parts, self.bias + other.bias, f"{self.text}{sign}{term}")
 
-    def __radd__(self, other: float) -> Affine:
+    def __radd__(self, other: float) -> AffineForm:
         return constant(other, self.shape) + self
 
-    def __mul__(self, factor: float | Affine) -> Affine:
+    def __mul__(self, factor: float | AffineForm) -> AffineForm:
         if not isinstance(factor, (int, float)) or not math.isfinite(factor):
             raise BadShape(f"{self.text} can be scaled by a finite number only; products of registers are dot and mul")
         parts = {name: factor * part for name, part in self.parts.items()}
         name = {1.0: "", -1.0: "−"}.get(float(factor), f"{factor:.6g}·".replace("-", "−"))
-        return Affine(self.shape, parts, factor * self.bias, f"{name}{self._factor if name else self.text}")
+        return AffineForm(self.shape, parts, factor * self.bias, f"{name}{self._factor if name else self.text}")
 
     __rmul__ = __mul__
 
-    def __neg__(self) -> Affine:
+    def __neg__(self) -> AffineForm:
         return self * -1.0
 
-    def __sub__(self, other: Affine | float) -> Affine:
+    def __sub__(self, other: AffineForm | float) -> AffineForm:
         return self + (-other)
 
-    def __rsub__(self, other: float) -> Affine:
+    def __rsub__(self, other: float) -> AffineForm:
         return constant(other, self.shape) + (-self)
 
     def __repr__(self) -> str:
         return self.text
 
 
-def constant(value: float | Tensor, shape: tuple[int, int]) -> Affine:
+def constant(value: float | Tensor, shape: tuple[int, int]) -> AffineForm:
     """A fixed matrix: it reaches the stream through the slot that holds 1 at every token but the start."""
     bias = torch.as_tensor(value, dtype=torch.float64).expand(shape).reshape(-1).clone()
     text = f"{value:.6g}" if isinstance(value, (int, float)) else "constant"
-    return Affine(shape, {}, bias, text.replace("-", "−"))
+    return AffineForm(shape, {}, bias, text.replace("-", "−"))
 
 
-class Register(Affine):
+class Register(AffineForm):
     """A named place in the residual stream: a scalar, a vector (column) or a matrix, one value a token.
 
     A `symmetric` matrix stores its upper triangle only, so that it is symmetric whatever the rounding.

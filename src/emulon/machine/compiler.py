@@ -12,13 +12,13 @@ from emulon.errors import ToleranceTooTight
 from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
-from emulon.machine.layout import Layout
+from emulon.machine.layout import RegisterLayout
 from emulon.machine.normalisation import plan
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.schedule import ScheduledLayer, schedule
 from emulon.machine.square import square
 from emulon.machine.tokens import Average, Where
-from emulon.machine.transformer import Transformer, Watch, result_name
+from emulon.machine.transformer import RangeWatch, Transformer, result_name
 from emulon.machine.validation import validate
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def require_tolerance(program: RegisterProgram, certificates: dict[str, Certific
 
 def layers_to_layout(
     program: RegisterProgram, layers: list[ScheduledLayer], analysis: Analysis, dirty: set[str]
-) -> Layout:
+) -> RegisterLayout:
     maps: dict[Where, None] = {program.here: None}
     maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
-    layout = Layout(program, maps, peaks, divides=bool(divisions(program)))
+    layout = RegisterLayout(program, maps, peaks, divides=bool(divisions(program)))
     layout.shape_heads(demands(layout, layers, program.here, dirty))
     return layout
 
@@ -88,7 +88,7 @@ def divisions_of(
     return out
 
 
-def content(program: RegisterProgram, layout: Layout, analysis: Analysis) -> tuple[float, float]:
+def content(program: RegisterProgram, layout: RegisterLayout, analysis: Analysis) -> tuple[float, float]:
     """Bounds on the 2-norm and on the sum of magnitudes of a token, pads aside: registers, ones, codes, queries."""
     system = 2 + sum(1 if isinstance(where, Average) else 2 for where in layout.maps)
     squares, total = 1.0 + 1.0 + len(layout.maps), float(system + 1)
@@ -106,9 +106,9 @@ def factor_peaks(instruction: Instruction, analysis: Analysis) -> tuple[float, f
     return range_of(raw.read, before).peak or 1.0, range_of(raw.local, before).peak or 1.0
 
 
-def layer_to_watches(layer: ScheduledLayer, layout: Layout, analysis: Analysis) -> list[Watch]:
+def layer_to_watches(layer: ScheduledLayer, layout: RegisterLayout, analysis: Analysis) -> list[RangeWatch]:
     return [
-        Watch(
+        RangeWatch(
             layout.slots[one.target.name],
             layout.scale[one.target.name],
             analysis.after[one.number - 1],

@@ -19,7 +19,7 @@ import torch
 from emulon.certify import Certificate
 from emulon.certify.perturbation import shifted_average
 from emulon.certify.rounding import average, gamma, unit
-from emulon.machine.affine import Affine
+from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 from emulon.machine.normalisation import Normalisation
 from emulon.machine.ranges import Analysis, Range, range_of, spectral
@@ -70,7 +70,7 @@ class LocalError:
 
     # Reads
 
-    def _sizes(self, part: Affine, before: Mapping[str, Range]) -> tuple[int, float, float]:
+    def _sizes(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[int, float, float]:
         """Of the worst row: how many terms it has, Σ|a·x|, and Σ|a|·scale, its weights on the stored numbers."""
         terms = (part.bias != 0).long()
         magnitude = coefficients = part.bias.abs()
@@ -80,12 +80,12 @@ class LocalError:
             magnitude = magnitude + matrix.abs().sum(dim=1) * before[name].peak
         return int(terms.max()), float(magnitude.max()), float(coefficients.max())
 
-    def _read(self, part: Affine, before: Mapping[str, Range]) -> tuple[float, float]:
+    def _read(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[float, float]:
         """The largest value of a functional, and the rounding of reading it."""
         terms, magnitude, coefficients = self._sizes(part, before)
         return range_of(part, before).peak, self.normalisation.read_error(terms, magnitude, coefficients)
 
-    def _skew(self, part: Affine, before: Mapping[str, Range]) -> float:
+    def _skew(self, part: AffineForm, before: Mapping[str, Range]) -> float:
         """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
         terms, magnitude, coefficients = self._sizes(part, before)
         return gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
@@ -214,7 +214,7 @@ class Budget:
     def size(self, error: RegisterError) -> float:
         return sum(self.terms(error).values(), 0.0)
 
-    def of(self, expression: Affine | None) -> RegisterError:
+    def of(self, expression: AffineForm | None) -> RegisterError:
         out = RegisterError()
         if expression is not None:
             for name, part in expression.parts.items():

@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
-from emulon.machine.layout import ZERO, Layout
+from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.ranges import Range
 from emulon.machine.tokens import Interleaved
-from emulon.machine.transformer import Block, Transformer
+from emulon.machine.transformer import MachineBlock, Transformer
 
 SLOTS = "slots.json"
 
@@ -76,7 +76,7 @@ def state_dict(transformer: Transformer) -> dict[str, Tensor]:
     return {name: part.clone().contiguous() for name, part in state.items()}
 
 
-def _block(block: Block, inner: int) -> dict[str, Tensor]:
+def _block(block: MachineBlock, inner: int) -> dict[str, Tensor]:
     width = block.output.shape[0]
     attention = block.attention.clone()
     attention[:width] *= math.sqrt(width // block.heads)  # GPT-2 divides the scores by this
@@ -124,7 +124,7 @@ def slots(transformer: Transformer) -> dict[str, Any]:
     }
 
 
-def _slot(layout: Layout, name: str) -> dict[str, Any]:
+def _slot(layout: RegisterLayout, name: str) -> dict[str, Any]:
     program, where = layout.program, layout.slots[name]
     register = program.registers.get(name)
     if register is None:

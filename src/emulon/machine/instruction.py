@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from emulon.errors import BadShape
-from emulon.machine.affine import Affine, Register
+from emulon.machine.affine import AffineForm, Register
 from emulon.machine.tokens import Where
 
 
@@ -43,8 +43,8 @@ class Raw:
     """target ← read@where + local,  or Σ read ⊙ local over rows with the same `into`,  or read / local."""
 
     operator: Literal["+", "⊙", "÷"]
-    read: Affine
-    local: Affine | None
+    read: AffineForm
+    local: AffineForm | None
     into: tuple[int, ...] = ()
 
 
@@ -58,7 +58,7 @@ class Instruction:
     raw: Raw
     where: Where
     text: str
-    factors: tuple[Affine, ...] = ()  # dot and mul: the two matrices, before their entries are paired
+    factors: tuple[AffineForm, ...] = ()  # dot and mul: the two matrices, before their entries are paired
     invariant: Invariant | None = None
     group: int | None = None
 
@@ -75,7 +75,7 @@ class Instruction:
         return f"instruction {self.number} ({self.name} {self.text})"
 
 
-def additive(target: Register, read: Affine, local: Affine | None) -> Raw:
+def additive(target: Register, read: AffineForm, local: AffineForm | None) -> Raw:
     """mov and aff: a symmetric target stores its upper triangle, so only those entries are read."""
     for part in (read, local):
         if part is not None and part.shape != target.shape:
@@ -83,7 +83,7 @@ def additive(target: Register, read: Affine, local: Affine | None) -> Raw:
     return Raw("+", read.take(target.stored), None if local is None else local.take(target.stored))
 
 
-def product(target: Register, left: Affine, right: Affine) -> Raw:
+def product(target: Register, left: AffineForm, right: AffineForm) -> Raw:
     """dot and mul: the matrix product, as one elementwise product and a reduction W_o."""
     (rows, inner), (inner_right, columns) = left.shape, right.shape
     if inner != inner_right or (rows, columns) != target.shape:
@@ -96,7 +96,7 @@ def product(target: Register, left: Affine, right: Affine) -> Raw:
     return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
 
 
-def quotient(target: Register, numerator: Affine, divisor: Affine) -> Raw:
+def quotient(target: Register, numerator: AffineForm, divisor: AffineForm) -> Raw:
     if numerator.shape != target.shape or divisor.shape != (1, 1):
         raise BadShape(f"{target.name} {target.shape} cannot hold {numerator.text} {numerator.shape} / {divisor.text}")
     return Raw("÷", numerator.take(target.stored), divisor)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
-from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, Layout
+from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, RegisterLayout
 from emulon.machine.normalisation import Normalisation
 from emulon.machine.schedule import ScheduledLayer
 from emulon.machine.square import Square
@@ -58,7 +58,7 @@ class LayerBuilder:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: RegisterLayout,
         normalisation: Normalisation,
         divisions: dict[int, Division],
         square: Square,
@@ -154,7 +154,7 @@ def swept(dirty: set[str]) -> set[str]:
     return (dirty - {DIVIDE}) | {SWEPT} if DIVIDE in dirty else dirty
 
 
-def wires(layout: Layout, layer: ScheduledLayer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
+def wires(layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
     """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it."""
     rows: dict[Where, Wires] = {}
     for one in layer.adds:
@@ -171,7 +171,7 @@ def wires(layout: Layout, layer: ScheduledLayer, here: Where, dirty: set[str]) -
     return rows
 
 
-def demands(layout: Layout, layers: list[ScheduledLayer], here: Where, dirty: set[str]) -> list[list[int]]:
+def demands(layout: RegisterLayout, layers: list[ScheduledLayer], here: Where, dirty: set[str]) -> list[list[int]]:
     """How many values each map carries, layer by layer, before any head exists."""
     dirty, out = set(dirty), []
     for layer in layers:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
-from emulon.machine.affine import Affine
+from emulon.machine.affine import AffineForm
 from emulon.machine.normalisation import up_to_power_of_two
 from emulon.machine.tokens import START, Average, Lookup, Where, codes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAD, DIVIDE, ZERO, ONE, IS_START, CODE = "pad", "divide", "zero", "one", "start", "code"
 
 
-class Layout:
+class RegisterLayout:
     """Named slots: pads for LayerNorm, a zero, ones, position codes, one query per timestep map, then the registers.
 
     `width` is `heads` times `head_width`, GPT-2's rule; slots that nothing uses are called filler. A register is stored
@@ -76,7 +76,7 @@ class Layout:
     def head_width(self) -> int:
         return self.width // self.heads
 
-    def row(self, expression: Affine) -> Tensor:
+    def row(self, expression: AffineForm) -> Tensor:
         """Each entry of an expression as a linear functional of the stream, (entries, width).
 
         LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero

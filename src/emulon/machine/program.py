@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.certify import Domain
 from emulon.certify.domain import require_finite
 from emulon.errors import BadProgram
-from emulon.machine.affine import Affine, Register, constant
+from emulon.machine.affine import AffineForm, Register, constant
 from emulon.machine.instruction import Instruction, Invariant, Raw, additive, product, quotient
 from emulon.machine.ranges import EDGE, Range, analyse
 from emulon.machine.tokens import Interleaved, Where, here
@@ -118,28 +118,30 @@ class RegisterProgram:
     def aff(
         self,
         target: Register,
-        value: Affine | float | Tensor,
+        value: AffineForm | float | Tensor,
         *,
         at: Where | None = None,
-        plus: Affine | None = None,
+        plus: AffineForm | None = None,
         invariant: Invariant | None = None,
     ) -> None:
         """target ← a linear expression, read at `at` (here by default), plus another of the token's own registers."""
-        expression = value if isinstance(value, Affine) else constant(value, target.shape)
+        expression = value if isinstance(value, AffineForm) else constant(value, target.shape)
         text = f"{target.name} ← {expression.text}" + ("" if at is None else f" @ {at.name}")
         text += "" if plus is None else f" + {plus.text}"
         self._append("aff", target, additive(target, expression, plus), at or self.here, text, invariant=invariant)
 
-    def dot(self, target: Register, left: Affine, right: Affine, *, invariant: Invariant | None = None) -> None:
+    def dot(self, target: Register, left: AffineForm, right: AffineForm, *, invariant: Invariant | None = None) -> None:
         """target ← left · right, two columns."""
         text = f"{target.name} ← {left._factor} · {right._factor}"
         self._product("dot", target, left.T, right, text, invariant)
 
-    def mul(self, target: Register, left: Affine, right: Affine, *, invariant: Invariant | None = None) -> None:
+    def mul(self, target: Register, left: AffineForm, right: AffineForm, *, invariant: Invariant | None = None) -> None:
         """target ← left × right, a matrix product; vectors are columns, `.T` makes a row."""
         self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", invariant)
 
-    def div(self, target: Register, numerator: Affine, divisor: Affine, *, invariant: Invariant | None = None) -> None:
+    def div(
+        self, target: Register, numerator: AffineForm, divisor: AffineForm, *, invariant: Invariant | None = None
+    ) -> None:
         """target ← numerator / divisor, a positive scalar: LayerNorm does it (Lemma 7)."""
         if target.name in numerator.reads + divisor.reads:
             raise BadProgram(
@@ -150,7 +152,7 @@ class RegisterProgram:
         self._append("div", target, raw, self.here, text, invariant=invariant)
 
     def _product(
-        self, name: str, target: Register, left: Affine, right: Affine, text: str, invariant: Invariant | None
+        self, name: str, target: Register, left: AffineForm, right: AffineForm, text: str, invariant: Invariant | None
     ) -> None:
         self._append(
             name, target, product(target, left, right), self.here, text, factors=(left, right), invariant=invariant
@@ -164,7 +166,7 @@ class RegisterProgram:
         where: Where,
         text: str,
         *,
-        factors: tuple[Affine, ...] = (),
+        factors: tuple[AffineForm, ...] = (),
         invariant: Invariant | None = None,
     ) -> None:
         number = len(self.instructions) + 1

@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import unit
 from emulon.errors import BadProgram, OutOfDomain
-from emulon.machine.affine import Affine
+from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def slack(reach: Range, dtype: torch.dtype) -> float:
     return float(room * least)
 
 
-def range_of(expression: Affine, ranges: Mapping[str, Range]) -> Range:
+def range_of(expression: AffineForm, ranges: Mapping[str, Range]) -> Range:
     """Entry by entry W⁺·high + W⁻·low + b, and Σ ‖W‖₂·norm + ‖b‖₂."""
     low, high = expression.bias.clone(), expression.bias.clone()
     norm = float(torch.linalg.vector_norm(expression.bias))

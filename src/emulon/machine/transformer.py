@@ -15,7 +15,7 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
 from emulon.errors import BadShape, OutOfDomain
 from emulon.machine.layer import Weights
-from emulon.machine.layout import ZERO, Layout
+from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
 from emulon.machine.ranges import Range
@@ -23,7 +23,7 @@ from emulon.machine.schedule import ScheduledLayer
 
 
 @dataclass(frozen=True)
-class Watch:
+class RangeWatch:
     """After an instruction: its target, in the stream's slots `where`, must lie in `reach`."""
 
     where: slice
@@ -45,7 +45,7 @@ class Watch:
             )
 
 
-class Block(nn.Module):
+class MachineBlock(nn.Module):
     """One block; its weights are buffers, so no optimiser can ever see them."""
 
     attention: Tensor
@@ -76,7 +76,7 @@ class Block(nn.Module):
     def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
         seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
         parts = (3, self.heads, -1)
-        split = (seen @ self.attention.mT).unflatten(-1, parts)  # type: ignore[no-untyped-call]  # torch has no types
+        split = (seen @ self.attention.mT).unflatten(-1, parts)
         queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
         read = attend(queries, keys, values, causal=True, name=self.name)
         stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
@@ -122,18 +122,18 @@ class Transformer(nn.Module):
     def __init__(
         self,
         program: RegisterProgram,
-        layout: Layout,
+        layout: RegisterLayout,
         layers: list[ScheduledLayer],
         weights: list[Weights],
         pad: float,
-        watches: list[list[Watch]],
+        watches: list[list[RangeWatch]],
         certificates: dict[str, Certificate],
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
         self.layers, self.certificates = layers, certificates
-        self.blocks = nn.ModuleList(Block(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
+        self.blocks = nn.ModuleList(MachineBlock(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
         self.register_buffer("positions", layout.positions(pad).to(dtype))
         gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64)
         self.register_buffer("final_gain", gain.to(dtype))
@@ -156,8 +156,8 @@ class Transformer(nn.Module):
         return max(1, *(block.units for block in self.typed_blocks))
 
     @property
-    def typed_blocks(self) -> list[Block]:
-        return [block for block in self.blocks if isinstance(block, Block)]
+    def typed_blocks(self) -> list[MachineBlock]:
+        return [block for block in self.blocks if isinstance(block, MachineBlock)]
 
     @property
     def parameters_count(self) -> int:

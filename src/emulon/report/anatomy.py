@@ -96,7 +96,7 @@ def facts(program: Program) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Routing:
+class RoutingPicture:
     """`weights` (chosen, chosen·keys): the query of each chosen sample against the tokens of the chosen samples.
 
     `elsewhere` is the largest total weight that one of these queries gives to tokens of samples other than its own,
@@ -119,7 +119,7 @@ def telling_samples(run: Run, count: int = 6) -> tuple[int, ...]:
     return tuple(order[places].tolist())
 
 
-def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
+def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
     """The gradient phase of the last step, as `run.trace` has it, without keeping layer 1's records in memory."""
     program, interpreter = run.program, run.interpreter
     phase, keys = program.gradient, len(program.gradient.grid)
@@ -136,7 +136,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> Routing:
     # One less the weight at home would drown in rounding: add up what is elsewhere instead.
     mask = torch.arange(samples) != torch.tensor(chosen).unsqueeze(-1)
     elsewhere = (weights.sum(dim=-1) * mask).sum(dim=-1).max().item()
-    return Routing(program.name, chosen, weights[:, list(chosen)].flatten(-2), keys, samples, elsewhere)
+    return RoutingPicture(program.name, chosen, weights[:, list(chosen)].flatten(-2), keys, samples, elsewhere)
 
 
 def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,12 +13,12 @@ from emulon.experiments.run import Result
 from emulon.expression import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
-from emulon.report.anatomy import Routing
+from emulon.report.anatomy import RoutingPicture
 from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg, canvas
 
 
 @as_svg
-def attention(routing: Routing) -> Any:
+def attention(routing: RoutingPicture) -> Any:
     """Above, queries against tokens; below, how queries spread over their own sample's grid points."""
     figure = canvas(4.0, 4.2)
     above, below = figure.subplots(2, 1, height_ratios=(1.25, 1))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.interrogate import Curve, Identification, Interrogation, Interval, Phase, RidgeFit
+from emulon.interrogate import AlgorithmPhase, Curve, Identification, Interrogation, Interval, RidgeFit
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
 
@@ -31,7 +31,7 @@ def write(interrogation: Interrogation, folder: Path) -> Path:
     return write_page(render(interrogation), folder)
 
 
-def write_phases(target: str, phases: Sequence[Phase], folder: Path) -> Path:
+def write_phases(target: str, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:
     """The page of a learner's phases: the picture, and a row for each place."""
     picture = phases_figure([phase.as_numbers() for phase in phases])
     rows = [(phase.place, *phase_row(phase)) for phase in phases]
@@ -39,7 +39,7 @@ def write_phases(target: str, phases: Sequence[Phase], folder: Path) -> Path:
     return write_page(fill("phases.html", **values), folder)
 
 
-def phase_row(phase: Phase) -> tuple[str, ...]:
+def phase_row(phase: AlgorithmPhase) -> tuple[str, ...]:
     """The verdict, the nearest with its parameters, and what the nearest of each kind leaves unexplained."""
     left = [_nearest(phase.as_numbers(), kind)["value"] for kind in KINDS]
     one = phase.identification
@@ -133,7 +133,7 @@ def kind_of(reference: str) -> str:
 @as_svg
 def phases_figure(phases: Sequence[Mapping[str, Any]]) -> Any:
     """A line for each kind of reference with its interval; behind it the colour of the nearest kind, pale where the
-    verdict is none of these. Takes the numbers of `Phase.as_numbers`, as a file keeps them."""
+    verdict is none of these. Takes the numbers of `AlgorithmPhase.as_numbers`, as a file keeps them."""
     figure = canvas(5.2, 3.2)
     axes = figure.subplots()
     places = range(len(phases))

@@ -1,12 +1,11 @@
 """Training: one loop, one configuration, one run folder."""
 
+from emulon.errors import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.fit import Trained, device_of, fit, resume, train
-from emulon.training.refusals import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.run_folder import RunFolder, load_learner, save_learner
-from emulon.training.step import TrainStep
-from emulon.training.together import Together
+from emulon.training.step import Together, TrainStep
 
 __all__ = [
     "PRESETS",

@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from emulon.errors import NoRun
 from emulon.files import write_atomically
-from emulon.training.refusals import NoRun
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 

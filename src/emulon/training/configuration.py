@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from emulon.errors import EmulonError, unknown
+from emulon.errors import BadConfig, EmulonError, unknown
 from emulon.models import Learner
 from emulon.tasks import TASKS, Task, read_task, task_options
-from emulon.training.refusals import BadConfig
 
 VERSION = 1
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from emulon.errors import OutOfMemory, TrainingDiverged
 from emulon.files import provenance
 from emulon.models import Learner
 from emulon.progress import Progress, silent
@@ -19,7 +20,6 @@ from emulon.training.checkpoint import checkpoints, read_checkpoint, write_check
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.processes import Processes, joined
-from emulon.training.refusals import OutOfMemory, TrainingDiverged
 from emulon.training.reporter import Reporter
 from emulon.training.run_folder import RunFolder
 from emulon.training.step import TrainStep

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
+from emulon.errors import BadConfig
 from emulon.training.configuration import TrainConfig
-from emulon.training.refusals import BadConfig
 from emulon.training.run_folder import RunFolder
 
 

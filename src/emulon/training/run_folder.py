@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from emulon.errors import NoRun
 from emulon.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
 from emulon.training.checkpoint import checkpoints, copy_into, read_checkpoint, step_of, weights_of, write_checkpoint
 from emulon.training.configuration import TrainConfig
-from emulon.training.refusals import NoRun
 
 
 class RunFolder:

@@ -7,9 +7,8 @@ import torch
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
-from emulon.looped import LoopedGradientDescent, Representation
-from emulon.tasks import Representation as RepresentationTask
-from emulon.tasks import at_step, deinterleave
+from emulon.looped import LoopedGradientDescent, RepresentationNetwork
+from emulon.tasks import Representation, at_step, deinterleave
 from emulon.tasks.network import fixed_network
 
 # The slope of the task's leaky ReLU.
@@ -17,12 +16,12 @@ SLOPE = 0.01
 
 
 def run(setting: Setting) -> Numbers:
-    task = RepresentationTask(setting.sizes["features"], setting.sizes["samples"] + 1)
+    task = Representation(setting.sizes["features"], setting.sizes["samples"] + 1)
     prompts = task.sample(at_step(torch.Generator(), setting.seed, 0), setting.sizes["problems"])
     points, ys = deinterleave(prompts.tokens.double())
     xs, query = points[:, :-1], points[:, -1]
     weights = fixed_network(task.network_seed, (task.features,) * (task.depth + 1), torch.device("cpu"))
-    phi = Representation(weights, slope=SLOPE, bound=points.abs().max().item())
+    phi = RepresentationNetwork(weights, slope=SLOPE, bound=points.abs().max().item())
     features, asked = phi(xs), phi(query)
     domain = Domain.covering(features, ys, asked, 1.001)
     return iterates.compare(

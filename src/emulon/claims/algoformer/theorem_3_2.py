@@ -7,7 +7,7 @@ import torch
 from emulon.certify import Domain
 from emulon.claims.algoformer import iterates
 from emulon.claims.claim import Claim, Numbers, Setting
-from emulon.looped import LoopedAutoRegression, Representation
+from emulon.looped import LoopedAutoRegression, RepresentationNetwork
 from emulon.tasks.network import fixed_network, leaky_network
 
 ORDER, DEPTH, SLOPE = 3, 3, 0.01
@@ -28,7 +28,7 @@ def run(setting: Setting) -> Numbers:
         past.append((mixing @ features.unsqueeze(-1)).squeeze(-1) + one)
     series = torch.stack(past[ORDER:], dim=1)
     windows = torch.stack([torch.cat(past[t : t + ORDER], dim=-1) for t in range(samples + 1)], dim=1)
-    phi = Representation(layers, slope=SLOPE, bound=windows.abs().max().item())
+    phi = RepresentationNetwork(layers, slope=SLOPE, bound=windows.abs().max().item())
     features, asked = phi(windows[:, :-1]), phi(windows[:, -1])
     domain = Domain.covering(features, series, asked, 1.001)
     horizon = setting.sizes["loops"]

@@ -8,7 +8,7 @@ from emulon.algorithms import LinearRegression, Ridge
 from emulon.claims.bounded import largest, normal
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 
 PENALTY, TOLERANCE, NEAR = 0.1, 1e-8, 1e-6
 
@@ -26,7 +26,7 @@ def run(setting: Setting) -> Numbers:
     ):
         setting.report_progress(name, 0.5 * len(found))
         minimiser = torch.linalg.solve(x.mT @ x / n + penalty * torch.eye(d, dtype=x.dtype), x.mT @ y / n)
-        module = GradientDescent.of(algorithm, x, y, TOLERANCE)
+        module = DescentInContext.of(algorithm, x, y, TOLERANCE)
         path = module.run(x, y).iterates
         found[name] = {
             "to_minimiser": (path - minimiser).abs().amax(dim=-1).tolist(),

@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from emulon.algorithms import GradientDescent as ExactDescent
-from emulon.algorithms import Loss, losses
+from emulon.algorithms import GradientDescent, Loss, losses
 from emulon.approximation import approximate
 from emulon.certify import Domain
 from emulon.certify.spectrum import eigenvalues
@@ -17,7 +16,7 @@ from emulon.claims.bounded import anywhere, largest, normal, uniform
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.emulation.theorem_3_1 import exact_map
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.constructions import GradientDescent, ResidualMap
+from emulon.constructions import DescentInContext, ResidualMap
 
 FUNCTIONS = ("t", "sin(10*t)", "exp(t)", "Max(t, 0)", "sign(t)*Max(Abs(t) - 0.3, 0)")
 # Ridge regression, a loss that is interpolated and not strongly convex, and one that two keys give exactly.
@@ -60,10 +59,10 @@ def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
     draw = torch.Generator().manual_seed(setting.seed)
     x = normal(draw, 16, 2)
     y = x @ normal(draw, 2) + 0.1 * normal(draw, len(x))
-    algorithm = ExactDescent(_loss(name), setting.sizes["steps"], l2=0.1 if name == "ridge" else 0.0)
+    algorithm = GradientDescent(_loss(name), setting.sizes["steps"], l2=0.1 if name == "ridge" else 0.0)
     # A little shorter than 1/L, so that other data near these may have it, too.
     algorithm = replace(algorithm, step_size=0.9 * algorithm.resolved_step_size(x, y).item())
-    module = GradientDescent.of(algorithm, x, y, tolerance)
+    module = DescentInContext.of(algorithm, x, y, tolerance)
     count, largest_x, largest_y = setting.sizes["datasets"], x.abs().max().item(), y.abs().max().item()
     xs = (x + uniform(draw, count, *x.shape, bound=0.02)).clamp(-largest_x, largest_x)
     ys = (y + uniform(draw, count, *y.shape, bound=0.02)).clamp(-largest_y, largest_y)

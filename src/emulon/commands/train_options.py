@@ -79,6 +79,8 @@ class SweepOptions(LearnerOptions):
     """how often a run whose process died is started again"""
     slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
     """for Slurm, as partition=gpu,gpus_per_node=1,timeout_min=600"""
+    stack: bool = False
+    """train all runs at once on one device, in this process; for grids that vary seed, lr, muon_lr or noise alone"""
     dry_run: bool = False
     """show the plan and write nothing"""
 

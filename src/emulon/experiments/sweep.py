@@ -45,7 +45,7 @@ class Job:
 
     def __call__(self) -> str:
         try:
-            with _alone_in(self.folder):
+            with alone_in(self.folder):
                 if not (self.folder / CURVE).is_file():
                     begun = RunFolder(self.folder).config_file.exists()
                     trained = resume(self.folder) if begun else train(self.config, self.folder)
@@ -62,7 +62,7 @@ class Job:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Waits for whoever trains this run already: the jobs of a sweep that was killed may have outlived it."""
     import fcntl
 

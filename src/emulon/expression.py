@@ -122,7 +122,7 @@ class Function:
         return self._arb(self.smooth, signs)({"t": at})
 
     def switched(self, operations: Operations, t: Any, sign: Callable[[Any, float], Any]) -> dict[str, Any]:
-        """t and every switch by name, over any number system that can tell signs: `sign(value, tie)`, perhaps undecided.
+        """t and every switch by name, over any number system that can tell signs, `sign(value, tie)`, or not.
 
         Refuses (BadExpression) what the number system has no function for.
         """

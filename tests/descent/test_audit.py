@@ -1,6 +1,7 @@
 """An audit bounds this run's error, and is hardly above it."""
 
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from emulon.algorithms import (
 from emulon.certify.balls import Ball
 from emulon.constructions import DescentInContext
 from emulon.descent.audit import PathError, audited, soft_thresholded
+from emulon.descent.plan import Plan, covering
 from emulon.interpreter import Interpreter, compile
 
 f64 = torch.float64
@@ -40,6 +42,12 @@ def targets(algorithm):
     return {"residual": Y, "margin": torch.where(Y > 0, 1.0, -1.0).double(), "rate": Y.abs().round()}[link]
 
 
+def plan_of(algorithm, x=X, y=None):
+    y = targets(algorithm) if y is None else y
+    return Plan.of("audited", algorithm.descent, covering(algorithm.descent, x, y), (x, y))
+
+
+@cache
 def run_of(algorithm, dtype=f64):
     y = targets(algorithm)
     program = compile(algorithm, data=(X, y), tolerance=1e-6 if dtype == f64 else 1e-3, dtype=dtype)
@@ -71,7 +79,7 @@ def exact_ridge(x, y, steps, step_size, l2, momentum=0.0):
 def test_float64s_own_error_is_bounded_by_the_path_error_against_exact_fractions(momentum):
     x, y = X[:8], Y[:8]
     algorithm = GradientDescent(as_loss("squared"), 60, 0.2, l2=0.1, momentum=momentum)
-    program = compile(algorithm, data=(x, y))
+    program = plan_of(algorithm, x, y)
     path = algorithm.iterates(x, y)
     bound = PathError(program, x, y, path).after_all_steps().item()
     exact = exact_ridge(x, y, 60, program.step_size, 0.1, momentum)
@@ -89,7 +97,7 @@ def test_a_wrong_path_is_never_called_right(kind):
     """Every step of a path disturbed: what the bound allows is at least how far it ended from the float64 path."""
     algorithm = kind(steps=12)
     y = targets(algorithm)
-    program = compile(algorithm, data=(X, y))
+    program = plan_of(algorithm)
     exact = kind(steps=12, step_size=program.step_size)
     draw = torch.Generator().manual_seed(1)
     for size in (1e-12, 1e-6, 1e-3):
@@ -108,7 +116,7 @@ def test_float32_is_audited_in_float64():
 
 
 def test_a_wrong_step_shows():
-    run = run_of(Ridge(steps=20))
+    run = run_of(Ridge(steps=21))
     run.iterates[-1] += 1e-3
     assert run.audit.bound > 1e-3
 
@@ -136,7 +144,7 @@ def test_a_sample_on_a_jump_counts_with_the_whole_jump():
     """Its residual may have either sign: the step may differ by height·|x|·step/n, and the bound says so."""
     x, y = torch.tensor([[1.0], [1.0]], dtype=f64), torch.tensor([0.1, 5.0], dtype=f64)
     algorithm = GradientDescent(as_loss("quantile"), 2, 0.2)
-    program = compile(algorithm, data=(x, y))
+    program = plan_of(algorithm, x, y)
     path = torch.tensor([[0.0], [0.1 + 1e-13], [0.1]], dtype=f64)
     assert PathError(program, x, y, path).after_all_steps().item() >= 0.1
 

@@ -1,8 +1,8 @@
-"""Balls around numbers of twice float64's precision: what a check computes encloses the truth, and costs array operations.
+"""Balls around numbers of twice float64's precision: checks that enclose the truth, at the cost of array operations.
 
-A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but that + − × ÷ √ of float64 round
-to nearest: other functions are made of these. Error-free transformations and the bounds of double-word arithmetic are
-those of Joldes, Muller and Popescu 2017 (Algorithms 6 and 10: 3u² + 13u³ and 5u²), with room to spare.
+A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but that + − × ÷ √ of float64
+round to nearest: other functions are made of these. Error-free transformations and the bounds of double-word arithmetic
+are those of Joldes, Muller and Popescu 2017 (Algorithms 6 and 10: 3u² + 13u³ and 5u²), with room to spare.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 f64 = torch.float64
 U = unit(f64)
 ROUNDED = 16 * U**2
-# Radii are computed in float64: each operation on them is lifted by this part. Products may lose this much to underflow.
+# Radii are computed in float64, and lifted by this part each time. Products may lose this much to underflow.
 LIFT, UNDERFLOW = 1 + 2.0**-40, 1e-300
 SPLITTER = 2.0**27 + 1
 # To within 1e-59.

@@ -1,8 +1,9 @@
 """What a run really erred by, bounded afterwards: a float64 path beside it, and how far that is from the exact one.
 
 Claim: ‖ŵ_T − w_T‖∞ ≤ ‖ŵ_T − v_T‖∞ + e_T, for any path v from the same start, with e_0 = 0 and
-e_{t+1} = ρ_t·e_t + ‖v_{t+1} − Step(v_t)‖₂. Proof. ‖v_{t+1} − w_{t+1}‖ ≤ ‖v_{t+1} − Step(v_t)‖ + ‖Step(v_t) − Step(w_t)‖,
-and between v_t and w_t the exact step is ρ_t-Lipschitz. QED
+e_{t+1} = ρ_t·e_t + ‖v_{t+1} − Step(v_t)‖₂.
+Proof. ‖v_{t+1} − w_{t+1}‖ ≤ ‖v_{t+1} − Step(v_t)‖ + ‖Step(v_t) − Step(w_t)‖, and between v_t and w_t the exact step is
+ρ_t-Lipschitz. QED
 v is the algorithm in plain float64: it is as near to the exact path as such arithmetic comes, so that only what the run
 itself did wrong remains of the bound, and nothing is asked of the run. With v = ŵ the errors of all its steps would add
 up as if none cancelled: 5 to 70 times more on tables, and jumps would leave their bands out.
@@ -144,7 +145,7 @@ def _most(part: Tensor) -> float:
 
 
 def _grown(errors: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """e before every step, (..., steps), and after the last, for errors made at each; ratio is (...) or (..., steps)."""
+    """e before every step, (..., steps), and after the last; ratio is (...) or (..., steps)."""
     ratio = ratio.unsqueeze(-1) if ratio.ndim < errors.ndim else ratio
     total, before = torch.zeros_like(errors[..., :1]), []
     for error, growth in zip(errors.split(1, dim=-1), ratio.expand_as(errors).split(1, dim=-1), strict=True):

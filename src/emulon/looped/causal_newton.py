@@ -304,16 +304,18 @@ class CausalNewtonAudit:
     @property
     def carried(self) -> Tensor:
         """|x_i·(M̂ − M)·moment| ≤ this."""
-        error: Tensor = self.error * self.points.norm(dim=-1) * (self.moment.norm(dim=-1) + self.moment_off)
-        return error * (1 + 1e-9)
+        longest = self.points.norm(dim=-1) * (self.moment.norm(dim=-1) + self.moment_off)
+        error: Tensor = self.error * longest * (1 + 1e-9)
+        return error
 
     def answer(self, predictions: Tensor) -> Tensor:
         """|prediction − x_i·M̂·moment|, with room for the rounding of this check."""
         weights = (self.before @ self.moment.unsqueeze(-1)).squeeze(-1)
         exact = (weights * self.points).sum(dim=-1)
         sizes = torch.linalg.matrix_norm(self.before) * self.points.norm(dim=-1)
-        room: Tensor = sizes * (self.ops * self.moment.norm(dim=-1) + 2 * self.moment_off)
-        return (predictions.double() - exact).abs() + room
+        room = sizes * (self.ops * self.moment.norm(dim=-1) + 2 * self.moment_off)
+        off: Tensor = (predictions.double() - exact).abs() + room
+        return off
 
 
 def _row(slots: Slots, name: str, size: int, index: int) -> Tensor:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,22 @@ def stop_at(step, real):
         real(folder, record)
 
     return append
+
+
+def test_stopped_by_hand_a_sweep_stops_its_jobs_and_says_one_line(tmp_path):
+    pytest.importorskip("submitit", reason="pip install 'emulon[cluster]'")
+    grid = varying(seed=[0], steps=[100_000])
+    (tmp_path / "grid.json").write_text(json.dumps({"base": dict(grid.base), "grid": dict(grid.vary)}))
+    words = ["sweep", str(tmp_path / "grid.json"), "--executor", "local", "--out", str(tmp_path / "out")]
+    sweeping = subprocess.Popen([sys.executable, "-m", "emulon.cli", *words], stderr=subprocess.PIPE, text=True)
+    (run,) = grid.runs(tmp_path / "out")
+    while not run.steps_done and sweeping.poll() is None:
+        time.sleep(0.1)
+    job = int((run.folder / ".lock").read_text())
+    sweeping.send_signal(signal.SIGINT)
+    assert sweeping.communicate(timeout=60)[1] == "emulon sweep: stopped\n" and sweeping.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(job, 0)
 
 
 class Deadly:

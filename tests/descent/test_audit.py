@@ -1,5 +1,6 @@
 """An audit bounds this run's error, and is hardly above it."""
 
+import math
 from fractions import Fraction
 from functools import cache
 
@@ -165,6 +166,18 @@ def test_a_construction_is_audited_in_the_same_words():
     exact = HuberRegression(steps=5, step_size=module.plan.step_size).run(x, y)
     assert run.audit.verify(run.weights, exact) <= run.audit.bound < run.certificate.bound
     assert run.audit.scope == "run"
+
+
+@pytest.mark.parametrize("kind", [Ridge, HuberRegression])
+def test_no_steps_are_exact(kind):
+    assert audited(plan_of(kind(steps=0)), X, Y, torch.zeros(1, 3, dtype=f64)).bound == 0
+
+
+def test_a_path_that_grew_out_of_all_bounds_is_promised_nothing():
+    algorithm = GradientDescent(as_loss("poisson"), 2, 0.1)
+    plan = plan_of(algorithm)
+    path = torch.tensor([[0.0, 0, 0], [500.0, 0, 0], [0.0, 0, 0]], dtype=f64)
+    assert PathError(plan, X, targets(algorithm), path).after_all_steps().item() == math.inf
 
 
 def test_the_worst_dataset_of_a_batch_counts():

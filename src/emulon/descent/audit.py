@@ -65,6 +65,8 @@ class PathError:
 
     def after_all_steps(self) -> Tensor:
         """e_T, dataset by dataset; infinite or NaN where nothing can be said."""
+        if self.path.shape[-2] == 1:
+            return torch.zeros_like(self.path[..., 0, 0])
         f = parse(self.plan.loss.derivative)
         rows, targets, fixed = self.plan.loss.effective(self.x, self.y)
         residuals = [part - targets.unsqueeze(-2) for part in self._scores(rows)]
@@ -121,6 +123,8 @@ class PathError:
         slopes, lengths = Slopes(f), rows.norm(dim=-1).unsqueeze(-2) * (1 + 1e-12)
         assumed = 2 * _grown(defects, torch.ones_like(spectrum[0]))[0]
         for _ in range(ROUNDS):
+            if not bool(assumed.isfinite().all()):
+                break
             parts = assumed.split([s.high.shape[-2] for s in residuals], dim=-1)
             near = [s.widened(part.unsqueeze(-1) * lengths) for s, part in zip(residuals, parts, strict=True)]
             lows, highs = ([(s.high + side * s.size.sub(s.high.abs())) for s in near] for side in (-1, 1))
@@ -133,7 +137,7 @@ class PathError:
             if bool((before <= assumed).all()):
                 return after
             assumed = 2 * before
-        return torch.full_like(after, math.inf)
+        return torch.full_like(defects[..., 0], math.inf)
 
 
 def _least(part: Tensor) -> float:

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 import tokenize
+import tomllib
 import typing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import emulon
 
 SOURCE = Path(emulon.__file__).parent
+ROOT = Path(__file__).parents[1]
 FILES = sorted(SOURCE.rglob("*.py")) + sorted(Path(__file__).parent.rglob("*.py"))
 MODULES = [
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
@@ -97,6 +99,18 @@ def test_one_parser_and_links_instead_of_forms():
     )
     texts = {path.name: path.read_text() for path in SOURCE.rglob("*.py")}
     assert [name for name, text in texts.items() if parsers.search(text) or forms.search(text)] == []
+
+
+def test_the_recipes_name_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"(?:src|tests|docs|results)/[\w./-]*\w", text))
+    assert len(named) > 15 and [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_one_version_everywhere():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == declared
+    assert re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == declared
 
 
 def test_these_rules_can_be_broken(tmp_path):

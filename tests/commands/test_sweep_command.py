@@ -97,6 +97,8 @@ def test_errors_are_drawn_over_what_varies_most_from_the_best_seed_to_the_worst(
         (["grid.json", "--vary", "lr=1"], "put --vary into grid.json"),
         (["grid.json", "--executor", "slurm"], "there is no Slurm here"),
         (["grid.json", "--executor", "inline", "--slurm", "partition=a"], "--slurm is for --executor slurm"),
+        (["standard", "--vary", "layers=1,2", "--stack"], "--stack: a stack's runs differ in seed, lr, muon_lr, noise"),
+        (["grid.json", "--stack", "--executor", "local"], "leave --executor out"),
         (["grid.json", "--executor", "lokal"], "did you mean local?"),
         (["grid.json", "--executor", "inline", "--out", "grid.json/x"], "could not be written: Not a directory"),
     ],

@@ -6,13 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from emulon.errors import EmulonError
 from emulon.experiments.grid import BadGrid, Grid, Run, read_grid, read_words
+from emulon.experiments.stacked import sweep_stacked
 from emulon.experiments.sweep import Inline, Job, Local, NoCluster, Slurm, sweep
 from emulon.training import RunFolder, train
 
@@ -91,6 +94,22 @@ def stop_at(step, real):
         real(folder, record)
 
     return append
+
+
+def test_stopped_by_hand_a_sweep_stops_its_jobs_and_says_one_line(tmp_path):
+    pytest.importorskip("submitit", reason="pip install 'emulon[cluster]'")
+    grid = varying(seed=[0], steps=[100_000])
+    (tmp_path / "grid.json").write_text(json.dumps({"base": dict(grid.base), "grid": dict(grid.vary)}))
+    words = ["sweep", str(tmp_path / "grid.json"), "--executor", "local", "--out", str(tmp_path / "out")]
+    sweeping = subprocess.Popen([sys.executable, "-m", "emulon.cli", *words], stderr=subprocess.PIPE, text=True)
+    (run,) = grid.runs(tmp_path / "out")
+    while not run.steps_done and sweeping.poll() is None:
+        time.sleep(0.1)
+    job = int((run.folder / ".lock").read_text())
+    sweeping.send_signal(signal.SIGINT)
+    assert sweeping.communicate(timeout=60)[1] == "emulon sweep: stopped\n" and sweeping.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(job, 0)
 
 
 class Deadly:
@@ -268,3 +287,47 @@ def test_a_folder_that_holds_another_run_is_refused(tmp_path):
     sweep(varying(seed=[0]).runs(tmp_path), Inline())
     with pytest.raises(BadGrid, match="holds a run whose steps is 14, and here it is 15; choose another --out"):
         Grid(BASE | {"steps": 15}, {"seed": [0]}).runs(tmp_path)
+
+
+def test_a_stack_leaves_the_folders_its_runs_would_have_left_alone(tmp_path):
+    grid = varying(seed=[0, 1], lr=[1e-3, 1e-2], bias=[False])
+    together, alone = grid.runs(tmp_path / "stack"), grid.runs(tmp_path / "alone")
+    assert sweep_stacked(together) == {} and sweep(alone, Inline()) == {}
+    for here, there in zip(together, alone, strict=True):
+        one, other = final_weights(here.folder), final_weights(there.folder)
+        assert one.keys() == other.keys() and RunFolder(here.folder).kept_steps() == [7, 14]
+        for name in other:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=2e-6, msg=name)
+        files = [sorted(path.name for path in run.folder.iterdir()) for run in (here, there)]
+        assert files[0] == files[1]
+        lines = [RunFolder(run.folder).metrics() for run in (here, there)]
+        losses = [[line.get("loss", line.get("error")) for line in each] for each in lines]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    record = json.loads((together[0].folder / "curve.json").read_text())
+    assert record["stacked"] == 4 and record["config"] == json.loads(json.dumps(vars(together[0].config)))
+
+
+def test_a_stack_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    grid = varying(seed=[0, 1])
+    whole, broken = grid.runs(tmp_path / "whole"), grid.runs(tmp_path / "broken")
+    sweep_stacked(whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", stop_at(10, RunFolder.append))
+        with pytest.raises(KeyboardInterrupt):
+            sweep_stacked(broken)
+    assert sweep_stacked(broken) == {}
+    for one, other in zip(whole, broken, strict=True):
+        here, there = final_weights(one.folder), final_weights(other.folder)
+        assert all(here[name].equal(there[name]) for name in here)
+        assert [line["step"] for line in RunFolder(other.folder).metrics() if "loss" in line] == list(range(1, 15))
+
+
+def test_in_a_stack_too_a_run_that_diverges_does_not_stop_the_others(tmp_path):
+    runs = varying(lr=[1e-3, 1e30]).runs(tmp_path)
+    reasons = sweep_stacked(runs)
+    assert list(reasons) == ["lr=1e+30"] and "no longer finite" in reasons["lr=1e+30"] and runs[0].finished
+
+
+def test_what_changes_the_shape_of_the_work_is_not_stacked(tmp_path):
+    with pytest.raises(BadGrid, match="differ in seed, lr, muon_lr, noise alone, and here in layers"):
+        sweep_stacked(varying(layers=[1, 2]).runs(tmp_path))

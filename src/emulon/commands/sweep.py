@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   emulon sweep grid.json --dry-run             the plan: runs, steps, and what they cost
   emulon sweep standard --preset small --vary seed=0,1,2 --vary layers=1,2,4 --jobs 2
+  emulon sweep standard --recipe fast --vary seed=0,1,2,3 --stack
   emulon sweep grid.json --executor slurm --slurm partition=gpu,gpus_per_node=1,timeout_min=600"""
 
 
@@ -43,19 +44,25 @@ def is_file(word: str) -> bool:
 
 
 def main(options: SweepOptions) -> int:
+    from emulon.experiments.stacked import require_stack, sweep_stacked
     from emulon.experiments.sweep import sweep
     from emulon.files import make_folder
     from emulon.progress import progress_bar
     from emulon.report.sweep import keep_sweep
 
     runs = grid_of(options).runs(options.out)
+    if options.stack:
+        require_stack(runs)
     if options.dry_run:
         print_plan(runs)
         return 0
     make_folder(options.out)
     engine, jobs = engine_of(options, runs)
     with progress_bar() as report_progress:
-        reasons = sweep(runs, engine, jobs=jobs, restarts=options.restarts, report_progress=report_progress)
+        if options.stack:
+            reasons = sweep_stacked(runs, report_progress=report_progress)
+        else:
+            reasons = sweep(runs, engine, jobs=jobs, restarts=options.restarts, report_progress=report_progress)
     print_table(keep_sweep(options.out, runs, reasons))
     print(f"written to {options.out}: sweep.json, sweep.svg, and a folder for each run")
     if reasons:
@@ -85,6 +92,10 @@ def engine_of(options: SweepOptions, runs: Sequence[Run]) -> tuple[Engine, int]:
     from emulon.experiments.sweep import Inline, Local, Slurm, visible_gpus
 
     kind = options.executor
+    if options.stack:
+        if kind not in ("auto", "inline"):
+            raise BadUsage("--stack trains all runs in this process: leave --executor out")
+        kind = "inline"
     if kind == "auto":
         kind = "slurm" if which("sbatch") else "local"
     if options.slurm and kind != "slurm":

@@ -7,18 +7,24 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional, UseAppendAction, arg
 
 from emulon.commands.options import CommandOptions, Count, Size, shown
 from emulon.errors import unknown
+from emulon.models import Learner
+from emulon.tasks import TASKS
 from emulon.training import PRESETS, BadConfig, TrainConfig
 from emulon.training.configuration import recipe_values
+
+# The rest of what the help says about a task.
+BEHIND_THE_NAME = "with options that have no flag, as mixture:noises=0.1/0.5"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerOptions(TrainConfig, CommandOptions):
     """A flag for every field, and presets and recipes that give the defaults."""
 
+    task: Annotated[str, arg(help=f"{', '.join(TASKS)}; {BEHIND_THE_NAME}")] = "linear"
     preset: Annotated[str | None, shown("NAME")] = None
     """start from a named configuration: small"""
 
@@ -47,8 +53,7 @@ class LearnerOptions(TrainConfig, CommandOptions):
 class Options(LearnerOptions):
     """Train a transformer that has to find an algorithm itself, and show its errors beside the baselines'."""
 
-    model: Positional[Annotated[str, shown("MODEL")]] = ""
-    """standard, looped, algoformer or frozen"""
+    model: Positional[Annotated[str, arg(help=", ".join(Learner.registry)), shown("MODEL")]] = ""
     out: Annotated[Path | None, shown("DIR")] = None
     """the run's folder (default runs/MODEL)"""
     resume: Annotated[Path | None, shown("RUN")] = None
@@ -74,6 +79,8 @@ class SweepOptions(LearnerOptions):
     """how often a run whose process died is started again"""
     slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
     """for Slurm, as partition=gpu,gpus_per_node=1,timeout_min=600"""
+    stack: bool = False
+    """train all runs at once on one device, in this process; for grids that vary seed, lr, muon_lr or noise alone"""
     dry_run: bool = False
     """show the plan and write nothing"""
 

@@ -45,7 +45,7 @@ class Job:
 
     def __call__(self) -> str:
         try:
-            with _alone_in(self.folder):
+            with alone_in(self.folder):
                 if not (self.folder / CURVE).is_file():
                     begun = RunFolder(self.folder).config_file.exists()
                     trained = resume(self.folder) if begun else train(self.config, self.folder)
@@ -62,7 +62,7 @@ class Job:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Waits for whoever trains this run already: the jobs of a sweep that was killed may have outlived it."""
     import fcntl
 
@@ -116,14 +116,30 @@ class Local:
     """submitit's processes on this machine; slot k sees GPU k, or the k-th again from the first."""
 
     def __init__(self, folder: Path) -> None:
-        self.executor = _submitit().LocalExecutor(folder=_fresh(folder))
+        self.folder = _fresh(folder)
+        self.executor = _submitit().LocalExecutor(folder=self.folder)
 
     def submit(self, job: Job, slot: int) -> Handle:
         gpus = visible_gpus() if job.config.device != "cpu" else []
         mine = gpus[slot % len(gpus)] if gpus else None
         seen = {} if mine is None else {"gpus_per_node": 1, "visible_gpus": [mine]}
         self.executor.update_parameters(timeout_min=FOREVER_MINUTES, **seen)
-        return _Submitted(self.executor.submit(job))
+        with _stderr_in(self.folder / "controllers.log"):
+            return _Submitted(self.executor.submit(job))
+
+
+@contextmanager
+def _stderr_in(log: Path) -> Iterator[None]:
+    """Processes started inside write their stderr there: submitit's would print a traceback each when all are stopped
+    by hand."""
+    before = os.dup(2)
+    try:
+        with open(log, "a") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 class Slurm:

@@ -13,6 +13,7 @@ from emulon.expression import Function
 Cell = tuple[float, float, float, float]
 CELLS = 16
 MOST_CELLS = 200
+MOST_HALVINGS = 4000
 # Bounds are tight to this part of themselves, or to that part of the largest slope.
 TIGHT, NEGLIGIBLE = 1e-2, 1e-10
 
@@ -37,6 +38,22 @@ class Slopes:
             lowest = -self._refined(cells, lambda cell: -cell[2])
         # One more last place each way, for the conversion to floats.
         return lowest - 1e-15 * abs(lowest), highest + 1e-15 * abs(highest)
+
+    def at_most(self, top: float, lo: float, hi: float) -> bool:
+        """Whether f′ ≤ top on [lo, hi] for certain: cells are halved until each says so, or one says no."""
+        with ball_arithmetic():
+            cells = [(lo, hi)]
+            for _ in range(MOST_HALVINGS):
+                if not cells:
+                    return True
+                left, right, lower, upper = self._enclose(*cells.pop())
+                if upper <= top:
+                    continue
+                middle = (left + right) / 2
+                if lower > top or not left < middle < right:
+                    return False
+                cells += [(left, middle), (middle, right)]
+        return not cells
 
     def steepest(self, lo: float, hi: float) -> float:
         """Above the supremum of f′ on [lo, hi]; cells are kept, so that an interval like the last one costs little."""

@@ -25,7 +25,7 @@ from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 
-FORMAT = {"interpreter": "2", "program": "3"}
+FORMAT = {"interpreter": "2", "program": "4"}
 PLAIN = (
     "name",
     "steps",
@@ -37,6 +37,7 @@ PLAIN = (
     "negative_curvature",
     "curvature_reach",
     "max_step_times_smoothness",
+    "step_from_data",
 )
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "approximate": "make one softmax act as a function of one number, with a proof",
     "bench": "measure how long things take here, as ratios within one run",
     "train": "train a transformer that has to find an algorithm itself",
+    "sweep": "train every run of a grid, on a cluster or on this machine",
     "speedrun": "train the standard model to a fixed error, against the clock",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",

@@ -93,11 +93,6 @@ def test_momentum_reaches_the_minimum_of_badly_scaled_least_squares_sooner():
     assert (heavy - best).norm() < 1e-6 < (plain - best).norm()
 
 
-def test_zero_steps_leave_zero_weights():
-    x, y = dataset(squared(), seed=5)
-    assert torch.equal(GradientDescent(squared(), steps=0).run(x, y), torch.zeros(3, dtype=torch.float64))
-
-
 @settings(max_examples=50)
 @given(
     v=st.lists(st.floats(-10, 10), min_size=1, max_size=5),

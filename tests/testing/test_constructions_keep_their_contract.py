@@ -9,7 +9,7 @@ from emulon import constructions
 from emulon.algorithms import LinearRegression, as_loss
 from emulon.certify import Domain
 from emulon.constructions import (
-    GradientDescent,
+    DescentInContext,
     GradientStep,
     HeadInEmbedding,
     HeadInTokens,
@@ -95,7 +95,7 @@ CASES = {
         COUNTS,
     ),
     "descent": (
-        lambda: GradientDescent("squared", Domain(6, 3, 1.0, 1.0, 4.0), 1e-6, steps=5, step_size=0.2),
+        lambda: DescentInContext("squared", Domain(6, 3, 1.0, 1.0, 4.0), 1e-6, steps=5, step_size=0.2),
         lambda x, y: LinearRegression(5, 0.2).run(x, y),
         SAMPLES,
     ),

@@ -18,10 +18,10 @@ from emulon.algorithms import (
     Zero,
 )
 from emulon.certify import Domain
-from emulon.constructions import GradientDescent
+from emulon.constructions import DescentInContext
 from emulon.interpreter import compile
 from emulon.interrogate import REFERENCES
-from emulon.looped import LoopedGradientDescent, LoopedNewton
+from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.models import Learner
 from emulon.predictor import FunctionPredictor, as_predictor
@@ -75,17 +75,22 @@ CASES = {
         lambda: FunctionPredictor(RidgeRegression(0.3).predict, each=True),
         {"invariances": EVERY},
     ),
-    "construction": (lambda: as_predictor(GradientDescent.of(EXACT, XS[:, :8], YS[:, :8], 1e-6)), {"data": DATA}),
+    "construction": (lambda: as_predictor(DescentInContext.of(EXACT, XS[:, :8], YS[:, :8], 1e-6)), {"data": DATA}),
     "program": (lambda: compile(EXACT, data=(XS[:, :8], YS[:, :8]), tolerance=1e-6), {"data": DATA}),
     "looped descent": (lambda: as_predictor(LoopedGradientDescent(covering(), horizon=5), loops=5), {"data": DATA}),
     "looped newton": (lambda: as_predictor(LoopedNewton(covering(), horizon=5), loops=5), {"data": DATA}),
+    "causal descent": (
+        lambda: as_predictor(CausalLoopedGradientDescent(covering(), horizon=5), loops=5),
+        {"data": DATA},
+    ),
+    "causal newton": (lambda: as_predictor(CausalLoopedNewton(covering(), 0.1, horizon=5), loops=5), {"data": DATA}),
     "machine sgd": (lambda: as_predictor(sgd(3, 9, 0.05).compile()), {"data": DATA}),
     "machine ridge": (lambda: as_predictor(sherman_morrison(3, 9, 1.0).compile()), {"data": DATA, "tolerance": 1e-6}),
 }
 for kind, algorithm in ALGORITHMS.items():
     CASES[kind] = (lambda algorithm=algorithm: algorithm(steps=20), {"data": labelled(kind), "invariances": ("order",)})
 for name in Learner.registry:
-    CASES[f"learner {name}"] = (lambda name=name: learner(name), {"tolerance": 1e-5})
+    CASES[f"learner {name}"] = (lambda name=name: learner(name), {"tolerance": 1e-6})
 for reference in REFERENCES:
     setting = {one.name: value for one, value in ((reference.integer, 3), (reference.continuous, 0.01)) if one}
     CASES[f"reference {reference.name}"] = (lambda reference=reference, setting=setting: reference.fitted(setting), {})

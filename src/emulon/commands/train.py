@@ -33,7 +33,7 @@ def __getattr__(name: str) -> object:
 
 def check(words: Sequence[str]) -> None:
     """What can be refused before torch is imported: the names of the options and of the model."""
-    own = fields_of("commands.train_options", "Options")
+    own = [name for kind in ("LearnerOptions", "Options") for name in fields_of("commands.train_options", kind)]
     require_options(words, [*own, *fields_of("training.configuration", "TrainConfig")])
     if words and not words[0].startswith("-"):
         require_known("model", words[0], "models")

@@ -83,7 +83,9 @@ def held_out_score(
     return explained(unseen @ weights + centre, target[half:].double())
 
 
-def explained(guess: Float[Tensor, "... datasets size"], truth: Float[Tensor, "datasets size"]) -> Float[Tensor, ...]:
+def explained(
+    guess: Float[Tensor, "*layers datasets size"], truth: Float[Tensor, "datasets size"]
+) -> Float[Tensor, "*layers"]:
     """R²: 1 − (squared error)/(squared deviation from the mean)."""
     left = (guess - truth).square().sum(dim=(-2, -1))
     return 1 - left / (truth - truth.mean(dim=0)).square().sum()

@@ -245,6 +245,14 @@ def weighted_neighbours(prefixes: Prefixes, integers: Integers, continuous: Cont
     return _averages(inverse_distance(distance), targets, integers)
 
 
+@reference("kernel average", "neighbours", continuous=ContinuousParameter("bandwidth", 1e-2, 1e2, _mean_square, 48))
+def kernel_average(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """Targets weighted by exp(−‖x − x_i‖²/(2·bandwidth)): what one head of softmax attention does of itself."""
+    distance, targets = prefixes.neighbours
+    weights = (-distance.square() / (2 * _column(continuous))).softmax(dim=-1)
+    return (weights * targets).sum(dim=-1)
+
+
 @reference(
     "gradient descent",
     "least squares",

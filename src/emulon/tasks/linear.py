@@ -1,4 +1,4 @@
-"""Linear functions: Gaussian, sparse, and with a noise that changes from dataset to dataset."""
+"""Linear functions: Gaussian, sparse, with a noise that changes from dataset to dataset, and with Laplace errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms import Lasso, LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
+from emulon.algorithms import HuberRegression, Lasso, LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
 from emulon.errors import EmulonError
 from emulon.predictor import Predictor
 from emulon.tasks.randomness import normal, uniform
@@ -101,3 +101,26 @@ class RidgeMixture(LinearFunctions, name="mixture"):
     def predictors(self) -> dict[str, Predictor]:
         ridges = {f"ridge_{noise:g}": RidgeRegression((noise / self.prior) ** 2) for noise in self.noises}
         return super().predictors() | ridges
+
+
+@dataclass(frozen=True)
+class LaplaceLinear(LinearFunctions, name="laplace"):
+    """Linear functions with Laplace errors of standard deviation `noise`: outliers, for which least squares is wrong.
+
+    A standard normal times the root of a standard exponential is Laplace of unit variance, and needs no logarithm of
+    zero: the exponential is −log(1 − u) with u < 1.
+    """
+
+    noise: float = 0.5
+
+    what = "linear functions with Laplace errors"
+
+    def errors(
+        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch points"]:
+        spread = (-torch.log1p(-uniform(generator, batch, points, dtype=dtype))).sqrt()
+        return spread * super().errors(generator, batch, points, dtype)
+
+    def predictors(self) -> dict[str, Predictor]:
+        robust = {"huber": HuberRegression(delta=self.noise, steps=200)} if self.noise > 0 else {}
+        return super().predictors() | robust

@@ -17,7 +17,7 @@ from emulon.tasks.task import Task
 
 
 class RegressionTask(Task):
-    """Supplies `values`, and `inputs` and `noise_scale` where they are not N(0, I) and `noise`.
+    """Supplies `values`, and `inputs`, `noise_scale` and `errors` where they are not N(0, I), `noise` and Gaussian.
 
     The prompts are x₁, y₁, …, x_n and y is asked at every x.
     """
@@ -63,6 +63,12 @@ class RegressionTask(Task):
         """The standard deviation of the noise, one for all or one a dataset."""
         return self.noise
 
+    def errors(
+        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch points"]:
+        """What the targets are off the truth by: Gaussian, where nothing else is supplied."""
+        return self.noise_scale(generator, batch, dtype) * normal(generator, batch, points, dtype=dtype)
+
     def datasets(
         self,
         generator: torch.Generator,
@@ -78,8 +84,7 @@ class RegressionTask(Task):
         if live is not None:
             xs = xs * live
         truth = self.values(generator, xs)
-        scale = self.noise_scale(generator, batch, dtype)
-        return Datasets(xs, truth + scale * normal(generator, batch, points, dtype=dtype), truth)
+        return Datasets(xs, truth + self.errors(generator, batch, points, dtype), truth)
 
     def held_out(self, seed: int, batch: int, points: int) -> Datasets:
         """The datasets on which predictors are compared: in float64, on the CPU, a function of the seed alone.

@@ -194,6 +194,7 @@ def batch_dimensions_broadcast(subject: Subject) -> None:
             parts | {name: part[0, 0]},
             parts | {name: part[:, :1]},
             {other: one if other == name else one[1, 2] for other, one in parts.items()},
+            {other: one[:, :1] if other == name else one[1] for other, one in parts.items()},
         ):
             whole = {key: one.expand_as(parts[key]) for key, one in mixed.items()}
             expected = subject.apply(whole)
@@ -218,12 +219,12 @@ def inputs_outside_the_domain_are_refused(subject: Subject) -> None:
 
 
 def wrong_shapes_are_refused(subject: Subject) -> None:
-    """A size that is off by one, or a dimension too few, is refused in a line that names the input."""
+    """A size that is off by one, or a dimension too few, is refused in a line that names the input and its shape."""
     for name, one in subject.inputs.items():
         sizes = [(*one.shape[:k], one.shape[k] + 1, *one.shape[k + 1 :]) for k in range(len(one.shape))]
         for size in [*sizes, one.shape[1:]]:
             parts = subject.draw("inside") | {name: torch.zeros(size, dtype=subject.certificate.dtype)}
-            require_refusal(partial(subject.apply, parts), f"{name} of shape {size}", name)
+            require_refusal(partial(subject.apply, parts), f"{name} of shape {size}", name, str(size))
 
 
 def batches_that_do_not_fit_are_refused(subject: Subject) -> None:

@@ -5,6 +5,7 @@ from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.fit import Trained, device_of, fit, resume, train
 from emulon.training.run_folder import RunFolder, load_learner, save_learner
+from emulon.training.stack import Stack
 from emulon.training.step import Together, TrainStep
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "NoRun",
     "OutOfMemory",
     "RunFolder",
+    "Stack",
     "Together",
     "TrainConfig",
     "TrainStep",

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from emulon.errors import NoRun
 from emulon.files import write_atomically
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
+# What the checksum adds to the notes; both or neither, so that no flipped bit can pass one off as older than these.
+_FORMAT, _CHECKSUM = "format", "sha256"
 
 
 def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str], keep: int = 2) -> Path:
     """Saves the state after `step` steps and drops all but the newest `keep`; 0 drops none."""
     where = folder / f"step-{step:09d}.safetensors"
-    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"step": str(step), **notes})
-    write_atomically(where, data)
+    kept = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    notes = {"step": str(step), **notes, _FORMAT: "2"}
+    write_atomically(where, save(kept, notes | {_CHECKSUM: _checksum(kept, notes)}))
     for old in checkpoints(folder)[:-keep] if keep else []:
         old.unlink(missing_ok=True)
     return where
@@ -49,9 +54,31 @@ def read_checkpoint(folder: Path, step: int | None = None) -> tuple[int, dict[st
     try:
         with safe_open(kept[-1], "pt") as opened:
             notes = dict(opened.metadata() or {})
-        return int(notes.pop("step")), load_file(kept[-1]), notes
-    except (SafetensorError, KeyError) as error:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
+        _require_checksum(tensors, notes)
+        return int(notes.pop("step")), tensors, notes
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise NoRun(f"{kept[-1]} cannot be read ({error}); delete it to resume from the one before") from error
+
+
+def _require_checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Takes the checksum, and what says that there is one, out of the notes. Checkpoints without either are older."""
+    claimed = notes.pop(_CHECKSUM, None)
+    if claimed is None and _FORMAT not in notes:
+        return
+    if claimed != _checksum(tensors, notes):
+        raise ValueError("its checksum does not match its content")
+    del notes[_FORMAT]
+
+
+def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
+    """Of every note and every bit, with what says how the bits are to be read."""
+    digest = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @torch.no_grad()

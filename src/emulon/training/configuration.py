@@ -21,10 +21,9 @@ class TrainConfig:
     """What is trained, on what, and how. None leaves a choice to the task or the model."""
 
     model: str = "standard"
-    """standard, looped, algoformer or frozen"""
+    """a learner's name"""
     task: str = "linear"
-    """linear, sparse, mixture, representation, auto_regression, chain_of_thought, relu_network, decision_tree, head,
-    statistical; with options that have no flag, as mixture:noises=0.1/0.5"""
+    """a task's name, and behind it options that have no field here, as mixture:noises=0.1/0.5"""
     features: int = 20
     points: int = 41
     noise: float | None = None

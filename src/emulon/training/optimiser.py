@@ -15,8 +15,8 @@ ROUNDS, QUINTIC = 5, (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalised(
-    matrices: Float[Tensor, "count rows columns"], dtype: torch.dtype
-) -> Float[Tensor, "count rows columns"]:
+    matrices: Float[Tensor, "*count rows columns"], dtype: torch.dtype
+) -> Float[Tensor, "*count rows columns"]:
     """Claim: with U S Vᵀ each matrix, U·p(S/‖S‖_F)·Vᵀ, p five rounds of the quintic: the nearest orthogonal matrix,
     roughly, by matrix products alone (Newton–Schulz), for all the matrices at once."""
     a, b, c = QUINTIC

@@ -56,8 +56,8 @@ class Worker:
     def collect(self) -> None:
         """The worker's gradients → the master's."""
         if self._pairs:
-            grads: list[Tensor] = [work.grad for _, work in self._pairs]  # type: ignore[misc]
-            torch._foreach_copy_([master.grad for master, _ in self._pairs], grads)  # type: ignore[misc]
+            grads: list[Tensor] = [work.grad for _, work in self._pairs]  # type: ignore[misc]  # set by backward
+            torch._foreach_copy_([master.grad for master, _ in self._pairs], grads)  # type: ignore[misc]  # as above
 
     def forget_gradients(self) -> None:
         """Backward then writes gradients instead of adding to them. The master's copies are overwritten anyway."""

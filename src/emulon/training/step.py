@@ -6,6 +6,7 @@ What changes from step to step (`rate_factor`, `live_features`, `live_points`) i
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,54 +23,42 @@ from emulon.training.precision import Worker, matrix_precision
 from emulon.training.processes import Processes
 
 
-class TrainStep:
+class GraphedStep(ABC):
     """`step(k)` performs step k and returns its loss, a tensor on the device that the next step overwrites.
 
-    What depends on k is put into device tensors first (the generator's seed, the learning rate, the curriculum's
+    What depends on k is put into device tensors first (the generators' seeds, the learning rates, the curriculum's
     masks); the rest is always the same work on the same memory, so a graph can replay it.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        task: Task,
-        config: TrainConfig,
-        device: torch.device,
-        processes: Processes | None = None,
-    ) -> None:
-        config = config.on(device)
-        self.learner, self.task, self.config, self.device = learner.to(device), task, config, device
-        self.processes = processes or Processes()
-        self.generator = torch.Generator(device=device)
-        self.worker = Worker(learner, config.precision)
-        self.parameters = list(learner.parameters())
-        self.optimiser = Optimiser(
-            learner,
-            device,
-            muon=config.optimiser == "muon",
-            beta2=config.beta2,
-            momentum=config.momentum,
-            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
-            compiled=config.compile != "off",
-        )
+    loss: Tensor
+
+    def __init__(self, task: Task, config: TrainConfig, device: torch.device, models: int = 1) -> None:
+        self.config, self.device = config, device
+        self.generators = [torch.Generator(device=device) for _ in range(models)]
         asked = len(task.asked(torch.zeros(task.tokens, 1)))
         self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
         weighted = config.start_points is not None or config.early_weight != 1
         self.weight = torch.ones(asked, device=device) if weighted else None
-        self.loss = torch.zeros((), device=device)
-        self._total, self._counted = torch.zeros((), device=device), 0
-        self._loss_of = self._plain_loss
-        if config.compile == "whole":
-            self._loss_of = torch.compile(self._plain_loss, dynamic=False)
-        elif config.compile == "autotune":
-            self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
-        elif config.compile == "block":
-            self.worker.compile_blocks()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
 
-    def __call__(self, step: int) -> Float[Tensor, ""]:
-        self._counted += 1
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
+        """What `state` gave, back into it."""
+
+    @abstractmethod
+    def _prepare(self, step: int) -> None:
+        """What depends on the step."""
+
+    @abstractmethod
+    def _sample_and_descend(self) -> None:
+        """What does not."""
+
+    def __call__(self, step: int) -> Float[Tensor, "*models"]:
         if self._stream is None:
             self._prepare(step)
             self._work()
@@ -90,28 +79,8 @@ class TrainStep:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def mean_loss(self) -> float:
-        """The mean loss of the steps since this was last asked. Waits for them."""
-        self.synchronise()
-        mean = self._total.item() / max(self._counted, 1)
-        self._total.zero_()
-        self.synchronise()
-        self._counted = 0
-        return mean
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
-        return weights_of(self.learner) | self.optimiser.state()
-
-    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
-        copy_into(self.state(), state, where)
-        self.worker.refresh()
-
-    def _prepare(self, step: int) -> None:
-        at_step(self.generator, self.config.seed, step)
-        factor = rate_factor(self.config, step)
-        self.optimiser.lr.fill_(self.config.lr * factor)
-        self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
+    def _set_masks(self, step: int) -> None:
+        """The curriculum's."""
         features = live_features(self.config, step)
         if self.live is not None:
             self.live.fill_(1.0)[features:] = 0.0
@@ -123,10 +92,93 @@ class TrainStep:
         with matrix_precision(self.config.precision):
             self._sample_and_descend()
 
+    def _capture(self) -> None:
+        """Warm up on the side, undo what that did to the state, and record one step."""
+        assert self._stream is not None
+        saved = {name: tensor.clone() for name, tensor in self.state().items()}
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(3):
+                self._work()
+        self.synchronise()
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, stream=self._stream):
+            self._work()
+        self.synchronise()
+        self._graph = graph
+        self.load(saved)
+        self.synchronise()
+
+
+class TrainStep(GraphedStep):
+    """The step of one learner."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        task: Task,
+        config: TrainConfig,
+        device: torch.device,
+        processes: Processes | None = None,
+    ) -> None:
+        config = config.on(device)
+        super().__init__(task, config, device)
+        self.learner, self.task = learner.to(device), task
+        self.processes = processes or Processes()
+        self.worker = Worker(learner, config.precision)
+        self.parameters = list(learner.parameters())
+        self.optimiser = Optimiser(
+            learner,
+            device,
+            muon=config.optimiser == "muon",
+            beta2=config.beta2,
+            momentum=config.momentum,
+            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
+            compiled=config.compile != "off",
+        )
+        self.loss = torch.zeros((), device=device)
+        self._total, self._counted = torch.zeros((), device=device), 0
+        self._loss_of = self._plain_loss
+        if config.compile == "whole":
+            self._loss_of = torch.compile(self._plain_loss, dynamic=False)
+        elif config.compile == "autotune":
+            self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
+        elif config.compile == "block":
+            self.worker.compile_blocks()
+
+    def __call__(self, step: int) -> Float[Tensor, ""]:
+        self._counted += 1
+        return super().__call__(step)
+
+    def mean_loss(self) -> float:
+        """The mean loss of the steps since this was last asked. Waits for them."""
+        self.synchronise()
+        mean = self._total.item() / max(self._counted, 1)
+        self._total.zero_()
+        self.synchronise()
+        self._counted = 0
+        return mean
+
+    def state(self) -> dict[str, Tensor]:
+        return weights_of(self.learner) | self.optimiser.state()
+
+    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
+        copy_into(self.state(), state, where)
+        self.worker.refresh()
+
+    def _prepare(self, step: int) -> None:
+        at_step(self.generators[0], self.config.seed, step)
+        factor = rate_factor(self.config, step)
+        self.optimiser.lr.fill_(self.config.lr * factor)
+        self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
+        self._set_masks(step)
+
     def _sample_and_descend(self) -> None:
         batch, rank = self.config.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
-        prompts = self.task.sample(self.generator, batch * self.processes.world, self.live)
+        prompts = self.task.sample(self.generators[0], batch * self.processes.world, self.live)
         prompts = prompts.rows(rank * batch, (rank + 1) * batch)
         self.worker.forget_gradients()
         loss = self._loss_of(prompts.tokens, prompts.targets)
@@ -144,21 +196,7 @@ class TrainStep:
         return self.worker.learner.loss(tokens, targets, self.task.asked, self.weight)
 
     def _capture(self) -> None:
-        """Warm up on the side, undo what that did to the state, and record one step."""
-        assert self._stream is not None
-        saved = {name: tensor.clone() for name, tensor in self.state().items()}
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            for _ in range(3):
-                self._work()
-        self.synchronise()
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph, stream=self._stream):
-            self._work()
-        self.synchronise()
-        self._graph = graph
-        self.load(saved)
+        super()._capture()
         self._total.zero_()
         self.synchronise()
 

@@ -17,33 +17,31 @@ from emulon.tasks import Linear
 from emulon.training import TrainConfig
 
 FEATURES, POINTS = 3, 9
-LEARNERS = ("small_learner",)
+# Of the learners, how many must agree.
+SHARE = 0.75
 
 
 def run(setting: Setting) -> Numbers:
+    """The best λ of compiled machines on the whole grid, of the learners that are kept, and of those trained for it."""
     sizes = setting.sizes
-    noises, priors = sizes["noises"], sizes["priors"]
-    sampling = {"seed": setting.seed, "datasets": setting.sizes["datasets"]}
-    grid = [(noise, prior) for noise in noises for prior in priors]
+    sampling = {"seed": setting.seed, "datasets": sizes["datasets"]}
+    grid = [(noise, prior) for noise in sizes["noises"] for prior in sizes["priors"]]
     cells = []
     for done, (noise, prior) in enumerate(grid):
-        setting.report_progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", done / (len(grid) + len(LEARNERS)))
+        setting.report_progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", 0.3 * done / len(grid))
         task = Linear(FEATURES, noise=noise, prior=prior)
-        fit = best_ridge(machine(task), task, **sampling)
-        cells.append(cell("compiled", noise, prior, fit))
-    for name in LEARNERS:
-        setting.report_progress(name, len(grid) / (len(grid) + len(LEARNERS)))
+        cells.append(cell("compiled", task, best_ridge(machine(task), task, **sampling)))
+    for name in sizes["learners"]:
         subject = committed(setting, name)
         if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
-        fit = best_ridge(subject.thing, subject.task, **sampling)
-        cells.append(cell("trained", subject.task.noise, subject.task.prior, fit))
-    for number, noise in enumerate(sizes.get("trained_noises", ())):
-        config = TrainConfig(**sizes["training"], noise=noise, seed=setting.seed)
-        share = 0.5 / len(sizes["trained_noises"])
-        learner = trained(config, setting, 0.5 + number * share, share)
-        task = Linear(config.features, noise=noise)
-        cells.append(cell("trained", noise, task.prior, best_ridge(learner.learner, task, **sampling)))
+        cells.append(cell("trained", subject.task, best_ridge(subject.thing, subject.task, **sampling)))
+    for number, (noise, prior) in enumerate(sizes["trained"]):
+        config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
+        share = 0.7 / len(sizes["trained"])
+        learner = trained(config, setting, 0.3 + number * share, share).learner
+        task = Linear(config.features, noise=noise, prior=prior)
+        cells.append(cell("trained", task, best_ridge(learner, task, **sampling)))
     return {"cells": cells}
 
 
@@ -55,29 +53,28 @@ def machine(task: Linear) -> Transformer:
     return sherman_morrison(task.features, POINTS, task.bayes_ridge, domain=wide).compile()
 
 
-def cell(kind: str, noise: float, prior: float, fit: RidgeFit) -> Numbers:
-    bayes = (noise / prior) ** 2
+def cell(kind: str, task: Linear, fit: RidgeFit) -> Numbers:
     return {
         "kind": kind,
-        "noise": noise,
-        "prior": prior,
-        "bayes": bayes,
+        "noise": task.noise,
+        "prior": task.prior,
+        "bayes": task.bayes_ridge,
         "best": fit.best,
-        "agrees": fit.agrees(bayes),
+        "agrees": fit.agrees(task.bayes_ridge),
         "grid": list(fit.grid),
         "differences": [value.value for value in fit.differences],
     }
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """Every learner's best λ is σ²/τ² within the grid's step of half an octave; machines show that this can be seen."""
+    """Three in four learners' best λ are σ²/τ² within half an octave; all machines' are, or the measure is no good."""
     said, agreed = [], {}
     for kind in ("compiled", "trained"):
         cells = [each for each in numbers["cells"] if each["kind"] == kind]
         agree = sum(each["agrees"] for each in cells)
         apart = max(abs(math.log2(each["best"] / each["bayes"])) for each in cells)
         said.append(f"{kind}: {agree} of {len(cells)} at σ²/τ², farthest 2^{apart:.2f} away")
-        agreed[kind] = agree == len(cells)
+        agreed[kind] = agree >= (len(cells) if kind == "compiled" else SHARE * len(cells))
     shown = ", ".join(
         f"best λ {each['best']:.3g} where σ²/τ² = {each['bayes']:.3g}"
         for each in numbers["cells"]
@@ -85,7 +82,9 @@ def judge(numbers: Numbers) -> Verdict:
     )
     if not agreed["compiled"]:
         return Verdict("cannot be tested here", f"trained: {shown}", "the measure misses the λ of compiled machines")
-    return Verdict.that(agreed["trained"], f"trained: {shown}", "; ".join(said) + " (half an octave asked)")
+    return Verdict.that(
+        agreed["trained"], f"trained: {shown}", "; ".join(said) + " (half an octave asked of three in four)"
+    )
 
 
 def figure(numbers: Numbers) -> Figure:
@@ -115,6 +114,10 @@ def figure(numbers: Numbers) -> Figure:
 
 TRAINING = {"task": "linear", "features": 3, "points": 9, "layers": 3, "width": 32, "heads": 4, "init": 0.08}
 TRAINING |= {"steps": 2500, "lr": 3e-3, "warmup": 200, "schedule": "cosine", "start_features": 1, "feature_every": 150}
+# The paper's model and dimension; its optimiser was Adam for 500,000 steps.
+AT_SCALE = {"recipe": "fast", "task": "linear", "features": 8, "points": 41, "layers": 16, "width": 512, "heads": 4}
+AT_SCALE |= {"batch": 64, "steps": 2500, "evaluate_every": 2500}
+NOISES, PRIORS = [0.25, 0.5, 1.0, 1.5], [0.5, 1.0, 1.5, 2.0]
 CLAIM = Claim(
     name="learning-figure-2",
     source="Akyürek et al. 2022, Figure 2",
@@ -123,17 +126,20 @@ CLAIM = Claim(
     scales={
         "small": Scale(
             3,
-            {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256}
-            | {"training": TRAINING, "trained_noises": [0.25, 1.0]},
+            {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256, "learners": ["small_learner"]}
+            | {"training": TRAINING, "trained": [[0.25, 1.0], [1.0, 1.0]]},
             at_source_scale=False,
         ),
-        "paper": Scale(
-            0.7, {"noises": [0.125, 0.25, 0.5, 1.0], "priors": [0.5, 1.0, 1.5, 2.0], "datasets": 1024}, False
+        "gpu": Scale(
+            10,
+            {"noises": NOISES, "priors": PRIORS, "datasets": 256, "learners": [], "training": AT_SCALE}
+            | {"trained": [[noise, prior] for noise in NOISES for prior in PRIORS]},
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
     differs="The grid is asked of compiled register machines, whose answer is known, and shows that the measure works. "
-    "Trained are the learner in results/learners/small_learner (d = 5, σ = 0.5) and two of d = 3 and 2,500 steps.",
+    "Trained, at the small scale, are the learner in results/learners/small_learner (d = 5, σ = 0.5) and two "
+    "of d = 3 and 2,500 steps; at the scale gpu the paper's model, by Muon for 2,500 steps.",
 )

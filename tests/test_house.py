@@ -1,0 +1,124 @@
+"""Habits that no linter sees: reasons beside ignores, no import for its side effect, annotations that are real."""
+
+import ast
+import importlib
+import inspect
+import re
+import tokenize
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+
+import emulon
+
+SOURCE = Path(emulon.__file__).parent
+ROOT = Path(__file__).parents[1]
+FILES = sorted(SOURCE.rglob("*.py")) + sorted(Path(__file__).parent.rglob("*.py"))
+MODULES = [
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.stem != "__main__"
+]
+# A reason follows the code: "# why" after the one, "(why)" or "— why" after the other.
+REASONED = re.compile(r"(# type: ignore\[[\w, -]+\]  # \w.{5,})|(# noqa: [A-Z]+\d+ (\(|— )\w.{5,})")
+
+
+def comments(path):
+    with path.open("rb") as file:
+        return [
+            (each.start[0], each.string) for each in tokenize.tokenize(file.readline) if each.type == tokenize.COMMENT
+        ]
+
+
+def bare_ignores(path):
+    found = [(line, text) for line, text in comments(path) if "type: ignore" in text or "noqa" in text]
+    return [f"{path.name}:{line}: {text}" for line, text in found if not REASONED.search(text)]
+
+
+def side_effects(source):
+    """Names that a module imports at its top and neither uses nor offers in `__all__`: only the import can matter."""
+    tree = ast.parse(source)
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__"
+        for alias in node.names
+    }
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return imported - used
+
+
+def for_type_checkers(module):
+    """What a module imports under `if TYPE_CHECKING`, so as not to wait for it: imported here."""
+    found = {}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            block = ast.Module([each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)], [])
+            exec(compile(block, module.__name__, "exec"), found)
+    return found
+
+
+def annotated(module):
+    """The classes and functions that a module itself defines, and their methods."""
+    own = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
+    for one in own:
+        if inspect.isclass(one):
+            yield one
+            # What a dataclass writes for itself repeats its fields' annotations, those of its bases included.
+            methods = [method for method in vars(one).values() if inspect.isfunction(method)]
+            yield from (method for method in methods if inspect.unwrap(method).__code__.co_filename != "<string>")
+        elif inspect.isfunction(one):
+            yield one
+
+
+def test_every_ignore_has_its_reason_beside_it():
+    assert [line for path in FILES for line in bare_ignores(path)] == []
+
+
+def test_nothing_is_imported_for_its_side_effect():
+    unused = {path.relative_to(SOURCE): side_effects(path.read_text()) for path in SOURCE.rglob("*.py")}
+    assert {path: names for path, names in unused.items() if names} == {}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_annotations_name_what_exists(name):
+    """A name that is nowhere defined passes every run until somebody asks; here somebody asks."""
+    module = importlib.import_module(name)
+    elsewhere = for_type_checkers(module)
+    for one in annotated(module):
+        typing.get_type_hints(one, localns=elsewhere)
+
+
+def test_one_parser_and_links_instead_of_forms():
+    parsers, forms = (
+        re.compile(r"^\s*(import|from) (argparse|click|typer|optparse|getopt)\b", re.M),
+        re.compile(r"\bform =="),
+    )
+    texts = {path.name: path.read_text() for path in SOURCE.rglob("*.py")}
+    assert [name for name, text in texts.items() if parsers.search(text) or forms.search(text)] == []
+
+
+def test_the_recipes_name_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"(?:src|tests|docs|results)/[\w./-]*\w", text))
+    assert len(named) > 15 and [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_one_version_everywhere():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == declared
+    assert re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == declared
+
+
+def test_these_rules_can_be_broken(tmp_path):
+    bare = tmp_path / "bare.py"
+    marks = "type: ignore", "type: ignore[misc]", "noqa", "noqa: F401"
+    bare.write_text("".join(f"x = 1  # {mark}\n" for mark in marks) + "y = 'type: ignore'\n")
+    assert len(bare_ignores(bare)) == len(marks)
+    bare.write_text("x = 1  # type: ignore[misc]  # mypy cannot know\ny = 1  # noqa: B018 (asking is what refuses)\n")
+    assert bare_ignores(bare) == []
+    assert side_effects("import os\nimport emulon.tasks\nfrom a import b, c\nprint(os, c)") == {"emulon", "b"}
+    assert side_effects("from a import b\n__all__ = ['b']") == set()

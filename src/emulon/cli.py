@@ -18,6 +18,8 @@ COMMANDS = {
     "compile": "write an interpreter and a program (the prompt) as files",
     "exec": "run a program's file on an interpreter's file",
     "show": "show what is in a program's prompt, row by row",
+    "certify": "write a program's certificate, with all that is needed to check it",
+    "check": "check a certificate, trusting nothing of emulon",
     "approximate": "make one softmax act as a function of one number, with a proof",
     "bench": "measure how long things take here, as ratios within one run",
     "train": "train a transformer that has to find an algorithm itself",

@@ -1,0 +1,182 @@
+"""A certificate file is accepted as it was written, and refused with anything in it changed.
+
+EMULON_TAMPERINGS=1000 python -m pytest tests/interpreter/test_certificate_file.py   changes a thousand of each kind.
+"""
+
+import copy
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulon import cli
+from emulon.certify import checker
+from emulon.interpreter import Interpreter, Program, save
+from emulon.interpreter.certificate_file import certificate_of
+
+TAMPERINGS = int(os.environ.get("EMULON_TAMPERINGS", "60"))
+ORIGINALS = ["ridge", "lasso", "huber_regression", "logistic_regression"]
+Files = dict[str, Path]
+Made = tuple[Files, dict[str, Any], str]
+
+
+@pytest.fixture(scope="session", params=ORIGINALS)
+def made(
+    request: pytest.FixtureRequest, programs: dict[str, Program], tmp_path_factory: pytest.TempPathFactory
+) -> Made:
+    """The files, the certificate, and its text."""
+    folder, program = tmp_path_factory.mktemp(request.param), programs[request.param]
+    files = {name: folder / name for name in ("program", "interpreter")}
+    interpreter = Interpreter.fitting(program)
+    save(program, files["program"])
+    save(interpreter, files["interpreter"])
+    certificate = certificate_of(program, interpreter, files)
+    return files, certificate, checker.canonical(certificate)
+
+
+def refused(certificate: dict[str, Any], *, signed: bool = True) -> str:
+    """Why a certificate does not hold, its hashes made anew."""
+    if signed:
+        certificate = certificate | {"sha256": checker.hashes(certificate)}
+    with pytest.raises(checker.Refused) as caught:
+        checker.check(checker.canonical(certificate))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def leaves(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        return [leaf for name, part in items for leaf in leaves(part, (*path, name))]
+    return [path]
+
+
+def tampered(certificate: dict[str, Any], draw: random.Random, start: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """With one digit, sign, letter or flag changed, anywhere below `start`."""
+    certificate = copy.deepcopy(certificate)
+    place: Any = certificate
+    path = draw.choice([leaf for leaf in leaves(certificate) if leaf[: len(start)] == start])
+    for name in path[:-1]:
+        place = place[name]
+    old = place[path[-1]]
+    if isinstance(old, str):
+        digits = [at for at, letter in enumerate(old) if letter.isalnum()]
+        at = draw.choice(digits)
+        place[path[-1]] = old[:at] + draw.choice([c for c in "0123456789" if c != old[at]]) + old[at + 1 :]
+    else:
+        steps = [1, -1] if isinstance(old, int) else [1, -1, 2**-30]
+        place[path[-1]] = not old if isinstance(old, bool) else 1 if old is None else old + draw.choice(steps)
+    assert place[path[-1]] != old
+    return certificate
+
+
+def test_the_original_is_accepted_and_says_what_the_library_promises(made: Made, programs: dict[str, Program]):
+    files, certificate, text = made
+    assert "every weight is within" in checker.check(text, **{name: str(path) for name, path in files.items()})
+    program = next(each for each in programs.values() if each.name == certificate["program"]["facts"]["name"])
+    promised = program.certificate
+    assert promised.bound * 0.999 <= float(certificate["bound"]) <= promised.bound * 1.01
+    for name, term in promised.terms.items():
+        assert float(certificate["terms"][name]) == pytest.approx(term, rel=0.01)
+
+
+def test_whatever_is_changed_it_is_refused(made: Made):
+    draw = random.Random(0)
+    for _ in range(TAMPERINGS):
+        said = refused(tampered(made[1], draw), signed=False)
+        assert re.match(r"(program|interpreter|claims|terms|sha256)/.+: |(bound|format|sha256): ", said), said
+
+
+def test_changed_bytes_are_refused_or_cannot_be_read(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    draw, text = random.Random(1), made[2]
+    for _ in range(TAMPERINGS):
+        at = draw.randrange(len(text))
+        (tmp_path / "bad").write_text(text[:at] + draw.choice('0123456789abcdef \n,"{') + text[at + 1 :])
+        if (tmp_path / "bad").read_text() != text:
+            assert checker.main([str(tmp_path / "bad")]) in (1, 2)
+            assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", [("terms",), ("bound",), ("claims", "line"), ("claims", "gradient")])
+def test_what_follows_from_claims_is_recomputed_whatever_the_hashes_say(made: Made, where: tuple[str, ...]):
+    draw = random.Random(2)
+    for _ in range(max(3, TAMPERINGS // 15)):
+        changed = tampered(made[1], draw, where)
+        said = refused(changed)
+        assert re.match(r"(claims|terms|bound|program.facts.proximal)", said), said  # where the claim is used
+
+
+def forged(made: Made, *path: Any, by: float) -> dict[str, Any]:
+    certificate = copy.deepcopy(made[1])
+    place: Any = certificate
+    for name in path[:-1]:
+        place = place[name]
+    old = place[path[-1]]
+    place[path[-1]] = (float.fromhex(old) * by).hex() if isinstance(old, str) else old * by
+    return certificate
+
+
+def honest(certificate: dict[str, Any]) -> dict[str, Any]:
+    """With everything that follows made anew: a forger who knows the formulas, and lies about what is proved alone."""
+    from emulon.interpreter.certificate_file import _above
+
+    with checker.arithmetic():
+        errors, terms = checker.recomputed(certificate)
+        for band, error in zip(certificate["claims"]["line"], errors, strict=True):
+            band["error"] = _above(error)
+        certificate["terms"] = {name: _above(term) for name, term in terms.items()}
+        certificate["bound"] = _above(sum(terms.values()))
+    return certificate
+
+
+def test_a_consistent_lie_is_refused_by_the_proofs(made: Made):
+    keys = len(made[1]["program"]["gradient.values"]["numbers"])
+    value = max(range(keys), key=lambda r: abs(float.fromhex(made[1]["program"]["gradient.values"]["numbers"][r])))
+    lie = honest(forged(made, "program", "gradient.values", "numbers", value, by=1.1))
+    assert re.match(r"claims/gradient/\w+: not proved near t = ", refused(lie))
+    assert "claims/gradient/leak" in refused(honest(forged(made, "program", "facts", "gradient", "strength", by=0.9)))
+    small = copy.deepcopy(made[1])
+    small["claims"]["gradient"]["deviation"] = "1e-30"
+    assert "claims/gradient/deviation" in refused(honest(small))
+    line = copy.deepcopy(made[1])
+    line["claims"]["line"][0]["interpolation"] = "1e-30"
+    assert "claims/line/0/interpolation" in refused(honest(line))
+    few = copy.deepcopy(made[1])
+    few["claims"]["line"][0]["keys"] -= 1
+    assert "claims/line/0/keys" in refused(honest(few))
+    wide = forged(made, "program", "facts", "gradient", "domain", "residual", by=2)
+    assert "program/facts/gradient" in refused(honest(wide))
+
+
+def test_it_is_about_these_files(made: Made, tmp_path: Path):
+    files, _, text = made
+    with pytest.raises(checker.Refused, match="program: is not what is in"):
+        checker.check(text, program=str(files["interpreter"]))
+    content = bytearray(files["interpreter"].read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(checker.Refused, match="interpreter: is not what is in"):
+        checker.check(text, interpreter=str(tmp_path / "other"))
+
+
+def test_both_commands_and_the_script_agree(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files, _, text = made
+    out = tmp_path / "certificate.json"
+    words = [str(files["program"]), "--interpreter", str(files["interpreter"]), "--out", str(out)]
+    assert cli.main(["certify", *words]) == 0
+    assert out.read_text() == text
+    assert cli.main(["check", str(out)]) == 0
+    alone = [sys.executable, "-I", checker.__file__, str(out), "--program", str(files["program"])]
+    assert subprocess.run(alone, check=False).returncode == 0
+    capsys.readouterr()
+    out.write_text(json.dumps({"format": "other"}))
+    assert cli.main(["check", str(out)]) == 1 and "format: is not" in capsys.readouterr().err
+    out.write_text("{")
+    assert cli.main(["check", str(out)]) == 2 and "cannot be read" in capsys.readouterr().err
+    assert cli.main(["check", str(tmp_path / "none")]) == 2

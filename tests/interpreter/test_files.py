@@ -1,11 +1,14 @@
 """Files give the same bits elsewhere, or a one-line refusal."""
 
 import json
+import math
 import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from emulon.algorithms import MARGIN, GradientDescent, Loss
+from emulon.algorithms.losses import tukey
 from emulon.errors import CannotWrite, EmulonError
-from emulon.interpreter import BadFile, Interpreter, Program, compile, load_interpreter, load_program, save
+from emulon.interpreter import BadFile, Interpreter, Program, compile, files, load_interpreter, load_program, save
 
 Programs = dict[str, Program]
 
@@ -129,6 +133,76 @@ def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
         facts = json.loads(json.loads(file.metadata()["emulon"])["facts"])
     with_header(pair[1], tmp_path / "altered", facts=json.dumps(facts | {"steps": 1}))
     refused("checksum", load_program, tmp_path / "altered")
+
+
+def forged(source: Path, target: Path, change: Callable[[dict, dict], None]) -> None:
+    """The file with something changed in its facts or tensors, and its checksum made anew."""
+    tensors, facts = files._read(source, "program")
+    change(facts, tensors)
+    header = {"kind": "program", "format": files.FORMAT["program"], "facts": json.dumps(facts, sort_keys=True)}
+    header["sha256"] = files._checksum(header, tensors)
+    save_file(tensors, target, {"emulon": json.dumps(header, sort_keys=True)})
+
+
+def set_fact(*path: str, to: Any = None, by: float = 1.0) -> Callable[[dict, dict], None]:
+    def change(facts: dict, tensors: dict) -> None:
+        place = facts
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = place[path[-1]] * by if to is None else to
+
+    return change
+
+
+FORGERIES = {
+    "values": (lambda facts, tensors: tensors["gradient.values"].mul_(1.1), "is not as near to -1/"),
+    "one value": (lambda facts, tensors: tensors["gradient.values"][-1].add_(1e-4), "is not as near to -1/"),
+    "a value that is none": (lambda facts, tensors: tensors["gradient.values"].fill_(torch.nan), "numbers are none"),
+    "interpolation": (set_fact("gradient", "bounds", "interpolation", to=-1.0), "is not as near to -1/"),
+    "deviation": (set_fact("gradient", "bounds", "deviation", by=0.5), "is not as near to -1/"),
+    "size": (set_fact("gradient", "bounds", "size", by=0.5), "is not as near to -1/"),
+    "a wider domain": (set_fact("gradient", "grid", "hi", by=0.5), "does not cover its residuals"),
+    "another domain": (set_fact("domain", "x", by=2.0), "is for another domain"),
+    "gap": (set_fact("gradient", "gap", by=1.01), "nearer to each other"),
+    "strength": (set_fact("gradient", "strength", by=0.99), "leaks more"),
+    "leak": (set_fact("gradient", "bounds", "leak", by=0.5), "leaks more"),
+    "no leak": (set_fact("gradient", "bounds", "leak", to=0.0), "leaks more"),
+    "codes": (
+        lambda facts, tensors: tensors["gradient.codes"][1].copy_(tensors["gradient.codes"][0]),
+        "nearer to each",
+    ),
+    "penalty": (set_fact("l1", to=0.1), "proximal phase do not fit"),
+    "steps": (set_fact("steps", to=-1), "numbers are none"),
+    "step size": (set_fact("step_size", to=math.nan), "numbers are none"),
+    "loss": (set_fact("loss", "derivative", to="t"), "loss is not the one of its name"),
+    "nothing": (lambda facts, tensors: facts.pop("domain"), "is not whole"),
+    "other facts": (set_fact("gradient", "bounds", to={}), "is not whole"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_a_claim_that_is_not_so_is_refused_though_the_checksum_fits(what: str, pair: tuple[Path, Path], tmp_path: Path):
+    change, words = FORGERIES[what]
+    forged(pair[1], tmp_path / "program", change)
+    refused(words, load_program, tmp_path / "program")
+
+
+def test_a_loss_that_bends_more_than_its_file_says_is_refused(programs: Programs, tmp_path: Path):
+    x, y = dataset("value")
+    program = compile(GradientDescent(tukey(), 3, step_size=0.1), data=(x, y), tolerance=1e-3)
+    save(program, tmp_path / "tukey")
+    assert load_program(tmp_path / "tukey").negative_curvature == program.negative_curvature > 0
+    forged(tmp_path / "tukey", tmp_path / "convex", set_fact("negative_curvature", to=0.0))
+    refused("bends more than it says", load_program, tmp_path / "convex")
+    save(programs["any_loss"], tmp_path / "own")
+    forged(tmp_path / "own", tmp_path / "flat", set_fact("loss", "curvature", by=0.5))
+    refused("steeper than it says", load_program, tmp_path / "flat")
+
+
+def test_a_proximal_phase_that_is_too_small_is_refused(programs: Programs, tmp_path: Path):
+    save(programs["lasso"], tmp_path / "lasso")
+    forged(tmp_path / "lasso", tmp_path / "small", set_fact("proximal", "domain", "w", by=0.5))
+    refused("proximal phase is for another domain", load_program, tmp_path / "small")
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(programs: Programs, tmp_path: Path):

@@ -433,8 +433,9 @@ def require_proved(certificate: dict[str, Any], bound: Any) -> None:
         rows = arb_mat(samples, width, numbers)
         table = (rows * rows.transpose()).tolist()
         own, others = [table[i][i] for i in range(samples)], [table[i][j] for i in range(samples) for j in range(i)]
-        need(all(x <= ball("1.001") for x in own), f"program/{name}.codes", "are longer than 1")
-        gap = min(own, key=float).lower() - max(others, key=float).upper() - TINY if others else arb(1)
+        fit = samples == facts[name]["domain"]["samples"] and all(x <= ball("1.001") for x in own)
+        need(fit, f"program/{name}.codes", "are longer than 1, or not one to a sample")
+        gap = reduce(arb.min, own) - reduce(arb.max, others) if others else arb(1)
         others_weigh = softmax.advantage(arb(grid["lo"]), arb(grid["hi"])) + SPARE - arb(facts[name]["strength"]) * gap
         need((samples - 1) * others_weigh.exp() <= ball(claims[name]["leak"]), f"claims/{name}/leak", "is larger")
     reach = arb(facts["gradient"]["domain"]["residual"])

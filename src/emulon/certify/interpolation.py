@@ -20,6 +20,7 @@ import numpy as np
 
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function, Signs
 
 ORDER = 16
@@ -73,12 +74,35 @@ def prove(
 
     Cells are halved until each is within `tightness` of an error really attained at some centre, or below `target`.
     """
+    cells = _cells(keys, function, lo, hi, bands)
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        return _prove(keys, function, cells, target, tightness)
+
+
+def holds(
+    keys: Keys, function: Function, lo: float, hi: float, claimed: Interpolation, *, bands: Sequence[Band] = ()
+) -> bool:
+    """Whether |F − f|, deviation and size are within what is claimed on [lo, hi], outside the bands: proved, or False.
+
+    Cells are halved until each is within all three. Cheaper than `prove`, which has to find out what is true.
+    """
     from flint import ctx
 
     precision, cap = ctx.prec, ctx.cap
     ctx.prec, ctx.cap = PRECISION, ORDER + 1
     try:
-        return _prove(keys, function, _cells(keys, function, lo, hi, bands), target, tightness)
+        queue = _cells(keys, function, lo, hi, bands)
+        for _ in range(MAX_CELLS):
+            if not queue:
+                return True
+            left, right = queue.pop()
+            error, _, deviation, size = _cell(keys, function, left, right)
+            if error <= claimed.error and deviation <= claimed.deviation and size <= claimed.size:
+                continue
+            if right - left <= 1e-15 * (1 + max(abs(left), abs(right))):
+                return False
+            queue += [(left, (left + right) / 2), ((left + right) / 2, right)]
+        return False
     finally:
         ctx.prec, ctx.cap = precision, cap
 
@@ -88,10 +112,7 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
 
     Cells on which the value or the slope cannot be enclosed are halved; one that resists down to a billionth is bad.
     """
-    from flint import ctx
-
-    cap, ctx.cap = ctx.cap, 2
-    try:
+    with ball_arithmetic():
         queue = [(lo, hi)]
         while queue:
             left, right = queue.pop()
@@ -104,8 +125,6 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
                 )
             middle = (left + right) / 2
             queue += [(left, middle), (middle, right)]
-    finally:
-        ctx.cap = cap
 
 
 def _finite(function: Function, left: float, right: float) -> bool:

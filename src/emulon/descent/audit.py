@@ -29,6 +29,7 @@ from emulon.certify.spectrum import enclosure
 from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan
 from emulon.errors import BadExpression, OutOfDomain
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function, parse
 
 f64 = torch.float64
@@ -203,20 +204,18 @@ def _torn(f: Function, s: Ball, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_arb(f: Function, s: Ball) -> Ball:
-    from flint import arb, arb_series, ctx
+    from flint import arb, arb_series
 
-    cap, ctx.cap = ctx.cap, 1
-    room = (s.low.abs() + s.radius) * LIFT
-    try:
-        ends = []
+    room, ends = (s.low.abs() + s.radius) * LIFT, []
+    with ball_arithmetic(order=1):
         for at, off in zip(s.high.flatten().tolist(), room.flatten().tolist(), strict=True):
+            # One float further each way: a ball may be narrower than the distance to the next.
+            left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
             values = [
                 (arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0]
-                for signs in f.arb_branches(at - 2 * off, at + 2 * off)
+                for signs in f.arb_branches(left, right)
             ]
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
-    finally:
-        ctx.cap = cap
     lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2
     # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.

@@ -24,8 +24,9 @@ from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
+from emulon.interpreter.verification import false_claim
 
-FORMAT = {"interpreter": "2", "program": "3"}
+FORMAT = {"interpreter": "2", "program": "4"}
 PLAIN = (
     "name",
     "steps",
@@ -37,6 +38,7 @@ PLAIN = (
     "negative_curvature",
     "curvature_reach",
     "max_step_times_smoothness",
+    "step_from_data",
 )
 
 
@@ -77,13 +79,25 @@ def load_interpreter(path: str | Path) -> Interpreter:
 
 
 def load_program(path: str | Path) -> Program:
+    """A program exactly as saved, once what it claims of itself has been proved again."""
     tensors, facts = _read(Path(path), "program")
+    try:
+        program = _program_from_parts(tensors, facts)
+        renamed = facts["loss"]["derivative"] != program.loss.derivative
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{path} is not whole ({type(error).__name__}: {error}); compile it again") from None
+    wrong = "loss is not the one of its name" if renamed else false_claim(program)
+    if wrong is not None:
+        raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
+    return program
+
+
+def _program_from_parts(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Program:
     phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
     gradient, gradient_bounds = phases["gradient"]
     proximal, proximal_bounds = phases.get("proximal", (None, None))
-    plain = {name: facts[name] for name in PLAIN}
     return Program(
-        **plain,
+        **{name: facts[name] for name in PLAIN},
         loss=_loss(facts["loss"]),
         domain=_domain(facts["domain"]),
         gradient=gradient,

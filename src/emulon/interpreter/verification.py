@@ -1,0 +1,110 @@
+"""What a program's file claims is proved again before it is believed: its checksum says that it is whole, no more.
+
+On loading, every softmax is compared with its function in ball arithmetic, the codes and their strength with the leak
+they are said to allow, the loss with the curvature it is said to have. Other claims are checked on the data, by a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from emulon.certify.interpolation import Interpolation, holds
+from emulon.descent.curvature import Slopes
+from emulon.descent.layout import SPARE
+from emulon.descent.plan import enclosed_negative_curvature
+from emulon.expression import parse
+from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.interpreter.program import Program
+
+
+def false_claim(program: Program) -> str | None:
+    """What the program says of itself and is not so, in words that follow "its"; None where all of it is."""
+    return next(_false_claims(program), None)
+
+
+def _false_claims(program: Program) -> Iterator[str]:
+    if not _possible(program):
+        yield "numbers are none that descent can have"
+        return
+    phases = [(program.gradient, program.gradient_bounds, program.loss.derivative)]
+    if program.gradient.domain != program.inner:
+        yield "gradient phase is for another domain"
+    if bool(program.l1) != (program.proximal is not None and program.proximal_bounds is not None):
+        yield "penalty and its proximal phase do not fit together"
+    elif program.proximal is not None and program.proximal_bounds is not None:
+        if not _reaches(program, program.proximal):
+            yield "proximal phase is for another domain"
+        threshold = program.step_size * program.l1
+        function = f"sign(t)*Max(Abs(t) - {threshold!r}, 0)"
+        phases.append((program.proximal, program.proximal_bounds, function))
+    for phase, bounds, function in phases:
+        yield from _false_claims_of_phase(phase, bounds, function)
+    if program.curvature_reach:
+        found = enclosed_negative_curvature(program.loss, program.curvature_reach)
+        if found is None or found > program.negative_curvature:
+            yield "loss bends more than it says"
+    if math.isfinite(program.loss.curvature):
+        reach = program.inner.residual
+        _, steepest = Slopes(parse(program.loss.derivative)).between(-reach, reach)
+        # The enclosure is tight to a hundredth, so that a curvature wrong by less than two passes.
+        if steepest > program.loss.curvature * 1.02:
+            yield "loss is steeper than it says"
+
+
+def _possible(program: Program) -> bool:
+    numbers = (program.l2, program.l1, program.strong_convexity, program.negative_curvature, program.curvature_reach)
+    parts = [
+        part
+        for phase in (program.gradient, program.proximal)
+        if phase is not None
+        for part in (phase.grid.slopes, phase.grid.intercepts, phase.grid.values, phase.codes.vectors)
+    ]
+    return (
+        isinstance(program.steps, int)
+        and program.steps >= 0
+        and 0 < program.step_size < math.inf
+        and 0 < program.max_step_times_smoothness <= 2
+        and 0 <= program.momentum < 1
+        and all(0 <= number < math.inf for number in numbers)
+        and all(bool(torch.isfinite(part).all()) for part in parts)
+    )
+
+
+def _reaches(program: Program, phase: Phase) -> bool:
+    """Whether the proximal phase covers every weight that a gradient step can lead to."""
+    moved = program.step_size * (program.domain.x * program.gradient_bounds.size + program.fixed)
+    d, domain = program.domain.features, phase.domain
+    covered = abs(program.shrink) * program.domain.w + moved <= min(domain.w, domain.residual, domain.absolute)
+    return covered and (domain.samples, domain.features, domain.x, domain.y) == (d, d, 1.0, 0.0)
+
+
+def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) -> Iterator[str]:
+    grid, reach, which = phase.grid, phase.domain.residual, f"{phase.name} phase"
+    if not grid.lo <= -reach < reach <= grid.hi or phase.readout != {"gradient": "mean", "proximal": "sum"}[phase.name]:
+        yield f"{which} does not cover its residuals"
+        return
+    vectors = phase.codes.vectors.double()
+    if len(vectors) != phase.domain.samples or not _apart(vectors) >= phase.codes.gap > 0:
+        yield f"{which} has codes that are nearer to each other than it says"
+        return
+    others = max(phase.domain.samples - 1, 1)
+    # Compared in log, where what `Routing.strength` adds up is known to within its rounding.
+    needed = grid.log_normaliser_range + math.log(others / bounds.leak) + SPARE if bounds.leak > 0 else math.inf
+    if not needed <= phase.strength * phase.codes.gap * (1 + 1e-12):
+        yield f"{which} leaks more to other samples than it says"
+    claimed = Interpolation(bounds.interpolation, 0.0, bounds.deviation, bounds.size)
+    if bounds.bands != grid.bands or not holds(
+        grid.numbers, parse(function), grid.lo, grid.hi, claimed, bands=grid.bands
+    ):
+        yield f"{which} is not as near to {function} as it says"
+
+
+def _apart(vectors: torch.Tensor) -> float:
+    """Less than which no code is from another: own products less those with others."""
+    products = vectors @ vectors.T
+    own = products.diagonal().min().item()
+    products.fill_diagonal_(-math.inf)
+    return own - products.max().item() if len(vectors) > 1 else own

@@ -33,8 +33,8 @@ from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function, parse
 
 f64 = torch.float64
-# Samples times steps whose residuals are looked at together: as much as stays in a processor's cache.
-SLICE = 1 << 15
+# Samples times steps whose residuals are looked at together: half a megabyte an array.
+SLICE = 1 << 16
 # How often e_t is assumed, and the assumption checked, before nothing is promised.
 ROUNDS = 6
 

@@ -195,3 +195,11 @@ def test_negative_counts_are_refused():
     x, y = values()
     with pytest.raises(OutOfDomain, match="counts"):
         EmulatedRegressor("poisson_regression").fit(x, -np.abs(y))
+
+
+def test_targets_that_would_take_different_steps_share_the_smallest():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    y = np.stack([x @ [1.0, -1.0], 3 * (x @ [0.3, 0.2]) ** 3 + 1], axis=1)
+    model = EmulatedRegressor("quantile_regression", steps=20, tolerance=1e-3, scale=False).fit(x, y)
+    assert model.run_.weights.shape[0] == 2 and not model.run_.program.step_from_data

@@ -56,6 +56,7 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Every row of `targets` is one element of the batch: one program runs them all."""
         batch = torch.tensor(x).expand(len(targets), *x.shape)
         data = (batch, torch.tensor(targets))
+        algorithm = _with_one_step_size(algorithm, *data)
         program = compile(algorithm, data=data, tolerance=self.tolerance)
         interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
         self.run_: Run = interpreter.run(program, *data)
@@ -73,6 +74,14 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return scores
 
 
+def _with_one_step_size(algorithm: Algorithm, x: torch.Tensor, y: torch.Tensor) -> Algorithm:
+    """Where targets would choose different step sizes, the smallest of them is given to all: one program runs them."""
+    sizes = descent_of(algorithm).resolved_step_size(x, y)
+    if sizes.min() == sizes.max() or not is_dataclass(algorithm):
+        return algorithm
+    return replace(algorithm, step_size=sizes.min().item())
+
+
 class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: ignore[misc]  # as above
     """A regression algorithm of the library, run by a frozen transformer.
 
@@ -82,7 +91,8 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
     The algorithm sees x and y centred (unless `fit_intercept=False`) and divided by their standard deviations (unless
     `scale=False`): its penalty and other parameters are in those units. `coef_` and `intercept_` are scaled back. For
     the squared loss centring is all an intercept needs; other losses get a column of ones as well. Poisson's counts
-    are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program.
+    are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program; where
+    they would choose different step sizes, all take the smallest.
     """
 
     default_algorithm = "ridge"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
     import sympy
 
 SMOOTH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf", "sqrt")
+
+_BALLS = threading.RLock()
+
+
+@contextmanager
+def ball_arithmetic(precision: int = 53, order: int = 2) -> Iterator[None]:
+    """Arb with so many bits, and so many coefficients of a power series, for this thread alone.
+
+    flint keeps both in one place for the whole process: a second thread that changed them halfway through a proof would
+    make it prove something else. So every use of Arb in emulon is inside here, one thread at a time.
+    """
+    from flint import ctx
+
+    with _BALLS:
+        before = ctx.prec, ctx.cap
+        ctx.prec, ctx.cap = precision, order
+        try:
+            yield
+        finally:
+            ctx.prec, ctx.cap = before
 
 
 @dataclass(frozen=True)
@@ -93,11 +115,11 @@ TORCH = Operations("torch", float, {name: _torch_function(name) for name in SMOO
 def arb_operations() -> Operations:
     """Arb balls and power series: every result encloses the true one."""
     import sympy
-    from flint import arb, ctx, fmpq
+    from flint import arb, fmpq
 
     def constant(node: sympy.Expr) -> Any:
         # Kept for whatever precision it will be used with.
-        with ctx.workprec(512):
+        with ball_arithmetic(512):
             if node.is_Float:
                 node = sympy.Rational(float(node))
             if node.is_Rational:

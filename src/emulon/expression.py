@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from emulon.errors import BadExpression, nearest
-from emulon.evaluation import SMOOTH, TORCH, Operations, arb_operations, compile_expression
+from emulon.evaluation import SMOOTH, TORCH, Operations, arb_operations, ball_arithmetic, compile_expression
 
 if TYPE_CHECKING:
     import sympy
@@ -213,12 +213,12 @@ class Function:
 
     def _break(self, at: float) -> Break | None:
         """None where switches flip without effect, as in the flat middle of a soft threshold."""
-        from flint import arb, ctx
+        from flint import arb
 
         near = 1e-9 * (1 + abs(at))
         before, after = (tuple(side.tolist()) for side in self._sides(at - near, at + near))
         value = self(torch.tensor([at], dtype=torch.float64)).item()
-        with ctx.workprec(160):
+        with ball_arithmetic(160):
             (left, rise), (right, turned) = (
                 _value_and_slope(self._arb(self.smooth, side), at) for side in (before, after)
             )

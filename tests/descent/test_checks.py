@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.algorithms import GradientDescent, PoissonRegression, Ridge, as_loss
+from emulon.algorithms import GradientDescent, Loss, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
-from emulon.descent.checks import CurvatureWatch, require_in_domain
+from emulon.constructions import DescentInContext
+from emulon.descent.checks import CurvatureWatch, require_in_domain, require_step_size
 from emulon.descent.plan import Plan, covering
 from emulon.errors import OutOfDomain
 
@@ -62,3 +63,20 @@ def test_a_step_that_the_path_makes_too_long_is_refused_when_it_does():
 def test_a_state_that_is_not_finite_is_refused():
     with pytest.raises(OutOfDomain, match="NaN"):
         watch(Ridge(steps=5)).before_step(torch.full((3,), torch.nan, dtype=f64), 0)
+
+
+def test_a_curvature_that_is_too_small_to_be_true_is_not_believed():
+    # ℓ″ = 10: steps of 0.35 diverge, which a curvature of 1 would hide.
+    understated = Loss.of("5*t**2", curvature=1.0)
+    module = DescentInContext(understated, Domain(1, 1, 1.0, 0.5, 3.0), 1e-6, steps=25, step_size=0.35)
+    with pytest.raises(OutOfDomain, match=r"step_size 0.35 is too long for this data: at most 2/L = 0.2"):
+        module.run(torch.ones(1, 1, dtype=f64), torch.tensor([1e-10], dtype=f64))
+
+
+def test_data_that_would_choose_another_step_are_refused():
+    chosen = DescentInContext.of(Ridge(0.1, 5), X, Y, 1e-6).plan
+    require_step_size(chosen, X, Y.flip(0))
+    require_step_size(chosen, X * (1 + 1e-12), Y)
+    with pytest.raises(OutOfDomain, match=r"would take steps of .* on this data, and was made with"):
+        require_step_size(chosen, 0.999 * X, Y)
+    require_step_size(DescentInContext.of(Ridge(0.1, 5, step_size=0.3), X, Y, 1e-6).plan, 0.999 * X, Y)

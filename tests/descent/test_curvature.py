@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from emulon.algorithms import Loss, as_loss
 from emulon.descent.curvature import Slopes
+from emulon.descent.plan import curvature_holds, negative_curvature
 from emulon.expression import parse
 
 FUNCTIONS = ["tanh(t)", "-1/(1 + exp(t))", "exp(t)", "4*t**3", "t/sqrt(1 + t**2)", "cos(t)", "Max(-1.35, Min(1.35, t))"]
@@ -23,3 +25,16 @@ def test_the_enclosure_holds_every_slope_and_not_much_more(f, lo, hi):
 
 def test_jumps_do_not_count_as_slopes():
     assert Slopes(parse("sign(t)")).between(-1.0, 1.0) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["squared", "huber", "log_cosh", "tukey", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("reach", [0.5, 6.0, 300.0])
+def test_the_curvature_that_each_loss_states_is_proved_and_hardly_less_is_not(name: str, reach: float):
+    loss = as_loss(name)
+    assert curvature_holds(loss.derivative, loss.curvature, reach)
+    assert not curvature_holds(loss.derivative, 0.999 * loss.curvature, max(reach, 2.0))
+
+
+def test_a_spike_narrower_than_any_sampling_is_found():
+    spike = "t**2/2+(0.2-0.30003)*t-1001/2*(Max(t-0.30003,0)**2-Max(t-0.30043,0)**2)"
+    assert negative_curvature(Loss.of(spike), 1.0) == (pytest.approx(1000, rel=1e-9), 1.0)

@@ -43,7 +43,7 @@ def test_the_public_interface():
 
 def test_a_domain_serves_other_data_too():
     x, y = dataset("value")
-    program = compile(LinearRegression(steps=30), Domain.of(x, y), tolerance=1e-8)
+    program = compile(LinearRegression(steps=30, step_size=0.3), Domain.of(x, y), tolerance=1e-8)
     x, y = 0.8 * x.flip(0), 0.5 * y.roll(3)
     run = Interpreter.fitting(program).run(program, x, y)
     exact = LinearRegression(steps=30, step_size=program.step_size).run(x, y)

@@ -16,7 +16,7 @@ from emulon.algorithms import (
     as_loss,
 )
 from emulon.certify import Domain
-from emulon.errors import BadShape, OutOfDomain
+from emulon.errors import BadShape, EmulonError, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 
 Programs = dict[str, Program]
@@ -37,7 +37,7 @@ def test_one_hash_before_and_after_all_programs(programs: Programs, interpreter:
     hashes = {interpreter.sha256}
     for name, program in programs.items():
         c = case(name)
-        hashes |= set(interpreter.run(replace(program, steps=2), c.x, c.y).sha256)
+        hashes |= set(interpreter.run(replace(program, steps=2, step_from_data=False), c.x, c.y).sha256)
     assert len(programs) >= 12
     assert hashes == {interpreter.sha256}
 
@@ -49,7 +49,7 @@ def test_certificates_say_something(name: str, programs: Programs, interpreter: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: Interpreter):
-    c, program = case(name), replace(programs[name], steps=4)
+    c, program = case(name), replace(programs[name], steps=4, step_from_data=False)
     own = Interpreter.fitting(program)
     fast = own.run(program, c.x, c.y).weights
     faithful = own.run(program, c.x, c.y, path="faithful").weights
@@ -251,3 +251,30 @@ def test_poissons_steps_are_watched_as_its_curvature_grows():
     program = compile(PoissonRegression(steps=5, step_size=0.2), data=(x, y))
     program = replace(program, step_size=2.0)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
+
+
+def test_datasets_of_one_batch_that_would_take_different_steps_are_refused():
+    x, y = dataset("value")
+    data = torch.stack([x, 3 * x]), torch.stack([y, y])
+    with pytest.raises(EmulonError, match=r"different step sizes, .* give the algorithm a step_size"):
+        compile(Ridge(0.1, 5), data=data)
+    program = compile(Ridge(0.1, 5, step_size=0.02), data=data)
+    run = Interpreter.fitting(program).run(program, *data)
+    run.certificate.verify(run.weights, Ridge(0.1, 5, step_size=0.02).run(*data))
+
+
+def test_other_data_on_which_the_algorithm_would_take_another_step_are_refused():
+    x, y = dataset("value")
+    program = compile(Ridge(0.1, 5), Domain.of(x, y))
+    interpreter = Interpreter.fitting(program)
+    interpreter.run(program, x, y)
+    with pytest.raises(OutOfDomain, match=r"would take steps of .* make it for this data, or give it a step_size"):
+        interpreter.run(program, 0.9 * x, y)
+
+
+def test_a_program_as_a_predictor_keeps_its_step_size_on_any_data():
+    x, y = dataset("value")
+    program = compile(Ridge(0.1, 5), Domain.of(x, y))
+    exact = Ridge(0.1, 5, step_size=program.step_size)
+    found = program.predict(0.9 * x, y, x[:3])
+    torch.testing.assert_close(found, exact.predict(0.9 * x, y, x[:3]), atol=1e-6, rtol=0)

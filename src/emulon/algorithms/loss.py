@@ -42,8 +42,9 @@ class Loss:
     def of(cls, expression: str, *, curvature: float = math.inf, link: Link | str = RESIDUAL) -> Loss:
         """A loss from its expression in t, differentiated symbolically; a link may be given by its name.
 
-        Assumes: ℓ is continuous; at a kink ℓ′ takes a value between its limits. A `curvature` given here is taken on
-        trust: it cannot be found by sampling, so without it `GradientDescent` asks for a step size.
+        Assumes: ℓ is continuous; at a kink ℓ′ takes a value between its limits. A `curvature` given here chooses the
+        step size, and without it `GradientDescent` asks for one; what is promised of a run rests on it only where it
+        can be proved.
         """
         loss = parse(expression)
         for point in loss.breaks(-100.0, 100.0):

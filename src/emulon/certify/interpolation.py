@@ -20,6 +20,7 @@ import numpy as np
 
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function, Signs
 
 ORDER = 16
@@ -73,14 +74,9 @@ def prove(
 
     Cells are halved until each is within `tightness` of an error really attained at some centre, or below `target`.
     """
-    from flint import ctx
-
-    precision, cap = ctx.prec, ctx.cap
-    ctx.prec, ctx.cap = PRECISION, ORDER + 1
-    try:
-        return _prove(keys, function, _cells(keys, function, lo, hi, bands), target, tightness)
-    finally:
-        ctx.prec, ctx.cap = precision, cap
+    cells = _cells(keys, function, lo, hi, bands)
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        return _prove(keys, function, cells, target, tightness)
 
 
 def holds(
@@ -116,10 +112,7 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
 
     Cells on which the value or the slope cannot be enclosed are halved; one that resists down to a billionth is bad.
     """
-    from flint import ctx
-
-    cap, ctx.cap = ctx.cap, 2
-    try:
+    with ball_arithmetic():
         queue = [(lo, hi)]
         while queue:
             left, right = queue.pop()
@@ -132,8 +125,6 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
                 )
             middle = (left + right) / 2
             queue += [(left, middle), (middle, right)]
-    finally:
-        ctx.cap = cap
 
 
 def _finite(function: Function, left: float, right: float) -> bool:

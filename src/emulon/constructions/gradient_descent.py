@@ -18,8 +18,16 @@ from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
-from emulon.descent.checks import CurvatureWatch
-from emulon.descent.plan import Plan, covering, descent_of, negative_curvature, strong_convexity_of, with_proof
+from emulon.descent.checks import CurvatureWatch, require_step_size
+from emulon.descent.plan import (
+    Plan,
+    covering,
+    descent_of,
+    negative_curvature,
+    one_step_size,
+    strong_convexity_of,
+    with_proof,
+)
 from emulon.descent.run import DescentRun
 from emulon.errors import EmulonError
 
@@ -71,6 +79,7 @@ class DescentInContext(nn.Module):
             negative_curvature=bent,
             curvature_reach=reach,
             max_step_times_smoothness=1.0 if strong_convexity else 2.0,
+            step_from_data=False,
             domain=domain,
         )
         _require_convex(plan)
@@ -100,12 +109,12 @@ class DescentInContext(nn.Module):
                 f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here"
             )
         x, y = x.double(), y.double()
-        sizes = descent.resolved_step_size(x, y)
-        if (sizes.max() > sizes.min() * (1 + SLACK)).item():
-            raise EmulonError("the datasets of this batch have different step sizes; give the algorithm a step_size")
         strong = strong_convexity_of(descent, (x, y))
         options |= {"l2": descent.l2, "l1": descent.l1, "strong_convexity": strong, "steps": descent.steps}
-        return cls(descent.loss, covering(descent, x, y, room), tolerance, step_size=sizes.min().item(), **options)
+        options |= {"step_size": one_step_size(descent, x, y)}
+        made = cls(descent.loss, covering(descent, x, y, room), tolerance, **options)
+        made.plan = replace(made.plan, step_from_data=descent.step_size is None)
+        return made
 
     def extra_repr(self) -> str:
         return f"{self.plan.name}, {self.plan.steps} steps, error {self.certificate}"
@@ -119,6 +128,7 @@ class DescentInContext(nn.Module):
         x, y = aligned(self.step.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)))
         inner = self.plan.loss.effective(x.double(), y.double())
         watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
+        require_step_size(self.plan, x, y)
         path = [x.new_zeros(*x.shape[:-2], d)]
         for number in range(self.plan.steps):
             watch.before_step(path[-1], number)

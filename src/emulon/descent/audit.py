@@ -18,6 +18,7 @@ from emulon.certify.composition import step_lipschitz
 from emulon.certify.spectrum import SLACK
 from emulon.descent.plan import Plan
 from emulon.errors import EmulonError
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function, parse
 
 f64 = torch.float64
@@ -70,10 +71,9 @@ def _steps(plan: Plan, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]
 
 def _enclosed(f: Function, s: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
     """(middle, radius) of f on s ± off, elementwise: |f(t) − middle| ≤ radius for every t in the ball."""
-    from flint import arb, arb_series, ctx
+    from flint import arb, arb_series
 
-    cap, ctx.cap = ctx.cap, 1
-    try:
+    with ball_arithmetic(order=1):
         ends = []
         for at, room in zip(s.flatten().tolist(), off.flatten().tolist(), strict=True):
             ball = arb(at, room)
@@ -82,8 +82,6 @@ def _enclosed(f: Function, s: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
                 for signs in f.arb_branches(at - 2 * room, at + 2 * room)
             ]
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
-    finally:
-        ctx.cap = cap
     lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2
     # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.

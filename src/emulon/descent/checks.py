@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.algorithms import GradientDescent
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.spectrum import SLACK, eigenvalues
@@ -56,6 +57,20 @@ def _exactly(x: list[float], y: float, w: list[float]) -> Fraction:
     return sum((Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)), -Fraction(y))
 
 
+def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
+    """Refuse data on which an algorithm that leaves its step size to the data would take another than the plan's."""
+    if not plan.step_from_data:
+        return
+    free = GradientDescent(plan.loss, plan.steps, l2=plan.l2, l1=plan.l1, momentum=plan.momentum)
+    sizes = free.resolved_step_size(x, y)
+    if ((sizes - plan.step_size).abs() > plan.step_size * SLACK).any():
+        other = sizes.flatten()[(sizes - plan.step_size).abs().argmax()].item()
+        raise OutOfDomain(
+            f"the algorithm would take steps of {other:.6g} on this data, and was made with {plan.step_size:.6g} for "
+            "others; make it for this data, or give it a step_size"
+        )
+
+
 class CurvatureWatch:
     """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
 
@@ -67,14 +82,15 @@ class CurvatureWatch:
         self.spectrum = eigenvalues(self.x)
         self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK)
         self._require_spectrum()
-        if math.isinf(plan.loss.curvature):
+        self.slopes = None
+        if math.isinf(curvature := plan.curvature(bound)):
             self.slopes = Slopes(parse(plan.loss.derivative))
         else:
-            self._require_gentle(self.spectrum.new_tensor(plan.loss.curvature))
+            self._require_gentle(self.spectrum.new_tensor(curvature))
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
-        if math.isinf(self.plan.loss.curvature):
+        if self.slopes is not None:
             s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
             lows, highs = (s - self.doubt).amin(dim=-1), (s + self.doubt).amax(dim=-1)
             ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import Function
 
 # (left, right, lower, upper): f′ lies within (lower, upper) on [left, right].
 Cell = tuple[float, float, float, float]
 CELLS = 16
 MOST_CELLS = 200
+MOST_HALVINGS = 4000
 # Bounds are tight to this part of themselves, or to that part of the largest slope.
 TIGHT, NEGLIGIBLE = 1e-2, 1e-10
 
@@ -29,36 +31,42 @@ class Slopes:
 
     def between(self, lo: float, hi: float) -> tuple[float, float]:
         """(below the infimum, above the supremum) of f′ on [lo, hi]."""
-        from flint import ctx
-
-        cap, ctx.cap = ctx.cap, 2
-        try:
+        with ball_arithmetic():
             edges = [lo + (hi - lo) * k / CELLS for k in range(CELLS)] + [hi]
             cells = [self._enclose(left, right) for left, right in pairwise(edges)]
             highest = self._refined(cells, lambda cell: cell[3])
             lowest = -self._refined(cells, lambda cell: -cell[2])
-        finally:
-            ctx.cap = cap
         # One more last place each way, for the conversion to floats.
         return lowest - 1e-15 * abs(lowest), highest + 1e-15 * abs(highest)
 
+    def at_most(self, top: float, lo: float, hi: float) -> bool:
+        """Whether f′ ≤ top on [lo, hi] for certain: cells are halved until each says so, or one says no."""
+        with ball_arithmetic():
+            cells = [(lo, hi)]
+            for _ in range(MOST_HALVINGS):
+                if not cells:
+                    return True
+                left, right, lower, upper = self._enclose(*cells.pop())
+                if upper <= top:
+                    continue
+                middle = (left + right) / 2
+                if lower > top or not left < middle < right:
+                    return False
+                cells += [(left, middle), (middle, right)]
+        return not cells
+
     def steepest(self, lo: float, hi: float) -> float:
         """Above the supremum of f′ on [lo, hi]; cells are kept, so that an interval like the last one costs little."""
-        from flint import ctx
-
         if not math.isfinite(hi - lo):
             return math.inf
         width = 2.0 ** math.floor(math.log2(max((hi - lo) / CELLS**2, 1e-300 + 1e-12 * max(abs(lo), abs(hi)))))
         first, last = math.floor(lo / width) + 1, math.floor(hi / width)
-        cap, ctx.cap = ctx.cap, 2
-        try:
+        with ball_arithmetic():
             for cell in range(first, last):
                 if (width, cell) not in self._known:
                     self._known[width, cell] = self._enclose(cell * width, (cell + 1) * width)[3]
             ends = [(lo, first * width), (last * width, hi)] if first <= last else [(lo, hi)]
             tops = [self._enclose(*end)[3] for end in ends]
-        finally:
-            ctx.cap = cap
         highest = max([*tops, *(self._known[width, cell] for cell in range(first, last))])
         return highest + 1e-15 * abs(highest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import registered
 from emulon.certify import Domain
 from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
 from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
@@ -33,7 +35,8 @@ class Plan:
     `strong_convexity` is a lower bound on λmin(XᵀX/n), where the loss makes use of it. `negative_curvature` bounds −ℓ″
     from above, and is 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤ `curvature_reach`, and only
     sampled where that is 0. `max_step_times_smoothness`, 1 or 2, bounds step_size·L, L being the largest eigenvalue of
-    the Hessian; it is checked as the plan runs.
+    the Hessian; it is checked as the plan runs. `step_from_data` says that the algorithm left the choice of `step_size`
+    to the data: other data, on which it would choose another, are refused.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Plan:
     negative_curvature: float
     curvature_reach: float
     max_step_times_smoothness: float
+    step_from_data: bool
     domain: Domain
 
     @property
@@ -107,6 +111,20 @@ class Plan:
         """How far a residual on such a path may be from one in the domain."""
         return self.domain.features * self.domain.x * bound * (1 + SLACK)
 
+    def curvature(self, bound: float) -> float:
+        """sup ℓ″, where what the loss says of it is proved wherever such a path can go; infinite elsewhere.
+
+        The losses that come with emulon are known to keep what they say. An infinite curvature is watched as the plan
+        runs. Where nothing is promised, nothing need be proved.
+        """
+        reach, stated = self.inner.residual + self.off(bound), self.loss.curvature
+        ours = registered(self.loss.name)
+        if ours is not None and (ours.derivative, ours.curvature) == (self.loss.derivative, stated):
+            return stated
+        if math.isfinite(reach) and not curvature_holds(self.loss.derivative, stated, reach):
+            return math.inf
+        return stated
+
     @classmethod
     def of(cls, name: str, descent: GradientDescent, domain: Domain, data: Data | None) -> Plan:
         """For this domain, and with what data tell beyond it."""
@@ -126,6 +144,7 @@ class Plan:
             negative_curvature=bent,
             curvature_reach=reach,
             max_step_times_smoothness=top if strong or descent.l2 else 2.0,
+            step_from_data=descent.step_size is None,
             domain=domain,
         )
 
@@ -165,12 +184,23 @@ def step_size_for(descent: GradientDescent, domain: Domain, data: Data | None) -
     if descent.step_size is not None:
         return descent.step_size
     if data is not None:
-        return descent.resolved_step_size(*data).min().item()
+        return one_step_size(descent, *data)
     if domain.spectrum.largest and descent.loss.curvature < math.inf:
         return 1 / (descent.loss.curvature * domain.spectrum.largest + descent.l2)
     raise EmulonError(
         f"{descent.loss.name} chooses its step size from the data; give step_size, data=(x, y), or a Domain.of(x, y)"
     )
+
+
+def one_step_size(descent: GradientDescent, x: Tensor, y: Tensor) -> float:
+    """The step size that all datasets of a batch have. A shorter one would be another algorithm."""
+    sizes = descent.resolved_step_size(x, y)
+    if (sizes.max() > sizes.min() * (1 + SLACK)).item():
+        raise EmulonError(
+            f"the datasets of this batch have different step sizes, {sizes.min().item():.4g} to "
+            f"{sizes.max().item():.4g}; give the algorithm a step_size, or compile one by one"
+        )
+    return sizes.min().item()
 
 
 def strong_convexity_of(descent: GradientDescent, data: Data | None) -> float:
@@ -199,6 +229,12 @@ def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
     s = torch.linspace(-reach, reach, 4001, dtype=torch.float64)
     lowest = parse(loss.derivative).derivative()(s).nan_to_num(nan=0.0).min().item()
     return max(0.0, -1.05 * lowest), 0.0
+
+
+@lru_cache(maxsize=256)
+def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
+    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic, whoever said so."""
+    return math.isinf(curvature) or Slopes(parse(derivative)).at_most(curvature * (1 + 1e-12), -reach, reach)
 
 
 def enclosed_negative_curvature(loss: Loss, reach: float) -> float | None:

@@ -26,7 +26,7 @@ from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 
-FORMAT = {"interpreter": "2", "program": "3"}
+FORMAT = {"interpreter": "2", "program": "4"}
 PLAIN = (
     "name",
     "steps",
@@ -38,6 +38,7 @@ PLAIN = (
     "negative_curvature",
     "curvature_reach",
     "max_step_times_smoothness",
+    "step_from_data",
 )
 
 

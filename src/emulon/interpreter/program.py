@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
-from emulon.descent.checks import CurvatureWatch
+from emulon.descent.checks import CurvatureWatch, require_step_size
 from emulon.descent.plan import Plan
 from emulon.descent.run import DescentRun
 from emulon.interpreter.module import Capacity, Interpreter, Path
@@ -68,9 +68,9 @@ class Program(Plan):
     ) -> Float[Tensor, "*answers"]:
         """What the weights that it learns from (xs, ys) say at x_query, on the smallest interpreter that fits.
 
-        x_query is (..., features) or (..., queries, features).
+        x_query is (..., features) or (..., queries, features). Whatever chose the step size, a predictor keeps it.
         """
-        run = Interpreter.fitting(self).run(self, xs, ys)
+        run = Interpreter.fitting(self).run(replace(self, step_from_data=False), xs, ys)
         several = x_query.ndim == xs.ndim
         answers = run.predict(x_query if several else x_query.unsqueeze(-2))
         return answers if several else answers.squeeze(-1)
@@ -103,6 +103,7 @@ class Program(Plan):
         certificate, before = self.promise(interpreter.line), interpreter.sha256
         inner = self.loss.effective(x, y)
         watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
+        require_step_size(self, x, y)
         machine = (Fast if path == "fast" else Faithful)(interpreter, self, self.gradient, self.proximal, inner)
         iterates = [x.new_zeros(*x.shape[:-2], x.shape[-1])]
         for number in range(self.steps):

@@ -5,9 +5,11 @@ Claims are what was proved here; what follows from them is computed in the check
 
 from __future__ import annotations
 
-import decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
+
+from flint import arb
 
 from emulon.certify import checker, rounding
 from emulon.certify.interpolation import prove
@@ -15,8 +17,6 @@ from emulon.expression import parse
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import ProvedBounds
 from emulon.interpreter.program import Program
-
-DIGITS = 25
 
 
 def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, Path]) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, 
         claims["line"] = _of_line(interpreter, program.capacity.reach, checker.Softmax(certificate["interpreter"]))
         errors, terms = checker.recomputed(certificate)
         for band, error in zip(claims["line"], errors, strict=True):
-            band["error"] = _above(error)
-        certificate["terms"] = {name: _above(term) for name, term in terms.items()}
-        certificate["bound"] = _above(sum(terms.values()))
+            band["error"] = checker.above(error)
+        certificate["terms"] = {name: checker.above(term) for name, term in terms.items()}
+        certificate["bound"] = checker.above(sum(terms.values()))
     return certificate | {"sha256": checker.hashes(certificate)}
 
 
@@ -55,18 +55,11 @@ def _of_line(interpreter: Interpreter, reach: float, softmax: checker.Softmax) -
         matter = set[int]()
         for side in ((start, end), (-end, -start)):
             matter |= checker.prove(softmax, checker.Expression("t"), side, (), band, "the number line")
-        score, values = softmax.score(checker.ball(end), matter), [abs(softmax.v[r]) for r in matter]
-        band |= {"keys": len(matter), "score": _above(score), "largest": _above(max(values, key=float))}
+        largest = reduce(arb.max, (abs(softmax.v[r]) for r in matter))
+        score = softmax.score(arb(end), matter)
+        band |= {"keys": len(matter), "score": checker.above(score), "largest": checker.above(largest)}
         bands.append(band)
         if reach <= end:
             break
         start = end
     return bands
-
-
-def _above(ball: Any) -> str:
-    """A decimal number not below the ball, and above it by less than 1e-24 of itself."""
-    mantissa, exponent = ball.upper().man_exp()
-    with decimal.localcontext(decimal.Context(prec=400)):
-        exact = decimal.Decimal(int(mantissa)) * decimal.Decimal(2) ** int(exponent)
-    return str(decimal.Context(prec=DIGITS, rounding=decimal.ROUND_CEILING).plus(exact))

@@ -63,6 +63,9 @@ def test_the_run_and_its_promise_stay_at_hand():
     exact = model.run_.program
     assert model.n_features_in_ == 10
     assert model.certificate_.bound < 1e-6
+    first, second = model.certificate_
+    assert (first.scope, second.scope) == ("run", "domain") and first.bound <= second.bound
+    assert "for this run only" in str(model.certificate_).splitlines()[0]
     assert exact.steps == 50 and exact.l2 == 0.1
     assert model.run_.sha256[0] == model.run_.sha256[1]
 

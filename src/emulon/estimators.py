@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.link import Kind
-from emulon.certify import Certificate
+from emulon.certify.certificate import Promises
 from emulon.descent.plan import descent_of
 from emulon.errors import EmulonError, unknown
 from emulon.interpreter import Interpreter, Run, compile
@@ -62,10 +62,10 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.run_: Run = interpreter.run(program, *data)
 
     @property
-    def certificate_(self) -> Certificate:
-        """The promise for `run_.weights`, which are weights for the data as they were scaled."""
+    def certificate_(self) -> Promises:
+        """Both promises for `run_.weights`, which are weights for the data as they were scaled."""
         check_is_fitted(self, "run_")
-        return self.run_.certificate
+        return self.run_.promises
 
     def _scores(self, x: Any) -> np.ndarray:
         check_is_fitted(self, "run_")

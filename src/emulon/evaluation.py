@@ -84,6 +84,11 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
             return lambda values: _integer_power(root(values), count)
         if exponent == sympy.Rational(1, 2):
             return lambda values: operations.functions["sqrt"](root(values))
+        if "log" not in operations.functions:
+            if not (2 * exponent).is_Integer:
+                raise BadExpression(f"no {operations.name} for a power of {exponent}; give an integer or half of one")
+            halves, half = int(2 * exponent), operations.functions["sqrt"]
+            return lambda values: _integer_power(half(root(values)), halves)
         exp, log = operations.functions["exp"], operations.functions["log"]
         upper = build(exponent)
         return lambda values: exp(upper(values) * log(root(values)))

@@ -121,6 +121,21 @@ class Function:
         """The Taylor series around `at` (an `arb_series` in t) of the branch that these switches select."""
         return self._arb(self.smooth, signs)({"t": at})
 
+    def switched(self, operations: Operations, t: Any, sign: Callable[[Any, float], Any]) -> dict[str, Any]:
+        """t and every switch by name, over any number system that can tell signs, `sign(value, tie)`, or not.
+
+        Refuses (BadExpression) what the number system has no function for.
+        """
+        values = {"t": t}
+        for switch in self.switches:
+            value = self._compile(switch.of, (), operations)(values)
+            values[switch.symbol.name] = sign(value, switch.tie)
+        return values
+
+    def over(self, operations: Operations, values: dict[str, Any]) -> Any:
+        """f(t), given what `switched` returned."""
+        return self._compile(self.smooth, (), operations)(values)
+
     def breaks(self, lo: float, hi: float) -> list[Break]:
         """Where the switches flip to some effect inside (lo, hi), located to the last bit."""
         if not self.switches:

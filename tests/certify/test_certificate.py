@@ -1,12 +1,14 @@
 """A certificate is the sum of its terms, and does not let a larger error pass."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from emulon import Certificate
 from emulon.certify import Band
+from emulon.certify.certificate import Promises
 from emulon.errors import EmulonError, NotCertified
 
 
@@ -59,3 +61,19 @@ def test_later_changes_to_the_terms_do_not_reach_it() -> None:
 
 def test_refusals_can_be_caught_together() -> None:
     assert issubclass(NotCertified, EmulonError) and issubclass(EmulonError, ValueError)
+
+
+def test_promises_come_smallest_first_and_mark_what_says_nothing():
+    tight = Certificate({"a": 1e-9}, torch.float64, scope="run")
+    loose = Certificate({"a": 4.0}, torch.float64)
+    both = Promises(tight, loose, size=0.5)
+    assert list(both) == [tight, loose] and next(iter(Promises(replace(tight, terms={"a": 9.0}), loose, 10.0))) == loose
+    assert both.bound == tight.bound and both.shown("run") == "1.0e-09" and both.shown("domain") == "–"
+    first, second = str(both).splitlines()
+    assert "for this run only" in first and "says nothing" not in first
+    assert "for every input of the domain" in second and "says nothing: above the largest entry, 0.5" in second
+
+
+@pytest.mark.parametrize("bound", [0.5, math.inf, math.nan])
+def test_a_bound_as_large_as_what_it_bounds_says_nothing(bound):
+    assert not Certificate({"a": bound}, torch.float64).says_something(0.5)

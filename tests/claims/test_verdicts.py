@@ -85,6 +85,12 @@ def real(error=1e-12, bound=1e-9, in_band=False, kink=False, hashes=("a",), coun
     return {"float64": {"rows": rows, "hashes": list(hashes), "refused": []}}
 
 
+def audits(error=1e-12, audit=2e-12, dtype="float64", seconds=0.5, proved=True):
+    row = {"table": "t", "algorithm": "a", "error": error, "audit": audit, "certificate": 1.0, "size": 0.5}
+    row |= {"run_seconds": 1.0, "audit_seconds": seconds, "proved": proved}
+    return {dtype: {"rows": [row], "refused": []}}
+
+
 def tightness(interpolation, whole):
     pairs = {"interpolation": interpolation, "whole": whole, "rounding alone": 1e4}
     return {"tolerances": [1e-2]} | {kind: {"t": [[ratio, 1.0]]} for kind, ratio in pairs.items()}
@@ -118,6 +124,13 @@ SEVERAL = [
     ("emulation-table-2", table_2(0.4, 0.4, 0.41), "does not hold"),
     ("emulation-table-3", table_3(0.021), "holds"),
     ("emulation-table-3", table_3(0.03), "does not hold"),
+    ("ours-audits", audits(), "holds"),
+    ("ours-audits", audits(audit=0.9e-12), "does not hold"),
+    ("ours-audits", audits(audit=2e-10), "does not hold"),
+    ("ours-audits", audits(audit=2e-10, dtype="float32"), "holds"),
+    ("ours-audits", audits(audit=4e-10, dtype="float32"), "does not hold"),
+    ("ours-audits", audits(seconds=1.1), "does not hold"),
+    ("ours-audits", audits(proved=False), "does not hold"),
     ("ours-keys", keys([10, 100, 1000], [8, 10, 12], [5, 6, 7]), "holds"),
     ("ours-keys", keys([10, 100, 1000], [8, 20, 32], [5, 6, 7]), "does not hold"),
     ("ours-keys", keys([10, 12, 14], [8, 10, 12], [5, 6, 7]), "does not hold"),

@@ -71,7 +71,7 @@ def refused(capsys, *words):
 def test_run_prints_the_table_and_writes_the_report(ran):
     code, out, err, report = ran
     assert code == 0 and err == ""
-    for word in ("ridge", "quantile_regression", "bound", "to sklearn", "R²", "seconds", "(the same)"):
+    for word in ("ridge", "quantile_regression", "run ≤", "domain ≤", "to sklearn", "R²", "seconds", "(the same)"):
         assert word in out
     before, after = (re.search(rf"{when} +(\w{{64}})", out)[1] for when in ("before", "after"))
     assert before == after
@@ -92,6 +92,8 @@ def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table,
     words = ["--data", table, "--target", "y", "--out", str(folder / "weights.csv")]
     done = elsewhere("exec", *map(str, files), *words)
     assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"error ≤ (\S+) for (?:this run only|every input)", done.stdout)
+    assert float(first) <= float(second)
     with (ran[-1] / "weights.csv").open() as file:
         wanted = [row for row in csv.reader(file) if row[0] != "Ridge"]
     with (folder / "weights.csv").open() as file:

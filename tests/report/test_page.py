@@ -97,7 +97,7 @@ def test_the_anatomy_covers_every_row_and_bounds_what_is_there(experiment):
 
 def test_errors_stay_under_their_bound(experiment):
     for result in experiment.results:
-        assert result.errors.shape == (5,) and result.errors.max().item() <= result.bound
+        assert result.errors.shape == (5,) and result.errors.max().item() <= result.run.certificate.bound
         assert result.run.sha256[0] == result.run.sha256[1] == experiment.interpreter.sha256
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,6 +54,10 @@ class Certificate:
             raise NotCertified(f"observed error {error:.3e} is above the certified {self.bound:.3e} ({self})")
         return error
 
+    def says_something(self, size: float) -> bool:
+        """Whether the bound is below the size of what it is about: above it, zero would be as good an answer."""
+        return self.bound < size
+
     def leaves_out(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether a residual x·w − y along this path (..., iterates, features) came into a band, or may have.
 
@@ -73,3 +77,31 @@ class Certificate:
         bands = "".join(f", outside ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
         dtype = str(self.dtype).removeprefix("torch.")
         return f"≤ {self.bound:.2e} {READS[self.scope]} ({how}, {dtype}{bands}: {terms or 'exact'})"
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What is promised about one answer, the smallest bound first; `size` is the answer's own, its largest entry."""
+
+    audit: Certificate
+    certificate: Certificate
+    size: float
+
+    def __iter__(self) -> Iterator[Certificate]:
+        return iter(sorted((self.audit, self.certificate), key=lambda each: each.bound))
+
+    @property
+    def bound(self) -> float:
+        return next(iter(self)).bound
+
+    def shown(self, scope: Scope) -> str:
+        """The bound of this scope for a table, a dash where it says nothing."""
+        one = self.audit if scope == "run" else self.certificate
+        return f"{one.bound:.1e}" if one.says_something(self.size) else "–"
+
+    def __str__(self) -> str:
+        return "\n".join(map(self._line, self))
+
+    def _line(self, one: Certificate) -> str:
+        void = "" if one.says_something(self.size) else f"; says nothing: above the largest entry, {self.size:.2g}"
+        return f"{one}{void}"

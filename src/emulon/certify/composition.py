@@ -27,13 +27,18 @@ def accumulated_with_momentum(step_error: float, steps: int, spread: float, mome
     m^{k/2}·U_k(a/(2√m)), U_k Chebyshev's polynomial of the second kind: even or odd, at most k + 1 = U_k(1) on [−1, 1],
     and increasing beyond.
     """
+    return step_error * sum(momentum_gains(steps, spread, momentum)) * (1 + 1e-9)
+
+
+def momentum_gains(steps: int, spread: float, momentum: float) -> list[float]:
+    """p_0, …, p_{steps−1} of `accumulated_with_momentum`, from above."""
     a = max(spread, 2 * math.sqrt(momentum))
-    total, p, ratio = 0.0, 1.0, a
+    gains, p, ratio = [], 1.0, a
     for _ in range(steps):
-        total += p
+        gains.append(p)
         # p_{k+1}/p_k = a − m/(p_k/p_{k−1}) grows with the ratio before it: lifted over its rounding, it is a bound.
-        p, ratio = p * ratio, (a - momentum / ratio) * (1 + 2e-15)
-    return step_error * total * (1 + 1e-9)
+        p, ratio = p * ratio * (1 + 2e-15), (a - momentum / ratio) * (1 + 2e-15)
+    return gains
 
 
 def step_lipschitz(step_size: float, smoothness: float, strong: float) -> float:

@@ -48,7 +48,8 @@ def main(options: Options) -> int:
     print(f"{program.name}, {program.steps} steps; held-out score {held_out_score(run, data):.4f}")
     for _, feature, weight in weights:
         print(f"{weight:+.17g}  {feature}")
-    print(f"certificate {run.certificate}")
+    for promise in str(run.promises).splitlines():
+        print(f"error {promise}")
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}")
     if options.out is not None:
         save_weights(weights, options.out)

@@ -76,12 +76,13 @@ def results_table(experiment: Experiment) -> Table:
     data = experiment.data
     measure = "R²" if data.kind == "regression" else "accuracy"
     rows, features = data.x_train.shape
-    left_out = [(line.partition(":")[0], *["–"] * 8) for line in experiment.left_out]
+    left_out = [(line.partition(":")[0], *["–"] * 9) for line in experiment.left_out]
     return table(
-        ("algorithm", "steps", "error", "bound", "to sklearn", measure, "sklearn's", "in band", "seconds"),
+        ("algorithm", "steps", "error", "run ≤", "domain ≤", "to sklearn", measure, "sklearn's", "in band", "seconds"),
         [*map(_cells, experiment.results), *left_out],
         title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, no intercept",
-        caption="error, bound: of the final weights, sup-norm, against the exact algorithm in float64. "
+        caption="error: of the final weights, sup-norm, against the exact algorithm in float64. run ≤, domain ≤: its "
+        "bound for this run only, and for every input of the domain; a dash: it is above the largest weight. "
         "to sklearn: distance to scikit-learn's solution of the same objective",
         words=("algorithm",),
         wrap=False,
@@ -92,6 +93,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     distance = "–" if result.their_distance is None else f"{result.their_distance:.1e}"
     their_score = "–" if result.their_score is None else f"{result.their_score:.4f}"
     band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
-    errors = (f"{result.error:.1e}", f"{result.bound:.1e}", distance)
+    promises = result.run.promises
+    errors = (f"{result.error:.1e}", promises.shown("run"), promises.shown("domain"), distance)
     steps, seconds = str(result.run.program.steps), f"{result.seconds:.1f}"
     return (result.name, steps, *errors, f"{result.score:.4f}", their_score, band, seconds)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify import Certificate
+from emulon.certify.certificate import Promises
 from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
 
@@ -32,8 +33,13 @@ class DescentRun:
 
     @cached_property
     def audit(self) -> Certificate:
-        """The bound for this run only, from its own steps: as `audited` claims, under the same bands."""
-        return audited(self.plan, self.x, self.y, self.iterates, self.certificate)
+        """The bound for this run only, as `audited` claims; no band is left out of it."""
+        return audited(self.plan, self.x, self.y, self.iterates)
+
+    @property
+    def promises(self) -> Promises:
+        """Both, and how large the weights are that they are about."""
+        return Promises(self.audit, self.certificate, self.weights.abs().max().item())
 
     @property
     def entered_band(self) -> bool:

@@ -46,10 +46,6 @@ class Result:
     def error(self) -> float:
         return self.errors[-1].item()
 
-    @property
-    def bound(self) -> float:
-        return self.run.certificate.bound
-
 
 @dataclass(frozen=True)
 class Experiment:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.errors import BadShape, EmulonError, OutOfDomain, ToleranceTooTight
+from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.layer import Frame
 from emulon.looped.stencil import MOST_PAIRS
 
@@ -82,9 +82,9 @@ class LoopedTransformer(nn.Module, ABC):
     def answers(self, tokens: Tensor) -> Tensor:
         """The predictions (..., outputs) that stand in finished tokens."""
 
+    @abstractmethod
     def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
         """The certificate of one run, the worst of its batch, from its data and the tokens after 0, 1, … loops."""
-        raise EmulonError(f"{type(self).__name__} measures no single run; use its certificate, which holds for all")
 
     def require(self, loops: int, **tensors: Tensor) -> None:
         """Refuse more loops than were promised, and tensors of another dtype than the weights'."""

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from emulon.certify.balls import Ball
 from emulon.errors import BadShape
 
 
@@ -131,3 +132,7 @@ class Register(AffineForm):
     def expand(self, stored: Tensor) -> Tensor:
         """Stored entries (..., size) as (..., rows·columns)."""
         return stored @ self.parts[self.name].to(stored.dtype).mT
+
+    def enclosed(self, stored: Ball) -> Ball:
+        """The same of balls."""
+        return stored.matmul(self.parts[self.name].mT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
 from emulon.errors import BadShape, OutOfDomain
+from emulon.machine.carry_out import carried_out
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
@@ -93,11 +95,12 @@ def result_name(program: RegisterProgram) -> str:
 class MachineRun:
     """A program that has run: `run["w"]` is a register's final content, (..., tokens, entries).
 
-    What the program's invariants say was checked as it ran; there is no audit that would measure the errors.
+    What the program's invariants say was checked as it ran.
     """
 
     transformer: Transformer
     registers: dict[str, Tensor]
+    inputs: dict[str, Tensor]
 
     def __getitem__(self, name: str) -> Tensor:
         return self.registers[name]
@@ -111,6 +114,15 @@ class MachineRun:
     def certificate(self) -> Certificate:
         """About `result`, for every input of the domain."""
         return self.transformer.certificate
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """About `result`, for this run only: the program's instructions, carried out in balls, beside it."""
+        program = self.transformer.program
+        name = result_name(program)
+        exact = program.registers[name].enclosed(carried_out(program, self.inputs)[name])
+        error = (exact - self.result.double()).size.nan_to_num(nan=math.inf).max().item()
+        return Certificate({"distance to the instructions": error}, self.transformer.dtype, scope="run")
 
 
 class Transformer(nn.Module):
@@ -210,7 +222,8 @@ class Transformer(nn.Module):
 
     def run(self, **inputs: Float[Tensor, "... tokens _"]) -> MachineRun:
         """The program on these input registers."""
-        return MachineRun(self, self.registers(self(self.embed(**inputs))))
+        stored = {name: values.to(self.dtype) for name, values in inputs.items()}
+        return MachineRun(self, self.registers(self(self.embed(**inputs))), stored)
 
     def predict(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]

@@ -1,0 +1,250 @@
+"""Balls around numbers of twice float64's precision: checks that enclose the truth, at the cost of array operations.
+
+A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but that + − × ÷ √ of float64
+round to nearest: other functions are made of these. Error-free transformations and the bounds of double-word arithmetic
+are those of Joldes, Muller and Popescu 2017 (Algorithms 6 and 10: 3u² + 13u³ and 5u²), with room to spare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from emulon.certify.rounding import gamma, unit
+from emulon.evaluation import Operations
+
+if TYPE_CHECKING:
+    import sympy
+
+f64 = torch.float64
+U = unit(f64)
+ROUNDED = 16 * U**2
+# Radii are computed in float64, and lifted by this part each time. Products may lose this much to underflow.
+LIFT, UNDERFLOW = 1 + 2.0**-40, 1e-300
+SPLITTER = 2.0**27 + 1
+# To within 1e-59.
+LOG_2 = "0.69314718055994530941723212145817656807550013436025525412068"
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Every true entry lies within `radius` of high + low; a NaN or infinite radius says that nothing is known."""
+
+    high: Tensor
+    low: Tensor
+    radius: Tensor
+
+    @classmethod
+    def of(cls, value: Tensor | Fraction | float | int) -> Ball:
+        """A float64 tensor or number as it stands; a fraction to twice the precision."""
+        if isinstance(value, Tensor):
+            return cls(value, torch.zeros_like(value), torch.zeros_like(value))
+        exact = Fraction(value)
+        high = float(exact)
+        low = float(exact - Fraction(high))
+        off = abs(float(exact - Fraction(high) - Fraction(low))) * LIFT
+        return cls(*(torch.tensor(part, dtype=f64) for part in (high, low, off)))
+
+    @property
+    def size(self) -> Tensor:
+        """Above every |entry|."""
+        return (self.high.abs() + self.low.abs() + self.radius) * LIFT
+
+    def __getitem__(self, index: Any) -> Ball:
+        return Ball(self.high[index], self.low[index], self.radius[index])
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Ball:
+        """Another view of the same entries."""
+        return Ball(change(self.high), change(self.low), change(self.radius))
+
+    def widened(self, by: Tensor) -> Ball:
+        return Ball(self.high, self.low, (self.radius + by) * LIFT)
+
+    def __neg__(self) -> Ball:
+        return Ball(-self.high, -self.low, self.radius)
+
+    def __add__(self, other: Ball | Tensor | float | int) -> Ball:
+        other = _ball(other)
+        (s, s_off), (t, t_off) = two_sum(self.high, other.high), two_sum(self.low, other.low)
+        v, v_off = _quick_sum(s, s_off + t)
+        high, low = _quick_sum(v, t_off + v_off)
+        return Ball(high, low, (self.radius + other.radius + ROUNDED * high.abs()) * LIFT)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Ball | Tensor | float | int) -> Ball:
+        return self + (-_ball(other))
+
+    def __rsub__(self, other: Tensor | float | int) -> Ball:
+        return -self + other
+
+    def __mul__(self, other: Ball | Tensor | float | int) -> Ball:
+        other = _ball(other)
+        product, off = two_product(self.high, other.high)
+        high, low = _quick_sum(product, off + (self.high * other.low + self.low * other.high))
+        mine, theirs = self.high.abs() + self.low.abs(), other.high.abs() + other.low.abs()
+        spread = mine * other.radius + theirs * self.radius + self.radius * other.radius
+        lost = UNDERFLOW * ((mine > 0) & (theirs > 0)).to(f64)
+        return Ball(high, low, (spread + ROUNDED * high.abs() + lost) * LIFT)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Ball | Tensor | float | int) -> Ball:
+        """The quotient is guessed, and what it leaves over says how good the guess was."""
+        other = _ball(other)
+        divisor = Ball(other.high, other.low, torch.zeros_like(other.radius))
+        own = Ball(self.high, self.low, torch.zeros_like(self.radius))
+        first = self.high / other.high
+        left = own - divisor * first
+        high, low = _quick_sum(first, left.high / other.high)
+        rest = (own - divisor * Ball(high, low, torch.zeros_like(high))).size
+        least = other.high.abs() - (other.low.abs() + other.radius) * LIFT
+        spread = rest + self.radius + (high.abs() + low.abs()) * other.radius
+        return Ball(high, low, torch.where(least > 0, spread / least * LIFT, math.inf))
+
+    def __rtruediv__(self, other: Tensor | float | int) -> Ball:
+        return _ball(other) / self
+
+    def matmul(self, matrix: Tensor) -> Ball:
+        """This times a float64 matrix as it stands."""
+        main, size = product(self.high, matrix), matrix.abs()
+        most = self.low.abs() @ size
+        off = gamma(matrix.shape[-2] + 1, f64) * most + self.radius @ size
+        return (main + self.low @ matrix).widened(off * (1 + gamma(matrix.shape[-2] + 4, f64)))
+
+    def sqrt(self) -> Ball:
+        """Of balls above zero: |√x − z| ≤ |x − z²|/z."""
+        root = self.high.clamp(min=0).sqrt()
+        guess = Ball.of(root)
+        left = Ball(self.high, self.low, torch.zeros_like(self.radius)) - guess * guess
+        high, low = _quick_sum(root, left.high / (2 * root))
+        z = Ball(high, low, torch.zeros_like(high))
+        rest = (self - z * z).size
+        least = self.high - (self.low.abs() + self.radius) * LIFT
+        return Ball(high, low, torch.where(least > 0, rest / (high - low.abs()) * LIFT, math.inf))
+
+    def exp(self) -> Ball:
+        """2^k·(Σ rⁱ/i!)^16 with 16·r = x − k·log 2, so that |r| < 0.022 and what the sum leaves out is below 1e-34."""
+        logarithm, terms = _exp_constants()
+        k = (self.high / logarithm.high).round()
+        centre = Ball(self.high, self.low, torch.zeros_like(self.radius))
+        r = (centre - logarithm * k) * 0.0625
+        total = terms[-1]
+        for term in reversed(terms[:-1]):
+            total = total * r + term
+        total = total.widened(torch.where(r.high.abs() < 0.0225, torch.full_like(r.high, 1e-34), math.inf))
+        for _ in range(4):
+            total = total * total
+        scale, sure = power_of_two(k), k.abs() < 1000
+        spread = torch.where(self.radius < 1, self.radius * (1 + self.radius) * LIFT, math.inf)
+        out = Ball(total.high * scale, total.low * scale, total.radius * scale)
+        out = out.widened(torch.where(sure, out.size * spread, math.inf))
+        # Below e^{−690} nothing is told apart from zero.
+        nothing = (k <= -1000) & (self.radius < 1)
+        parts = ((out.high, 0.0), (out.low, 0.0), (out.radius, UNDERFLOW))
+        return Ball(*(torch.where(nothing, empty, part) for part, empty in parts))
+
+    def sign(self, tie: float) -> Ball:
+        """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
+        doubt = (self.low.abs() + self.radius) * LIFT
+        decided, zero = self.high.abs() > doubt, (self.high == 0) & (doubt == 0)
+        value = torch.where(decided, self.high.sign(), tie * zero.to(f64))
+        return Ball(value, torch.zeros_like(value), (~(decided | zero)).to(f64))
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """2 to an integer between −1000 and 1000, to the last bit; others are taken to be the nearest of these."""
+    bits = (exponent.to(f64).nan_to_num().clamp(-1000, 1000).to(torch.int64) + 1023) << 52
+    return bits.view(f64)
+
+
+def _ball(value: Ball | Tensor | float | int) -> Ball:
+    return value if isinstance(value, Ball) else Ball.of(value)
+
+
+def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b = sum + off exactly (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _quick_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where |a| ≥ |b| or a = 0 (Dekker)."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a·b = product + off exactly, underflow apart (Veltkamp and Dekker)."""
+    total = a * b
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    return total, a2 * b2 - (((total - a1 * b1) - a2 * b1) - a1 * b2)
+
+
+def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
+    lifted = SPLITTER * a
+    high = lifted - (lifted - a)
+    return high, a - high
+
+
+def product(a: Tensor, b: Tensor) -> Ball:
+    """The matrix product of two float64 tensors, nearly to twice the precision.
+
+    Claim: it lies in the ball. Proof. Each factor is split into a fixed-point part of `bits` bits below its row's (its
+    column's) power of two and the rest, both exact. All partial sums of the first parts' product are integers below
+    2⁵³ in one unit, so that it has no rounding in any order, fused or not. The others are smaller by 2^−bits in all,
+    and so is what they round. QED (Ozaki et al. 2012.)
+    """
+    terms = a.shape[-1]
+    bits = (53 - max(1, math.ceil(math.log2(max(terms, 1))))) // 2
+    (a1, a2, a_top), (b1, b2, b_top) = _fixed_point(a, bits, -1), _fixed_point(b, bits, -2)
+    rest = a1 @ b2 + a2 @ b
+    high, low = two_sum(a1 @ b1, rest)
+    smaller = a1.abs() @ b2.abs() + a2.abs() @ b.abs()
+    lost = UNDERFLOW * ((a_top > 0) & (b_top > 0)).to(f64)
+    return Ball(high, low, gamma(terms + 3, f64) * (1 + gamma(terms + 3, f64)) * smaller * LIFT + lost)
+
+
+def _fixed_point(a: Tensor, bits: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    most = a.abs().amax(dim=dim, keepdim=True) if a.shape[dim] else a.new_zeros(())
+    exponent = torch.frexp(most).exponent
+    top = torch.where(most > 0, torch.where(exponent < 960, power_of_two(exponent.clamp(min=-960)), math.inf), 0.0)
+    lift = 1.5 * 2.0 ** (52 - bits) * top
+    first = (a + lift) - lift
+    return first, a - first, top
+
+
+@cache
+def _exp_constants() -> tuple[Ball, list[Ball]]:
+    logarithm = Ball.of(Fraction(LOG_2)).widened(torch.tensor(1e-59, dtype=f64))
+    return logarithm, [Ball.of(Fraction(1, math.factorial(i))) for i in range(15)]
+
+
+@cache
+def ball_operations() -> Operations:
+    """What expressions may use over balls; for others they are refused, and Arb is asked."""
+
+    def constant(node: sympy.Expr) -> Ball:
+        if node.is_Float:
+            return Ball.of(float(node))
+        if node.is_Rational:
+            return Ball.of(Fraction(int(node.p), int(node.q)))
+        value = Ball.of(Fraction(str(node.evalf(60))))
+        return value.widened(value.size * 1e-50)
+
+    functions: dict[str, Callable[..., Any]] = {
+        "exp": lambda x: _ball(x).exp(),
+        "sqrt": lambda x: _ball(x).sqrt(),
+        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
+        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
+    }
+    return Operations("balls", constant, functions)

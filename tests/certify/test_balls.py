@@ -1,0 +1,121 @@
+"""Balls hold the truth: every operation, against exact fractions and Arb, at ordinary and at awkward magnitudes."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from flint import arb, ctx, fmpq
+
+from emulon.certify.balls import LOG_2, Ball, ball_operations, product
+from emulon.expression import parse
+
+f64 = torch.float64
+
+
+def draws(seed: int, count: int = 200) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(count, dtype=f64, generator=generator)
+    return values * 10.0 ** torch.randint(-6, 7, (count,), generator=generator)
+
+
+def off(ball: Ball, exact: list[Fraction]) -> list[tuple[Fraction, Fraction]]:
+    """|middle − exact| and the radius of every ball that claims anything."""
+    parts = zip(ball.high.flatten().tolist(), ball.low.flatten().tolist(), ball.radius.flatten().tolist(), strict=True)
+    return [
+        (abs(Fraction(high) + Fraction(low) - true), Fraction(radius))
+        for (high, low, radius), true in zip(parts, exact, strict=True)
+        if radius < float("inf")
+    ]
+
+
+def as_fractions(values: torch.Tensor) -> list[Fraction]:
+    return [Fraction(value) for value in values.flatten().tolist()]
+
+
+OPERATIONS = {
+    "sum": lambda a, b: a + b,
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "quotient": lambda a, b: a / b,
+    "square of the sum": lambda a, b: (a + b) * (a + b),
+    "quotient of quotients": lambda a, b: (a / b) / (b / a + b * b / a),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_arithmetic_is_enclosed_to_twice_the_precision(name):
+    a, b = draws(1), draws(2)
+    operation = OPERATIONS[name]
+    ball = operation(Ball.of(a), Ball.of(b))
+    exact = [operation(x, y) for x, y in zip(as_fractions(a), as_fractions(b), strict=True)]
+    for (error, radius), true in zip(off(ball, exact), exact, strict=True):
+        assert error <= radius <= abs(true) * Fraction(1, 10**28) + Fraction(1, 10**20)
+
+
+def test_radii_of_the_operands_are_carried():
+    a, b, room = draws(3), draws(4), draws(5).abs() * 1e-9
+    for name, operation in OPERATIONS.items():
+        ball = operation(Ball.of(a).widened(room), Ball.of(b))
+        for sign in (-1, 1):
+            moved = [x + sign * r for x, r in zip(as_fractions(a), as_fractions(room), strict=True)]
+            exact = [operation(x, y) for x, y in zip(moved, as_fractions(b), strict=True)]
+            pairs = off(ball, exact)
+            assert len(pairs) > 100 and all(error <= radius for error, radius in pairs), name
+
+
+@pytest.mark.parametrize("terms", [1, 7, 300, 2345])
+def test_matrix_products_are_enclosed_and_far_below_float64(terms):
+    generator = torch.Generator().manual_seed(terms)
+    a = torch.randn(2, terms, dtype=f64, generator=generator) * 1e3
+    b = torch.randn(terms, 3, dtype=f64, generator=generator)
+    b[0] *= 1e12
+    ball, exact = product(a, b), []
+    for row in a.tolist():
+        for column in b.T.tolist():
+            exact.append(sum(Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)))
+    for error, radius in off(ball, exact):
+        assert error <= radius <= Fraction(2.0**-53) * Fraction((a.abs() @ b.abs()).max().item()) / 100
+
+
+def test_a_ball_times_a_matrix_is_enclosed():
+    a, b, matrix = draws(6, 12), draws(7, 12), draws(8, 36).reshape(12, 3)
+    ball = (Ball.of(a) * Ball.of(b)).apply(lambda part: part.unsqueeze(0)).matmul(matrix)
+    exact = [
+        sum(Fraction(x) * Fraction(y) * Fraction(m) for x, y, m in zip(*columns, strict=True))
+        for columns in ((a.tolist(), b.tolist(), matrix[:, k].tolist()) for k in range(3))
+    ]
+    assert all(error <= radius for error, radius in off(ball, exact))
+
+
+@pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])
+def test_functions_are_enclosed(text):
+    f, s = parse(text), torch.linspace(-40, 40, 801, dtype=f64) + 1e-3
+    ball = f.over(ball_operations(), f.switched(ball_operations(), Ball.of(s), Ball.sign))
+    with ctx.workprec(300):
+        for at, high, low, radius in zip(
+            *(part.tolist() for part in (s, ball.high, ball.low, ball.radius)), strict=True
+        ):
+            exact = f.arb_series(arb(at), ())
+            assert abs(exact - arb(high) - arb(low)) <= arb(radius)
+            assert radius <= 1e-26 * max(abs(float(exact)), 1.0), at
+
+
+def test_log_2_is_right_to_the_digits_claimed():
+    digits = Fraction(LOG_2)
+    with ctx.workprec(300):
+        assert abs(arb(2).log() - arb(fmpq(digits.numerator, digits.denominator))) < arb("1e-59")
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-310, 1e-200, 1e200, 1e308])
+def test_extreme_magnitudes_are_enclosed_or_said_to_be_unknown(value):
+    a = torch.tensor([[value, value / 3]], dtype=f64)
+    ball = product(a, a.mT)
+    exact = sum(Fraction(x) ** 2 for x in a.flatten().tolist())
+    assert all(error <= radius for error, radius in off(ball, [exact]))
+    assert value > 1e100 or off(ball, [exact])
+
+
+def test_signs_are_decided_tied_or_open():
+    ball = Ball.of(torch.tensor([2.0, -2.0, 0.0, 0.5], dtype=f64))
+    ball = ball.widened(torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=f64)).sign(-1.0)
+    assert ball.high.tolist() == [1.0, -1.0, -1.0, 0.0] and ball.radius.tolist() == [0.0, 0.0, 0.0, 1.0]

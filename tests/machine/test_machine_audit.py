@@ -1,0 +1,49 @@
+"""A machine's run is measured against its own instructions, carried out in balls of twice the precision."""
+
+import pytest
+import torch
+from exact_learners import exact_batch, exact_ridge, exact_sgd
+from machine_cases import CASES
+
+from emulon.machine.carry_out import carried_out
+from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
+
+f64, f32 = torch.float64, torch.float32
+LEARNERS = {
+    "sgd": (lambda: sgd(3, 6, 0.05, ridge=0.1), lambda xs, ys: exact_sgd(xs, ys, 0.05, 0.1)),
+    "sherman_morrison": (lambda: sherman_morrison(3, 6, 0.5), lambda xs, ys: exact_ridge(xs, ys, 0.5)),
+    "batch": (lambda: batch_gradient_descent(3, 6, 0.1, 4), lambda xs, ys: exact_batch(xs, ys, 0.1, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_instruction_carried_out_is_what_it_must_be(case):
+    program, inputs = case.program(), case.draw(3, f64, corners=False)
+    held = carried_out(program, inputs)[program.output.name]
+    exact = case.exact(**inputs)
+    whole = program.output.enclosed(held)
+    torch.testing.assert_close(whole.high, exact.reshape(whole.high.shape), rtol=1e-13, atol=1e-13)
+    assert whole.radius.max() < 1e-19
+
+
+@pytest.mark.parametrize("dtype", [f64, f32])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_an_audit_holds_and_says_something_where_the_promise_does_not(name, dtype):
+    make, exact = LEARNERS[name]
+    machine = make().compile(dtype)
+    draw = torch.Generator().manual_seed(0)
+    xs = torch.randn(4, 6, 3, dtype=f64, generator=draw).clamp(-2, 2).to(dtype)
+    ys = torch.randn(4, 6, dtype=f64, generator=draw).clamp(-2, 2).to(dtype)
+    run = machine.run(**machine.program.prompt.fill(xs, ys))
+    seen = machine.program.prompt.predictions(run.result).double()
+    error = run.audit.verify(seen, exact(xs.double(), ys.double()))
+    assert run.audit.scope == "run" and error <= run.audit.bound < min(1e-2, run.certificate.bound)
+    # The whole register is bounded, at every token: the predictions stand at every other one.
+    assert run.audit.bound < 100 * error
+
+
+def test_a_wrong_register_shows():
+    machine = LEARNERS["sgd"][0]().compile()
+    run = machine.run(**machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64)))
+    run.result[-1] += 1e-3
+    assert run.audit.bound >= 1e-3 * (1 - 1e-6)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.certify import Band
-from emulon.certify.interpolation import Keys, prove, require_smooth
+from emulon.certify.interpolation import Interpolation, Keys, holds, prove, require_smooth
 from emulon.errors import BadExpression
 from emulon.expression import parse
 
@@ -173,6 +173,16 @@ def test_a_target_saves_work_but_not_truth() -> None:
     keys = soft_keys(SMOOTH["t"], 17, 0.25, 6)
     sharp, loose = (prove(keys, SMOOTH["t"], -1.0, 1.0, target=target) for target in (0.0, 0.5))
     assert sharp.error <= loose.error <= 0.5 and sharp.error <= 1.35 * sharp.attained
+
+
+def test_a_claim_holds_where_it_is_so_and_not_where_any_part_of_it_is_less() -> None:
+    # Two keys are the sigmoid exactly: |F − f| is t²/1000, and both deviation and size are known.
+    keys = Keys(np.array([0.0, 1.0]), np.zeros(2), np.array([0.0, 1.0]))
+    true = {"error": 0.01601, "attained": 0.0, "deviation": 0.55, "size": 1.02}
+    function = parse("1/(1 + exp(-t)) + t**2/1000")
+    assert holds(keys, function, -4.0, 4.0, Interpolation(**true))
+    for name, below in (("error", 0.01599), ("error", -1.0), ("deviation", 0.49), ("size", 0.98)):
+        assert not holds(keys, function, -4.0, 4.0, Interpolation(**(true | {name: below})))
 
 
 def test_the_callers_precision_is_left_as_it_was() -> None:

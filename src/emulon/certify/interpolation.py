@@ -86,12 +86,8 @@ def holds(
 
     Cells are halved until each is within all three. Cheaper than `prove`, which has to find out what is true.
     """
-    from flint import ctx
-
-    precision, cap = ctx.prec, ctx.cap
-    ctx.prec, ctx.cap = PRECISION, ORDER + 1
-    try:
-        queue = _cells(keys, function, lo, hi, bands)
+    queue = _cells(keys, function, lo, hi, bands)
+    with ball_arithmetic(PRECISION, ORDER + 1):
         for _ in range(MAX_CELLS):
             if not queue:
                 return True
@@ -102,9 +98,7 @@ def holds(
             if right - left <= 1e-15 * (1 + max(abs(left), abs(right))):
                 return False
             queue += [(left, (left + right) / 2), ((left + right) / 2, right)]
-        return False
-    finally:
-        ctx.prec, ctx.cap = precision, cap
+    return False
 
 
 def require_smooth(function: Function, lo: float, hi: float) -> None:

@@ -13,6 +13,7 @@ from flint import arb
 
 from emulon.certify import checker, rounding
 from emulon.certify.interpolation import prove
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import ProvedBounds
@@ -28,7 +29,7 @@ def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, 
         "claims": {name: None if each is None else _of_phase(each) for name, each in bounds.items()},
     }
     claims = certificate["claims"]
-    with checker.arithmetic():
+    with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
         claims["line"] = _of_line(interpreter, program.capacity.reach, checker.Softmax(certificate["interpreter"]))
         errors, terms = checker.recomputed(certificate)
         for band, error in zip(claims["line"], errors, strict=True):

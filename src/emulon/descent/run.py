@@ -9,6 +9,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify import Certificate
+from emulon.certify.module import require_answer
 from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
 
@@ -25,6 +26,9 @@ class DescentRun:
     y: Float[Tensor, "*batch samples"]
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
+
+    def __post_init__(self) -> None:
+        require_answer(self.iterates)
 
     @property
     def weights(self) -> Float[Tensor, "*batch features"]:

@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, layer_norm
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
+from emulon.certify.module import SealedModule
 from emulon.errors import BadShape, OutOfDomain
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, RegisterLayout
@@ -113,7 +114,7 @@ class MachineRun:
         return self.transformer.certificate
 
 
-class Transformer(nn.Module):
+class Transformer(SealedModule):
     """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any."""
 
     positions: Tensor
@@ -166,6 +167,7 @@ class Transformer(nn.Module):
     @property
     def certificate(self) -> Certificate:
         """The promise about the result; `certificates` has one for every register that is written."""
+        self.require_unchanged()
         return self.certificates[result_name(self.program)]
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from emulon.algorithms import (
     as_loss,
 )
 from emulon.certify import Domain
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 
 Programs = dict[str, Program]
@@ -63,6 +63,9 @@ def test_a_changed_number_of_the_frozen_grid_changes_the_answer(path: str, progr
     interpreter = Interpreter.fitting(program)
     before, sha256 = interpreter.run(program, c.x, c.y, path=path).weights, interpreter.sha256
     interpreter.values[len(interpreter.values) // 2] += 1e-6
+    with pytest.raises(NotCertified, match="its certificate is withdrawn"):
+        interpreter.run(program, c.x, c.y, path=path)
+    interpreter.certify_anew()
     after = interpreter.run(program, c.x, c.y, path=path).weights
     assert (after - before).abs().min() > 1e-12
     assert interpreter.sha256 != sha256

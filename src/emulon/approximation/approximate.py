@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.approximation.grid import Grid
 from emulon.approximation.paper import paper_grid, smallest_paper_grid
@@ -19,6 +19,7 @@ from emulon.attention import attend
 from emulon.certify.certificate import Certificate
 from emulon.certify.domain import require_finite
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
+from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
@@ -94,7 +95,7 @@ def _made(
     raise ToleranceTooTight(what, tolerance, floor, advice)
 
 
-class Approximation(nn.Module):
+class Approximation(CertifiedModule):
     """F(s) = Σ_r softmax_r(slope_r·s + intercept_r)·value_r, elementwise over any tensor of numbers in the interval."""
 
     slopes: Tensor

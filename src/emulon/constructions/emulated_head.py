@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.attention import Head
 from emulon.certify import Certificate, rounding
+from emulon.certify.module import CertifiedModule
 from emulon.certify.perturbation import shifted_average
 from emulon.constructions.accuracy import rounded_up
 from emulon.constructions.batches import aligned
@@ -18,7 +19,7 @@ from emulon.constructions.linear_layer import require_products, require_sizes, w
 from emulon.errors import EmulonError, ToleranceTooTight
 
 
-class EmulatedHead(nn.Module):
+class EmulatedHead(CertifiedModule):
     """(x, W_K, W_Q, W_V) ↦ softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ, the three matrices being part of the prompt.
 
     A construction supplies `rows`, which computes [K Q V], and passes to `assembled` how exact its entries are.

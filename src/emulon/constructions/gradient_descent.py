@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
-from emulon.certify import Certificate, Domain
+from emulon.certify import Domain
+from emulon.certify.module import CertifiedModule
 from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
@@ -32,7 +33,7 @@ from emulon.descent.run import DescentRun
 from emulon.errors import EmulonError
 
 
-class DescentInContext(nn.Module):
+class DescentInContext(CertifiedModule):
     """(x, y) ↦ the weights after `steps` steps of (proximal) gradient descent from zero.
 
     Claim: within `certificate.bound` of the exact iterate, for data in the domain, as the dtype stores them, with
@@ -96,7 +97,7 @@ class DescentInContext(nn.Module):
         terms = {name: value * growth for name, value in one.terms.items()}
         bound = math.fsum(terms.values()) * (1 + SLACK)
         self.plan = with_proof(replace(plan, domain=self.step.stored), bound)
-        self.certificate: Certificate = replace(one, terms=terms, proved=one.proved and self.plan.proves(bound))
+        self.certificate = replace(one, terms=terms, proved=one.proved and self.plan.proves(bound))
 
     @classmethod
     def of(

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import require_within
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.proximal import Proximal
@@ -23,7 +24,7 @@ from emulon.errors import EmulonError, ToleranceTooTight
 from emulon.expression import parse
 
 
-class GradientStep(nn.Module):
+class GradientStep(CertifiedModule):
     """(x, y, w) ↦ prox(w − η·∇(mean ℓ)(w) − η·l2·w), the prox being the soft threshold at η·l1.
 
     Claim: within `certificate.bound` of the exact step in every entry, for data in the domain, as the dtype stores them

@@ -6,17 +6,18 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.attention import attend
 from emulon.certify import Domain
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way
 from emulon.constructions.residual_map import residual_template
 from emulon.constructions.template import admitted
 from emulon.descent.layout import HALF
 
 
-class HopfieldResidualMap(nn.Module):
+class HopfieldResidualMap(CertifiedModule):
     """(x, y, w) ↦ [f(w·x_i − y_i)·x_i]_i: the data are the stored patterns, w the state that asks.
 
     Claim: as `ResidualMap`, with the same certificate. The same keys are stored, divided by β.

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.approximation import Approximation, Grid
 from emulon.attention import Head, Slots
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, checked_to, promised
 from emulon.constructions.batches import aligned
 from emulon.errors import EmulonError
@@ -24,7 +25,7 @@ CANCELLATION = 4.0
 SILENT = 800.0
 
 
-class ScalarHeads(nn.Module):
+class ScalarHeads(CertifiedModule):
     """(x, Θ) ↦ f(x Θᵀ), entry by entry, Θ (..., width, features) given as tokens: one frozen head per row of Θ.
 
     Claim: within `certificate.bound` of the exact values in every entry, when |θ·x| ≤ bound (and Σ|θ_k x_k| ≤ 4·bound)

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.certify import Domain, rounding
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy
 from emulon.constructions.template import admitted, template
 from emulon.expression import parse
 
 
-class Proximal(nn.Module):
+class Proximal(CertifiedModule):
     """w ↦ sign(w)·max(|w| − threshold, 0): the residual map's template again, with x = e_k, y = 0, read out by a sum.
 
     Claim: within `certificate.bound` in every entry, for |w| ≤ reach.

@@ -6,16 +6,17 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.certify import Domain
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.template import Template, admitted, template
 from emulon.descent.layout import stored
 from emulon.expression import parse
 
 
-class ResidualMap(nn.Module):
+class ResidualMap(CertifiedModule):
     """(x, y, w) ↦ [f(w·x_i − y_i)·x_i]_i through one frozen attention head.
 
     Claim: the output is within `certificate.bound` of the exact one, in every entry, for all data in the domain, as

@@ -6,10 +6,10 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from emulon.certify import Certificate
 from emulon.certify.domain import require_within
+from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Way
 from emulon.constructions.batches import aligned
 from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
@@ -25,7 +25,7 @@ class ClippingHeads(ScalarHeads):
     symbol = "w"
 
 
-class TruncatedLinear(nn.Module):
+class TruncatedLinear(CertifiedModule):
     """(x, w) ↦ [clip(w·x_i, lo, hi)]_i, for |w·x_i| ≤ reach (by default half as much again as lo and hi).
 
     The default is one head on the piecewise grid of the clipping function, the prompt padded to as many tokens as it
@@ -34,8 +34,6 @@ class TruncatedLinear(nn.Module):
     is silenced by its two end values, which are zero. That needs the sharp regime, and covers [lo, hi] alone: outside
     it every head falls silent and the sum is 0, not lo or hi as Definition D.1 says. There data must lie in [lo, hi].
     """
-
-    certificate: Certificate
 
     def __init__(
         self,

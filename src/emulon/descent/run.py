@@ -10,6 +10,7 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.certify.certificate import Promises
+from emulon.certify.module import require_answer
 from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
 
@@ -26,6 +27,9 @@ class DescentRun:
     y: Float[Tensor, "*batch samples"]
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
+
+    def __post_init__(self) -> None:
+        require_answer(self.iterates)
 
     @property
     def weights(self) -> Float[Tensor, "*batch features"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.files import write_atomically
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import certified_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
@@ -70,11 +69,8 @@ def load_interpreter(path: str | Path) -> Interpreter:
         raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
     if any(not torch.equal(tensors[name], made[name]) for name in made):
         # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
-        line = interpreter.line
-        slopes, intercepts, values = (tensors[name] for name in ("slopes", "intercepts", "values"))
-        grid = replace(line.grid, slopes=slopes, intercepts=intercepts, values=values)
-        interpreter.line = certified_line(grid, octaves_for(line.reach))
         interpreter.load_state_dict(tensors)
+        interpreter.certify_anew()
     return interpreter
 
 

@@ -8,7 +8,7 @@ knows an algorithm; what is computed is decided by the prompt alone.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
-from emulon.certify.domain import require_within
+from emulon.certify.domain import require_finite, require_within
+from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.errors import BadShape, EmulonError, unknown
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
 
 Path = Literal["fast", "faithful"]
 Outcome = TypeVar("Outcome", covariant=True)
@@ -63,7 +64,7 @@ class Runnable(Protocol[Outcome]):
     def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Outcome: ...
 
 
-class Interpreter(nn.Module):
+class Interpreter(SealedModule):
     """Frozen: its weights are buffers, and `sha256` is the same before and after every run."""
 
     slopes: Tensor
@@ -90,6 +91,14 @@ class Interpreter(nn.Module):
                 raise EmulonError(f"one interpreter has one dtype: {programs[0].dtype} or {program.dtype}, not both")
             capacity = capacity | program.capacity
         return cls(capacity, programs[0].dtype)
+
+    def certify_anew(self) -> None:
+        """Promise what can be promised about the grid as it stands in the buffers now."""
+        slopes, intercepts, values = (getattr(self, name).detach().cpu() for name in ("slopes", "intercepts", "values"))
+        require_finite(slopes=slopes, intercepts=intercepts, values=values)
+        grid = replace(self.line.grid, slopes=slopes.clone(), intercepts=intercepts.clone(), values=values.clone())
+        self.line = certified_line(grid, octaves_for(self.line.reach))
+        self.seal()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -119,10 +128,12 @@ class Interpreter(nn.Module):
         if path not in ("fast", "faithful"):
             raise EmulonError(unknown("path", path, ("fast", "faithful")))
         self.require_program(program)
+        require_own_dtype()
         return program.run_on(self, x, y, path)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""
+        self.require_unchanged()
         return program.promise(self.line)
 
     def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:

@@ -100,7 +100,7 @@ class Program(Plan):
         """From zero weights; `Interpreter.run` is the way to call it."""
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
-        certificate, before = self.promise(interpreter.line), interpreter.sha256
+        certificate, before = interpreter.certificate(self), interpreter.sha256
         inner = self.loss.effective(x, y)
         watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
         require_step_size(self, x, y)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.certify.module import SealedModule, require_answer, require_own_dtype
 from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.layer import Frame
 from emulon.looped.stencil import MOST_PAIRS
@@ -47,7 +48,7 @@ def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
     return {name: total * (part / step) if part else 0.0 for name, part in terms.items()}
 
 
-class LoopedTransformer(nn.Module, ABC):
+class LoopedTransformer(SealedModule):
     """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
 
     domain: Domain
@@ -76,6 +77,7 @@ class LoopedTransformer(nn.Module, ABC):
     @property
     def certificate(self) -> Certificate:
         """|prediction − exact iterate| after any number of loops up to the horizon, for every input of the domain."""
+        self.require_unchanged()
         return self.certificate_after(self.worst_loops)
 
     @abstractmethod
@@ -87,7 +89,9 @@ class LoopedTransformer(nn.Module, ABC):
         """The certificate of one run, the worst of its batch, from its data and the tokens after 0, 1, … loops."""
 
     def require(self, loops: int, **tensors: Tensor) -> None:
-        """Refuse more loops than were promised, and tensors of another dtype than the weights'."""
+        """Refuse other weights than were certified, more loops than promised, and tensors of another dtype."""
+        self.require_unchanged()
+        require_own_dtype()
         if not 0 <= loops <= self.horizon:
             raise OutOfDomain(
                 f"loops = {loops}, but the promise was made for 0 to {self.horizon}; build with a horizon"
@@ -124,6 +128,7 @@ class LoopedRun:
     @property
     def certificate(self) -> Certificate:
         """What holds for every input of the domain after so many loops."""
+        self.transformer.require_unchanged()
         return self.transformer.certificate_after(self.loops)
 
     @cached_property
@@ -136,6 +141,7 @@ class LoopedRun:
 
     def _answers(self, state: Tensor) -> Tensor:
         answers = self.transformer.answers(self.transformer.frame.finish(state))
+        require_answer(answers)
         return answers.squeeze(-1) if self.scalar else answers
 
 

@@ -14,6 +14,7 @@ from torch.nn.functional import gelu, layer_norm
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
+from emulon.certify.module import SealedModule
 from emulon.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import carried_out
 from emulon.machine.layer import Weights
@@ -125,7 +126,7 @@ class MachineRun:
         return Certificate({"distance to the instructions": error}, self.transformer.dtype, scope="run")
 
 
-class Transformer(nn.Module):
+class Transformer(SealedModule):
     """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any."""
 
     positions: Tensor
@@ -178,6 +179,7 @@ class Transformer(nn.Module):
     @property
     def certificate(self) -> Certificate:
         """The promise about the result; `certificates` has one for every register that is written."""
+        self.require_unchanged()
         return self.certificates[result_name(self.program)]
 
     def __repr__(self) -> str:

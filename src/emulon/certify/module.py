@@ -1,0 +1,87 @@
+"""A frozen module and the promise about it: made for these very numbers, withdrawn when they are others."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABCMeta
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from emulon.certify.certificate import Certificate
+from emulon.errors import NotCertified, OutOfDomain
+
+
+def fingerprint(module: nn.Module) -> str:
+    """sha256 of every buffer: its name, its dtype, its bits."""
+    digest = hashlib.sha256()
+    for name, buffer in module.named_buffers():
+        digest.update(f"{name} {buffer.dtype} {tuple(buffer.shape)}".encode())
+        digest.update(buffer.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class _Sealing(ABCMeta):
+    """Seals a module once it is whole: when the last of its constructors has returned."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        made = super().__call__(*args, **options)
+        made.seal()
+        return made
+
+
+class SealedModule(nn.Module, metaclass=_Sealing):
+    """What is promised is promised about the numbers, and the dtype, that the module was made with.
+
+    `.half()`, an edited buffer or loaded weights make it another module: its certificate is then refused
+    (`NotCertified`). So is running it under autocast, which computes in another dtype. An output that is not finite
+    is refused, too: no bound covers it.
+    """
+
+    _sealed: str | None = None
+
+    def seal(self) -> None:
+        """From here on what is promised is about the numbers as they are now."""
+        self._sealed = fingerprint(self)
+
+    def require_unchanged(self) -> None:
+        if self._sealed not in (None, fingerprint(self)):
+            raise NotCertified(
+                f"the weights of this {type(self).__name__} are not those it was certified with (another dtype, or "
+                "other numbers): its certificate is withdrawn; build it anew"
+            )
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        require_own_dtype()
+        out = super().__call__(*args, **options)
+        if isinstance(out, Tensor):
+            require_answer(out)
+        return out
+
+
+class CertifiedModule(SealedModule):
+    """A sealed module with one certificate."""
+
+    _promise: Certificate
+
+    @property
+    def certificate(self) -> Certificate:
+        self.require_unchanged()
+        return self._promise
+
+    @certificate.setter
+    def certificate(self, promise: Certificate) -> None:
+        self._promise = promise
+
+
+def require_own_dtype() -> None:
+    """Refuse to run under autocast."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise NotCertified("autocast computes in another dtype than the certificate is about; leave it for this call")
+
+
+def require_answer(out: Tensor) -> None:
+    """Refuse an answer that is not finite, whatever was promised about it."""
+    if not torch.isfinite(out).all():
+        raise OutOfDomain(f"a number overflowed {str(out.dtype).removeprefix('torch.')} on the way; use a wider dtype")

@@ -1,0 +1,107 @@
+"""A promise is about the numbers it was made for: other weights, another dtype, or no finite answer end it."""
+
+import copy
+
+import pytest
+import torch
+
+from emulon.algorithms import Ridge
+from emulon.approximation import approximate
+from emulon.certify import Domain, Spectrum
+from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
+from emulon.errors import NotCertified, OutOfDomain
+from emulon.interpreter import Interpreter, compile
+from emulon.looped import LoopedGradientDescent, LoopedNewton
+from emulon.machine.programs import sgd
+
+f64 = torch.float64
+DOMAIN = Domain(4, 2, 1.0, 1.0, 2.0)
+LOOPED = Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(2.0, 0.0, 1.5))
+X = torch.rand(4, 2, dtype=f64, generator=torch.Generator().manual_seed(0)) - 0.5
+Y = X.sum(dim=-1)
+MAKERS = {
+    "approximation": lambda: approximate("tanh(t)", (-1, 1), tolerance=1e-6),
+    "linear layer": lambda: LinearLayer(4, 2, 3, 2.0, 1e-6),
+    "truncated linear map": lambda: TruncatedLinear(8, 2, -1.0, 1.0, heads=20, grid="paper"),
+    "gradient step": lambda: GradientStep("huber", DOMAIN, 1e-3),
+    "descent": lambda: DescentInContext("squared", DOMAIN, 1e-4, steps=3),
+    "looped": lambda: LoopedGradientDescent(LOOPED, 1e-6, horizon=3),
+    "machine": lambda: sgd(2, 3, 0.05).compile(),
+}
+made = pytest.fixture(params=sorted(MAKERS))(lambda request: MAKERS[request.param]())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.float(),
+        lambda module: module.half(),
+        lambda module: module.half().double(),
+        lambda module: next(b for b in module.buffers() if b.numel() and (b != 0).any()).mul_(1.1),
+        lambda module: next(b for b in module.buffers() if b.numel() and (b != 0).any()).data.mul_(1.1),
+        lambda module: module.load_state_dict({name: 2 * part for name, part in module.state_dict().items()}),
+    ],
+    ids=["float", "half", "half and back", "edited", "edited behind autograd's back", "loaded"],
+)
+def test_a_certificate_is_withdrawn_with_the_numbers_it_is_about(made, change):
+    assert made.certificate.bound >= 0
+    change(made)
+    with pytest.raises(NotCertified, match="not those it was certified with"):
+        made.certificate  # noqa: B018 (asking is what is refused)
+
+
+def test_copies_keep_the_promise(made):
+    assert copy.deepcopy(made).certificate == made.certificate
+    assert made.double().certificate == made.cpu().certificate
+
+
+def test_autocast_is_refused():
+    step, looped = MAKERS["gradient step"](), MAKERS["looped"]()
+    program = compile(Ridge(0.1, 2), data=(X, Y))
+    interpreter = Interpreter.fitting(program)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for run in (
+            lambda: step(X, Y, X[0]),
+            lambda: looped.predict(X, Y, X[0], loops=2),
+            lambda: interpreter.run(program, X, Y),
+            lambda: approximate("tanh(t)", (-1, 1), points=9)(0.5),
+        ):
+            with pytest.raises(NotCertified, match="autocast computes in another dtype"):
+                run()
+
+
+def test_an_interpreter_of_other_numbers_is_refused_until_it_is_certified_anew():
+    program = compile(Ridge(0.1, 2), data=(X, Y))
+    interpreter = Interpreter.fitting(program)
+    promised = interpreter.certificate(program).bound
+    interpreter.values[3] += 0.5
+    for ask in (lambda: interpreter.certificate(program), lambda: interpreter.run(program, X, Y)):
+        with pytest.raises(NotCertified, match="withdrawn"):
+            ask()
+    interpreter.certify_anew()
+    assert interpreter.certificate(program).bound > 1e5 * promised
+
+
+def test_an_answer_that_is_not_finite_is_no_answer():
+    coarse = TruncatedLinear(8, 1, -1.0, 1.0, heads=20, grid="paper", dtype=torch.float16)
+    with pytest.raises(OutOfDomain, match="overflowed float16"):
+        coarse(torch.linspace(-1, 1, 8, dtype=torch.float16).unsqueeze(-1), torch.ones(1, dtype=torch.float16))
+
+
+def test_a_looped_answer_that_is_not_finite_is_no_answer():
+    x, y, query = torch.tensor([[-7e-16], [2.3e-15]]), torch.tensor([2.7e-4, 1.3e-4]), torch.tensor([-3.5e-16])
+    looped = LoopedNewton(Domain.covering(x, y, query), dtype=torch.float32, horizon=1)
+    assert looped.certificate.bound < 1e-6
+    with pytest.raises(OutOfDomain, match="overflowed float32"):
+        looped.predict(x, y, query, loops=1)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+def test_a_run_whose_last_iterate_is_not_finite_is_no_run(scale: float):
+    x, y = X.float() * scale, Y.float()
+    try:
+        program = compile(Ridge(0.1, 1), data=(x, y), dtype=torch.float32)
+        run = Interpreter.fitting(program).run(program, x, y)
+    except OutOfDomain:
+        return
+    assert torch.isfinite(run.iterates).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -28,12 +29,8 @@ class Standard(Learner, name="standard"):
         return final.unsqueeze(0)
 
 
-class Looped(Learner, name="looped"):
-    """The learner of Yang et al. 2023: state ← decoder(state + input), `loops` times from zero; the loss averages over
-    the last `window` loop counts.
-
-    Gradients flow through the window only, as in Yang et al.: the loops before it are a free warm start.
-    """
+class LoopingLearner(Learner):
+    """Supplies `build` and `states`: a learner whose loss averages over the last `window` of its `loops` turns."""
 
     def __init__(
         self,
@@ -48,9 +45,25 @@ class Looped(Learner, name="looped"):
     ) -> None:
         shape = BlockShape(**blocks)
         super().__init__(width_in, width_out, tokens, shape)
-        self.decoder = Decoder(shape, layers, "loop")
-        require_loops(loops, window)
+        if loops < 1 or window < 1:
+            raise EmulonError(f"loops and window must be at least 1, got {loops} and {window}")
         self.loops, self.window = loops, window
+        self.build(shape, layers)
+
+    @abstractmethod
+    def build(self, shape: BlockShape, layers: int) -> None:
+        """The decoders, each of so many layers."""
+
+
+class Looped(LoopingLearner, name="looped"):
+    """The learner of Yang et al. 2023: state ← decoder(state + input), `loops` times from zero; the loss averages over
+    the last `window` loop counts.
+
+    Gradients flow through the window only, as in Yang et al.: the loops before it are a free warm start.
+    """
+
+    def build(self, shape: BlockShape, layers: int) -> None:
+        self.decoder = Decoder(shape, layers, "loop")
 
     def states(
         self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
@@ -58,28 +71,14 @@ class Looped(Learner, name="looped"):
         return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window)
 
 
-class AlgoFormer(Learner, name="algoformer"):
+class AlgoFormer(LoopingLearner, name="algoformer"):
     """post ∘ loop^T ∘ pre, Gao et al. 2024, Eq. 2, trained with the loss of Eq. 3 over the last `window` loop counts.
 
     The pre-transformer's output is added to the loop's input at every turn, as Yang et al. do with the prompt; Eq. 2
     starts the loop from it and is silent about the rest. The post-transformer reads all the loop counts as one batch.
     """
 
-    def __init__(
-        self,
-        width_in: int,
-        width_out: int,
-        tokens: int,
-        *,
-        layers: int = 1,
-        loops: int = 20,
-        window: int = 15,
-        **blocks: Any,
-    ) -> None:
-        shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape)
-        require_loops(loops, window)
-        self.loops, self.window = loops, window
+    def build(self, shape: BlockShape, layers: int) -> None:
         self.pre = Decoder(shape, layers, "pre")
         self.body = Decoder(shape, layers, "loop")
         self.post = Decoder(shape, layers, "post")
@@ -110,8 +109,3 @@ def loop(
         state = decoder(state + injected)
         kept.append(state)
     return torch.stack(kept)
-
-
-def require_loops(loops: int, window: int) -> None:
-    if loops < 1 or window < 1:
-        raise EmulonError(f"loops and window must be at least 1, got {loops} and {window}")

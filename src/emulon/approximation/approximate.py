@@ -17,7 +17,7 @@ from emulon.approximation.piecewise import Piecewise
 from emulon.approximation.spectral import Rounding, Spectral, Target, cost, dense
 from emulon.attention import attend
 from emulon.certify.certificate import Certificate
-from emulon.certify.domain import require_finite
+from emulon.certify.domain import require_finite, require_scale
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import unit
@@ -304,19 +304,19 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
     lo, hi = float(interval[0]), float(interval[1])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
+    require_scale(**{"hi − lo": hi - lo, "|t|": max(abs(lo), abs(hi))})
     wider = min(lo, torch.tensor(lo, dtype=dtype).item()), max(hi, torch.tensor(hi, dtype=dtype).item())
     return wider if len(function.breaks(*wider)) == len(function.breaks(lo, hi)) else (lo, hi)
 
 
 def _check_function(function: Function, lo: float, hi: float) -> None:
-    if function.provable:
-        return require_smooth(function, lo, hi)
     s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
+    if function.provable:
+        require_smooth(function, lo, hi)
     finite = torch.isfinite(function(s))
     if not finite.all():
         at = f"t = {s[~finite][0].item():.6g}"
-        raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
-    return None
+        raise BadExpression(f"{function.text} is not finite in float64 at {at}; choose an interval without it")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -84,7 +84,7 @@ def kind_named(name: str) -> Kind:
 def tried(kind: Kind, values: Values) -> Outcome:
     """What comes of a case. Warnings count as tracebacks: users of `-W error` would see them."""
     try:
-        with warnings.catch_warnings(), _limited():
+        with warnings.catch_warnings(), _limited(), _every_warning():
             warnings.simplefilter("error")
             kind.check(values)
     except Undecided as error:
@@ -112,6 +112,19 @@ def check(kind: str, values: Values) -> None:
     outcome = tried(kind_named(kind), values)
     if outcome.bad:
         raise AssertionError(f"{outcome.verdict}: {outcome.said}")
+
+
+@contextmanager
+def _every_warning() -> Iterator[None]:
+    """Torch gives some of its own once a process: what is tried again must come out as it did."""
+    import torch
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
 
 
 @contextmanager

@@ -316,7 +316,7 @@ def _check_function(function: Function, lo: float, hi: float) -> None:
     finite = torch.isfinite(function(s))
     if not finite.all():
         at = f"t = {s[~finite][0].item():.6g}"
-        raise BadExpression(f"{function.text} is not finite in float64 at {at}; choose an interval without it")
+        raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -155,7 +155,14 @@ class Grid:
         return error, deviation, size
 
     def _sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
-        weights = self.numbers.weights(s)
-        values = weights @ self.numbers.values
-        deviation = (weights * np.abs(self.numbers.values - values[:, None])).sum(axis=1)
-        return float(np.abs(values - f).max()), float(deviation.max()), float(np.abs(values).max())
+        error, deviation, size = statistics(self.numbers.weights(s), self.numbers.values, f)
+        return float(error), float(deviation), float(size)
+
+
+def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(max |F − f|, max Σ w|v − F|, max |F|) over the points, for weights (..., points, keys) and values (..., keys)."""
+    averages = (weights @ values[..., None])[..., 0]
+    spread = np.abs(values[..., None, :] - averages[..., None])
+    spread *= weights
+    deviation = spread.sum(axis=-1).max(axis=-1)
+    return np.abs(averages - f).max(axis=-1), deviation, np.abs(averages).max(axis=-1)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Shaped, Spectral, Target, chebyshev, least_squares
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -147,11 +147,17 @@ class Piecewise:
 
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
         largest = GATED_VALUE if sharpness else LARGEST_VALUE
-        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
+        # Another sharpness weighs the same grids otherwise.
+        shaped = self._shaped.setdefault((lo, hi, largest), {})
+        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, shaped=shaped)
         return self._searches.setdefault(key, search)
 
     @cached_property
     def _searches(self) -> dict[tuple[float, float, float], Spectral]:
+        return {}
+
+    @cached_property
+    def _shaped(self) -> dict[tuple[float, float, float], dict[tuple[int, float, float], Shaped | None]]:
         return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:

@@ -12,14 +12,15 @@ Two numbers shape a grid of a given size: `softness` = βh² and `reach` = half 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from emulon.approximation.grid import Grid
+from emulon.approximation.grid import CHUNK, Grid, statistics
+from emulon.certify.interpolation import Keys, weights
 
 SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
 # Values far larger than f would cancel in the average; more than this is never worth it.
@@ -56,11 +57,16 @@ def dense(lo: float, hi: float, keys: int) -> np.ndarray:
 def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Values whose averages are nearest to what is wanted; small singular values are cut, which keeps them modest."""
     u, sizes, v = np.linalg.svd(weights, full_matrices=False)
-    scale = np.where(sizes > 1e-14 * sizes[0], 1 / sizes, 0.0)
-    values = v.T @ (scale * (u.T @ wanted))
+    scale = np.divide(1, sizes, out=np.zeros_like(sizes), where=sizes > 1e-14 * sizes[..., :1])
+
+    def solved(right: np.ndarray) -> np.ndarray:
+        parts: np.ndarray = scale[..., None] * (u.swapaxes(-1, -2) @ right[..., None])
+        solution: np.ndarray = (v.swapaxes(-1, -2) @ parts)[..., 0]
+        return solution
+
+    values = solved(wanted)
     # Once more on what is left: the second pass takes out the rounding of the first.
-    fitted: np.ndarray = values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
-    return fitted
+    return values + solved(wanted - (weights @ values[..., None])[..., 0])
 
 
 def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
@@ -68,6 +74,19 @@ def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[
     error, deviation, size = grid.sampled(f, s)
     total = error + rounding(grid, deviation, size)
     return (total if math.isfinite(total) else math.inf), error
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Keys of one shape with fitted values, as the dtype stores them, and what they do at the points they were tested.
+
+    No rounding is in this: whoever weighs it adds what it costs there.
+    """
+
+    keys: Keys
+    error: float
+    deviation: float
+    size: float
 
 
 @dataclass(frozen=True)
@@ -82,20 +101,48 @@ class Spectral:
     largest: float = LARGEST_VALUE
     typical: bool = False
     """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
+    shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict, compare=False)
+    """What was fitted already: `replace(…, rounding=…)` keeps it, for only its weighing is another."""
 
-    def fit(self, keys: int, softness: float, reach: float) -> Fit | None:
-        """Values fitted for the slopes and intercepts as the dtype stores them; None where they grow too large."""
-        center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
-        offsets = np.arange(keys) - (keys - 1) / 2
-        slopes = 2 * softness * offsets / spacing
-        intercepts = -softness * offsets**2 - slopes * center
-        blank = self._grid(slopes, intercepts, np.zeros(keys))
+    def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
+        """The cheapest of `best` and of grids of so many keys with these shapes (softness, reach).
+
+        No grid costs less than it errs: those that err more than the best of the others costs are not weighed.
+        """
+        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.shaped])
+        known = {shape: self.shaped[keys, *shape] for shape in shapes}
+        fits = sorted(((each.error, shape, each) for shape, each in known.items() if each), key=lambda fit: fit[0])
+        for error, shape, each in fits:
+            if best is not None and (1e-3 * error if self.typical else error) >= best.cost:
+                break
+            best = _cheapest([best, self._weigh(each, *shape)])
+        return best
+
+    def _shape(self, keys: int, shapes: Sequence[tuple[float, float]]) -> None:
+        """Fit values for the slopes and intercepts as the dtype stores them; None where they grow too large."""
         nodes, wanted, s, f = self._samples(keys)
-        values = least_squares(blank.numbers.weights(nodes), wanted)
-        if not np.abs(values).max() <= self.largest * np.abs(wanted).max():
-            return None
-        grid = replace(blank, values=torch.tensor(values, dtype=self.dtype))
-        return self._weigh(grid, softness, reach, s, f)
+        together = max(1, CHUNK // (4 * len(s) * keys))
+        for start in range(0, len(shapes), together):
+            some = shapes[start : start + together]
+            softness, reach = np.array(some).T[:, :, None]
+            center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
+            offsets = np.arange(keys) - (keys - 1) / 2
+            slopes = 2 * softness * offsets / spacing
+            slopes, intercepts = self._stored(slopes), self._stored(-softness * offsets**2 - slopes * center)
+            values = self._stored(least_squares(weights(slopes, intercepts, nodes), wanted))
+            fitting = np.abs(values).max(axis=-1) <= self.largest * np.abs(wanted).max()
+            found = statistics(weights(slopes[fitting], intercepts[fitting], s), values[fitting], f)
+            made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
+            for shape, works in zip(some, fitting, strict=True):
+                if not works:
+                    self.shaped[keys, *shape] = None
+                    continue
+                a, b, v, *numbers = next(made)
+                self.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
+
+    def _stored(self, part: np.ndarray) -> np.ndarray:
+        rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()
+        return rounded
 
     def _samples(self, keys: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Where grids of so many keys are fitted and tested, and f there: nodes, f(nodes), points, f(points)."""
@@ -112,14 +159,14 @@ class Spectral:
     def _best(self) -> dict[int, Fit | None]:
         return {}
 
-    def _grid(self, slopes: np.ndarray, intercepts: np.ndarray, values: np.ndarray) -> Grid:
-        return Grid.stored(slopes, intercepts, values, self.dtype, self.lo, self.hi, "spectral")
-
-    def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray, f: np.ndarray) -> Fit:
-        total, error = cost(grid, f, s, self.rounding)
+    def _weigh(self, shaped: Shaped, softness: float, reach: float) -> Fit:
+        keys = shaped.keys
+        grid = Grid.stored(keys.slopes, keys.intercepts, keys.values, self.dtype, self.lo, self.hi, "spectral")
         if self.typical:
-            total = grid.typical_error(self.f) + 1e-3 * error
-        return Fit(total, error, grid, softness, reach)
+            total = grid.typical_error(self.f) + 1e-3 * shaped.error
+        else:
+            total = shaped.error + self.rounding(grid, shaped.deviation, shaped.size)
+        return Fit(total if math.isfinite(total) else math.inf, shaped.error, grid, softness, reach)
 
     def best(self, keys: int, near: Fit | None = None) -> Fit | None:
         """The cheapest grid of this many keys: over a table of shapes, then downhill from the best of them.
@@ -134,22 +181,22 @@ class Spectral:
 
     def _downhill(self, keys: int, near: Fit | None) -> Fit | None:
         if keys == 1:
-            return self.fit(1, 1.0, 1.0)
+            return self.fit(1, [(1.0, 1.0)])
         if keys == 2:
-            return _cheapest([self.logistic(), *(self.fit(2, softness, 0.5) for softness in SOFTNESS)])
+            return self.fit(2, [(softness, 0.5) for softness in SOFTNESS], self.logistic())
         if near is not None:
             shapes = [(near.softness, near.reach * keys / len(near.grid)), (near.softness, near.reach)]
         elif keys > 24:
             # Large grids are needed for detail, not for range: little margin, and a softness that no longer changes.
             shapes = [(softness, part * keys / 2) for softness in (3 / 16, 1 / 4, 3 / 8) for part in (0.6, 0.8, 0.95)]
         else:
-            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys)))
-            shapes = [(softness, float(reach)) for softness in SOFTNESS for reach in reaches]
-        found = _cheapest([self.fit(keys, *shape) for shape in shapes])
+            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys))).tolist()
+            shapes = [(softness, reach) for softness in SOFTNESS for reach in reaches]
+        found = self.fit(keys, shapes)
         for step in (1.25, 1.1) if found is not None else ():
-            turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
             assert found is not None
-            found = _cheapest([found, *(self.fit(keys, found.softness * a, found.reach * b) for a, b in turns)])
+            turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
+            found = self.fit(keys, [(found.softness * a, found.reach * b) for a, b in turns], found)
         return found
 
     def logistic(self) -> Fit | None:
@@ -193,7 +240,9 @@ class Spectral:
         # A stretch that is nearly straight is the middle of an endless sigmoid: its values must stay modest too.
         if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
             return None
-        return self._weigh(self._grid(*parts), 1.0, 1.0, s, f)
+        keys = Keys(*map(self._stored, parts))
+        found = statistics(keys.weights(s), keys.values, f)
+        return self._weigh(Shaped(keys, *map(float, found)), 1.0, 1.0)
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""

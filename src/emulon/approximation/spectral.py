@@ -89,6 +89,14 @@ class Shaped:
     size: float
 
 
+@dataclass
+class Known:
+    """Grids that were fitted to one target on one interval: by (keys, softness, reach), and the two keys of sigmoids."""
+
+    shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
+    sigmoids: list[Shaped] | None = None
+
+
 @dataclass(frozen=True)
 class Spectral:
     """The search for soft grids for one target on one interval."""
@@ -101,25 +109,38 @@ class Spectral:
     largest: float = LARGEST_VALUE
     typical: bool = False
     """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
-    shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict, compare=False)
-    """What was fitted already: `replace(…, rounding=…)` keeps it, for only its weighing is another."""
+    known: Known = field(default_factory=Known, compare=False)
+    """What was fitted already, by this search or by one that weighs the same grids otherwise."""
 
     def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
         """The cheapest of `best` and of grids of so many keys with these shapes (softness, reach).
 
-        No grid costs less than it errs: those that err more than the best of the others costs are not weighed.
+        Weighing takes longer than fitting. No grid costs less than it errs, and rounding goes about with the deviation:
+        a grid is not weighed where its error and a quarter of what rounding should make of its deviation cost too much.
         """
-        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.shaped])
-        known = {shape: self.shaped[keys, *shape] for shape in shapes}
-        fits = sorted(((each.error, shape, each) for shape, each in known.items() if each), key=lambda fit: fit[0])
-        for error, shape, each in fits:
-            if best is not None and (1e-3 * error if self.typical else error) >= best.cost:
-                break
-            best = _cheapest([best, self._weigh(each, *shape)])
+        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.known.shaped])
+        known = [(shape, self.known.shaped[keys, *shape]) for shape in shapes]
+        left = sorted(((shape, each) for shape, each in known if each), key=lambda pair: pair[1].error)
+        rate = 0.0
+        while left:
+            shape, each = left.pop(0)
+            if best is not None and self._surely(each, rate / 4) >= best.cost:
+                continue
+            fit = self._weigh(each, *shape)
+            best = _cheapest([best, fit])
+            if not rate and each.deviation and math.isfinite(fit.cost):
+                rate = (fit.cost - fit.error) / each.deviation
+                left.sort(key=lambda pair: pair[1].error + rate * pair[1].deviation)
         return best
+
+    def _surely(self, shaped: Shaped, rate: float) -> float:
+        """What a grid costs at least, by all appearances."""
+        return 1e-3 * shaped.error if self.typical else shaped.error + rate * shaped.deviation
 
     def _shape(self, keys: int, shapes: Sequence[tuple[float, float]]) -> None:
         """Fit values for the slopes and intercepts as the dtype stores them; None where they grow too large."""
+        if not shapes:
+            return
         nodes, wanted, s, f = self._samples(keys)
         together = max(1, CHUNK // (4 * len(s) * keys))
         for start in range(0, len(shapes), together):
@@ -135,10 +156,10 @@ class Spectral:
             made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
             for shape, works in zip(some, fitting, strict=True):
                 if not works:
-                    self.shaped[keys, *shape] = None
+                    self.known.shaped[keys, *shape] = None
                     continue
                 a, b, v, *numbers = next(made)
-                self.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
+                self.known.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
 
     def _stored(self, part: np.ndarray) -> np.ndarray:
         rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()
@@ -201,6 +222,12 @@ class Spectral:
 
     def logistic(self) -> Fit | None:
         """Two keys are p + q·σ(a(s − m)) exactly: sigmoid and tanh need no more, on any range."""
+        if self.known.sigmoids is None:
+            self.known.sigmoids = [keys for keys in map(self._two_keys, self._sigmoids()) if keys is not None]
+        return _cheapest([self._weigh(keys, 1.0, 1.0) for keys in self.known.sigmoids])
+
+    def _sigmoids(self) -> list[np.ndarray]:
+        """(p, q, a, m) of sigmoids near f, the nearest of all among them if f is one."""
         from scipy.optimize import least_squares
         from scipy.special import expit
 
@@ -209,7 +236,7 @@ class Spectral:
         rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
         steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
         if not steepness > 0:
-            return None
+            return []
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
 
@@ -222,16 +249,19 @@ class Spectral:
             slope = p[1] * share * (1 - share)
             return np.stack([np.ones_like(near), share, slope * (near - p[3]), -slope * p[2]], axis=1)
 
-        # Whatever is one finds its parameters in a few steps; the rest need not be followed far.
-        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 60}
+        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
         options = []
         for guess in filter(None, ([y[0], rise, steepness, s[steepest]], _riccati(s, y))):
-            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", **sharp).x
+            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", max_nfev=12, **sharp)
+            # Whatever is one has nearly found its parameters by now; the rest need not be followed further.
+            if np.abs(fitted.fun).max() <= 1e-3 * np.abs(wanted).max():
+                fitted = least_squares(residual, fitted.x, jac=jacobian, x_scale="jac", max_nfev=48, **sharp)
             # On a short range they are known to a few digits only; but the true ones are often round numbers.
-            options += [fitted, *(np.round(fitted, digits) for digits in (9, 6, 4, 2))]
-        return _cheapest([self._two_keys(*parameters) for parameters in options])
+            options += [fitted.x, *(np.round(fitted.x, digits) for digits in (9, 6, 4, 2))]
+        return options
 
-    def _two_keys(self, p: float, q: float, a: float, m: float) -> Fit | None:
+    def _two_keys(self, sigmoid: np.ndarray) -> Shaped | None:
+        p, q, a, m = sigmoid.tolist()
         parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
         if not all(np.isfinite(part).all() for part in parts):
             return None
@@ -241,8 +271,7 @@ class Spectral:
         if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
             return None
         keys = Keys(*map(self._stored, parts))
-        found = statistics(keys.weights(s), keys.values, f)
-        return self._weigh(Shaped(keys, *map(float, found)), 1.0, 1.0)
+        return Shaped(keys, *map(float, statistics(keys.weights(s), keys.values, f)))
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""

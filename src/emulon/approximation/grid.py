@@ -177,10 +177,10 @@ class Grid:
         return float(error), float(deviation), float(size)
 
 
-def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(max |F − f|, max Σ w|v − F|, max |F|) over the points, for weights (..., points, keys) and values (..., keys)."""
+def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """[max |F − f|, max Σ w|v − F|, max |F|] over the points, for weights (..., points, keys) and values (..., keys)."""
     averages = (weights @ values[..., None])[..., 0]
     spread = np.abs(values[..., None, :] - averages[..., None])
     spread *= weights
     deviation = spread.sum(axis=-1).max(axis=-1)
-    return np.abs(averages - f).max(axis=-1), deviation, np.abs(averages).max(axis=-1)
+    return np.stack([np.abs(averages - f).max(axis=-1), deviation, np.abs(averages).max(axis=-1)])

@@ -20,7 +20,16 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import LARGEST_VALUE, Fit, Known, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import (
+    LARGEST_VALUE,
+    Fit,
+    Known,
+    Rounding,
+    Spectral,
+    Target,
+    chebyshev,
+    least_squares,
+)
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit

@@ -276,14 +276,16 @@ class Spectral:
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
         champion: Fit | None = None
-        below, stale = 0, 0
+        below, stale, settled = 0, 0, False
         for keys in [k for k in LADDER if k < limit] + [limit]:
             found = self.best(keys)
             if found is not None and found.cost <= tolerance:
                 return self._shrink(tolerance, below, found)
             # Where interpolation alone would do, rounding is what fails: stop once more keys no longer improve on it.
-            if found is not None and found.error < tolerance / 2:
-                stale = 0 if champion is None or found.cost < 0.9 * champion.cost else stale + 1
+            settled = settled or (found is not None and found.error < tolerance / 2)
+            if settled:
+                better = found is not None and (champion is None or found.cost < 0.9 * champion.cost)
+                stale = 0 if better else stale + 1
             champion = _cheapest([champion, found])
             if stale >= 3:
                 break

@@ -283,7 +283,11 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     dropped = len(rough) - len(near)
     rest = dropped * (abs((arb(float(keys.slopes[first])) - arb(mean)) * radius) + 1 - arb(NEGLIGIBLE)).exp()
     rest = rest + keys.others * arb(-NEGLIGIBLE).exp() * sum(growth, rest)
-    extremes = [float(keys.values.min()), float(keys.values.max()), *([keys.spread, -keys.spread] if keys.others else ())]
+    extremes = [
+        float(keys.values.min()),
+        float(keys.values.max()),
+        *([keys.spread, -keys.spread] if keys.others else ()),
+    ]
     largest = reduce(arb.max, (abs(arb(x) - arb(guess)) for x in extremes))
     weighted = [g * abs(vr) for g, vr in zip(growth, v, strict=True)]
     return _Softmax(

@@ -11,10 +11,13 @@ last place that is kept. No BLAS, no vectorised exp has a part in them.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, defici
 from emulon.certify.perturbation import shifted_average
 from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
+from emulon.files import write_json
 
 INNER = 32.0
 GROWTH = 8.0
@@ -43,6 +47,9 @@ PRECISION, RIDGE = 320, 1e-31
 TERMS = 3
 # In log weight: keys that far below another throughout cannot matter, each weighing less than 1e-20.
 MATTERS = 46.0625
+
+PROOFS = Path(__file__).with_suffix(".json")
+LONGEST_SHIPPED = 6
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,15 @@ def octaves_for(reach: float) -> int:
 
 @lru_cache(maxsize=16)
 def _line(octaves: int, dtype: torch.dtype) -> NumberLine:
+    return certified_line(_grid(octaves, dtype), octaves)
+
+
+def _grid(octaves: int, dtype: torch.dtype) -> Grid:
     right = [_piece(k, dtype) for k in range(1, octaves + 1)]
     pieces = [*(_mirrored(piece) for piece in reversed(right)), _piece(0, dtype), *right]
     slopes, intercepts, values = (np.concatenate(parts) for parts in zip(*map(_parts, pieces), strict=True))
     reach = _covered(octaves)[1]
-    return certified_line(Grid.stored(slopes, intercepts, values, dtype, -reach, reach, "piecewise"), octaves)
+    return Grid.stored(slopes, intercepts, values, dtype, -reach, reach, "piecewise")
 
 
 def _parts(keys: Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -191,22 +202,47 @@ def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
 
 def certified_line(grid: Grid, octaves: int) -> NumberLine:
     """What can be promised about these very numbers, wherever they were made."""
-    # The inner half sees no seam at all: it is certified by itself.
-    edges = [INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]
-    bands = [(0.0, edges[0]), *pairwise(edges)]
     errors: list[float] = []
     interpolation: list[float] = []
+    bands = _bands(octaves)
     for lo, hi in bands:
         error, exact = _certified(grid, lo, hi)
         errors.append(max([error, *errors[-1:]]))
         interpolation.append(exact)
-    return NumberLine(grid, tuple(edges), tuple(errors), tuple(interpolation))
+    return NumberLine(grid, tuple(hi for _, hi in bands), tuple(errors), tuple(interpolation))
+
+
+def _bands(octaves: int) -> list[tuple[float, float]]:
+    """The magnitudes that are certified one by one. The inner half sees no seam at all, and is one of them."""
+    return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
 
 def _certified(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
-    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see."""
-    sides = [(lo, hi)] if _odd(grid) else [(lo, hi), (-hi, -lo)]
-    return max(_certified_side(grid, *side) for side in sides)
+    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see.
+
+    Keys that do not matter on a side are e^{−MATTERS} of another throughout, and what they add is so small: exact
+    weights leave each a share of at most e^{−deficit}, computed ones that times e^{2δ}, δ bounding the error of any
+    score, and leaving a share out of an average moves it by that share times |v_r − F|.
+    """
+    numbers, dtype = grid.numbers, grid.dtype
+    below = [deficits(numbers, *side) for side in ((lo, hi), (-hi, -lo))]
+    matter = (below[0] < MATTERS) | (below[1] < MATTERS)
+    scores, values = np.abs(numbers.slopes) * hi + np.abs(numbers.intercepts), np.abs(numbers.values)
+    delta, any_delta = (
+        rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
+        for size in (float(scores[matter].max()), float(scores.max()))
+    )
+    largest = float(values[matter].max())
+    shares = np.exp(-np.minimum(*below)[~matter]) * (1 + math.exp(min(2 * any_delta, 700.0)))
+    # Weights below e⁻⁶⁴ may come out as anything smaller.
+    lost = 1.01 * float(shares @ (values[~matter] + largest)) + len(grid) * 2 * math.exp(-64) * float(values.max())
+    worst = []
+    for side in ((lo, hi),) if _odd(grid) else ((lo, hi), (-hi, -lo)):
+        known = _proved(*_felt(numbers, *side))
+        rounded = shifted_average(delta, 2 * largest, known.deviation + lost)
+        rounded += rounding.average(int(matter.sum()), known.size + known.deviation + lost, dtype) + lost
+        worst.append((known.error + rounded + rounding.unit(dtype) * hi, known.error))
+    return max(worst)
 
 
 def _odd(grid: Grid) -> bool:
@@ -215,43 +251,51 @@ def _odd(grid: Grid) -> bool:
     return all(np.array_equal(*pair) for pair in zip(_parts(numbers), _parts(_mirrored(numbers)), strict=True))
 
 
-def _certified_side(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
-    """For lo ≤ s ≤ hi. Keys that do not matter are e^{−MATTERS} of another throughout, and what they add is so small.
-
-    Exact weights leave each a share of at most e^{−deficit}, computed ones that times e^{2δ}, δ bounding the error of
-    any score. Leaving a share out of an average moves it by that share times |v_r − F|.
-    """
-    numbers, dtype, far = grid.numbers, grid.dtype, max(abs(lo), abs(hi))
-    below = deficits(numbers, lo, hi)
-    matter = below < MATTERS
-    scores, values = np.abs(numbers.slopes) * far + np.abs(numbers.intercepts), np.abs(numbers.values)
-    delta, any_delta = (
-        rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
-        for size in (float(scores[matter].max()), float(scores.max()))
-    )
-    largest = float(values[matter].max())
-    shares = np.exp(-below[~matter]) * (1 + math.exp(min(2 * any_delta, 700.0)))
-    # Weights below e⁻⁶⁴ may come out as anything smaller.
-    lost = 1.01 * float(shares @ (values[~matter] + largest)) + len(grid) * 2 * math.exp(-64) * float(values.max())
-    known = _proved(numbers, lo, hi, 2.0**-53 * far)
-    rounded = shifted_average(delta, 2 * largest, known.deviation + lost)
-    rounded += rounding.average(int(matter.sum()), known.size + known.deviation + lost, dtype) + lost
-    return known.error + rounded + rounding.unit(dtype) * far, known.error
+# The bytes of slopes, intercepts and values; how many more keys there may be, and how large their values; an interval.
+Felt = tuple[tuple[bytes, ...], int, float, float, float]
 
 
-def _proved(numbers: Keys, lo: float, hi: float, target: float) -> Interpolation:
-    """|F(s) − s| on [lo, hi], from the keys that can be felt there: longer lines have the same ones."""
+def _felt(numbers: Keys, lo: float, hi: float) -> Felt:
+    """What decides F on [lo, hi]: the keys that can be felt there. Longer lines have the same ones."""
     felt = deficits(numbers, lo, hi) < NEGLIGIBLE
-    near = (part[felt].tobytes() for part in _parts(numbers))
+    near = tuple(part[felt].tobytes() for part in _parts(numbers))
     # Of the others more is said than is so, and the same of lines of any length.
-    others, spread = max(1024, int((~felt).sum())), max(2.0**64, float(np.abs(numbers.values).max()))
-    return _proved_near(tuple(near), others, spread, lo, hi, target)
+    return near, max(1024, int((~felt).sum())), max(2.0**64, float(np.abs(numbers.values).max())), lo, hi
 
 
 @lru_cache(maxsize=256)
-def _proved_near(
-    near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: float, target: float
-) -> Interpolation:
+def _proved(near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: float) -> Interpolation:
+    """|F(s) − s| on [lo, hi], as it was proved before the line left the house, or here if it is another."""
+    known = _shipped().get(claim(near, others, spread, lo, hi))
+    if known is not None:
+        return known
     slopes, intercepts, values = map(np.frombuffer, near)
     keys = Keys(slopes, intercepts, values, others, spread)
-    return prove(keys, parse("t"), lo, hi, target=target)
+    return prove(keys, parse("t"), lo, hi, target=2.0**-53 * max(abs(lo), abs(hi)))
+
+
+def claim(near: tuple[bytes, ...], *numbers: float | int) -> str:
+    """sha256 of all that a proof is about."""
+    return hashlib.sha256(b"".join(near) + repr(numbers).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, Interpolation]:
+    """The line is the same on every machine, and so are its proofs, which stand beside this file, each by its claim.
+
+    The tests prove them again, and `emulon check` believes none. `python -m emulon.interpreter.number_line` writes them.
+    """
+    rows = json.loads(PROOFS.read_text()) if PROOFS.exists() else {}
+    return {name: Interpolation(**row) for name, row in rows.items()}
+
+
+def shipped_claims() -> dict[str, Felt]:
+    """What is claimed of the lines up to 32·8^LONGEST_SHIPPED, by name."""
+    lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in SHAPES for octaves in range(LONGEST_SHIPPED + 1)]
+    found = [_felt(numbers, *band) for numbers, octaves in lines for band in _bands(octaves)]
+    return {claim(*felt): felt for felt in found}
+
+
+if __name__ == "__main__":
+    PROOFS.unlink(missing_ok=True)
+    write_json(PROOFS, {name: asdict(_proved(*felt)) for name, felt in shipped_claims().items()})

@@ -1,7 +1,7 @@
 """What was searched for and proved once is kept on disk, under everything that it depends on: its request and the code.
 
-`EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the user's folder for caches. An entry that is
-not whole, or not for this very request, is made again.
+`EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the user's folder for caches. An entry that
+is not whole, or not for this very request, is made again.
 """
 
 from __future__ import annotations

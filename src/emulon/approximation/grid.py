@@ -93,9 +93,9 @@ class Grid:
         """Claim: at least sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
 
         It bounds how much another sample's tokens can outweigh one's own before routing.
-        Proof. The function is convex: its sup is at an end, and it lies above its tangents. Where the slope changes sign
-        between two points, its inf is between them and not below where their tangents meet; where it does not, the inf
-        is at an end. Computed, a score is off by 3u·score_size at most, a logarithm by no more than that and
+        Proof. The function is convex: its sup is at an end, and it lies above its tangents. Where the slope changes
+        sign between two points, its inf is between them and not below where their tangents meet; where it does not, the
+        inf is at an end. Computed, a score is off by 3u·score_size at most, a logarithm by no more than that and
         (keys + 8)·u, exp being within four units in the last place, and a slope by as small a part of the largest,
         which times the width is below score_size again. A part 10⁻⁹ is a million times that. QED
         """
@@ -178,7 +178,7 @@ class Grid:
 
 
 def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """[max |F − f|, max Σ w|v − F|, max |F|] over the points, for weights (..., points, keys) and values (..., keys)."""
+    """[max |F − f|, max Σ w|v − F|, max |F|] over points: weights (..., points, keys), values (..., keys)."""
     averages = (weights @ values[..., None])[..., 0]
     spread = np.abs(values[..., None, :] - averages[..., None])
     spread *= weights

@@ -91,7 +91,7 @@ class Shaped:
 
 @dataclass
 class Known:
-    """Grids that were fitted to one target on one interval: by (keys, softness, reach), and the two keys of sigmoids."""
+    """Grids fitted to one target on one interval: by (keys, softness, reach), and the two keys of sigmoids."""
 
     shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
     sigmoids: list[Shaped] | None = None

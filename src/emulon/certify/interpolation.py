@@ -49,8 +49,8 @@ class Interpolation:
 class Keys:
     """The three numbers of every key, as float64 arrays that hold the stored weights exactly.
 
-    There may be up to `others` more, with `deficits` of NEGLIGIBLE at least and values up to `spread`: what is proved holds with and
-    without them.
+    There may be up to `others` more, with `deficits` of NEGLIGIBLE at least and values up to `spread`: what is proved
+    holds with and without them.
     """
 
     slopes: np.ndarray

@@ -41,7 +41,7 @@ SHAPES = {
     torch.float64: ((32, 0.25, 7.68), (32, 0.225, 7.68)),
     torch.float32: ((32, 0.225, 12.0), (24, 0.1375, 5.34)),
 }
-# Bits of the arithmetic that makes the line, and the ridge, relative to the weights' own size, that keeps values modest.
+# Bits of the arithmetic that makes the line; the ridge, relative to the weights' own size, that keeps values modest.
 PRECISION, RIDGE = 320, 1e-31
 # Non-zero entries of a row of W times a token, at most: −η·value + η·fixed, or three states.
 TERMS = 3
@@ -168,7 +168,7 @@ def _log_normaliser(slopes: list[Any], intercepts: list[Any], s: Any) -> tuple[A
 
 
 def _fitted(slopes: list[Any], intercepts: list[Any], lo: float, hi: float) -> list[Any]:
-    """Values whose averages are nearest to s itself at Chebyshev nodes of [lo, hi]: least squares with a small ridge."""
+    """Values whose averages are nearest to s at Chebyshev nodes of [lo, hi]: least squares with a small ridge."""
     from flint import arb, arb_mat, fmpq
 
     count = 2 * len(slopes) + 2
@@ -283,7 +283,8 @@ def claim(near: tuple[bytes, ...], *numbers: float | int) -> str:
 def _shipped() -> dict[str, Interpolation]:
     """The line is the same on every machine, and so are its proofs, which stand beside this file, each by its claim.
 
-    The tests prove them again, and `emulon check` believes none. `python -m emulon.interpreter.number_line` writes them.
+    The tests prove them again, and `emulon check` believes none. `python -m emulon.interpreter.number_line` writes
+    them.
     """
     rows = json.loads(PROOFS.read_text()) if PROOFS.exists() else {}
     return {name: Interpolation(**row) for name, row in rows.items()}

@@ -66,7 +66,8 @@ def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
     values = solved(wanted)
     # Once more on what is left: the second pass takes out the rounding of the first.
-    return values + solved(wanted - (weights @ values[..., None])[..., 0])
+    fitted: np.ndarray = values + solved(wanted - (weights @ values[..., None])[..., 0])
+    return fitted
 
 
 def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -56,8 +56,8 @@ class Keys:
     slopes: np.ndarray
     intercepts: np.ndarray
     values: np.ndarray
-    others: int = 0
-    spread: float = 0.0
+    others: int = field(default=0, kw_only=True)
+    spread: float = field(default=0.0, kw_only=True)
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """Softmax weights (points, keys) in float64: good to pick cells by, not part of any proof."""
@@ -66,7 +66,7 @@ class Keys:
 
 def weights(slopes: np.ndarray, intercepts: np.ndarray, s: np.ndarray) -> np.ndarray:
     """`Keys.weights` of many at once: slopes and intercepts (..., keys) give (..., points, keys)."""
-    scores = slopes[..., None, :] * s[:, None]
+    scores: np.ndarray = slopes[..., None, :] * s[:, None]
     scores += intercepts[..., None, :]
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)

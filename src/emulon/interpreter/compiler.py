@@ -107,8 +107,9 @@ def _phase(
 
     request = [name, asdict(domain), readout, f, tolerance, str(dtype)]
     found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
-    parts = (torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values"))
-    grid = Grid(*parts, found["lo"], found["hi"], found["way"], tuple(Band(*band) for band in found["bands"]))
+    parts = {part: torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values")}
+    bands = tuple(Band(*band) for band in found["bands"])
+    grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)
     bounds = ProvedBounds(**found["bounds"], leak=routing.leak(grid), bands=grid.bands)
     return made(grid), bounds
 

@@ -179,13 +179,12 @@ def _fitted(slopes: list[Any], intercepts: list[Any], lo: float, hi: float) -> l
         weights = [(a * s + b).exp() for a, b in zip(slopes, intercepts, strict=True)]
         total = sum(weights)
         rows.append([w / total for w in weights])
-    weights, wanted = arb_mat(rows), arb_mat([[s] for s in nodes])
-    across = weights.transpose()
-    normal = across * weights
+    across = arb_mat(rows).transpose()
+    normal = across * arb_mat(rows)
     ridge = arb(RIDGE) * normal.trace()
     for k in range(len(slopes)):
         normal[k, k] += ridge
-    solution = normal.solve(across * wanted)
+    solution = normal.solve(across * arb_mat([[s] for s in nodes]))
     return [solution[k, 0] for k in range(len(slopes))]
 
 
@@ -270,7 +269,7 @@ def _proved(near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: 
     if known is not None:
         return known
     slopes, intercepts, values = map(np.frombuffer, near)
-    keys = Keys(slopes, intercepts, values, others, spread)
+    keys = Keys(slopes, intercepts, values, others=others, spread=spread)
     return prove(keys, parse("t"), lo, hi, target=2.0**-53 * max(abs(lo), abs(hi)))
 
 

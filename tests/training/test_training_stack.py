@@ -10,7 +10,7 @@ from emulon.training import BadConfig, TrainConfig, TrainStep
 from emulon.training.stack import Stack
 
 CPU = torch.device("cpu")
-DIFFERENT = [{}, {"seed": 5}, {"lr": 3e-3, "muon_lr": 0.02}, {"noise": 0.0, "seed": 1}]
+DIFFERENT = [{}, {"seed": 5}, {"lr": 3e-3, "muon_lr": 0.02}, {"noise": 0.0, "seed": 1, "prior": 2.0}]
 
 
 def configs(**changes) -> list[TrainConfig]:
@@ -27,7 +27,7 @@ def alone(config: TrainConfig, steps: int) -> tuple[TrainStep, list[float]]:
     "changes",
     [
         {},
-        {"optimiser": "muon", "layers": 2, "beta2": 0.99},
+        {"optimiser": "muon", "layers": 2, "beta2": 0.99, "decay": 0.1},
         {"clip": 0.1, "start_features": 1, "feature_every": 3, "early_weight": 0.2, "warmup": 3, "schedule": "cosine"},
         {"model": "looped", "loops": 3, "window": 2},
     ],

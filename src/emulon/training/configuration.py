@@ -65,6 +65,8 @@ class TrainConfig:
     """of adam: how long it remembers squared gradients"""
     momentum: float = 0.95
     """of muon"""
+    decay: float = 0.0
+    """of muon: its matrices shrink by this times the rate at every step"""
     warmup: int = 0
     schedule: str = "constant"
     """after the warm-up: constant, cosine, or linear (constant for the share `hold`, then straight to zero)"""
@@ -127,7 +129,7 @@ class TrainConfig:
             _require(name, getattr(self, name), at_least=1)
         for name in ("log_every", "checkpoint_every", "evaluate_every", "point_every"):
             _require(name, getattr(self, name), at_least=1)
-        for name in ("steps", "warmup", "clip", "early_weight", "patience", "keep_checkpoints"):
+        for name in ("steps", "warmup", "clip", "decay", "early_weight", "patience", "keep_checkpoints"):
             _require(name, getattr(self, name), at_least=0)
         for name in ("lr", "muon_lr", "threads"):
             _require(name, getattr(self, name), at_least=0)

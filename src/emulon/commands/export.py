@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from emulon.commands.data import DescentOptions
+from emulon.commands.options import BadUsage
 from emulon.errors import EmulonError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
+    if not options.what:
+        raise BadUsage("WHAT is missing (see emulon export --help)")
     named = [word for word in options.what if not _is_target(word)]
     options.check(*named)
     from emulon.export.graph import onnx_package

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint
+.PHONY: demo test lint playground
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -19,3 +19,8 @@ lint: .venv/installed
 	$(BIN)/ruff check src tests examples
 	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
+
+# Needs node; what it writes is committed, so that nobody else does.
+playground: .venv/installed
+	cd playground && npm ci --no-audit --no-fund && npm run build
+	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static

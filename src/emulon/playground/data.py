@@ -1,6 +1,6 @@
 """Writes what the playground plays with: `python -m emulon.playground.data PROGRAMS LEARNER STATIC`.
 
-PROGRAMS is a folder of compiled programs, made if there are none; LEARNER a run folder; STATIC the page's folder.
+PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ KEYS = (6, 9, 13, 17, 25, 33, 49)
 
 
 def main(programs: Path, learner: Path, static: Path) -> None:
-    if not programs.is_dir():
-        compile_offers(make_folder(programs))
+    compile_offers(make_folder(programs))
     data = make_folder(static / "data")
     write_programs(load_offers(programs), data)
     write_softmaxes(data)
@@ -58,8 +57,9 @@ def write_programs(programs: dict[str, Program], data: Path) -> None:
 def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str, Any]:
     """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the promise."""
     descent, domain, inner = offer.algorithm.descent, program.domain, program.inner
-    # Seventeen digits times two hundred steps would be most of the file; rounded up, a bound remains one.
-    bounds = [replace(program, steps=steps).promise(interpreter.line).bound for steps in range(program.steps + 1)]
+    # Of a promise only the growth knows the number of steps. Four digits, rounded up: a bound remains one.
+    each = program.promise(interpreter.line).bound / program.promised_growth
+    bounds = [each * replace(program, steps=steps).promised_growth for steps in range(1, program.steps + 1)]
     return {
         "name": offer.name,
         "title": offer.name.replace("_", " "),
@@ -73,7 +73,7 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
         "l2": descent.l2,
         "momentum": descent.momentum,
         "domain": {"points": domain.samples, "x": domain.x, "y": domain.y, "w": domain.w, "residual": inner.residual},
-        "bounds": [0.0, *(float(f"{1.0005 * bound:.3e}") for bound in bounds[1:])],
+        "bounds": [0.0, *(float(f"{1.0006 * bound:.3e}") for bound in bounds)],
         "bands": [[band.lo, band.hi] for band in program.certificate.bands],
     }
 

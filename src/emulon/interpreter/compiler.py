@@ -12,6 +12,7 @@ from emulon.algorithms import Algorithm, GradientDescent
 from emulon.approximation import Grid, approximate
 from emulon.attention.codes import circular
 from emulon.certify import Domain
+from emulon.certify.domain import require_finite
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.errors import EmulonError
@@ -41,7 +42,10 @@ def compile(
     as the dtype holds them. Without a domain, `data` gives one that covers the algorithm's path on it.
     """
     descent = descent_of(algorithm)
+    if dtype not in LINE_NOISE:
+        raise EmulonError(f"programs are in float32 or float64, not {str(dtype).removeprefix('torch.')}")
     if data is not None:
+        require_finite(x=data[0], y=data[1])
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)

@@ -21,10 +21,12 @@ from emulon.approximation.spectral import Fit, Spectral
 from emulon.certify import rounding
 from emulon.certify.interpolation import prove
 from emulon.certify.perturbation import shifted_average
+from emulon.errors import OutOfDomain
 from emulon.expression import parse
 
 INNER = 32.0
 GROWTH = 8.0
+LONGEST = 2.0**40
 PIECE_KEYS = (16, 24, 32)
 # Non-zero entries of a row of W times a token, at most: −η·value + η·fixed, or three states.
 TERMS = 3
@@ -57,7 +59,12 @@ def number_line(reach: float, dtype: torch.dtype = torch.float64) -> NumberLine:
 
 
 def octaves_for(reach: float) -> int:
-    """How many times eight the inner piece must grow."""
+    """How many times eight the inner piece must grow. Refuses what is so far out that no digit of it would be kept."""
+    if not reach <= LONGEST:
+        raise OutOfDomain(
+            f"this needs numbers up to {reach:.3g}, and number lines end at {LONGEST:.3g}; rescale the data, or take a "
+            "narrower domain or fewer steps"
+        )
     octaves = 0
     while INNER * GROWTH**octaves < reach:
         octaves += 1

@@ -17,7 +17,7 @@ from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.errors import EmulonError
 from emulon.expression import parse
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error
 from emulon.interpreter.program import Program
 
@@ -48,6 +48,7 @@ def compile(
         require_finite(x=data[0], y=data[1])
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
+    octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
     tolerance, shares = tolerance / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
     gradient, bounds = loss_to_phase(plan, tolerance * shares[0], dtype)

@@ -48,8 +48,8 @@ def compile(
         require_finite(x=data[0], y=data[1])
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
-    octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
+    octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
     tolerance, shares = tolerance / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
     gradient, bounds = loss_to_phase(plan, tolerance * shares[0], dtype)
     program = Program(**vars(plan), gradient=gradient, gradient_bounds=bounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -115,7 +115,7 @@ def _near(read: Tensor, made: Tensor) -> bool:
     return bool(((read - made).abs() <= 1e-3 * made.abs().max()).all())
 
 
-def _require_kind(facts: dict[str, Any], kinds: dict[str, type]) -> None:
+def _require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
     """Refuse (TypeError) a fact of another kind; a whole number may stand for a float, not the other way round."""
     for name, kind in kinds.items():
         if not isinstance(facts[name], (int, float) if kind is float else kind) or (

@@ -29,6 +29,9 @@ WAYS = ("auto", "paper", "spectral", "piecewise")
 HEADROOM = (0.75, 0.5, 0.25)
 SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
+# More than a softmax of so many keys as are tried could follow, as far as 4001 samples can tell.
+MOST_TURNS = 1500
+
 
 def approximate(
     f: Any,
@@ -315,10 +318,21 @@ def _check_function(function: Function, lo: float, hi: float) -> None:
     s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
     if function.provable:
         require_smooth(function, lo, hi)
-    finite = torch.isfinite(function(s))
+    values = function(s)
+    finite = torch.isfinite(values)
     if not finite.all():
         at = f"t = {s[~finite][0].item():.6g}"
         raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
+    if (turns := _turns(values)) > MOST_TURNS:
+        where = f"on ({lo:g}, {hi:g})"
+        raise BadExpression(f"{function.text} turns at least {turns} times {where}; choose a shorter interval")
+
+
+def _turns(values: Tensor) -> int:
+    """How often values turn from rising to falling or back, by more than a 64th of their range."""
+    lowest, highest = values.min(), values.max()
+    changes = ((values - lowest) / (highest - lowest).clamp(min=1e-300) * 64).round().diff()
+    return int((changes[changes != 0].sign().diff() != 0).sum())
 
 
 def _name(dtype: torch.dtype) -> str:

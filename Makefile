@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fuzz docs lint playground
+.PHONY: demo test fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -23,11 +23,14 @@ docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests docs examples
-	$(BIN)/ruff format --check src tests docs examples
+	$(BIN)/ruff check src tests docs examples playground
+	$(BIN)/ruff format --check src tests docs examples playground
 	$(BIN)/mypy
 
 # Needs node; what it writes is committed, so that nobody else does.
 playground: .venv/installed
 	cd playground && npm ci --no-audit --no-fund && npm run build
 	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static
+
+screenshots: .venv/installed
+	$(BIN)/python playground/screenshots.py

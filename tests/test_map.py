@@ -14,6 +14,7 @@ SOURCE = Path(emulon.__file__).parent
 MAP = [
     {"errors", "progress"},
     {"files"},
+    {"cache"},
     {"evaluation"},
     {"reading"},
     {"expression"},

@@ -82,9 +82,10 @@ def test_the_original_is_accepted_and_says_what_the_library_promises(made: Made,
     assert "every weight is within" in checker.check(text, **{name: str(path) for name, path in files.items()})
     program = next(each for each in programs.values() if each.name == certificate["program"]["facts"]["name"])
     promised = program.certificate
-    assert promised.bound * 0.999 <= float(certificate["bound"]) <= promised.bound * 1.01
+    # The checker takes all keys of the line that do not matter for the largest of them, the library each as it is.
+    assert promised.bound * 0.999 <= float(certificate["bound"]) <= promised.bound * 1.02
     for name, term in promised.terms.items():
-        assert float(certificate["terms"][name]) == pytest.approx(term, rel=0.01)
+        assert 0.99 * term <= float(certificate["terms"][name]) <= 1.02 * term
 
 
 def test_whatever_is_changed_it_is_refused(made: Made):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.approximation import Grid, approximate
+from emulon.approximation.spectral import Rounding
 from emulon.attention.codes import circular
-from emulon.certify import Domain
+from emulon.cache import remembered
+from emulon.certify import Band, Domain
+from emulon.certify.domain import require_finite
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.errors import EmulonError
-from emulon.expression import parse
-from emulon.interpreter.number_line import number_line
+from emulon.expression import Function, parse
+from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error
 from emulon.interpreter.program import Program
 
@@ -41,10 +45,14 @@ def compile(
     as the dtype holds them. Without a domain, `data` gives one that covers the algorithm's path on it.
     """
     descent = descent_of(algorithm)
+    if dtype not in LINE_NOISE:
+        raise EmulonError(f"programs are in float32 or float64, not {str(dtype).removeprefix('torch.')}")
     if data is not None:
+        require_finite(x=data[0], y=data[1])
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
+    octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
     tolerance, shares = tolerance / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
     gradient, bounds = loss_to_phase(plan, tolerance * shares[0], dtype)
     program = Program(**vars(plan), gradient=gradient, gradient_bounds=bounds)
@@ -102,16 +110,30 @@ def _phase(
             return float("inf")
         return function_error(phase, number_line(reach, dtype), deviation, size) / expected
 
-    found = approximate(
+    request = [name, asdict(domain), readout, f, tolerance, str(dtype)]
+    found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
+    parts = {part: torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values")}
+    bands = tuple(Band(*band) for band in found["bands"])
+    grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)
+    bounds = ProvedBounds(**found["bounds"], leak=routing.leak(grid), bands=grid.bands)
+    return made(grid), bounds
+
+
+def _found(
+    function: Function, residual: float, tolerance: float, dtype: torch.dtype, noise: Rounding
+) -> dict[str, Any]:
+    """The softmax for one phase, searched for and proved, in plain numbers."""
+    made = approximate(
         function,
-        (-domain.residual, domain.residual),
+        (-residual, residual),
         tolerance=tolerance,
         dtype=dtype,
         rounding=noise,
         best_effort=True,
         score_noise=LINE_NOISE[dtype] * torch.finfo(dtype).eps,
     )
-    known = found.interpolation
-    leak = routing.leak(found.grid)
-    bounds = ProvedBounds(known.error, known.deviation, known.size, leak, known.proved, found.grid.bands)
-    return made(found.grid), bounds
+    grid, known = made.grid, made.interpolation
+    parts = {part: getattr(grid, part).tolist() for part in ("slopes", "intercepts", "values")}
+    bounds = {"interpolation": known.error, "deviation": known.deviation, "size": known.size, "proved": known.proved}
+    bands = [[band.lo, band.hi] for band in grid.bands]
+    return {**parts, "lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": bands, "bounds": bounds}

@@ -120,7 +120,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "one way", ast.unparse(body)
             yield "one way", ast.unparse(orelse)
         case ast.If(test, body, orelse) if not (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"):
-            yield "check gone", ast.unparse(ast.If(ast.Constant(False), body, orelse)).replace("\n", "\n" + " " * node.col_offset)
+            yield (
+                "check gone",
+                ast.unparse(ast.If(ast.Constant(False), body, orelse)).replace("\n", "\n" + " " * node.col_offset),
+            )
         case ast.Constant(bool() as value):
             yield "constant", repr(not value)
         case ast.Constant(int() as value):
@@ -128,7 +131,12 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
         case ast.Constant(float() as value):
             yield "halve" if value else "constant", repr(value / 2) if value else "1.0"
         case ast.Call(ast.Name(name), args, keywords) if name in OTHERS and not (name == "abs" and len(args) != 1):
-            yield "other function", ast.unparse(ast.Call(ast.Name(OTHERS[name]), args, keywords)) if name != "abs" else ast.unparse(args[0])
+            yield (
+                "other function",
+                ast.unparse(ast.Call(ast.Name(OTHERS[name]), args, keywords))
+                if name != "abs"
+                else ast.unparse(args[0]),
+            )
         case ast.Call(ast.Attribute(value, name), args, keywords) if name in OTHERS and name != "abs":
             yield "other function", ast.unparse(ast.Call(ast.Attribute(value, OTHERS[name]), args, keywords))
         case ast.Call(ast.Attribute(value, "abs"), [], []):

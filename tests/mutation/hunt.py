@@ -42,7 +42,11 @@ class Hunt:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.files = [file.resolve() for source in options.sources for file in (sorted(source.glob("*.py")) if source.is_dir() else [source])]
+        self.files = [
+            file.resolve()
+            for source in options.sources
+            for file in (sorted(source.glob("*.py")) if source.is_dir() else [source])
+        ]
         self.out: Path = options.out
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -50,7 +54,9 @@ class Hunt:
         warm(session.items)
         covered: Covered = in_fork(lambda: baseline(session.items, {str(file) for file in self.files}))
         self.functions = functions_of({str(file) for file in self.files})
-        print(f"{len(covered)} of {len(items)} tests pass, {sum(time for time, _ in covered.values()):.0f} s", flush=True)
+        print(
+            f"{len(covered)} of {len(items)} tests pass, {sum(time for time, _ in covered.values()):.0f} s", flush=True
+        )
         known = {(each["file"], each["fault"]) for each in records(self.out)}
         for file in self.files:
             source = file.read_text()
@@ -67,7 +73,9 @@ class Hunt:
         started, seconds = time.monotonic(), sum(covered[name][0] for name in chosen)
         said = "no test comes here"
         if chosen:
-            said = in_fork(lambda: met(fault, file, source, self.functions, [items[name] for name in chosen]), 2 * seconds + GRACE)
+            said = in_fork(
+                lambda: met(fault, file, source, self.functions, [items[name] for name in chosen]), 2 * seconds + GRACE
+            )
         record = {"file": file.name, "fault": fault.name, "kind": fault.kind, "owner": fault.owner, "said": said}
         with self.out.open("a") as out:
             out.write(json.dumps(record | {"seconds": round(time.monotonic() - started, 2)}, ensure_ascii=False) + "\n")
@@ -88,7 +96,11 @@ def warm(items: list[pytest.Item]) -> None:
 def those_that_come_to(fault: Fault, file: str, covered: Covered) -> list[str]:
     lines = set(range(fault.start[0], fault.end[0] + 1))
     constant = fault.owner.startswith("=")
-    there = [(seconds, name) for name, (seconds, seen) in covered.items() if any(where == file and (constant or line in lines) for where, line in seen)]
+    there = [
+        (seconds, name)
+        for name, (seconds, seen) in covered.items()
+        if any(where == file and (constant or line in lines) for where, line in seen)
+    ]
     chosen, total = [], 0.0
     for seconds, name in sorted(there):
         if total and total + seconds > BUDGET:
@@ -203,10 +215,14 @@ def table(out: Path) -> None:
     asked = [each for each in records(out) if each["said"] != "cannot be planted"]
     missed = [each for each in asked if each["said"] in ("survived", "no test comes here")]
     for title, kinds in (("all", None), ("terms", TERMS)):
-        counts = [Counter(each["file"] for each in part if kinds is None or each["kind"] in kinds) for part in (asked, missed)]
+        counts = [
+            Counter(each["file"] for each in part if kinds is None or each["kind"] in kinds) for part in (asked, missed)
+        ]
         for name in [*counts[0], None]:
             total, gone = (counts[k][name] if name else counts[k].total() for k in (0, 1))
-            print(f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {100 * (total - gone) / max(total, 1):.1f} %")
+            print(
+                f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {100 * (total - gone) / max(total, 1):.1f} %"
+            )
     for each in missed:
         print(f"{each['file']} {each['owner']} {each['fault']} ({each['said']})")
 

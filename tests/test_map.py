@@ -15,6 +15,7 @@ MAP = [
     {"errors", "progress"},
     {"files"},
     {"evaluation"},
+    {"reading"},
     {"expression"},
     {"certify"},
     {"predictor"},

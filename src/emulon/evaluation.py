@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -99,8 +98,10 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
 def _integer_power(base: Any, count: int) -> Any:
     if count < 0:
         return 1 / _integer_power(base, -count)
-    factors: Iterable[Any] = itertools.repeat(base, count)
-    return reduce(lambda a, b: a * b, factors) if count else 1
+    if count < 4:
+        return reduce(lambda a, b: a * b, [base] * count) if count else 1
+    half = _integer_power(base, count // 2)
+    return half * half * base if count % 2 else half * half
 
 
 def _tensor(value: Any) -> Tensor:

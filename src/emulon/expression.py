@@ -7,17 +7,18 @@ Given the switches, everything left is smooth; that is what the piecewise grids 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from emulon.errors import BadExpression, nearest
-from emulon.evaluation import SMOOTH, TORCH, Operations, arb_operations, ball_arithmetic, compile_expression
+from emulon.errors import BadExpression
+from emulon.evaluation import TORCH, Operations, arb_operations, ball_arithmetic, compile_expression
+from emulon.reading import Condition, Switch, read, t_symbol
 
 if TYPE_CHECKING:
     import sympy
@@ -33,9 +34,8 @@ NAMED = {
     "sign": "sign(t)",
     "square": "t**2",
 }
-KINKED = ("Abs", "Max", "Min", "sign", "Heaviside", "Piecewise")
-FUNCTIONS = (*SMOOTH, *KINKED)
-CONSTANTS = ("pi", "E", "True", "False")
+# Where so many switches are open that more branches than these are possible, a narrower interval is asked for.
+MOST_BRANCHES = 81
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,21 @@ class Break:
         return 4e-16 * (1 + abs(self.at))
 
 
-@dataclass(frozen=True)
-class Switch:
-    """σ = sign(of), and `tie` where `of` is zero."""
-
-    symbol: sympy.Symbol
-    of: sympy.Expr
-    tie: float
-
-
 Signs = tuple[float, ...]
 """What each switch is, in order; a beginning of it where only the first few are known."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function. `smooth` is None for a plain callable, about which nothing can be proved."""
+    """A scalar function. `smooth` is None for a plain callable, about which nothing can be proved.
+
+    It exists where all its `conditions` hold, whatever sympy made of what was written.
+    """
 
     text: str
     smooth: Any = None
     switches: tuple[Switch, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     callable: Callable[[Tensor], Tensor] | None = None
 
     @property
@@ -86,28 +81,48 @@ class Function:
         return self.smooth is not None
 
     def __call__(self, s: Tensor) -> Tensor:
-        """f(s), elementwise, in s's dtype."""
+        """f(s), elementwise, in s's dtype; NaN where it does not exist."""
         if self.callable is not None:
-            return torch.as_tensor(self.callable(s), dtype=s.dtype).expand_as(s)
-        if not self.switches:
+            return self._called(s)
+        if not self.switches and not self.conditions:
             return self._evaluate(self.smooth, (), s)
         result = torch.full_like(s, torch.nan)
         for signs, here in self._groups(s):
+            for condition in self.conditions:
+                of = self._evaluate(condition.of, signs, s).sign()
+                here = here & torch.stack([of == sign for sign in condition.signs]).any(dim=0)
             result = torch.where(here, self._evaluate(self.smooth, signs, s), result)
         return result
+
+    def _called(self, s: Tensor) -> Tensor:
+        """A plain callable is somebody else's code: whatever it does wrong is said in one line."""
+        assert self.callable is not None
+        try:
+            return torch.as_tensor(self.callable(s), dtype=s.dtype).expand_as(s)
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            raise BadExpression(f"{self.text} fails on a tensor of numbers ({why}); mend it") from error
 
     def derivative(self) -> Function:
         """f′, with the switches held fixed: right everywhere but on the switching points themselves."""
         if not self.provable:
             raise BadExpression(f"{self.text} is a plain callable; give the derivative, or an expression, instead")
-        return Function(f"d/dt {self.text}", self.smooth.diff(_t()), self.switches)
+        return self._derivative
+
+    @cached_property
+    def _derivative(self) -> Function:
+        slope = _tamed(self.smooth.diff(t_symbol()))
+        return Function(f"d/dt {self.text}", slope, self.switches, self.conditions)
 
     def branch(self, signs: Signs) -> sympy.Expr:
         """The smooth expression in t that these switches select."""
         return self._with(self.smooth, signs)
 
     def arb_branches(self, left: float, right: float) -> list[Signs]:
-        """Every assignment of the switches that some s in [left, right] has, and perhaps more."""
+        """Every assignment of the switches that some s in [left, right] has, and perhaps more.
+
+        Raises `OpenSwitches` where there may be more than `MOST_BRANCHES`: so many that none could be looked at.
+        """
         branches: list[Signs] = [()]
         for switch in self.switches:
             branches = [
@@ -115,7 +130,45 @@ class Function:
                 for signs in branches
                 for sign in _possible(self._arb(switch.of, signs), switch.tie, left, right)
             ]
+            if len(branches) > MOST_BRANCHES:
+                raise OpenSwitches
         return branches
+
+    def require_defined(self, lo: float, hi: float) -> None:
+        """Refuse an interval on which a part of what was written does not exist, or cannot be seen to.
+
+        Cells on which a sign is not certain are halved; one that resists down to a billionth is bad.
+        """
+        if not self.conditions or (lo, hi) in self._known_defined:
+            return
+        with ball_arithmetic():
+            edges = [lo, *self._flips(lo, hi), hi] if self.switches else [lo, hi]
+            queue = list(pairwise(edges))
+            while queue:
+                left, right = queue.pop()
+                missing = self._missing(left, right)
+                if missing and right - left < 1e-9 * (hi - lo):
+                    raise BadExpression(
+                        f"{self.text} is not finite and smooth at t = {left:.6g}, where {missing} does not exist; "
+                        "choose an interval without it, or pass a Python callable"
+                    )
+                if missing:
+                    middle = (left + right) / 2
+                    queue += [(left, middle), (middle, right)]
+        self._known_defined.add((lo, hi))
+
+    def _missing(self, left: float, right: float) -> str | None:
+        """A part that may not exist somewhere in [left, right]."""
+        guarded = any(condition.of.free_symbols - {t_symbol()} for condition in self.conditions)
+        try:
+            branches = self.arb_branches(left, right) if guarded else [()]
+        except OpenSwitches:
+            return "one of its switches"
+        for condition in self.conditions:
+            for signs in branches:
+                if not condition.signs.issuperset(_possible(self._arb(condition.of, signs), 0.0, left, right)):
+                    return condition.part
+        return None
 
     def arb_series(self, at: Any, signs: Signs) -> Any:
         """The Taylor series around `at` (an `arb_series` in t) of the branch that these switches select."""
@@ -150,6 +203,10 @@ class Function:
         return {}
 
     @cached_property
+    def _known_defined(self) -> set[tuple[float, float]]:
+        return set()
+
+    @cached_property
     def _compiled(self) -> dict[tuple[Any, ...], Callable[..., Any]]:
         return {}
 
@@ -157,11 +214,26 @@ class Function:
         """With these switches for good: what another branch multiplies by zero is gone, even where it is infinite."""
         import sympy
 
-        symbols = (switch.symbol for switch in self.switches)
-        return expression.subs({symbol: sympy.Rational(sign) for symbol, sign in zip(symbols, signs, strict=False)})
+        known = zip(self._open_in(expression), signs, strict=False)
+        values = {symbol: sympy.Rational(sign) for symbol, sign in known if symbol is not None}
+        return expression.subs(values) if values else expression
+
+    def _open_in(self, expression: sympy.Expr) -> tuple[sympy.Symbol | None, ...]:
+        """The symbols of the switches that an expression has, each in its place."""
+        if expression not in self._opened:
+            free = expression.free_symbols
+            symbols = (switch.symbol if switch.symbol in free else None for switch in self.switches)
+            self._opened[expression] = tuple(symbols)
+        return self._opened[expression]
+
+    @cached_property
+    def _opened(self) -> dict[Any, tuple[sympy.Symbol | None, ...]]:
+        return {}
 
     def _compile(self, expression: sympy.Expr, signs: Signs, operations: Operations) -> Callable[..., Any]:
-        key = (operations.name, expression, signs)
+        # By the switches that it has alone: others do not make it another expression.
+        own = tuple(symbol and sign for symbol, sign in zip(self._open_in(expression), signs, strict=False))
+        key = (operations.name, expression, own)
         if key not in self._compiled:
             self._compiled[key] = compile_expression(self._with(expression, signs), operations)
         return self._compiled[key]
@@ -187,8 +259,8 @@ class Function:
         return groups
 
     def _signs(self, s: Tensor) -> Tensor:
-        """(switches, len(s)). A tie counts as 1, so that a flip is between two neighbours only."""
-        rows = torch.full((len(self.switches), len(s)), torch.nan, dtype=s.dtype)
+        """(switches, len(s)). A tie counts as 1, so that a flip is between two neighbours only; 0 for NaN."""
+        rows = torch.zeros((len(self.switches), len(s)), dtype=s.dtype)
         for signs, here in self._groups(s, ties=False):
             rows[:, here] = rows.new_tensor(signs).unsqueeze(-1)
         return rows
@@ -243,10 +315,53 @@ class Function:
         # The limits are taken at `at`, which may be a little off: a steep function is not a jump.
         noise = 1e-13 * (abs(left) + abs(right) + (1 + abs(at)) * (abs(rise) + abs(turned)))
         isolated = exact and abs(value - left) > noise and abs(value - right) > noise
-        if not isolated and (self.branch(before) - self.branch(after)).expand() == 0:
+        if not isolated and self._same(before, after, at):
             return None
         jump = isolated or not abs(left - right) <= noise
         return Break(at, left, right, value, abs(rise - turned), jump, exact)
+
+    def _same(self, one: Signs, other: Signs, near: float) -> bool:
+        """Whether two branches are one function, as far as some points can tell. No proof rests on it."""
+        from flint import arb
+
+        difference = self._arb(self.smooth, one), self._arb(self.smooth, other)
+        with ball_arithmetic(160):
+            for away in (-0.3, -0.01, 1e-4, 0.02, 0.7):
+                point = {"t": arb(near) + arb(away) * (1 + abs(arb(near)))}
+                try:
+                    if not (difference[0](point) - difference[1](point)).contains(0):
+                        return False
+                except (ValueError, ZeroDivisionError):
+                    return False
+        return True
+
+
+class OpenSwitches(ValueError):
+    """Too many switches that may be either way."""
+
+
+def _tamed(slope: sympy.Expr) -> sympy.Expr:
+    """sinh(u)/cosh(u) and exp(u)/(1 + exp(u)) by tanh, which overflows nowhere, and encloses well in wide balls."""
+    import sympy
+
+    def quotient(*factors: sympy.Expr) -> sympy.Expr:
+        left = list(factors)
+        for factor in factors:
+            for below in [each for each in left if each.is_Pow and each.exp == -1]:
+                if isinstance(factor, sympy.sinh) and below.base == sympy.cosh(*factor.args):
+                    whole = sympy.tanh(*factor.args)
+                elif isinstance(factor, sympy.exp) and below.base == 1 + factor:
+                    whole = (1 + sympy.tanh(factor.args[0] / 2)) / 2
+                elif isinstance(factor, sympy.exp) and below.base.is_Add and below.base.has(factor):
+                    whole = 1 / sympy.Add(*(term / factor for term in below.base.args))
+                else:
+                    continue
+                left.remove(below)
+                left[left.index(factor)] = whole
+                break
+        return sympy.Mul(*left)
+
+    return slope.replace(sympy.Mul, quotient)
 
 
 def _value_and_slope(of: Callable[..., Any], at: Any) -> tuple[Any, Any]:
@@ -284,110 +399,33 @@ def parse(f: str | sympy.Expr | Callable[..., Any] | Function) -> Function:
     """A `Function` from a name in `NAMED`, a sympy expression in one symbol, its string, or a callable on tensors."""
     if isinstance(f, Function):
         return f
+    if isinstance(f, str):
+        return _from_text(NAMED.get(f, f), f)
     import sympy
 
-    if isinstance(f, str):
-        return _from_expression(_read(NAMED.get(f, f)), f)
     if isinstance(f, sympy.Basic):
-        return _from_expression(f, str(f))
+        return _from_text(_written(f), str(f))
     if callable(f):
         return Function(getattr(f, "__name__", "callable"), callable=f)
     raise BadExpression(f"cannot read a function from {type(f).__name__}; give a name, an expression or a callable")
 
 
-def _t() -> sympy.Symbol:
+@lru_cache(maxsize=256)
+def _from_text(text: str, name: str) -> Function:
+    written = read(text, tuple(NAMED))
+    return Function(name, written.smooth, written.switches, written.conditions)
+
+
+def _written(expression: sympy.Basic) -> str:
+    """As text in t, its floats exactly."""
     import sympy
 
-    return sympy.Symbol("t", real=True)
-
-
-def _read(text: str) -> sympy.Expr:
-    """Only known names, and no attributes of them, get through to sympy's parser, which evaluates what it is given."""
-    import sympy
-    from sympy.parsing import sympy_parser
-
-    bare = re.sub(r"\b\d+\.?\d*[eE][+-]?\d+", "0", text)
-    unknown = sorted(set(re.findall(r"[A-Za-z_]\w*", bare)) - {*FUNCTIONS, *CONSTANTS, "t", "x"})
-    strange = not text.strip() or not re.fullmatch(r"[\w\s+\-*/().,<>=&|~]*", text, flags=re.ASCII)
-    if unknown or strange or re.search(r"\.\s*[A-Za-z_]", bare):
-        near = nearest(unknown[0], (*FUNCTIONS, *NAMED)) if unknown else ""
-        what = f"unknown name {unknown[0]!r}{near}" if unknown else "it is not an expression"
-        allowed, named = ", ".join(FUNCTIONS), ", ".join(NAMED)
-        raise BadExpression(f"cannot read {text!r}: {what}; write it in t with {allowed}, or name one of {named}")
-    names = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E")} | {"t": _t(), "x": _t()}
-    try:
-        expression = sympy_parser.parse_expr(
-            text, names, transformations=(*sympy_parser.standard_transformations, sympy_parser.rationalize)
-        )
-    except Exception as error:
-        raise BadExpression(f"cannot read {text!r}: {type(error).__name__}; check brackets and operators") from None
-    if not isinstance(expression, sympy.Expr):
-        raise BadExpression(
-            f"cannot read {text!r}: it is not one number; for a condition use Piecewise((a, condition), (b, True))"
-        )
-    return expression
-
-
-def _from_expression(expression: sympy.Expr, text: str) -> Function:
     free = expression.free_symbols
     if len(free) > 1:
         names = ", ".join(sorted(map(str, free)))
-        raise BadExpression(f"{text!r} has several variables ({names}); a scalar function has one, t")
-    expression = expression.xreplace({symbol: _t() for symbol in free})
-    switches: list[Switch] = []
-    smooth = _switch_form(expression, switches)
-    function = Function(text, smooth, tuple(switches))
-    for part in (smooth, *(switch.of for switch in switches)):
-        compile_expression(part, TORCH)
-    return function
-
-
-def _switch_form(node: sympy.Expr, switches: list[Switch]) -> sympy.Expr:
-    """Bottom-up: kinked functions become smooth expressions in t and new switches."""
-    import sympy
-
-    def switch(of: sympy.Expr, tie: float) -> sympy.Expr:
-        for known in switches:
-            if known.of == of and known.tie == tie:
-                return known.symbol
-        symbol = sympy.Symbol(f"sigma_{len(switches)}", real=True)
-        switches.append(Switch(symbol, of, tie))
-        return symbol
-
-    if isinstance(node, sympy.Piecewise):
-        return _piecewise_form(node, switches, switch)
-    args = [_switch_form(arg, switches) for arg in node.args]
-    if isinstance(node, sympy.Abs):
-        return switch(args[0], 0.0) * args[0]
-    if isinstance(node, sympy.sign):
-        return switch(args[0], 0.0)
-    if isinstance(node, sympy.Heaviside):
-        return (1 + switch(args[0], float(2 * args[1] - 1))) / 2
-    if isinstance(node, sympy.Max | sympy.Min):
-        turn = 1 if isinstance(node, sympy.Max) else -1
-        # Numbers last, so that Max(t, 0) switches on t and not on −t.
-        ordered = sorted(args, key=lambda arg: (arg.is_number, str(arg)))
-        return reduce(lambda a, b: (a + b + turn * switch(a - b, 0.0) * (a - b)) / 2, ordered)
-    return node.func(*args) if args else node
-
-
-def _piecewise_form(node: sympy.Piecewise, switches: list[Switch], switch: Callable[..., Any]) -> sympy.Expr:
-    import sympy
-
-    result: sympy.Expr | None = None
-    for value, condition in reversed(node.args):
-        value = _switch_form(value, switches)
-        if condition == sympy.true:
-            result = value
-        elif isinstance(condition, sympy.core.relational.Relational) and not isinstance(condition, sympy.Eq | sympy.Ne):
-            of = _switch_form(condition.lhs - condition.rhs, switches)
-            above = isinstance(condition, sympy.Gt | sympy.Ge)
-            strict = isinstance(condition, sympy.Gt | sympy.Lt)
-            sign = switch(of, float(1 if above != strict else -1))
-            holds = (1 + sign) / 2 if above else (1 - sign) / 2
-            result = value if result is None else value * holds + result * (1 - holds)
-        else:
-            raise BadExpression(f"cannot split on the condition {condition}; use single comparisons of t")
-    if result is None:
-        raise BadExpression("an empty Piecewise; give it (value, condition) pairs that end in (value, True)")
-    return result
+        raise BadExpression(f"{expression} has several variables ({names}); a scalar function has one, t")
+    exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
+    try:
+        return str(expression.xreplace({symbol: t_symbol() for symbol in free} | exact))
+    except ValueError:  # Python writes no number of thousands of digits
+        raise BadExpression("a number of this expression has thousands of digits; write it shorter") from None

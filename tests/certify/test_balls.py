@@ -6,7 +6,7 @@ import pytest
 import torch
 from flint import arb, ctx, fmpq
 
-from emulon.certify.balls import LOG_2, Ball, ball_operations, product
+from emulon.certify.balls import LOG_2, Ball, FloatBall, ball_operations, product
 from emulon.expression import parse
 
 f64 = torch.float64
@@ -85,6 +85,50 @@ def test_a_ball_times_a_matrix_is_enclosed():
         for columns in ((a.tolist(), b.tolist(), matrix[:, k].tolist()) for k in range(3))
     ]
     assert all(error <= radius for error, radius in off(ball, exact))
+
+
+def test_sums_are_enclosed_to_twice_the_precision():
+    a, b = draws(9, 700).reshape(100, 7), draws(10, 700).reshape(100, 7)
+    pairs = off((Ball.of(a) * Ball.of(b)).sum(), [dot(x, y) for x, y in zip(a, b, strict=True)])
+    most = Fraction((a * b).abs().max().item())
+    assert all(error <= radius <= most * Fraction(1, 10**28) for error, radius in pairs)
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(as_fractions(a), as_fractions(b), strict=True))
+
+
+SINGLE = {
+    "sum": lambda a, b: a + b,
+    "product": lambda a, b: a * b,
+    "quotient": lambda a, b: a / b,
+    "square over sum": lambda a, b: a * a / (a + b),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_balls_of_single_precision_hold_what_their_operands_may_be(name):
+    a, b, operation = draws(11), draws(12), SINGLE[name]
+    rooms = draws(13).abs() * 1e-9 * a.abs(), draws(14).abs() * 1e-9 * b.abs()
+    ball = operation(FloatBall(a, rooms[0]), FloatBall(b, rooms[1]))
+    for sign in (-1, 0, 1):
+        moved = [
+            [x + sign * r for x, r in zip(as_fractions(part), as_fractions(room), strict=True)]
+            for part, room in zip((a, b), rooms, strict=True)
+        ]
+        exact = [operation(x, y) for x, y in zip(*moved, strict=True)]
+        whole = Ball(ball.high, torch.zeros_like(ball.high), ball.radius)
+        pairs = off(whole, exact)
+        assert len(pairs) > 150 and all(error <= radius for error, radius in pairs)
+
+
+def test_balls_of_single_precision_are_summed_and_multiplied_with_matrices():
+    a, matrix = draws(15, 36).reshape(3, 12), draws(16, 24).reshape(12, 2)
+    single = [FloatBall.of(a).matmul(matrix), FloatBall.of(a).sum()]
+    exact = [[dot(row, column) for row in a for column in matrix.T], [sum(as_fractions(row)) for row in a]]
+    for ball, true in zip(single, exact, strict=True):
+        pairs = off(Ball(ball.high, torch.zeros_like(ball.high), ball.radius), true)
+        assert all(error <= radius <= Fraction(1, 10**2) for error, radius in pairs)
 
 
 @pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])

@@ -275,16 +275,17 @@ def test_the_committed_index_is_the_one_the_results_give():
     assert (RESULTS / "README.md").read_text() == index(CLAIMS.values(), RESULTS)
 
 
-def test_the_committed_figures_are_drawn_from_the_committed_numbers():
-    drawn = 0
+def test_the_committed_figures_say_what_the_committed_numbers_say():
+    compared = 0
     for claim in CLAIMS.values():
         for scale in SCALES:
             record = read(claim.name, scale, RESULTS)
             if record is not None and "cannot" not in record.numbers:
                 figure = claim.figure(record.numbers)
                 kept = path_of(claim.name, scale, RESULTS, ".svg").read_text()
-                # Words, not bytes: another matplotlib draws the same figure a little differently.
+                # Words, not bytes: another matplotlib draws the same figure a little differently. That every claim's
+                # figure can be drawn is seen above, on a smaller run.
                 words = [series.label for panel in figure.panels for series in panel.series]
-                assert all(escape(word, quote=False) in kept for word in words) and chart(figure).startswith("<svg")
-                drawn += 1
-    assert drawn
+                assert all(escape(word, quote=False) in kept for word in words)
+                compared += 1
+    assert compared

@@ -38,3 +38,18 @@ def test_the_curvature_that_each_loss_states_is_proved_and_hardly_less_is_not(na
 def test_a_spike_narrower_than_any_sampling_is_found():
     spike = "t**2/2+(0.2-0.30003)*t-1001/2*(Max(t-0.30003,0)**2-Max(t-0.30043,0)**2)"
     assert negative_curvature(Loss.of(spike), 1.0) == (pytest.approx(1000, rel=1e-9), 1.0)
+
+
+@pytest.mark.parametrize(
+    "loss", ["log(cosh(10*t))", "sqrt(1 + t**2)", "log(1 + exp(5*t))", "log(1 + exp(t)) + log(1 + exp(-t))"]
+)
+@pytest.mark.parametrize("reach", [2.0, 100.0])
+def test_convex_losses_are_seen_to_be_convex_far_out(loss: str, reach: float):
+    """Their second derivatives are differences of numbers that agree to many digits, or of infinities."""
+    assert negative_curvature(Loss.of(loss), reach) == (0.0, reach)
+
+
+def test_slopes_do_not_overflow_where_their_parts_do():
+    far = torch.tensor([-800.0, 800.0], dtype=torch.float64)
+    assert Loss.of("log(cosh(10*t))").slope(far).tolist() == [-10.0, 10.0]
+    assert Loss.of("log(1 + exp(5*t))").slope(far).tolist() == [0.0, 5.0]

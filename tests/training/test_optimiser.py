@@ -43,6 +43,19 @@ def test_a_step_is_nesterovs_momentum_orthogonalised_and_scaled_by_the_shape():
     torch.testing.assert_close(muon.state[weight], momentum)
 
 
+def test_decay_shrinks_a_matrix_by_itself_times_the_rate():
+    weights = [torch.nn.Parameter(torch.ones(2, 4)) for _ in range(2)]
+    plain, shrinking = (
+        Muon([weight], torch.tensor(0.1), momentum=0.9, dtype=torch.float32, compiled=False, decay=decay)
+        for weight, decay in zip(weights, (0.0, 0.5), strict=True)
+    )
+    for weight in weights:
+        weight.grad = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    plain.step()
+    shrinking.step()
+    torch.testing.assert_close(weights[1].detach(), weights[0].detach() - 0.05)
+
+
 def test_muon_takes_the_matrices_of_blocks_and_adam_everything_else():
     learner = FAST.make_learner(FAST.make_task())
     optimiser = Optimiser(learner, CPU, muon=True)

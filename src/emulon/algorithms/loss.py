@@ -79,7 +79,10 @@ class Loss:
 
 
 def _without_switches(function: Function) -> str:
-    """The function as text that `parse` reads again: each switch written as the sign that it is."""
+    """The function as text that `parse` reads again: each switch written as the sign that it is.
+
+    What is true only where a part of it exists stays so: nothing times that part is added.
+    """
     import sympy
 
     written: dict[sympy.Symbol, sympy.Expr] = {}
@@ -87,4 +90,6 @@ def _without_switches(function: Function) -> str:
         of = switch.of.xreplace(written)
         tie = sympy.nsimplify(switch.tie)
         written[switch.symbol] = sympy.sign(of) if tie == 0 else 2 * sympy.Heaviside(of, (1 + tie) / 2) - 1
-    return str(function.smooth.xreplace(written))
+    parts = [(condition.of.xreplace(written), condition.signs) for condition in function.conditions]
+    exists = [f"0/({of})" if -1.0 in signs else f"0*{'sqrt' if 0.0 in signs else 'log'}({of})" for of, signs in parts]
+    return " + ".join([str(function.smooth.xreplace(written)), *exists])

@@ -21,7 +21,7 @@ import numpy as np
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
 from emulon.evaluation import ball_arithmetic
-from emulon.expression import Function, Signs
+from emulon.expression import Function, OpenSwitches, Signs
 
 ORDER = 16
 PRECISION = 160
@@ -74,6 +74,7 @@ def prove(
 
     Cells are halved until each is within `tightness` of an error really attained at some centre, or below `target`.
     """
+    function.require_defined(lo, hi)
     cells = _cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
         return _prove(keys, function, cells, target, tightness)
@@ -86,6 +87,10 @@ def holds(
 
     Cells are halved until each is within all three. Cheaper than `prove`, which has to find out what is true.
     """
+    try:
+        function.require_defined(lo, hi)
+    except BadExpression:
+        return False
     queue = _cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
         for _ in range(MAX_CELLS):
@@ -106,8 +111,10 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
 
     Cells on which the value or the slope cannot be enclosed are halved; one that resists down to a billionth is bad.
     """
+    function.require_defined(lo, hi)
     with ball_arithmetic():
-        queue = [(lo, hi)]
+        # Between two breaks every switch is one way: no more branches are looked at than there are.
+        queue = list(pairwise([lo, *(one.at for one in function.breaks(lo, hi)), hi]))
         while queue:
             left, right = queue.pop()
             if _finite(function, left, right):
@@ -125,7 +132,11 @@ def _finite(function: Function, left: float, right: float) -> bool:
     from flint import arb, arb_series
 
     ball = arb(left).union(arb(right))
-    for signs in function.arb_branches(left, right):
+    try:
+        branches = function.arb_branches(left, right)
+    except OpenSwitches:
+        return False
+    for signs in branches:
         series = _series(function, arb_series([ball, 1]), signs)
         if series is None or not all(series[k].is_finite() for k in range(2)):
             return False
@@ -283,7 +294,10 @@ def _cell(keys: Keys, function: Function, left: float, right: float) -> tuple[fl
     highest, lowest = d0 + d_size + softmax.rest_d, d0 - d_size - softmax.rest_d
     if not lowest > 0:
         return unknown
-    branches = function.arb_branches(left, right)
+    try:
+        branches = function.arb_branches(left, right)
+    except OpenSwitches:
+        return unknown
     worst, at_center, swing = arb(0), arb(0), arb(0)
     for signs in branches:
         phi = _series(function, arb_series([c, radius]), signs)

@@ -30,7 +30,7 @@ from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan
 from emulon.errors import BadExpression, OutOfDomain
 from emulon.evaluation import ball_arithmetic
-from emulon.expression import Function, parse
+from emulon.expression import Function, OpenSwitches, parse
 
 f64 = torch.float64
 # Samples times steps whose residuals are looked at together: half a megabyte an array.
@@ -211,10 +211,12 @@ def _by_arb(f: Function, s: Ball) -> Ball:
         for at, off in zip(s.high.flatten().tolist(), room.flatten().tolist(), strict=True):
             # One float further each way: a ball may be narrower than the distance to the next.
             left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
-            values = [
-                (arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0]
-                for signs in f.arb_branches(left, right)
-            ]
+            try:
+                branches = f.arb_branches(left, right)
+            except OpenSwitches:
+                ends.append((-math.inf, math.inf))
+                continue
+            values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
     lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2

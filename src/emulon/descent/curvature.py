@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from heapq import heapify, heappush, heapreplace
 from itertools import pairwise
 
 from emulon.evaluation import ball_arithmetic
@@ -12,8 +13,10 @@ from emulon.expression import Function
 # (left, right, lower, upper): f′ lies within (lower, upper) on [left, right].
 Cell = tuple[float, float, float, float]
 CELLS = 16
-MOST_CELLS = 200
+MOST_CELLS = 500
 MOST_HALVINGS = 4000
+# Coefficients of f′ that a cell is enclosed with: along a path, where cells are narrow, two cost least.
+ORDER, ALONG_A_PATH = 6, 2
 # Bounds are tight to this part of themselves, or to that part of the largest slope.
 TIGHT, NEGLIGIBLE = 1e-2, 1e-10
 
@@ -21,8 +24,8 @@ TIGHT, NEGLIGIBLE = 1e-2, 1e-10
 class Slopes:
     """The range of f′, jumps of f left out, in ball arithmetic.
 
-    On a cell around c, f′ lies in f′(c) + f″(cell)·(cell − c): exact to second order. Where a cell holds a break of f,
-    both of its branches are counted.
+    On a cell around c, f′ lies in Σ_k f′_k(c)·(cell − c)ᵏ, its Taylor coefficients at c but for the last one, which is
+    that of the whole cell (Lagrange). Where a cell holds a break of f, both of its branches are counted.
     """
 
     def __init__(self, f: Function) -> None:
@@ -31,7 +34,7 @@ class Slopes:
 
     def between(self, lo: float, hi: float) -> tuple[float, float]:
         """(below the infimum, above the supremum) of f′ on [lo, hi]."""
-        with ball_arithmetic():
+        with ball_arithmetic(order=ORDER):
             edges = [lo + (hi - lo) * k / CELLS for k in range(CELLS)] + [hi]
             cells = [self._enclose(left, right) for left, right in pairwise(edges)]
             highest = self._refined(cells, lambda cell: cell[3])
@@ -41,7 +44,7 @@ class Slopes:
 
     def at_most(self, top: float, lo: float, hi: float) -> bool:
         """Whether f′ ≤ top on [lo, hi] for certain: cells are halved until each says so, or one says no."""
-        with ball_arithmetic():
+        with ball_arithmetic(order=ORDER):
             cells = [(lo, hi)]
             for _ in range(MOST_HALVINGS):
                 if not cells:
@@ -61,7 +64,7 @@ class Slopes:
             return math.inf
         width = 2.0 ** math.floor(math.log2(max((hi - lo) / CELLS**2, 1e-300 + 1e-12 * max(abs(lo), abs(hi)))))
         first, last = math.floor(lo / width) + 1, math.floor(hi / width)
-        with ball_arithmetic():
+        with ball_arithmetic(order=ALONG_A_PATH):
             for cell in range(first, last):
                 if (width, cell) not in self._known:
                     self._known[width, cell] = self._enclose(cell * width, (cell + 1) * width)[3]
@@ -71,31 +74,41 @@ class Slopes:
         return highest + 1e-15 * abs(highest)
 
     def _enclose(self, left: float, right: float) -> Cell:
-        from flint import arb, arb_series
+        from flint import arb, arb_series, ctx
 
         ball, center = arb(left).union(arb(right)), arb((left + right) / 2)
-        values = []
+        values, last, unknown = [], ctx.cap - 1, (left, right, -math.inf, math.inf)
         try:
             for signs in self.slope.arb_branches(left, right):
                 whole = arb_series([0]) + self.slope.arb_series(arb_series([ball, 1]), signs)
-                at_center = arb_series([0]) + self.slope.arb_series(arb_series([center]), signs)
-                values.append(at_center[0] + whole[1] * (ball - center))
-        except (ValueError, ZeroDivisionError):  # a division by a ball around zero
-            return left, right, -math.inf, math.inf
+                at_center = arb_series([0]) + self.slope.arb_series(arb_series([center, 1]), signs)
+                value = whole[last]
+                for k in reversed(range(last)):
+                    value = at_center[k] + value * (ball - center)
+                values.append(value)
+        except (ValueError, ZeroDivisionError):  # a division by a ball around zero, or too many branches
+            return unknown
         if not all(value.is_finite() for value in values):
-            return left, right, -math.inf, math.inf
+            return unknown
         return left, right, min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)
 
     def _refined(self, cells: list[Cell], bound: Callable[[Cell], float]) -> float:
         """The largest bound over the cells, the worst of them halved as long as it may be loose."""
-        cells = list(cells)
-        while len(cells) < MOST_CELLS:
-            worst = max(cells, key=bound)
-            left, right, lower, upper = worst
-            scale = max((max(-cell[2], cell[3]) for cell in cells if math.isfinite(cell[3])), default=0.0)
-            if math.isfinite(upper) and upper - lower <= max(TIGHT * abs(bound(worst)), NEGLIGIBLE * scale):
+        heap = [(-bound(cell), cell) for cell in cells]
+        heapify(heap)
+        scale = _steepest(cells)
+        for _ in range(MOST_CELLS):
+            worst, (left, right, lower, upper) = heap[0]
+            if math.isfinite(upper) and upper - lower <= max(TIGHT * abs(worst), NEGLIGIBLE * scale):
                 break
-            cells.remove(worst)
             middle = (left + right) / 2
-            cells += [self._enclose(left, middle), self._enclose(middle, right)]
-        return max(map(bound, cells))
+            halves = [self._enclose(left, middle), self._enclose(middle, right)]
+            heapreplace(heap, (-bound(halves[0]), halves[0]))
+            heappush(heap, (-bound(halves[1]), halves[1]))
+            if upper >= scale or -lower >= scale:
+                scale = _steepest([cell for _, cell in heap])
+        return -heap[0][0]
+
+
+def _steepest(cells: list[Cell]) -> float:
+    return max((max(-cell[2], cell[3]) for cell in cells if math.isfinite(cell[3])), default=0.0)

@@ -25,8 +25,8 @@ SEEDS = (0, 1, 2)
 EVALUATIONS = 24
 TASK: dict[str, Any] = {"task": "linear", "features": 20, "points": 41, "noise": 0.0, "evaluation_batch": 4096}
 TRACKS = {
-    "standard": TrainConfig.following("fast", "standard", **TASK, batch=256, steps=4500, early_weight=0.2),
-    "open": TrainConfig.following("fast", "looped", **TASK, batch=64, steps=8000, early_weight=0.2),
+    "standard": TrainConfig.following("fast", "standard", **TASK, batch=256, steps=6800, early_weight=0.1),
+    "open": TrainConfig.following("fast", "looped", **TASK, batch=64, steps=9800, early_weight=0.1),
 }
 # The standard track's model as it is usually trained; same schedule and curriculum, so that only the optimiser differs.
 ADAM = TrainConfig.following("fast", "standard", **TASK, optimiser="adam", lr=1e-4, batch=64, steps=19_000)

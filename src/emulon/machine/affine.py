@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from emulon.certify.balls import Ball
+from emulon.certify.balls import Ball, FloatBall
 from emulon.errors import BadShape
+
+Kind = TypeVar("Kind", Ball, FloatBall)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A matrix each of whose rows takes one entry, times a factor (None: all 1)."""
+
+    places: Tensor
+    factors: Tensor | None
+    all_in_order: bool
+    only_signs: bool
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Selection | None:
+        """None where a row takes several entries, or none."""
+        if not bool(((matrix != 0).sum(dim=1) == 1).all()):
+            return None
+        rows, places = torch.arange(len(matrix)), matrix.abs().argmax(dim=1)
+        factors = matrix[rows, places]
+        in_order = len(matrix) == matrix.shape[1] and bool((places == rows).all())
+        return cls(places, None if bool((factors == 1).all()) else factors, in_order, bool((factors.abs() == 1).all()))
 
 
 class AffineForm:
@@ -27,6 +52,15 @@ class AffineForm:
     @property
     def reads(self) -> tuple[str, ...]:
         return tuple(self.parts)
+
+    @cached_property
+    def selections(self) -> dict[str, Selection | None]:
+        """By register, its part as a selection where it is one."""
+        return {name: Selection.of(part) for name, part in self.parts.items()}
+
+    @cached_property
+    def has_bias(self) -> bool:
+        return bool(self.bias.any())
 
     def map(self, matrix: Tensor, shape: tuple[int, int], text: str) -> AffineForm:
         """The expression `matrix @ entries`, as a matrix of `shape`."""
@@ -133,6 +167,8 @@ class Register(AffineForm):
         """Stored entries (..., size) as (..., rows·columns)."""
         return stored @ self.parts[self.name].to(stored.dtype).mT
 
-    def enclosed(self, stored: Ball) -> Ball:
+    def enclosed(self, stored: Kind) -> Kind:
         """The same of balls."""
-        return stored.matmul(self.parts[self.name].mT)
+        chosen = self.selections[self.name]
+        assert chosen is not None
+        return stored[..., chosen.places]

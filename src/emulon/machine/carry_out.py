@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from emulon.certify.balls import Ball
+from emulon.certify.balls import Ball, FloatBall
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 from emulon.machine.tokens import Lookup, Where
@@ -18,26 +18,39 @@ if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
 f64 = torch.float64
+Kind = TypeVar("Kind", Ball, FloatBall)
+# What balls may be of a distance before those of twice the precision are asked.
+NOTICED = 0.5
 
 
-def carried_out(program: RegisterProgram, inputs: Mapping[str, Tensor]) -> dict[str, Ball]:
-    """Every register's stored entries at the end, (..., tokens, size), enclosed.
+def distance(program: RegisterProgram, inputs: Mapping[str, Tensor], name: str, seen: Tensor) -> Tensor:
+    """Above |seen − what the register `name` must hold|, in every entry; NaN or infinite where nothing can be said.
 
-    Cost: one pass of array operations over the instructions. Balls grow along a recurrence as if no error ever
-    cancelled, but they start at 1e-32.
+    Float64 knows most programs' results well enough. Where a recurrence lets its balls grow as if no error ever
+    cancelled, those of twice the precision, which start at 1e-32, are asked.
     """
+    register = program.registers[name]
+    held = register.enclosed(carried_out(program, inputs, FloatBall)[name])
+    away = held.away(seen)
+    if bool(held.radius.max() <= NOTICED * away.max()):
+        return away
+    return register.enclosed(carried_out(program, inputs, Ball)[name]).away(seen)
+
+
+def carried_out(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
+    """Every register's stored entries at the end, (..., tokens, size), enclosed: one pass of array operations."""
     batch = next((values.shape[:-2] for values in inputs.values()), torch.Size())
-    registers: dict[str, Ball] = {}
+    registers: dict[str, Kind] = {}
     for name, register in program.registers.items():
         known = inputs.get(name, program.constants.get(name, program.initial.get(name)))
         stored = torch.zeros(register.size, dtype=f64) if known is None else known.double()
-        registers[name] = Ball.of(stored.expand(*batch, program.tokens, register.size))
+        registers[name] = kind.of(stored.expand(*batch, program.tokens, register.size))
     for instruction in program.instructions:
         registers[instruction.target.name] = _result(instruction, registers)
     return registers
 
 
-def _result(instruction: Instruction, registers: Mapping[str, Ball]) -> Ball:
+def _result(instruction: Instruction, registers: Mapping[str, Kind]) -> Kind:
     raw = instruction.raw
     read = _affine(raw.read, registers)
     if raw.operator == "+":
@@ -48,36 +61,36 @@ def _result(instruction: Instruction, registers: Mapping[str, Ball]) -> Ball:
     if raw.operator == "÷":
         return read / local
     # Rows that go into one entry stand together, as many for each.
-    products = (read * local).apply(lambda part: part.unflatten(-1, (instruction.target.size, -1)))
-    total = products[..., 0]
-    for term in range(1, products.high.shape[-1]):
-        total = total + products[..., term]
-    return total
+    return (read * local).apply(lambda part: part.unflatten(-1, (instruction.target.size, -1))).sum()
 
 
-def _affine(form: AffineForm, registers: Mapping[str, Ball]) -> Ball:
-    tokens = next(iter(registers.values())).high.shape[:-1]
-    summands = [_linear(part, registers[name]) for name, part in form.parts.items()]
-    if form.bias.any() or not summands:
-        summands.append(Ball.of(form.bias.expand(*tokens, form.entries)))
+def _affine(form: AffineForm, registers: Mapping[str, Kind]) -> Kind:
+    some = next(iter(registers.values()))
+    summands = [_linear(form, name, registers[name]) for name in form.parts]
+    if form.has_bias or not summands:
+        summands.append(type(some).of(form.bias.expand(*some.high.shape[:-1], form.entries)))
     return reduce(lambda a, b: a + b, summands)
 
 
-def _linear(matrix: Tensor, values: Ball) -> Ball:
+def _linear(form: AffineForm, name: str, values: Kind) -> Kind:
     """Most rows take one entry, or its negative, as it stands."""
-    if bool(((matrix != 0).sum(dim=1) == 1).all()):
-        place = matrix.abs().argmax(dim=1)
-        factor = matrix[torch.arange(len(matrix)), place]
-        taken = values[..., place]
-        return taken if bool((factor == 1).all()) else taken * factor
-    return values.matmul(matrix.mT)
+    chosen = form.selections[name]
+    if chosen is None:
+        return values.matmul(form.parts[name].mT)
+    taken = values if chosen.all_in_order else values[..., chosen.places]
+    if chosen.factors is None:
+        return taken
+    return taken.signed(chosen.factors) if chosen.only_signs else taken * chosen.factors
 
 
-def _read_at(values: Ball, where: Where) -> Ball:
+def _read_at(values: Kind, where: Where) -> Kind:
     """What each token reads of the others; the start token, which it reads where there is none, holds zeros."""
     tokens = values.high.shape[-2]
     if isinstance(where, Lookup):
-        places = torch.tensor([0 if read is None else read for read in where.table])
+        table = [0 if read is None else read for read in where.table]
+        if table == list(range(1, tokens + 1)):
+            return values
+        places = torch.tensor(table)
         kept = (places > 0).to(f64).unsqueeze(-1)
         return values.apply(lambda part: part[..., (places - 1).clamp(min=0), :] * kept)
     members = torch.tensor(where.members) - 1

@@ -16,7 +16,7 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
 from emulon.certify.module import SealedModule
 from emulon.errors import BadShape, OutOfDomain
-from emulon.machine.carry_out import carried_out
+from emulon.machine.carry_out import distance
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
@@ -120,9 +120,8 @@ class MachineRun:
     def audit(self) -> Certificate:
         """About `result`, for this run only: the program's instructions, carried out in balls, beside it."""
         program = self.transformer.program
-        name = result_name(program)
-        exact = program.registers[name].enclosed(carried_out(program, self.inputs)[name])
-        error = (exact - self.result.double()).size.nan_to_num(nan=math.inf).max().item()
+        away = distance(program, self.inputs, result_name(program), self.result.double())
+        error = away.nan_to_num(nan=math.inf).max().item()
         return Certificate({"distance to the instructions": error}, self.transformer.dtype, scope="run")
 
 

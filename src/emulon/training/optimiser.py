@@ -33,13 +33,22 @@ class Muon:
     """Momentum whose direction is orthogonalised (Jordan et al. 2024): every direction of a matrix moves alike.
 
     The matrices of one shape are one batch. Products run in `dtype`; momentum and weights stay float32. An update is
-    scaled by √max(1, rows/columns). `lr` is a tensor, so that a CUDA graph can replay the step.
+    scaled by √max(1, rows/columns). Updates have the same size however small the gradient, so that matrices grow for as
+    long as the rate is high; `decay` times the rate is what they shrink by at every step. `lr` is a tensor, so that a
+    CUDA graph can replay the step.
     """
 
     def __init__(
-        self, matrices: Sequence[Tensor], lr: Tensor, *, momentum: float, dtype: torch.dtype, compiled: bool
+        self,
+        matrices: Sequence[Tensor],
+        lr: Tensor,
+        *,
+        momentum: float,
+        dtype: torch.dtype,
+        compiled: bool,
+        decay: float = 0.0,
     ) -> None:
-        self.lr, self.momentum, self.dtype = lr, momentum, dtype
+        self.lr, self.momentum, self.dtype, self.decay = lr, momentum, dtype, decay
         self.groups: dict[torch.Size, list[Tensor]] = {}
         for matrix in matrices:
             self.groups.setdefault(matrix.shape, []).append(matrix)
@@ -57,7 +66,10 @@ class Muon:
     def step(self) -> None:
         for shape, group in self.groups.items():
             gradients = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
-            torch._foreach_add_(group, self._updates(gradients, self.buffers[shape]).unbind(0))
+            updates = self._updates(gradients, self.buffers[shape])
+            if self.decay:
+                updates = updates - self.lr * self.decay * torch.stack(group)
+            torch._foreach_add_(group, updates.unbind(0))
 
     def _update(self, gradients: Tensor, buffer: Tensor) -> Tensor:
         """Nesterov's momentum, orthogonalised; the buffer is updated on the way."""
@@ -78,6 +90,7 @@ class Optimiser:
         muon: bool,
         beta2: float = 0.999,
         momentum: float = 0.95,
+        decay: float = 0.0,
         dtype: torch.dtype = torch.float32,
         compiled: bool = False,
     ) -> None:
@@ -86,9 +99,9 @@ class Optimiser:
         blocks = [part for part in learner.modules() if isinstance(part, Block)]
         matrices = [matrix for block in blocks for matrix in block.matrices] if muon else []
         rest = [p for p in self.names if not any(p is matrix for matrix in matrices)]
-        self.muon = (
-            Muon(matrices, self.muon_lr, momentum=momentum, dtype=dtype, compiled=compiled) if matrices else None
-        )
+        self.muon: Muon | None = None
+        if matrices:
+            self.muon = Muon(matrices, self.muon_lr, momentum=momentum, dtype=dtype, compiled=compiled, decay=decay)
         capturable = device.type == "cuda"
         self.adam = torch.optim.Adam(rest, lr=self.lr, betas=(0.9, beta2), fused=True, capturable=capturable)
         self.adam.param_groups[0]["lr"] = self.lr  # the very tensor: Adam may have kept a copy

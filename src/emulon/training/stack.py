@@ -20,7 +20,7 @@ from emulon.training.optimiser import Muon
 from emulon.training.step import GraphedStep, rate_factor
 
 # What the learners of a stack may differ in: none of these changes the shape of the work.
-MAY_DIFFER = ("seed", "lr", "muon_lr", "noise")
+MAY_DIFFER = ("seed", "lr", "muon_lr", "noise", "prior")
 BETA1, EPSILON = 0.9, 1e-8
 
 
@@ -80,6 +80,7 @@ class Stack(GraphedStep):
                 [self.weights[name] for name in matrices],
                 self.muon_lr,
                 momentum=config.momentum,
+                decay=config.decay,
                 dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
                 compiled=config.compile != "off",
             )

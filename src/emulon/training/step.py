@@ -135,6 +135,7 @@ class TrainStep(GraphedStep):
             muon=config.optimiser == "muon",
             beta2=config.beta2,
             momentum=config.momentum,
+            decay=config.decay,
             dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
             compiled=config.compile != "off",
         )

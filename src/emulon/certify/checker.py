@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fractions import Fraction
-from functools import reduce
+from functools import cache, reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -202,6 +202,9 @@ class Function:
         return function(*(self.value(part, names) for part in node.args))
 
 
+as_function = cache(Function)
+
+
 class Softmax:
     """F(s) = Σ_r softmax_r(a_r·s + b_r)·v_r, of exact numbers."""
 
@@ -316,7 +319,7 @@ def following(rules: str, **known: Any) -> Content:
     names: Content = {name: x if callable(x) else arb_series([x]) for name, x in known.items()}
     for line in filter(None, rules.splitlines()):
         (name, text), inside = line.split(" = "), re.search(r"\((.*)\)", line.split(" = ")[0])
-        rule, parameters = Function(text), inside[1].split(", ") if inside else []
+        rule, parameters = as_function(text), inside[1].split(", ") if inside else []
         with_them = lambda *x, f=rule, by=parameters: f(**names | dict(zip(by, x, strict=True)))  # noqa: E731 (one line)
         names[name.partition("(")[0]] = with_them if inside else rule(**names)
     return names

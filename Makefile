@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint
+.PHONY: demo test fuzz lint
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -14,6 +14,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+fuzz: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests

@@ -26,7 +26,7 @@ MAP = [
     {"interpreter"},
     {"machine", "looped"},
     {"tasks"},
-    {"models", "testing"},
+    {"models", "testing", "fuzz"},
     {"training"},
     {"loading"},
     {"interrogate"},

@@ -21,6 +21,7 @@ COMMANDS = {
     "certify": "write a program's certificate, with all that is needed to check it",
     "check": "check a certificate, trusting nothing of emulon",
     "approximate": "make one softmax act as a function of one number, with a proof",
+    "fuzz": "try random cases of everything that promises something",
     "bench": "measure how long things take here, as ratios within one run",
     "train": "train a transformer that has to find an algorithm itself",
     "sweep": "train every run of a grid, on a cluster or on this machine",

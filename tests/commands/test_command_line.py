@@ -97,6 +97,7 @@ MISSPELT_NAMES = [
     ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("bench", ["interpeter"], "interpreter"),
+    ("fuzz", ["--only", "aduit"], "audit"),
     ("train", ["standrad"], "standard"),
     ("train", ["standard", "--task", "linaer"], "linear"),
     ("train", ["standard", "--preset", "smal"], "small"),
@@ -124,6 +125,7 @@ WRONG_TYPES = [
     ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
     ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
     ("bench", ["--json"], "--json needs a value"),
+    ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
     ("speedrun", ["--seeds", "few"], "--seeds: few is not a whole number"),
 ]
 

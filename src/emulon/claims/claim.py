@@ -48,14 +48,24 @@ class Scale:
     at_source_scale: bool = True
 
 
+def measured(name: str, measure: Callable[[], Numbers]) -> Numbers:
+    """A part of a claim that is not kept."""
+    return measure()
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What a run is given. `sizes["seeds"]` is how many seeds it takes, from `seed` on."""
+    """What a run is given. `sizes["seeds"]` is how many seeds it takes, from `seed` on.
+
+    `part("a name", measure)` gives `measure()`, or what it gave to a run that was stopped later on: claims that take
+    long are measured in such parts.
+    """
 
     sizes: Mapping[str, Any]
     seed: int = 0
     results: Path = Path("results")
     report_progress: Progress = silent
+    part: Callable[[str, Callable[[], Numbers]], Numbers] = measured
 
     @property
     def seeds(self) -> list[int]:

@@ -15,14 +15,18 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
+from emulon.claims.parts import Parts
 from emulon.errors import EmulonError
 from emulon.files import make_folder, provenance, write_json
 from emulon.progress import Progress, silent
 
+PARTS = ".parts.json"
+
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one run, and what they were made with. `cpu_seconds` is what a busy machine leaves alone."""
+    """The numbers of one run, and what they were made with. `cpu_seconds` is what a busy machine leaves alone, and of
+    the last process alone where several measured parts of it."""
 
     claim: str
     scale: ScaleName
@@ -42,20 +46,25 @@ def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -
 
 
 def measure(claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress = silent) -> Record:
-    """Runs the claim. What cannot be tested here is a result, too."""
+    """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too."""
     if scale not in claim.scales:
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
-    setting = Setting(sizes, seed, results, report_progress)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parts = Parts(path_of(claim.name, scale, results, PARTS), {"sizes": sizes, "seed": seed}, device)
+    setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
         numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    about = provenance("cuda" if torch.cuda.is_available() else "cpu")
+    about = provenance(device)
+    commits = list(dict.fromkeys([*parts.commits(), about["commit"]]))
+    about |= {"commit": ", ".join(commits)}
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
+    seconds += parts.seconds_before
     return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
 
 
@@ -66,6 +75,7 @@ def write(record: Record, results: Path) -> Path:
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     make_folder(path.parent)
     write_json(path, parts)
+    path_of(record.claim, record.scale, results, PARTS).unlink(missing_ok=True)
     return path
 
 

@@ -200,8 +200,8 @@ class TrainConfig:
 
 _MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble")
 
-# Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01. With
-# Adam at 1e-3, momentum 0.95 and no decay the error after d examples rises again beyond 4,500 steps.
+# Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.
+# With Adam at 1e-3, momentum 0.95 and no decay the error after d examples rises again beyond 4,500 steps.
 RECIPES: dict[str, dict[str, Any]] = {
     "paper": {},
     "fast": {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from statistics import mean
+from typing import Any
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import trained
-from emulon.training import TrainConfig, Trained
+from emulon.training import TrainConfig
 
 TASKS = {
     "representation": "regression with representation",
@@ -20,30 +23,41 @@ MODELS = ("standard", "looped", "algoformer")
 
 def run(setting: Setting) -> Numbers:
     """Trains every model on every task, a learner a seed: error curves at the end, and the learning curves."""
-    sizes, total = setting.sizes, len(TASKS) * len(MODELS) * len(setting.seeds)
-    numbers: Numbers = {}
-    for task in TASKS:
-        batch = sizes["batches"][task]
-        runs: dict[str, list[Trained]] = {model: [] for model in MODELS}
-        for model, seed in product(MODELS, setting.seeds):
-            done = len(numbers) * total // len(TASKS) + sum(map(len, runs.values()))
-            options = sizes["training"] | sizes["models"][model] | {"model": model, "task": task, "batch": batch}
-            runs[model].append(trained(TrainConfig(**options, seed=seed), setting, done / total, 1 / total))
-        numbers[task] = {
-            "steps": sizes["training"]["steps"],
-            "batch": batch,
-            "curves": {model: [run.curve for run in each] for model, each in runs.items()},
-            "learning": {model: [learning_curve(run) for run in each] for model, each in runs.items()},
-            "baselines": runs["algoformer"][0].baselines,
-        }
-    return numbers
+    sizes = setting.sizes
+    every = list(product(TASKS, MODELS, setting.seeds))
+    rows: dict[tuple[str, str, int], Numbers] = {}
+    for done, (task, model, seed) in enumerate(every):
+        options = sizes["training"] | sizes["models"][model] | {"model": model, "task": task, "seed": seed}
+        config = TrainConfig.following(**options, batch=sizes["batches"][task])
+        measure = partial(one_learner, config, setting, done / len(every), 1 / len(every))
+        rows[task, model, seed] = setting.part(f"{model} on {task}, seed {seed}", measure)
+    return {task: of_task(task, sizes, {key[1:]: row for key, row in rows.items() if key[0] == task}) for task in TASKS}
 
 
-def learning_curve(run: Trained) -> Numbers:
-    """The mean error over all in-context samples, as training went on."""
+def one_learner(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+    """Its error over the in-context samples, and the mean over all of them as training went on."""
+    fitted = trained(config, setting, done, share)
+    history = {
+        "steps": [point["step"] for point in fitted.history],
+        "error": [mean(point["curve"]) for point in fitted.history],
+    }
+    row = {"curve": fitted.curve, "history": history, "seconds": fitted.seconds}
+    # once a task: the baselines are the same for all that are evaluated on the same datasets, and take a minute
+    first = config.model == MODELS[0] and config.seed == setting.seed
+    return row | ({"baselines": fitted.baselines} if first else {})
+
+
+def of_task(task: str, sizes: Mapping[str, Any], rows: dict[tuple[str, int], Numbers]) -> Numbers:
+    def by_model(what: str) -> dict[str, list[Any]]:
+        return {model: [row[what] for key, row in rows.items() if key[0] == model] for model in MODELS}
+
     return {
-        "steps": [point["step"] for point in run.history],
-        "error": [mean(point["curve"]) for point in run.history],
+        "steps": sizes["training"]["steps"],
+        "batch": sizes["batches"][task],
+        "curves": by_model("curve"),
+        "learning": by_model("history"),
+        "seconds": by_model("seconds"),
+        "baselines": next(row["baselines"] for row in rows.values() if "baselines" in row),
     }
 
 

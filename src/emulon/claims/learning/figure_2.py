@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
@@ -39,10 +40,16 @@ def run(setting: Setting) -> Numbers:
     for number, (noise, prior) in enumerate(sizes["trained"]):
         config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
         share = 0.7 / len(sizes["trained"])
-        learner = trained(config, setting, 0.3 + number * share, share).learner
-        task = Linear(config.features, noise=noise, prior=prior)
-        cells.append(cell("trained", task, best_ridge(learner, task, **sampling)))
+        measure = partial(trained_cell, config, setting, 0.3 + number * share, share)
+        cells.append(setting.part(f"σ = {noise:g}, τ = {prior:g}", measure))
     return {"cells": cells}
+
+
+def trained_cell(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+    learner = trained(config, setting, done, share).learner
+    task = config.make_task()
+    assert isinstance(task, Linear)
+    return cell("trained", task, best_ridge(learner, task, seed=setting.seed, datasets=setting.sizes["datasets"]))
 
 
 def machine(task: Linear) -> Transformer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -37,18 +38,25 @@ def run(setting: Setting) -> Numbers:
     rows: Numbers = {"layers": [], "width": []}
     for done, (seed, what, size) in enumerate(learners):
         config = TrainConfig.following(**sizes["training"] | {what: size, "seed": seed})
-        fitted = trained(config, setting, done / len(learners), 1 / len(learners))
-        identification = identify(
-            fitted.learner,
-            Linear(config.features),
-            references=[reference_named("ols"), reference_named("ridge"), ONE_STEP],
-            seed=setting.seed,
-            datasets=sizes["datasets"],
-        )
-        left = {phase: dataclasses.asdict(identification[name].unexplained) for phase, name in NAMES.items()}
-        after_d = fitted.curve[config.features] / config.features
-        rows[what].append({"size": size, "seed": seed, "unexplained": left, "error_after_d": after_d})
+        share = done / len(learners), 1 / len(learners)
+        measure = partial(left_unexplained, config, setting, *share)
+        row = setting.part(f"{what} {size}, seed {seed}", measure)
+        rows[what].append({"size": size, "seed": seed, **row})
     return rows
+
+
+def left_unexplained(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+    """Of one learner: by the nearest of every phase."""
+    fitted = trained(config, setting, done, share)
+    identification = identify(
+        fitted.learner,
+        Linear(config.features),
+        references=[reference_named("ols"), reference_named("ridge"), ONE_STEP],
+        seed=setting.seed,
+        datasets=setting.sizes["datasets"],
+    )
+    left = {phase: dataclasses.asdict(identification[name].unexplained) for phase, name in NAMES.items()}
+    return {"unexplained": left, "error_after_d": fitted.curve[config.features] / config.features}
 
 
 def phase(row: Numbers) -> str:

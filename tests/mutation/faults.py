@@ -1,4 +1,4 @@
-"""Small faults of a source file: a term dropped, a factor halved, a comparison turned, a constant moved, a check gone."""
+"""Small faults of a source: a term dropped, a factor halved, a comparison turned, a constant moved, a check gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ("dim", "keepdim", "axis", "dtype", "name", "maxsize", "strict", "froze
 
 @dataclass(frozen=True)
 class Fault:
-    """`text` in place of what stands at `start`…`end` (line, byte); `owner` is the function it is in, by qualified name."""
+    """`text` in place of what stands from `start` to `end` (line, byte), in the function `owner`, by qualified name."""
 
     kind: str
     owner: str
@@ -104,7 +104,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "drop a factor", ast.unparse(right) if isinstance(op, ast.Mult) else f"1 / ({ast.unparse(right)})"
         case ast.BinOp(left, ast.Pow(), right):
             yield "drop a factor", ast.unparse(left)
-        case ast.AugAssign(target, op, value) if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.BitOr):
+        case ast.AugAssign(op=op) if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.BitOr):
             yield "drop a term", "pass"
         case ast.Compare(left, [op], [right]) if type(op) in COMPARISONS:
             yield "edge", ast.unparse(ast.Compare(left, [COMPARISONS[type(op)]()], [right]))

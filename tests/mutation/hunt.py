@@ -1,7 +1,7 @@
 """Which small faults of a room do its tests notice? Planted one by one, in a fork of one process that has all imported.
 
     nice -n 19 python tests/mutation/hunt.py src/emulon/certify tests/certify tests/approximation --out faults.jsonl
-        [--terms: only what drops or halves a term] [--only REGEX of functions]
+        [--terms: only what drops or halves a term] [--only REGEX of functions] [--again: what went unnoticed before]
 
 Every test is first run with a trace of the lines it comes to. A fault then meets the tests that come to its line, the
 quickest first, until one fails; a fault that takes far longer than its tests do counts as noticed. Type checks at run
@@ -33,6 +33,7 @@ from faults import TERMS, Fault, code_of, faults
 
 # Seconds: of tests that a fault meets, and what it may take beyond twice its tests' own time.
 BUDGET, GRACE = 4.0, 3.0
+UNNOTICED = ("survived", "no test comes here")
 Covered = dict[str, tuple[float, set[tuple[str, int]]]]
 Functions = dict[tuple[str, str], list[FunctionType]]
 
@@ -48,6 +49,7 @@ class Hunt:
             for file in (sorted(source.glob("*.py")) if source.is_dir() else [source])
         ]
         self.out: Path = options.out
+        self.again = UNNOTICED if options.again else ()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
@@ -57,7 +59,7 @@ class Hunt:
         print(
             f"{len(covered)} of {len(items)} tests pass, {sum(time for time, _ in covered.values()):.0f} s", flush=True
         )
-        known = {(each["file"], each["fault"]) for each in records(self.out)}
+        known = {(each["file"], each["fault"]) for each in records(self.out) if each["said"] not in self.again}
         for file in self.files:
             source = file.read_text()
             for fault in faults(source):
@@ -82,7 +84,7 @@ class Hunt:
 
 
 def warm(items: list[pytest.Item]) -> None:
-    """Programs that another process compiles take half a minute: once for all, and nothing of what it leaves in caches."""
+    """Programs that another process compiles take half a minute: once for all, and what it leaves in caches is gone."""
     for item in items:
         if "programs" in getattr(item, "fixturenames", ()):
             item.session._setupstate.setup(item)
@@ -207,22 +209,23 @@ def in_fork(job: Any, seconds: float | None = None) -> Any:
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    """The last word on every fault."""
+    lines = map(json.loads, out.read_text().splitlines()) if out.exists() else []
+    return list({(each["file"], each["fault"]): each for each in lines}.values())
 
 
 def table(out: Path) -> None:
     """Counts by file, all faults and those of terms alone, and what went unnoticed."""
     asked = [each for each in records(out) if each["said"] != "cannot be planted"]
-    missed = [each for each in asked if each["said"] in ("survived", "no test comes here")]
+    missed = [each for each in asked if each["said"] in UNNOTICED]
     for title, kinds in (("all", None), ("terms", TERMS)):
         counts = [
             Counter(each["file"] for each in part if kinds is None or each["kind"] in kinds) for part in (asked, missed)
         ]
         for name in [*counts[0], None]:
             total, gone = (counts[k][name] if name else counts[k].total() for k in (0, 1))
-            print(
-                f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {100 * (total - gone) / max(total, 1):.1f} %"
-            )
+            share = 100 * (total - gone) / max(total, 1)
+            print(f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {share:.1f} %")
     for each in missed:
         print(f"{each['file']} {each['owner']} {each['fault']} ({each['said']})")
 
@@ -233,6 +236,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("faults.jsonl"))
     parser.add_argument("--terms", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:

@@ -40,7 +40,7 @@ def test_rounding_is_the_sum_of_what_moves_what_is_summed_and_what_is_lost(devia
         magnitude = min((size + deviation) * math.exp(2 * delta), 5.0)
         lost = 2 * (2 * 5.0 * math.exp(-64) + 4 * torch.finfo(f64).tiny)
         wanted = moved + 2 * gamma(4) * magnitude + U * magnitude + lost
-        assert SMALL.rounding_error(deviation, size, score_error) == pytest.approx(wanted, rel=1e-13)
+        assert SMALL.rounding_error(deviation, size, score_error) == pytest.approx(wanted, rel=1e-13, abs=0.0)
 
 
 def test_rounding_is_capped_where_weights_are_below_e_to_the_minus_64_and_where_values_end() -> None:
@@ -48,11 +48,11 @@ def test_rounding_is_capped_where_weights_are_below_e_to_the_minus_64_and_where_
     delta = gamma(2) * 2000.0 + (4 + 64.0) * U
     lost = 2 * (2 * math.exp(-64) + 4 * torch.finfo(f64).tiny)
     wanted = math.exp(delta) * math.expm1(delta) * 0.5 + 2 * gamma(4) * 1.0 + U * 1.0 + lost
-    assert wide.rounding_error(0.5, 1e6) == pytest.approx(wanted, rel=1e-13)
+    assert wide.rounding_error(0.5, 1e6) == pytest.approx(wanted, rel=1e-13, abs=0.0)
     assert wide.rounding_error(1.0, 1.0, 1e4) < 3.0
     tiny = grid([0.0], [0.0], [1e-30], dtype=torch.float32)
     # In float32 numbers below 1.2e-38 come out as zero.
-    assert tiny.rounding_error(0.0, 0.0, 0.0) == pytest.approx(2e-30 * math.exp(-64) + 4 * 2.0**-126, rel=1e-6)
+    assert tiny.rounding_error(0.0, 0.0, 0.0) == pytest.approx(2e-30 * math.exp(-64) + 4 * 2.0**-126, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(

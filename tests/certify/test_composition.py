@@ -86,7 +86,7 @@ def test_the_worst_of_heavy_ball_exists(steps: int, momentum: float, beyond: flo
 def test_it_is_proportional_to_the_error_of_a_step(rho: float, steps: int) -> None:
     exact = 1e-3 * sum(rho**k for k in range(steps))
     assert exact <= accumulated(1e-3, steps, rho) <= exact * (1 + 2e-12)
-    assert accumulated_with_momentum(1e-3, 3, 0.5, 0.04) == pytest.approx(1e-3 * (1 + 0.5 + 0.21), rel=2e-9)
+    assert accumulated_with_momentum(1e-3, 3, 0.5, 0.04) == pytest.approx(1e-3 * (1 + 0.5 + 0.21), rel=2e-9, abs=0.0)
 
 
 def test_sums_are_lifted_over_their_own_rounding() -> None:
@@ -104,9 +104,9 @@ def test_sums_are_lifted_over_their_own_rounding() -> None:
     lifts = [float(Fraction(gain) / each - 1) for gain, each in zip(gains, exact, strict=True)]
     assert lifts[0] == 0 and all(1.5e-15 * k <= lift <= 4e-15 * k * (k + 3) for k, lift in enumerate(lifts))
     assert lifts[39] > 1e-13, "the ratio is lifted, too"
-    assert accumulated_with_momentum(1.0, 2, 0.5, 0.0) == pytest.approx(1.5 * (1 + 1e-9), rel=1e-13)
+    assert accumulated_with_momentum(1.0, 2, 0.5, 0.0) == pytest.approx(1.5 * (1 + 1e-9), rel=1e-13, abs=0.0)
 
 
 def test_growth_up_to_what_a_float_can_hold_is_followed() -> None:
-    assert accumulated(1.0, 6990, math.exp(0.1)) == pytest.approx(math.exp(699) / math.expm1(0.1), rel=1e-9)
+    assert accumulated(1.0, 6990, math.exp(0.1)) == pytest.approx(math.exp(699) / math.expm1(0.1), rel=1e-9, abs=0.0)
     assert accumulated(1.0, 7010, math.exp(0.1)) == math.inf

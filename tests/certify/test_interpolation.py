@@ -293,7 +293,7 @@ def test_the_bounds_of_a_cell_are_their_formulas(slopes, intercepts, values, lef
     with ball_arithmetic(PRECISION, ORDER + 1):
         found = _cell(keys, function, left, right)
     # Radii of balls have 30 bits, which shows where the remainder counts.
-    assert found == pytest.approx(wanted, rel=1e-11 if rate < 1 else 1e-7)
+    assert found == pytest.approx(wanted, rel=1e-11 if rate < 1 else 1e-7, abs=0.0)
     assert (ORDER, NEGLIGIBLE) == (16, 110.0) and NOISE == 1e-36 and PRECISION >= 160
 
 

@@ -27,7 +27,7 @@ def test_a_residual_map_leaks_the_largest_value_and_what_it_stands_for() -> None
         terms = made.certificate(scale).terms
         assert terms["interpolation"] == own["interpolation"] * 2.0 * scale
         assert terms["rounding"] == own["rounding"] * 2.0 * scale
-        assert terms["routing leak"] == pytest.approx(made.leak * largest * 2.0 * scale, rel=1e-14)
+        assert terms["routing leak"] == pytest.approx(made.leak * largest * 2.0 * scale, rel=1e-14, abs=0.0)
 
 
 def test_a_proximal_step_leaks_from_every_query_and_rounds_their_sum() -> None:
@@ -35,7 +35,7 @@ def test_a_proximal_step_leaks_from_every_query_and_rounds_their_sum() -> None:
     own, size = made.template.certificate().terms, made.f.interpolation.size
     assert made.certificate.terms["routing leak"] == 3 * own["routing leak"] > 0
     rounding = made.certificate.terms["rounding"] - own["rounding"]
-    assert rounding == pytest.approx(gamma(3) * size, rel=1e-6) and size >= 1.75
+    assert rounding == pytest.approx(gamma(3) * size, rel=1e-6, abs=0.0) and size >= 1.75
 
 
 @pytest.mark.parametrize("loss, fixed", [("squared", 0.0), ("poisson", 2.0)])
@@ -46,9 +46,9 @@ def test_a_gradient_step_rounds_the_state_the_values_and_the_readout(loss: str, 
     carried = (1 + step * l2) * 0.5 + step * fixed
     largest, moved = step * 2.0 * float(made.template.grid.values.abs().max()), step * 2.0 * f.interpolation.size
     state = gamma(6) * (carried + largest) + 2 * gamma(f.keys + 2) * carried + gamma(6) * (carried + moved)
-    assert made.certificate.terms["rounding"] == pytest.approx(own["rounding"] + state, rel=1e-12)
+    assert made.certificate.terms["rounding"] == pytest.approx(own["rounding"] + state, rel=1e-12, abs=0.0)
     leak = own["routing leak"] + 2 * made.template.leak * step * fixed
-    assert made.certificate.terms["routing leak"] == pytest.approx(leak, rel=1e-12)
+    assert made.certificate.terms["routing leak"] == pytest.approx(leak, rel=1e-12, abs=0.0)
     assert made.certificate.terms["interpolation"] == own["interpolation"]
     assert math.isclose(made._state_rounding(made.template), state, rel_tol=1e-12)
 
@@ -60,7 +60,7 @@ def test_a_step_with_a_penalty_adds_the_second_heads_whole_bound() -> None:
     first = sum(value for name, value in made.certificate.terms.items() if name != "proximal step")
     # |1 − η·l2|·w + η·x·|F|, and what the first head errs by.
     reach = 0.75 * 0.5 + 0.125 * 2.0 * made.template.f.interpolation.size
-    assert made.proximal.domain.w == pytest.approx(reach * (1 + 1e-9) + first, rel=1e-14)
+    assert made.proximal.domain.w == pytest.approx(reach * (1 + 1e-9) + first, rel=1e-14, abs=0.0)
 
 
 def test_without_a_step_size_it_is_one_over_the_worst_smoothness() -> None:

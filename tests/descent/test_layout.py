@@ -44,7 +44,7 @@ def test_the_papers_constant_is_twice_what_is_printed(samples: int) -> None:
     ahead = max(abs(slope) * (2.0 - -2.0) for slope in GRID.slopes.tolist())
     assert asked.advantage(GRID) == ahead == 12.0
     others = (samples - 1) * math.exp(ahead - asked.strength(GRID) * asked.codes.gap)
-    assert others == pytest.approx(math.exp(-SPARE) * asked.leak(GRID), rel=1e-9)
+    assert others == pytest.approx(math.exp(-SPARE) * asked.leak(GRID), rel=1e-9, abs=0.0)
 
 
 def test_one_sample_has_nobody_to_leak_to() -> None:
@@ -54,7 +54,7 @@ def test_one_sample_has_nobody_to_leak_to() -> None:
 
 @pytest.mark.parametrize("allowed, wanted", [(1e-3, 2.0**-54), (1e-20, 1e-20 / 8)])
 def test_what_leaks_is_below_a_rounding_and_below_what_is_allowed_of_the_largest_value_twice(allowed, wanted) -> None:
-    assert routing(paper=False, allowed=allowed).leak(GRID) == pytest.approx(wanted, rel=1e-15)
+    assert routing(paper=False, allowed=allowed).leak(GRID) == pytest.approx(wanted, rel=1e-15, abs=0.0)
     assert (LEAK_SHARE, SPARE) == (0.02, 0.1)
 
 
@@ -64,7 +64,7 @@ def test_the_rounding_of_a_score_is_that_of_its_products() -> None:
     magnitude = 3.0 * DOMAIN.absolute + 0.5 + 1.001 * asked.strength(GRID)
     count = 3 + 3 + 5
     wanted = count * u / (1 - count * u) * magnitude
-    assert asked.score_error(GRID) == pytest.approx(wanted, rel=1e-14)
+    assert asked.score_error(GRID) == pytest.approx(wanted, rel=1e-14, abs=0.0)
     assert asked.rounding_error(GRID, 1.0, 2.0) == GRID.rounding_error(1.0, 2.0, asked.score_error(GRID))
 
 

@@ -43,13 +43,13 @@ def second(
 def test_every_term_is_the_checkers_own(name: str, second, programs: dict[str, Program], small: Interpreter):
     promised = small.certificate(programs[name])
     found = {term: float(value) for term, value in second[name]["terms"].items()}
-    assert found == pytest.approx(promised.terms, rel=1e-6)
-    assert promised.bound == pytest.approx(float(second[name]["bound"]), rel=1e-6)
+    assert found == pytest.approx(promised.terms, rel=1e-6, abs=0.0)
+    assert promised.bound == pytest.approx(float(second[name]["bound"]), rel=1e-6, abs=0.0)
 
 
 def test_the_lines_errors_are_the_checkers_own(second, small: Interpreter):
     line = small.line
     errors = [float(band["error"]) for band in second["ridge"]["claims"]["line"]]
-    assert errors == pytest.approx(line.errors, rel=2e-3)
+    assert errors == pytest.approx(line.errors, rel=2e-3, abs=0.0)
     assert [line.error(reach) for reach in line.reaches] == list(line.errors)
     assert line.error(line.reach * 1.001) == float("inf")

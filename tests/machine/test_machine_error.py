@@ -59,18 +59,18 @@ def local(program: RegisterProgram, **divisions: Division) -> LocalError:
 
 
 def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
-    assert NORM.scaling == pytest.approx(scaling(), rel=1e-14)
-    assert NORM.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0), rel=1e-14)
-    assert NORM.read_error(3, 5.0, 2.0, divided=7.0) == pytest.approx(read(3, 5.0, 2.0, 7.0), rel=1e-14)
-    assert NORM.divide_scaling(4.0, 0.5) == pytest.approx((16 + 16e-5) / (2 * 4.0) + 48 * U, rel=1e-14)
-    assert NORM.divide_mean(64.0) == pytest.approx(0.5 + 48 * U * 64, rel=1e-15)
+    assert NORM.scaling == pytest.approx(scaling(), rel=1e-14, abs=0.0)
+    assert NORM.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0), rel=1e-14, abs=0.0)
+    assert NORM.read_error(3, 5.0, 2.0, divided=7.0) == pytest.approx(read(3, 5.0, 2.0, 7.0), rel=1e-14, abs=0.0)
+    assert NORM.divide_scaling(4.0, 0.5) == pytest.approx((16 + 16e-5) / (2 * 4.0) + 48 * U, rel=1e-14, abs=0.0)
+    assert NORM.divide_mean(64.0) == pytest.approx(0.5 + 48 * U * 64, rel=1e-15, abs=0.0)
     assert NORM.gain == math.sqrt(2 * 2.0**20 / 16 + 1e-5) and NORM.divide_gain(3.0) == 3 * math.sqrt(1 / 8)
 
 
 def test_pads_are_where_rounding_and_truncation_meet() -> None:
     plain, factors = plan(16, 4.0, 32.0, [], f64)
     assert factors == [] and plain.pad == up_to_power_of_two(4 * (48 * U * U) ** (-1 / 3))
-    assert plain.mean == pytest.approx(2.0 + 48 * U * plain.pad, rel=1e-15)
+    assert plain.mean == pytest.approx(2.0 + 48 * U * plain.pad, rel=1e-15, abs=0.0)
     divided, factors = plan(16, 4.0, 32.0, [(0.5, 2.0), (1.0, 8.0)], f64)
     step = math.sqrt(1 / (48 * U * 8))
     assert factors == [up_to_power_of_two(4 * step / 0.5), up_to_power_of_two(4 * step)]
@@ -90,11 +90,11 @@ def test_a_sum_reads_two_places_and_erases_what_was_there(program: RegisterProgr
     reading = read(3, 3 * 2.0 + 2 * 0.25 + 1, 3 * 2.0 + 2 * 0.25 + 1)
     here = attended(program.here, 2.0, read(1, 2.0, 2.0))
     wanted = plus(attended(place, 5.5, reading), here, {"rounding": 6 * U * (5.5 + 2.0)})
-    assert local(program).of(first, BEFORE) == pytest.approx(wanted, rel=1e-12)
+    assert local(program).of(first, BEFORE) == pytest.approx(wanted, rel=1e-12, abs=0.0)
     # a holds numbers up to its scale, 2, which are read and taken out.
     erased = attended(program.here, 2.0, read(1, 2.0, 2.0))
     wanted = plus(attended(program.here, 12.0, read(1, 12.0, 12.0)), erased, {"rounding": 6 * U * (12.0 + 2 * 2.0)})
-    assert local(program).of(second, BEFORE) == pytest.approx(wanted, rel=1e-12)
+    assert local(program).of(second, BEFORE) == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 
 def test_a_product_truncates_rounds_and_sums() -> None:
@@ -121,7 +121,7 @@ def test_a_product_truncates_rounds_and_sums() -> None:
             "rounding": rounding + erase + 4 * U * (2 * 8.0 + 2 * old),
         }
         found = local(made).of(made.instructions[number - 1], before)
-        assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12)
+        assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("sweeps", [0, 1, 2])
@@ -142,12 +142,14 @@ def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int)
         }
         wanted = plus(wanted, attended(program.here, old, read(1, old, old))) if old else wanted
         found = local(program, _1=division).of(program.instructions[0], before)
-        assert found == pytest.approx(wanted, rel=1e-12)
+        assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 
 def test_reading_out_costs_a_layer_norm_and_the_zero_slot(program: RegisterProgram) -> None:
     found = local(program).read_out("a", Range(-3.0, 2.0, 5.0), 4)
-    assert found == pytest.approx({"normalisation": scaling() * 5.0, "rounding": 2 * read(1, 3.0, 2.0)}, rel=1e-14)
+    assert found == pytest.approx(
+        {"normalisation": scaling() * 5.0, "rounding": 2 * read(1, 3.0, 2.0)}, rel=1e-14, abs=0.0
+    )
 
 
 class Fixed(LocalError):

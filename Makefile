@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fuzz lint
+.PHONY: demo test fuzz lint playground
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,onnx]'
 	touch $@
 
 demo: .venv/installed
@@ -19,6 +19,11 @@ fuzz: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
+
+# Needs node; what it writes is committed, so that nobody else does.
+playground: .venv/installed
+	cd playground && npm ci --no-audit --no-fund && npm run build
+	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static

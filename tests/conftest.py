@@ -1,4 +1,9 @@
-"""What every test runs under: one thread a worker, and the same examples every time."""
+"""What every test runs under: one thread a worker, the same examples every time, a cache of the session's own."""
+
+import atexit
+import os
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -12,6 +17,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("emulon")
+
+# The workers of a session share what one of them has compiled; no session believes what another left behind.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["EMULON_CACHE"] = tempfile.mkdtemp(prefix="emulon-cache-")
+    atexit.register(shutil.rmtree, os.environ["EMULON_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

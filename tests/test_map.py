@@ -14,6 +14,7 @@ SOURCE = Path(emulon.__file__).parent
 MAP = [
     {"errors", "progress"},
     {"files"},
+    {"cache"},
     {"evaluation"},
     {"reading"},
     {"expression"},
@@ -30,7 +31,8 @@ MAP = [
     {"training"},
     {"loading"},
     {"interrogate"},
-    {"estimators", "experiments"},
+    {"estimators", "experiments", "export"},
+    {"playground"},
     {"claims"},
     {"report"},
     {"commands"},
@@ -84,7 +86,19 @@ def test_imports_point_downwards(part: str) -> None:
             assert allowed is None or module in allowed or other in allowed, f"{path.name} imports {module}"
 
 
-HEAVY = ["sympy", "flint", "scipy", "sklearn", "threadpoolctl", "tyro", "rich", "matplotlib", "jinja2", "transformers"]
+HEAVY = [
+    "sympy",
+    "flint",
+    "scipy",
+    "sklearn",
+    "threadpoolctl",
+    "tyro",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "transformers",
+    "onnx",
+]
 BLOCKED = f"""
 import sys
 

@@ -1,6 +1,7 @@
 """A promise is about the numbers it was made for: other weights, another dtype, or no finite answer end it."""
 
 import copy
+import functools
 import math
 
 import pytest
@@ -30,7 +31,17 @@ MAKERS = {
     "looped": lambda: LoopedGradientDescent(LOOPED, 1e-6, horizon=3),
     "machine": lambda: sgd(2, 3, 0.05).compile(),
 }
-made = pytest.fixture(params=sorted(MAKERS))(lambda request: MAKERS[request.param]())
+
+
+@functools.cache
+def first_made(name: str) -> torch.nn.Module:
+    return MAKERS[name]()
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def made(request):
+    """A copy that a test may spoil: making one anew takes its proofs' time."""
+    return copy.deepcopy(first_made(request.param))
 
 
 @pytest.mark.parametrize(

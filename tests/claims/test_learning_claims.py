@@ -134,6 +134,14 @@ def test_figure_4_finds_where_the_machine_computes_what_it_is_asked_for(seed):
     assert all(max(each["control"]) < 0.1 and each["score"][0] < 0.1 for each in found.values())
 
 
+def test_figure_4_probes_a_learner_that_is_trained_on_the_spot():
+    training = {"recipe": "fast", "features": 3, "points": 9, "noise": 0.0, "layers": 2, "width": 8, "heads": 2}
+    training |= {"steps": 2, "batch": 4, "evaluation_batch": 4}
+    sizes = {"learner_datasets": 32, "examples": 5, "points": 6, "training": training}
+    found = figure_4.learner_scores(Setting(sizes))
+    assert found["tokens"][-1] == "x6" and len(found["w"]["linear"]["score"]) == 3  # the embedding and two layers
+
+
 def test_figure_4_needs_every_part_of_what_is_said():
     def probe(best, score, looks_at="y3"):
         return {"score": [0.0] * best + [score], "control": [0.0], "best": best, "looks_at": looks_at}

@@ -95,6 +95,7 @@ MISSPELT_NAMES = [
     ("run", ["--path", "faithfull"], "faithful"),
     ("compile", ["laso", "--out", "never"], "lasso"),
     ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+    ("export", ["rigde", "--out", "never"], "ridge"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("bench", ["interpeter"], "interpreter"),
     ("fuzz", ["--only", "aduit"], "audit"),
@@ -115,6 +116,8 @@ WRONG_TYPES = [
     ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
     ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
     ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
+    ("export", ["ridge", "--out", "never", "--steps", "0"], "--steps: 0 is not a whole number"),
+    ("playground", ["--port", "x"], "--port: x is not a whole number"),
     ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
     ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
     ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
@@ -131,7 +134,7 @@ WRONG_TYPES = [
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - {"show", "certify", "check"}
+    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - {"show", "certify", "check", "playground"}
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - {"show", "certify", "check"}
 
 

@@ -119,8 +119,9 @@ def head_call(module):
     return lambda: module(x, *weights)
 
 
+@pytest.fixture(scope="module")
 def cases():
-    """(name, call, the module that holds the grid)"""
+    """Of each construction a call, and the module that holds the grid."""
     x, y, w = data()
     residual, retrieval = residual_map(), hopfield()
     step, proximal = gradient_step("logistic", 1e-3, 0.5, step_size=0.1), gradient_step("squared", 1e-3, 0.3, 4.0)
@@ -141,18 +142,17 @@ def cases():
     }
 
 
-@pytest.mark.parametrize("name", cases())
-def test_no_path_knows_the_target_another_grid_gives_other_numbers(name):
-    call, holder = cases()[name]
-    before = call()
-    assert not torch.equal(before, torch.zeros_like(before)) and torch.equal(call(), before)
-    for buffer in (holder.values, holder.intercepts):
-        kept = buffer.clone()
-        buffer.copy_(kept * 1.01 + 0.3 * torch.arange(kept.shape[-1]) / kept.shape[-1])
-        changed = call()
-        buffer.copy_(kept)
-        assert (changed != before).all()
-    assert torch.equal(call(), before)
+def test_no_path_knows_the_target_another_grid_gives_other_numbers(cases):
+    for name, (call, holder) in cases.items():
+        before = call()
+        assert not torch.equal(before, torch.zeros_like(before)) and torch.equal(call(), before), name
+        for buffer in (holder.values, holder.intercepts):
+            kept = buffer.clone()
+            buffer.copy_(kept * 1.01 + 0.3 * torch.arange(kept.shape[-1]) / kept.shape[-1])
+            changed = call()
+            buffer.copy_(kept)
+            assert (changed != before).all(), name
+        assert torch.equal(call(), before), name
 
 
 def test_all_of_a_construction_is_saved():

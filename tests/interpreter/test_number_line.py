@@ -1,15 +1,20 @@
 """The frozen grid reproduces the number it is asked about, as well as it says."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.attention import attend
-from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
+from emulon.certify.interpolation import Keys, deficits, holds
+from emulon.expression import parse
+from emulon.interpreter import number_line as room
+from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for, shipped_claims
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -64,6 +69,40 @@ def test_is_odd():
     s = torch.linspace(0.0, 250.0, 501, dtype=torch.float64)
     bound = torch.tensor([2 * line.error(v) for v in s.tolist()])
     assert ((read(line, s) + read(line, -s)).abs() <= bound).all()
+
+
+def test_a_longer_line_is_the_shorter_one_with_more_at_its_ends():
+    short, long = number_line(200.0).grid, number_line(2000.0).grid
+    beyond = (len(long) - len(short)) // 2
+    for part in ("slopes", "intercepts", "values"):
+        assert torch.equal(getattr(long, part)[beyond:-beyond], getattr(short, part))
+
+
+def test_what_is_shipped_as_proved_is_proved_again():
+    claims, shipped = shipped_claims(), room._shipped()
+    assert set(claims) == set(shipped) and len(claims) > 20
+    for name, (near, others, spread, lo, hi) in list(claims.items())[::3]:
+        keys = Keys(*map(np.frombuffer, near), others=others, spread=spread)
+        assert holds(keys, parse("t"), lo, hi, shipped[name])
+        assert not holds(keys, parse("t"), lo, hi, replace(shipped[name], error=0.7 * shipped[name].attained))
+
+
+def test_another_line_is_not_taken_for_the_shipped_one():
+    grid = number_line(200.0).grid
+    values = grid.values.clone()
+    values[len(values) // 2] = torch.nextafter(values[len(values) // 2], torch.tensor(torch.inf).double())
+    claims = {room.claim(*room._felt(replace(grid, values=values).numbers, *band)) for band in room._bands(1)[:2]}
+    assert not claims & set(room._shipped())
+
+
+def test_keys_count_as_far_below_only_where_they_are_throughout():
+    numbers = number_line(2000.0).grid.numbers
+    for lo, hi in ((0.0, 16.0), (32.0, 256.0), (-256.0, -32.0)):
+        s = np.linspace(lo, hi, 4001)
+        scores = np.multiply.outer(s, numbers.slopes) + numbers.intercepts
+        seen = (scores.max(axis=1, keepdims=True) - scores).min(axis=0)
+        below = deficits(numbers, lo, hi)
+        assert (below <= seen).all() and (below > 100).sum() > 50
 
 
 def test_the_same_reach_gives_the_same_line():

@@ -75,36 +75,54 @@ class Grid:
         return float((np.abs(self.numbers.slopes) * self.range + np.abs(self.numbers.intercepts)).max())
 
     @cached_property
-    def log_normaliser_range(self) -> float:
-        """sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
+    def steepest(self) -> float:
+        return float(np.abs(self.numbers.slopes).max())
 
-        It bounds how much another sample's tokens can outweigh one's own before routing. The function is convex: its
-        sup is at an end, and over a cell between two of its points its inf is at least the value at one end less
-        |slope|·width, as it lies above the tangent there. What rounding can do to all this is a few hundred units in
-        the last place of the largest score: 10⁻⁹ of it is ample.
+    @cached_property
+    def highest(self) -> float:
+        """The largest |intercept|."""
+        return float(np.abs(self.numbers.intercepts).max())
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest |value|."""
+        return float(np.abs(self.numbers.values).max())
+
+    @cached_property
+    def log_normaliser_range(self) -> float:
+        """Claim: at least sup − inf over [lo, hi] of log Σ_r exp(score_r(s)).
+
+        It bounds how much another sample's tokens can outweigh one's own before routing.
+        Proof. The function is convex: its sup is at an end, and it lies above its tangents. Where the slope changes
+        sign between two points, its inf is between them and not below where their tangents meet; where it does not, the
+        inf is at an end. Computed, a score is off by 3u·score_size at most, a logarithm by no more than that and
+        (keys + 8)·u, exp being within four units in the last place, and a slope by as small a part of the largest,
+        which times the width is below score_size again. A part 10⁻⁹ is a million times that. QED
         """
-        lo, hi = self.lo, self.hi
-        ends = self._log_normaliser(np.array([lo, hi]))[0]
-        # Twice into the cell where the slope changes sign: its tangents then leave a 32768th of the range.
+        values, slopes = self._log_normaliser(s := np.linspace(self.lo, self.hi, 33))
+        highest, doubt = max(values[0], values[-1]), 1e-9 * (1 + self.score_size)
+        if slopes[0] >= 0 or slopes[-1] <= 0:
+            return float(highest - min(values[0], values[-1]) + doubt)
         for _ in range(2):
-            s = np.linspace(lo, hi, 129)
-            values, slopes = self._log_normaliser(s)
-            left = int(np.clip(np.searchsorted(slopes, 0.0) - 1, 0, len(s) - 2))
-            lo, hi = s[left], s[left + 1]
-        lowest = min(
-            values.min(),
-            max(values[left] - abs(slopes[left]) * (hi - lo), values[left + 1] - abs(slopes[left + 1]) * (hi - lo)),
-        )
-        if slopes[left] >= 0 or slopes[left + 1] <= 0:
-            lowest = values.min()
-        return float(ends.max() - lowest + 1e-9 * (1 + self.score_size))
+            right = int(np.searchsorted(slopes, 0.0).clip(1, len(s) - 1))
+            values, slopes = self._log_normaliser(s := np.linspace(s[right - 1], s[right], 33))
+        right = int(np.searchsorted(slopes, 0.0).clip(1, len(s) - 1))
+        (low, high), (fall, rise) = values[right - 1 : right + 1], slopes[right - 1 : right + 1]
+        width = s[right] - s[right - 1]
+        lowest = min(low, high)
+        if fall < 0 < rise:
+            lowest = low + fall * np.clip((rise * width - (high - low)) / (rise - fall), 0.0, width)
+        return float(highest - lowest + doubt)
 
     def _log_normaliser(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log Σ_r exp(score_r) and its derivative at every s."""
-        scores = np.multiply.outer(s, self.numbers.slopes) + self.numbers.intercepts
-        top = scores.max(axis=1)
-        weights = np.exp(scores - top[:, None])
-        return top + np.log(weights.sum(axis=1)), weights @ self.numbers.slopes / weights.sum(axis=1)
+        weights = s[:, None] * self.numbers.slopes
+        weights += self.numbers.intercepts
+        top = weights.max(axis=1)
+        weights -= top[:, None]
+        np.exp(weights, out=weights)
+        total = weights.sum(axis=1)
+        return top + np.log(total), weights @ self.numbers.slopes / total
 
     def rounding_error(self, deviation: float, size: float, score_error: float | None = None) -> float:
         """Bound on what rounding adds to F(s), when scores are computed to within `score_error`.
@@ -115,7 +133,7 @@ class Grid:
         if score_error is None:
             score_error = rounding.dot(2, self.score_size, self.dtype)
         delta = rounding.softmax_weights(score_error, min(2 * self.score_size, 64.0), self.dtype)
-        largest = float(np.abs(self.numbers.values).max())
+        largest = self.largest
         magnitude = min((size + deviation) * math.exp(min(2 * delta, 700.0)), largest)
         # Weights below e⁻⁶⁴ may come out as anything smaller, and numbers below the dtype's smallest as zero.
         lost = len(self) * (2 * largest * math.exp(-64) + 4 * torch.finfo(self.dtype).tiny)
@@ -155,7 +173,14 @@ class Grid:
         return error, deviation, size
 
     def _sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
-        weights = self.numbers.weights(s)
-        values = weights @ self.numbers.values
-        deviation = (weights * np.abs(self.numbers.values - values[:, None])).sum(axis=1)
-        return float(np.abs(values - f).max()), float(deviation.max()), float(np.abs(values).max())
+        error, deviation, size = statistics(self.numbers.weights(s), self.numbers.values, f)
+        return float(error), float(deviation), float(size)
+
+
+def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """[max |F − f|, max Σ w|v − F|, max |F|] over points: weights (..., points, keys), values (..., keys)."""
+    averages = (weights @ values[..., None])[..., 0]
+    spread = np.abs(values[..., None, :] - averages[..., None])
+    spread *= weights
+    deviation = spread.sum(axis=-1).max(axis=-1)
+    return np.stack([np.abs(averages - f).max(axis=-1), deviation, np.abs(averages).max(axis=-1)])

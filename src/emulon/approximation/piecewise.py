@@ -20,7 +20,16 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.spectral import LARGEST_VALUE, Fit, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.approximation.spectral import (
+    LARGEST_VALUE,
+    Fit,
+    Known,
+    Rounding,
+    Spectral,
+    Target,
+    chebyshev,
+    least_squares,
+)
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
@@ -147,11 +156,17 @@ class Piecewise:
 
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
         largest = GATED_VALUE if sharpness else LARGEST_VALUE
-        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest)
+        # Another sharpness weighs the same grids otherwise.
+        known = self._known.setdefault((lo, hi, largest), Known())
+        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, known=known)
         return self._searches.setdefault(key, search)
 
     @cached_property
     def _searches(self) -> dict[tuple[float, float, float], Spectral]:
+        return {}
+
+    @cached_property
+    def _known(self) -> dict[tuple[float, float, float], Known]:
         return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:

@@ -12,14 +12,15 @@ Two numbers shape a grid of a given size: `softness` = βh² and `reach` = half 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from emulon.approximation.grid import Grid
+from emulon.approximation.grid import CHUNK, Grid, statistics
+from emulon.certify.interpolation import Keys, weights
 
 SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
 # Values far larger than f would cancel in the average; more than this is never worth it.
@@ -56,10 +57,16 @@ def dense(lo: float, hi: float, keys: int) -> np.ndarray:
 def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Values whose averages are nearest to what is wanted; small singular values are cut, which keeps them modest."""
     u, sizes, v = np.linalg.svd(weights, full_matrices=False)
-    scale = np.where(sizes > 1e-14 * sizes[0], 1 / sizes, 0.0)
-    values = v.T @ (scale * (u.T @ wanted))
+    scale = np.divide(1, sizes, out=np.zeros_like(sizes), where=sizes > 1e-14 * sizes[..., :1])
+
+    def solved(right: np.ndarray) -> np.ndarray:
+        parts: np.ndarray = scale[..., None] * (u.swapaxes(-1, -2) @ right[..., None])
+        solution: np.ndarray = (v.swapaxes(-1, -2) @ parts)[..., 0]
+        return solution
+
+    values = solved(wanted)
     # Once more on what is left: the second pass takes out the rounding of the first.
-    fitted: np.ndarray = values + v.T @ (scale * (u.T @ (wanted - weights @ values)))
+    fitted: np.ndarray = values + solved(wanted - (weights @ values[..., None])[..., 0])
     return fitted
 
 
@@ -68,6 +75,27 @@ def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[
     error, deviation, size = grid.sampled(f, s)
     total = error + rounding(grid, deviation, size)
     return (total if math.isfinite(total) else math.inf), error
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Keys of one shape with fitted values, as the dtype stores them, and what they do at the points they were tested.
+
+    No rounding is in this: whoever weighs it adds what it costs there.
+    """
+
+    keys: Keys
+    error: float
+    deviation: float
+    size: float
+
+
+@dataclass
+class Known:
+    """Grids fitted to one target on one interval: by (keys, softness, reach), and the two keys of sigmoids."""
+
+    shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
+    sigmoids: list[Shaped] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,20 +110,61 @@ class Spectral:
     largest: float = LARGEST_VALUE
     typical: bool = False
     """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
+    known: Known = field(default_factory=Known, compare=False)
+    """What was fitted already, by this search or by one that weighs the same grids otherwise."""
 
-    def fit(self, keys: int, softness: float, reach: float) -> Fit | None:
-        """Values fitted for the slopes and intercepts as the dtype stores them; None where they grow too large."""
-        center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
-        offsets = np.arange(keys) - (keys - 1) / 2
-        slopes = 2 * softness * offsets / spacing
-        intercepts = -softness * offsets**2 - slopes * center
-        blank = self._grid(slopes, intercepts, np.zeros(keys))
+    def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
+        """The cheapest of `best` and of grids of so many keys with these shapes (softness, reach).
+
+        Weighing takes longer than fitting. No grid costs less than it errs, and rounding goes about with the deviation:
+        a grid is not weighed where its error and a quarter of what rounding should make of its deviation cost too much.
+        """
+        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.known.shaped])
+        known = [(shape, self.known.shaped[keys, *shape]) for shape in shapes]
+        left = sorted(((shape, each) for shape, each in known if each), key=lambda pair: pair[1].error)
+        rate = 0.0
+        while left:
+            shape, each = left.pop(0)
+            if best is not None and self._surely(each, rate / 4) >= best.cost:
+                continue
+            fit = self._weigh(each, *shape)
+            best = _cheapest([best, fit])
+            if not rate and each.deviation and math.isfinite(fit.cost):
+                rate = (fit.cost - fit.error) / each.deviation
+                left.sort(key=lambda pair: pair[1].error + rate * pair[1].deviation)
+        return best
+
+    def _surely(self, shaped: Shaped, rate: float) -> float:
+        """What a grid costs at least, by all appearances."""
+        return 1e-3 * shaped.error if self.typical else shaped.error + rate * shaped.deviation
+
+    def _shape(self, keys: int, shapes: Sequence[tuple[float, float]]) -> None:
+        """Fit values for the slopes and intercepts as the dtype stores them; None where they grow too large."""
+        if not shapes:
+            return
         nodes, wanted, s, f = self._samples(keys)
-        values = least_squares(blank.numbers.weights(nodes), wanted)
-        if not np.abs(values).max() <= self.largest * np.abs(wanted).max():
-            return None
-        grid = replace(blank, values=torch.tensor(values, dtype=self.dtype))
-        return self._weigh(grid, softness, reach, s, f)
+        together = max(1, CHUNK // (4 * len(s) * keys))
+        for start in range(0, len(shapes), together):
+            some = shapes[start : start + together]
+            softness, reach = np.array(some).T[:, :, None]
+            center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
+            offsets = np.arange(keys) - (keys - 1) / 2
+            slopes = 2 * softness * offsets / spacing
+            slopes, intercepts = self._stored(slopes), self._stored(-softness * offsets**2 - slopes * center)
+            values = self._stored(least_squares(weights(slopes, intercepts, nodes), wanted))
+            fitting = np.abs(values).max(axis=-1) <= self.largest * np.abs(wanted).max()
+            found = statistics(weights(slopes[fitting], intercepts[fitting], s), values[fitting], f)
+            made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
+            for shape, works in zip(some, fitting, strict=True):
+                if not works:
+                    self.known.shaped[keys, *shape] = None
+                    continue
+                a, b, v, *numbers = next(made)
+                self.known.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
+
+    def _stored(self, part: np.ndarray) -> np.ndarray:
+        rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()
+        return rounded
 
     def _samples(self, keys: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Where grids of so many keys are fitted and tested, and f there: nodes, f(nodes), points, f(points)."""
@@ -112,14 +181,14 @@ class Spectral:
     def _best(self) -> dict[int, Fit | None]:
         return {}
 
-    def _grid(self, slopes: np.ndarray, intercepts: np.ndarray, values: np.ndarray) -> Grid:
-        return Grid.stored(slopes, intercepts, values, self.dtype, self.lo, self.hi, "spectral")
-
-    def _weigh(self, grid: Grid, softness: float, reach: float, s: np.ndarray, f: np.ndarray) -> Fit:
-        total, error = cost(grid, f, s, self.rounding)
+    def _weigh(self, shaped: Shaped, softness: float, reach: float) -> Fit:
+        keys = shaped.keys
+        grid = Grid.stored(keys.slopes, keys.intercepts, keys.values, self.dtype, self.lo, self.hi, "spectral")
         if self.typical:
-            total = grid.typical_error(self.f) + 1e-3 * error
-        return Fit(total, error, grid, softness, reach)
+            total = grid.typical_error(self.f) + 1e-3 * shaped.error
+        else:
+            total = shaped.error + self.rounding(grid, shaped.deviation, shaped.size)
+        return Fit(total if math.isfinite(total) else math.inf, shaped.error, grid, softness, reach)
 
     def best(self, keys: int, near: Fit | None = None) -> Fit | None:
         """The cheapest grid of this many keys: over a table of shapes, then downhill from the best of them.
@@ -134,26 +203,32 @@ class Spectral:
 
     def _downhill(self, keys: int, near: Fit | None) -> Fit | None:
         if keys == 1:
-            return self.fit(1, 1.0, 1.0)
+            return self.fit(1, [(1.0, 1.0)])
         if keys == 2:
-            return _cheapest([self.logistic(), *(self.fit(2, softness, 0.5) for softness in SOFTNESS)])
+            return self.fit(2, [(softness, 0.5) for softness in SOFTNESS], self.logistic())
         if near is not None:
             shapes = [(near.softness, near.reach * keys / len(near.grid)), (near.softness, near.reach)]
         elif keys > 24:
             # Large grids are needed for detail, not for range: little margin, and a softness that no longer changes.
             shapes = [(softness, part * keys / 2) for softness in (3 / 16, 1 / 4, 3 / 8) for part in (0.6, 0.8, 0.95)]
         else:
-            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys)))
-            shapes = [(softness, float(reach)) for softness in SOFTNESS for reach in reaches]
-        found = _cheapest([self.fit(keys, *shape) for shape in shapes])
+            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys))).tolist()
+            shapes = [(softness, reach) for softness in SOFTNESS for reach in reaches]
+        found = self.fit(keys, shapes)
         for step in (1.25, 1.1) if found is not None else ():
-            turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
             assert found is not None
-            found = _cheapest([found, *(self.fit(keys, found.softness * a, found.reach * b) for a, b in turns)])
+            turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
+            found = self.fit(keys, [(found.softness * a, found.reach * b) for a, b in turns], found)
         return found
 
     def logistic(self) -> Fit | None:
         """Two keys are p + q·σ(a(s − m)) exactly: sigmoid and tanh need no more, on any range."""
+        if self.known.sigmoids is None:
+            self.known.sigmoids = [keys for keys in map(self._two_keys, self._sigmoids()) if keys is not None]
+        return _cheapest([self._weigh(keys, 1.0, 1.0) for keys in self.known.sigmoids])
+
+    def _sigmoids(self) -> list[np.ndarray]:
+        """(p, q, a, m) of sigmoids near f, the nearest of all among them if f is one."""
         from scipy.optimize import least_squares
         from scipy.special import expit
 
@@ -162,7 +237,7 @@ class Spectral:
         rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
         steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
         if not steepness > 0:
-            return None
+            return []
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
 
@@ -175,16 +250,19 @@ class Spectral:
             slope = p[1] * share * (1 - share)
             return np.stack([np.ones_like(near), share, slope * (near - p[3]), -slope * p[2]], axis=1)
 
-        # Whatever is one finds its parameters in a few steps; the rest need not be followed far.
-        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 60}
+        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
         options = []
         for guess in filter(None, ([y[0], rise, steepness, s[steepest]], _riccati(s, y))):
-            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", **sharp).x
+            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", max_nfev=12, **sharp)
+            # Whatever is one has nearly found its parameters by now; the rest need not be followed further.
+            if np.abs(fitted.fun).max() <= 1e-3 * np.abs(wanted).max():
+                fitted = least_squares(residual, fitted.x, jac=jacobian, x_scale="jac", max_nfev=48, **sharp)
             # On a short range they are known to a few digits only; but the true ones are often round numbers.
-            options += [fitted, *(np.round(fitted, digits) for digits in (9, 6, 4, 2))]
-        return _cheapest([self._two_keys(*parameters) for parameters in options])
+            options += [fitted.x, *(np.round(fitted.x, digits) for digits in (9, 6, 4, 2))]
+        return options
 
-    def _two_keys(self, p: float, q: float, a: float, m: float) -> Fit | None:
+    def _two_keys(self, sigmoid: np.ndarray) -> Shaped | None:
+        p, q, a, m = sigmoid.tolist()
         parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
         if not all(np.isfinite(part).all() for part in parts):
             return None
@@ -193,19 +271,22 @@ class Spectral:
         # A stretch that is nearly straight is the middle of an endless sigmoid: its values must stay modest too.
         if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
             return None
-        return self._weigh(self._grid(*parts), 1.0, 1.0, s, f)
+        keys = Keys(*map(self._stored, parts))
+        return Shaped(keys, *map(float, statistics(keys.weights(s), keys.values, f)))
 
     def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
         champion: Fit | None = None
-        below, stale = 0, 0
+        below, stale, settled = 0, 0, False
         for keys in [k for k in LADDER if k < limit] + [limit]:
             found = self.best(keys)
             if found is not None and found.cost <= tolerance:
                 return self._shrink(tolerance, below, found)
             # Where interpolation alone would do, rounding is what fails: stop once more keys no longer improve on it.
-            if found is not None and found.error < tolerance / 2:
-                stale = 0 if champion is None or found.cost < 0.9 * champion.cost else stale + 1
+            settled = settled or (found is not None and found.error < tolerance / 2)
+            if settled:
+                better = found is not None and (champion is None or found.cost < 0.9 * champion.cost)
+                stale = 0 if better else stale + 1
             champion = _cheapest([champion, found])
             if stale >= 3:
                 break

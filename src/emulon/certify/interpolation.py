@@ -11,8 +11,10 @@ The sup of a polynomial on [−1, 1] is at most the sum of its |coefficients|. C
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -45,19 +47,45 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class Keys:
-    """The three numbers of every key, as float64 arrays that hold the stored weights exactly."""
+    """The three numbers of every key, as float64 arrays that hold the stored weights exactly.
+
+    There may be up to `others` more, with `deficits` of NEGLIGIBLE at least and values up to `spread`: what is proved
+    holds with and without them.
+    """
 
     slopes: np.ndarray
     intercepts: np.ndarray
     values: np.ndarray
+    others: int = field(default=0, kw_only=True)
+    spread: float = field(default=0.0, kw_only=True)
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """Softmax weights (points, keys) in float64: good to pick cells by, not part of any proof."""
-        scores = np.multiply.outer(s, self.slopes) + self.intercepts
-        scores -= scores.max(axis=1, keepdims=True)
-        weights = np.exp(scores)
-        normalised: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
-        return normalised
+        return weights(self.slopes, self.intercepts, s)
+
+
+def weights(slopes: np.ndarray, intercepts: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """`Keys.weights` of many at once: slopes and intercepts (..., keys) give (..., points, keys)."""
+    scores: np.ndarray = slopes[..., None, :] * s[:, None]
+    scores += intercepts[..., None, :]
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def deficits(keys: Keys, lo: float, hi: float) -> np.ndarray:
+    """By how much each key at least scores less than another one throughout [lo, hi], whatever rounding does to this.
+
+    Scores are affine: what is below by so much at both ends is so between them. The other one is a key that is on top
+    at an end.
+    """
+    ends = np.array([lo, hi])
+    scores = keys.slopes * ends[:, None] + keys.intercepts
+    doubt = 2.0**-49 * float((np.abs(keys.slopes) * np.abs(ends).max() + np.abs(keys.intercepts)).max())
+    tops = scores[:, scores.argmax(axis=1)].T[:, :, None]
+    less: np.ndarray = (tops - scores).min(axis=1).max(axis=0) - doubt
+    return less
 
 
 def prove(
@@ -255,32 +283,34 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     v = [arb(x) - arb(guess) for x in keys.values[near].tolist()]
     kappa = [(ar - arb(mean)) * radius for ar in a]
     powers = [[arb(1)] * len(a)]
-    for k in range(1, ORDER + 1):
-        powers.append([p * x / k for p, x in zip(powers[-1], kappa, strict=True)])
+    for _ in range(ORDER):
+        powers.append([p * x for p, x in zip(powers[-1], kappa, strict=True)])
     rows = arb_mat([[er * vr for er, vr in zip(e, v, strict=True)], e])
     moments = rows * arb_mat([list(column) for column in zip(*powers[:ORDER], strict=True)])
 
     # What is left: the exponentials' remainders, and the keys left out.
-    growth = [abs(x).exp() for x in kappa]
-    tails = [abs(er * p) * g for er, p, g in zip(e, powers[ORDER], growth, strict=True)]
+    growth = [er * abs(x).exp() for er, x in zip(e, kappa, strict=True)]
+    tails = [abs(p) * g / math.factorial(ORDER) for p, g in zip(powers[ORDER], growth, strict=True)]
     dropped = len(rough) - len(near)
     rest = dropped * (abs((arb(float(keys.slopes[first])) - arb(mean)) * radius) + 1 - arb(NEGLIGIBLE)).exp()
-    largest = max((abs(arb(x) - arb(guess)) for x in _extremes(keys.values)), key=float) if dropped else arb(0)
-    weighted = [er * g * abs(vr) for er, g, vr in zip(e, growth, v, strict=True)]
+    rest = rest + keys.others * arb(-NEGLIGIBLE).exp() * sum(growth, rest)
+    extremes = [
+        float(keys.values.min()),
+        float(keys.values.max()),
+        *([keys.spread, -keys.spread] if keys.others else ()),
+    ]
+    largest = reduce(arb.max, (abs(arb(x) - arb(guess)) for x in extremes))
+    weighted = [g * abs(vr) for g, vr in zip(growth, v, strict=True)]
     return _Softmax(
         c,
         radius,
         guess,
-        numerator=arb_poly([moments[0, k] for k in range(ORDER)]),
-        denominator=arb_poly([moments[1, k] for k in range(ORDER)]),
+        numerator=arb_poly([moments[0, k] / math.factorial(k) for k in range(ORDER)]),
+        denominator=arb_poly([moments[1, k] / math.factorial(k) for k in range(ORDER)]),
         rest_n=sum((t * abs(vr) for t, vr in zip(tails, v, strict=True)), rest * largest),
         rest_d=sum(tails, rest),
         spread=sum(weighted, rest * largest),
     )
-
-
-def _extremes(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _cell(keys: Keys, function: Function, left: float, right: float) -> tuple[float, float, float, float]:

@@ -114,7 +114,7 @@ class GradientStep(CertifiedModule):
         f, dtype, step = made.f, made.grid.dtype, self.step_size
         # 1 + η·l2, not |1 − η·l2|: the coefficient itself is a difference of rounded numbers.
         carried = (1 + step * self.l2) * self.stored.w + step * self._fixed
-        largest = step * self.stored.x * float(made.grid.values.abs().max())
+        largest = step * self.stored.x * made.grid.largest
         moved = step * self.stored.x * f.interpolation.size
         # W_V adds three products with rounded coefficients, y·x is rounded itself; the average sums the state, too; the
         # readout sums n outputs and divides.

@@ -80,7 +80,7 @@ class HeadInEmbedding(EmulatedHead):
         return self._soft(Accuracy(accuracy.tolerance, accuracy.points, "spectral", accuracy.dtype))
 
     def _rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
-        slope, intercept = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
+        slope, intercept = grid.steepest, grid.highest
         # γ + α·j is formed in the head: |γ| + |α|·j ≤ 3·max|slope|, and a few more roundings.
         error = rounding.dot(self.features + 7, 3 * slope * CANCELLATION * self.bound + intercept, grid.dtype)
         return grid.rounding_error(deviation, size, error)

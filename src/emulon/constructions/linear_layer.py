@@ -88,7 +88,7 @@ class ScalarHeads(CertifiedModule):
         return promised(build, accuracy, what)
 
     def _rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
-        slope, intercept = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
+        slope, intercept = grid.steepest, grid.highest
         # features + 1 products, and the rounding of slope·θ in the key.
         error = rounding.dot(self.features + 2, slope * CANCELLATION * self.bound + intercept, grid.dtype)
         return grid.rounding_error(deviation, size, error)

@@ -36,7 +36,7 @@ class Template(TokenLayout):
         """Terms of scale·F(residual)·x: the scalar function's own, times |x|, and the leak to other samples' tokens."""
         own = self.f.certificate
         entry = self.domain.x * scale
-        largest = float(self.grid.values.abs().max()) + self.f.interpolation.size
+        largest = self.grid.largest + self.f.interpolation.size
         terms = {
             "interpolation": own.terms["interpolation"] * entry,
             "routing leak": self.leak * largest * entry,

@@ -38,7 +38,7 @@ class Scales:
     @classmethod
     def balancing(cls, grid: Grid, domain: Domain) -> Scales:
         """Both factors of every product about equally large."""
-        slope, bias = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
+        slope, bias = grid.steepest, grid.highest
         return cls(_root(domain.w, slope * domain.x), _root(1.0, slope * domain.y), _root(1.0, bias))
 
 
@@ -160,11 +160,11 @@ class Routing:
         For the paper's grid its own M = 2·L*·(2dB² + 2B), corrected and with β folded in: max|slope|·2·residual. Ours
         is the range of the log-normaliser, which is far smaller.
         """
-        return float(grid.slopes.abs().max()) * 2 * grid.range if self.paper else grid.log_normaliser_range
+        return grid.steepest * 2 * grid.range if self.paper else grid.log_normaliser_range
 
     def leak(self, grid: Grid) -> float:
         """ε₀: leaking that much of the largest value, twice, stays within what is allowed and below a rounding."""
-        largest = 2 * max(float(grid.values.abs().max()), 1e-300)
+        largest = 2 * max(grid.largest, 1e-300)
         return min(self.allowed / largest, rounding.unit(grid.dtype) / 2)
 
     def strength(self, grid: Grid) -> float:
@@ -174,7 +174,7 @@ class Routing:
 
     def score_error(self, grid: Grid) -> float:
         """Rounding of one score: a sum of d + 2 + width products, keys rounded once themselves."""
-        slope, intercept = float(grid.slopes.abs().max()), float(grid.intercepts.abs().max())
+        slope, intercept = grid.steepest, grid.highest
         magnitude = slope * self.domain.absolute + intercept + self.strength(grid) * 1.001
         return rounding.dot(self.domain.features + 3 + self.codes.width, magnitude, grid.dtype)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.approximation import Grid, approximate
+from emulon.approximation.spectral import Rounding
 from emulon.attention.codes import circular
-from emulon.certify import Domain
+from emulon.cache import remembered
+from emulon.certify import Band, Domain
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.errors import EmulonError
-from emulon.expression import parse
+from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error
 from emulon.interpreter.program import Program
@@ -102,16 +105,30 @@ def _phase(
             return float("inf")
         return function_error(phase, number_line(reach, dtype), deviation, size) / expected
 
-    found = approximate(
+    request = [name, asdict(domain), readout, f, tolerance, str(dtype)]
+    found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
+    parts = {part: torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values")}
+    bands = tuple(Band(*band) for band in found["bands"])
+    grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)
+    bounds = ProvedBounds(**found["bounds"], leak=routing.leak(grid), bands=grid.bands)
+    return made(grid), bounds
+
+
+def _found(
+    function: Function, residual: float, tolerance: float, dtype: torch.dtype, noise: Rounding
+) -> dict[str, Any]:
+    """The softmax for one phase, searched for and proved, in plain numbers."""
+    made = approximate(
         function,
-        (-domain.residual, domain.residual),
+        (-residual, residual),
         tolerance=tolerance,
         dtype=dtype,
         rounding=noise,
         best_effort=True,
         score_noise=LINE_NOISE[dtype] * torch.finfo(dtype).eps,
     )
-    known = found.interpolation
-    leak = routing.leak(found.grid)
-    bounds = ProvedBounds(known.error, known.deviation, known.size, leak, known.proved, found.grid.bands)
-    return made(found.grid), bounds
+    grid, known = made.grid, made.interpolation
+    parts = {part: getattr(grid, part).tolist() for part in ("slopes", "intercepts", "values")}
+    bounds = {"interpolation": known.error, "deviation": known.deviation, "size": known.size, "proved": known.proved}
+    bands = [[band.lo, band.hi] for band in grid.bands]
+    return {**parts, "lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": bands, "bounds": bounds}

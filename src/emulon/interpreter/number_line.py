@@ -2,32 +2,54 @@
 
 A single soft grid on [−B, B] errs by a fixed part of B, so a wide range would spoil small numbers. This line is
 piecewise instead: a soft grid around zero and soft grids for magnitudes eight times larger each, joined by seams, so
-that its error grows with the number, as a floating-point number's does.
+that its error grows with the number, as a floating-point number's does. It is odd, and a longer line is a shorter one
+with more pieces at both ends.
+
+Its numbers are the same on every machine: they are computed in ball arithmetic, in integers that is, far beyond the
+last place that is kept. No BLAS, no vectorised exp has a part in them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
-from emulon.approximation.piecewise import OVERLAP, Gate, assemble
-from emulon.approximation.spectral import Fit, Spectral
 from emulon.certify import rounding
-from emulon.certify.interpolation import prove
+from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, deficits, prove
 from emulon.certify.perturbation import shifted_average
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
+from emulon.files import write_json
 
 INNER = 32.0
 GROWTH = 8.0
-PIECE_KEYS = (16, 24, 32)
+# How far beyond a seam both neighbours are fitted, as a part of the magnitude at which the shorter one begins.
+OVERLAP = 0.08
+# (keys, softness βh², half the interval in units of h) of the piece around zero and of all others: the cheapest of
+# `Spectral`'s search in its time, kept since, for a frozen module is not searched for anew.
+SHAPES = {
+    torch.float64: ((32, 0.25, 7.68), (32, 0.225, 7.68)),
+    torch.float32: ((32, 0.225, 12.0), (24, 0.1375, 5.34)),
+}
+# Bits of the arithmetic that makes the line; the ridge, relative to the weights' own size, that keeps values modest.
+PRECISION, RIDGE = 320, 1e-31
 # Non-zero entries of a row of W times a token, at most: −η·value + η·fixed, or three states.
 TERMS = 3
+# In log weight: keys that far below another throughout cannot matter, each weighing less than 1e-20.
+MATTERS = 46.0625
+
+PROOFS = Path(__file__).with_suffix(".json")
+LONGEST_SHIPPED = 6
 
 
 @dataclass(frozen=True)
@@ -52,7 +74,7 @@ class NumberLine:
 
 
 def number_line(reach: float, dtype: torch.dtype = torch.float64) -> NumberLine:
-    """The line for |s| ≤ reach, rounded up to 32·8^k. On one machine the same reach gives the same bits."""
+    """The line for |s| ≤ reach, rounded up to 32·8^k. The same reach gives the same bits, on any machine."""
     return _line(octaves_for(reach), dtype)
 
 
@@ -66,73 +88,214 @@ def octaves_for(reach: float) -> int:
 
 @lru_cache(maxsize=16)
 def _line(octaves: int, dtype: torch.dtype) -> NumberLine:
-    edges = [INNER * GROWTH**k for k in range(octaves + 1)]
-    right = [_piece(lo, hi, dtype) for lo, hi in pairwise(edges)]
-    inner = _piece(-INNER, INNER, dtype)
-    left = [_mirror(piece) for piece in reversed(right)]
-    pieces = [*left, inner, *right]
-    gates = [_gate(a, b) for a, b in pairwise(pieces)]
-    grid = assemble(pieces, gates, pivot=len(left)) if gates else inner
-    return certified_line(grid, octaves)
+    return certified_line(_grid(octaves, dtype), octaves)
+
+
+def _grid(octaves: int, dtype: torch.dtype) -> Grid:
+    right = [_piece(k, dtype) for k in range(1, octaves + 1)]
+    pieces = [*(_mirrored(piece) for piece in reversed(right)), _piece(0, dtype), *right]
+    slopes, intercepts, values = (np.concatenate(parts) for parts in zip(*map(_parts, pieces), strict=True))
+    reach = _covered(octaves)[1]
+    return Grid.stored(slopes, intercepts, values, dtype, -reach, reach, "piecewise")
+
+
+def _parts(keys: Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return keys.slopes, keys.intercepts, keys.values
+
+
+def _mirrored(keys: Keys) -> Keys:
+    """The same piece for −s: F(−s) = −F(s) exactly."""
+    return Keys(-keys.slopes[::-1], keys.intercepts[::-1], -keys.values[::-1])
+
+
+def _covered(piece: int) -> tuple[float, float]:
+    """The magnitudes that a piece is fitted on: its own, and a little beyond."""
+    if not piece:
+        return -INNER * (1 + OVERLAP), INNER * (1 + OVERLAP)
+    low = INNER * GROWTH ** (piece - 1)
+    return low * (1 - OVERLAP), low * (GROWTH + OVERLAP)
+
+
+@lru_cache(maxsize=64)
+def _piece(number: int, dtype: torch.dtype) -> Keys:
+    """The keys of a piece as they are stored: the one around zero, or the one for magnitudes up to 32·8^number.
+
+    Score −βh²·(offset)² around the middle of the piece; then raised and tilted, where its neighbour hands over to it.
+    """
+    from flint import arb
+
+    keys, softness, reach = SHAPES[dtype][number > 0]
+    lo, hi = _covered(number)
+    before = _piece(number - 1, dtype) if number else None
+    with ball_arithmetic(PRECISION):
+        center, spacing = (arb(lo) + arb(hi)) / 2, (arb(hi) - arb(lo)) / (2 * arb(reach))
+        offsets = [arb(2 * k + 1 - keys) / 2 for k in range(keys)]
+        slopes = [2 * arb(softness) * offset / spacing for offset in offsets]
+        intercepts = [-arb(softness) * offset**2 - a * center for offset, a in zip(offsets, slopes, strict=True)]
+        if before is None:
+            # Half-way between the largest and the smallest: what all keys share is of no effect.
+            tilt, lift = arb(0), -(intercepts[0] + intercepts[keys // 2]) / 2
+        else:
+            tilt, lift = _handed_over(number, before, slopes, intercepts, dtype)
+        slopes = _stored([a + tilt for a in slopes], dtype)
+        intercepts = _stored([b + lift for b in intercepts], dtype)
+        values = _stored(_fitted(slopes, intercepts, lo, hi), dtype)
+    return Keys(*(np.array([float(x) for x in part]) for part in (slopes, intercepts, values)))
+
+
+def _handed_over(number: int, before: Keys, slopes: list[Any], intercepts: list[Any], dtype: torch.dtype) -> Any:
+    """(tilt, lift) of a piece's scores: level with the piece before in the middle of their overlap, and gone beyond it.
+
+    Log-normalisers are convex: beyond the overlap a piece's slope exceeds the one at its middle by no more than its
+    steepest key, so that much is added, and what makes the wrong piece vanish within half the overlap.
+    """
+    from flint import arb
+
+    above, (below, end) = _covered(number - 1)[1], _covered(number)
+    at, half = (arb(above) + arb(below)) / 2, (arb(above) - arb(below)) / 2
+    a, b = ([arb(x) for x in part.tolist()] for part in (before.slopes, before.intercepts))
+    (level, slope), (own_level, own_slope) = _log_normaliser(a, b, at), _log_normaliser(slopes, intercepts, at)
+    sharpness = (arb(1e4) * 2 * arb(end) / arb(torch.finfo(dtype).eps)).log() / half
+    tilt = (a[-1] - slope) + (own_slope - slopes[0]) + slope - own_slope + sharpness
+    return tilt, level - own_level - tilt * at
+
+
+def _log_normaliser(slopes: list[Any], intercepts: list[Any], s: Any) -> tuple[Any, Any]:
+    """log Σ exp(score) and its derivative at s."""
+    weights = [(a * s + b).exp() for a, b in zip(slopes, intercepts, strict=True)]
+    total = sum(weights)
+    return total.log(), sum(w * a for w, a in zip(weights, slopes, strict=True)) / total
+
+
+def _fitted(slopes: list[Any], intercepts: list[Any], lo: float, hi: float) -> list[Any]:
+    """Values whose averages are nearest to s at Chebyshev nodes of [lo, hi]: least squares with a small ridge."""
+    from flint import arb, arb_mat, fmpq
+
+    count = 2 * len(slopes) + 2
+    center, half = (arb(lo) + arb(hi)) / 2, (arb(hi) - arb(lo)) / 2
+    nodes = [center + half * arb.cos_pi_fmpq(fmpq(2 * k + 1, 2 * count)) for k in range(count)]
+    rows = []
+    for s in nodes:
+        weights = [(a * s + b).exp() for a, b in zip(slopes, intercepts, strict=True)]
+        total = sum(weights)
+        rows.append([w / total for w in weights])
+    across = arb_mat(rows).transpose()
+    normal = across * arb_mat(rows)
+    ridge = arb(RIDGE) * normal.trace()
+    for k in range(len(slopes)):
+        normal[k, k] += ridge
+    solution = normal.solve(across * arb_mat([[s] for s in nodes]))
+    return [solution[k, 0] for k in range(len(slopes))]
+
+
+def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
+    """Each as the dtype holds it. A ball's middle is a whole number times a power of two, which Python rounds right."""
+    from flint import arb
+
+    floats = []
+    for number in numbers:
+        mantissa, exponent = number.mid().man_exp()
+        floats.append(math.ldexp(int(mantissa), int(exponent)))
+    return [arb(x) for x in torch.tensor(floats, dtype=dtype).tolist()]
 
 
 def certified_line(grid: Grid, octaves: int) -> NumberLine:
     """What can be promised about these very numbers, wherever they were made."""
-    # The inner half sees no seam at all: it is certified by itself.
-    edges = [INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]
-    bands = [(0.0, edges[0]), *pairwise(edges)]
     errors: list[float] = []
     interpolation: list[float] = []
+    bands = _bands(octaves)
     for lo, hi in bands:
         error, exact = _certified(grid, lo, hi)
         errors.append(max([error, *errors[-1:]]))
         interpolation.append(exact)
-    return NumberLine(grid, tuple(edges), tuple(errors), tuple(interpolation))
+    return NumberLine(grid, tuple(hi for _, hi in bands), tuple(errors), tuple(interpolation))
 
 
-def _piece(lo: float, hi: float, dtype: torch.dtype) -> Grid:
-    """A soft grid for s itself, a little beyond [lo, hi], with the smallest certified error."""
-    extra = OVERLAP * (INNER if lo < 0 else lo)
-    lo, hi = lo - extra, hi + extra
-    # What the gates add to every score of this piece, roughly.
-    tilt = 60 / (2 * OVERLAP * INNER)
-
-    def gated(grid: Grid, deviation: float, size: float) -> float:
-        score = rounding.dot(TERMS + 1, grid.score_size + tilt * max(abs(lo), abs(hi)), dtype)
-        return grid.rounding_error(deviation, size, score)
-
-    spectral = Spectral(lambda s: s, lo, hi, dtype, gated, typical=True)
-    fits: list[Fit] = [fit for fit in map(spectral.best, PIECE_KEYS) if fit is not None]
-    return min(fits, key=lambda fit: fit.cost).grid
-
-
-def _mirror(piece: Grid) -> Grid:
-    """The same piece for −s: F(−s) = −F(s) exactly."""
-    slopes, intercepts, values = -piece.slopes.flip(0), piece.intercepts.flip(0), -piece.values.flip(0)
-    return Grid(slopes=slopes, intercepts=intercepts, values=values, lo=-piece.hi, hi=-piece.lo, way=piece.way)
-
-
-def _gate(left: Grid, right: Grid) -> Gate:
-    half = (left.hi - right.lo) / 2
-    largest = max(float(left.values.abs().max()), float(right.values.abs().max()))
-    return Gate((left.hi + right.lo) / 2, math.log(1e4 * largest / torch.finfo(left.dtype).eps) / half)
+def _bands(octaves: int) -> list[tuple[float, float]]:
+    """The magnitudes that are certified one by one. The inner half sees no seam at all, and is one of them."""
+    return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
 
 def _certified(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
-    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see."""
+    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see.
+
+    Keys that do not matter on a side are e^{−MATTERS} of another throughout, and what they add is so small: exact
+    weights leave each a share of at most e^{−deficit}, computed ones that times e^{2δ}, δ bounding the error of any
+    score, and leaving a share out of an average moves it by that share times |v_r − F|.
+    """
     numbers, dtype = grid.numbers, grid.dtype
-    s = np.linspace(lo, hi, 801)
-    matter = (numbers.weights(np.concatenate([-s, s])) > 1e-20).any(axis=0)
-    score = float((np.abs(numbers.slopes) * hi + np.abs(numbers.intercepts))[matter].max())
-    largest = float(np.abs(numbers.values)[matter].max())
-    delta = rounding.softmax_weights(rounding.dot(TERMS + 1, score, dtype), min(2 * score, 64.0), dtype)
-    target = rounding.unit(dtype) * hi
-    known = [prove(numbers, parse("t"), *side, target=target) for side in ((lo, hi), (-hi, -lo))]
+    below = [deficits(numbers, *side) for side in ((lo, hi), (-hi, -lo))]
+    matter = (below[0] < MATTERS) | (below[1] < MATTERS)
+    scores, values = np.abs(numbers.slopes) * hi + np.abs(numbers.intercepts), np.abs(numbers.values)
+    delta, any_delta = (
+        rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
+        for size in (float(scores[matter].max()), float(scores.max()))
+    )
+    largest = float(values[matter].max())
+    shares = np.exp(-np.minimum(*below)[~matter]) * (1 + math.exp(min(2 * any_delta, 700.0)))
+    # Weights below e⁻⁶⁴ may come out as anything smaller.
+    lost = 1.01 * float(shares @ (values[~matter] + largest)) + len(grid) * 2 * math.exp(-64) * float(values.max())
     worst = []
-    for proof in known:
-        rounded = shifted_average(delta, 2 * largest, proof.deviation)
-        rounded += rounding.average(int(matter.sum()), proof.size + proof.deviation, dtype)
-        # Keys that do not matter weigh less than 1e-20 each: even times the largest value that is below a rounding.
-        rounded += len(grid) * 1e-20 * float(np.abs(numbers.values).max())
-        worst.append((proof.error + rounded + rounding.unit(dtype) * hi, proof.error))
+    for side in ((lo, hi),) if _odd(grid) else ((lo, hi), (-hi, -lo)):
+        known = _proved(*_felt(numbers, *side))
+        rounded = shifted_average(delta, 2 * largest, known.deviation + lost)
+        rounded += rounding.average(int(matter.sum()), known.size + known.deviation + lost, dtype) + lost
+        worst.append((known.error + rounded + rounding.unit(dtype) * hi, known.error))
     return max(worst)
+
+
+def _odd(grid: Grid) -> bool:
+    """F(−s) = −F(s) exactly: what is proved of one side is proved of both."""
+    numbers = grid.numbers
+    return all(np.array_equal(*pair) for pair in zip(_parts(numbers), _parts(_mirrored(numbers)), strict=True))
+
+
+# The bytes of slopes, intercepts and values; how many more keys there may be, and how large their values; an interval.
+Felt = tuple[tuple[bytes, ...], int, float, float, float]
+
+
+def _felt(numbers: Keys, lo: float, hi: float) -> Felt:
+    """What decides F on [lo, hi]: the keys that can be felt there. Longer lines have the same ones."""
+    felt = deficits(numbers, lo, hi) < NEGLIGIBLE
+    near = tuple(part[felt].tobytes() for part in _parts(numbers))
+    # Of the others more is said than is so, and the same of lines of any length.
+    return near, max(1024, int((~felt).sum())), max(2.0**64, float(np.abs(numbers.values).max())), lo, hi
+
+
+@lru_cache(maxsize=256)
+def _proved(near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: float) -> Interpolation:
+    """|F(s) − s| on [lo, hi], as it was proved before the line left the house, or here if it is another."""
+    known = _shipped().get(claim(near, others, spread, lo, hi))
+    if known is not None:
+        return known
+    slopes, intercepts, values = map(np.frombuffer, near)
+    keys = Keys(slopes, intercepts, values, others=others, spread=spread)
+    return prove(keys, parse("t"), lo, hi, target=2.0**-53 * max(abs(lo), abs(hi)))
+
+
+def claim(near: tuple[bytes, ...], *numbers: float | int) -> str:
+    """sha256 of all that a proof is about."""
+    return hashlib.sha256(b"".join(near) + repr(numbers).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, Interpolation]:
+    """The line is the same on every machine, and so are its proofs, which stand beside this file, each by its claim.
+
+    The tests prove them again, and `emulon check` believes none. `python -m emulon.interpreter.number_line` writes
+    them.
+    """
+    rows = json.loads(PROOFS.read_text()) if PROOFS.exists() else {}
+    return {name: Interpolation(**row) for name, row in rows.items()}
+
+
+def shipped_claims() -> dict[str, Felt]:
+    """What is claimed of the lines up to 32·8^LONGEST_SHIPPED, by name."""
+    lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in SHAPES for octaves in range(LONGEST_SHIPPED + 1)]
+    found = [_felt(numbers, *band) for numbers, octaves in lines for band in _bands(octaves)]
+    return {claim(*felt): felt for felt in found}
+
+
+if __name__ == "__main__":
+    PROOFS.unlink(missing_ok=True)
+    write_json(PROOFS, {name: asdict(_proved(*felt)) for name, felt in shipped_claims().items()})

@@ -54,16 +54,16 @@ class Phase(TokenLayout):
     def magnitudes(self, step: float, shrink: float, momentum: float, fixed: float) -> dict[str, float]:
         """The largest |θ·x| of every kind of row, for a step size and state coefficients."""
         grid, domain, scales = self.grid, self.domain, self.scales
-        slope = float(grid.slopes.abs().max())
+        slope = grid.steepest
         return {
             "key_x": slope * domain.x * scales.x,
             "key_y": slope * domain.y * scales.y,
-            "key_bias": float(grid.intercepts.abs().max()) * scales.bias,
+            "key_bias": grid.highest * scales.bias,
             "key_code": self.code_factors[0] * float(self.codes.vectors.abs().max()),
             "query_x": domain.w / scales.x,
             "query_y": 1 / scales.y,
             "query_bias": 1 / scales.bias,
-            "value": step * (float(grid.values.abs().max()) * domain.x + fixed),
+            "value": step * (grid.largest * domain.x + fixed),
             "state": (abs(shrink) + 2 * momentum) * domain.w,
         }
 
@@ -101,7 +101,7 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     emulated += _product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
         emulated += _product_error(line, m["key_y"], m["query_y"], 1)
-    slope, intercept = float(phase.grid.slopes.abs().max()), float(phase.grid.intercepts.abs().max())
+    slope, intercept = phase.grid.steepest, phase.grid.highest
     magnitude = slope * phase.domain.absolute + intercept + phase.strength * 1.001
     return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
 
@@ -146,7 +146,7 @@ def phase_terms(
     domain, dtype = phase.domain, phase.grid.dtype
     m = phase.magnitudes(step, shrink, momentum, fixed)
     entry = step * domain.x
-    largest = float(phase.grid.values.abs().max()) + proved.size
+    largest = phase.grid.largest + proved.size
     carried = m["state"]
     copies = 1 if phase.readout == "mean" else domain.samples
     # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.

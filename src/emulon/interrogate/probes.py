@@ -145,21 +145,25 @@ def attention_probe(
     steps: int = 300,
     seed: int = 0,
 ) -> AttentionScores:
-    """For every layer a probe and one for the control task, trained on half of the datasets, scored on the others."""
+    """For every layer a probe and one for the control task, trained on half of the datasets, scored on the others.
+
+    On the device of the hidden states.
+    """
     layers = tuple(range(len(hidden.states))) if layers is None else tuple(layers)
     states, half = _standard(hidden.states[list(layers)]), len(target) // 2
     goals = torch.stack([_unit(target), _unit(shuffled(target, seed))]).repeat_interleave(len(layers), dim=0)
+    goals = goals.to(states.device)
     states = states.repeat(2, 1, 1, 1)
     inner = max(2 * target.shape[1], 32) if kind == "mlp" else target.shape[1]
     with torch.enable_grad():
-        probe = AttentionProbe(len(states), states.shape[-1], inner, target.shape[1], kind, seed)
+        probe = AttentionProbe(len(states), states.shape[-1], inner, target.shape[1], kind, seed).to(states.device)
         _train(probe, states[:, :half], goals[:, :half], steps)
     with torch.no_grad():
         guess = probe(states[:, half:])
         scores = torch.stack([explained(g, t) for g, t in zip(guess, goals[:, half:], strict=True)])
         looked = probe.attention(states[:, half:])[: len(layers)].mean(dim=1)
-    score, control = scores.chunk(2)
-    return AttentionScores(layers, score.double(), control.double(), looked.double(), hidden.tokens)
+    score, control = scores.double().cpu().chunk(2)
+    return AttentionScores(layers, score, control, looked.double().cpu(), hidden.tokens)
 
 
 def _train(probe: AttentionProbe, states: Tensor, goals: Tensor, steps: int) -> None:
@@ -167,7 +171,7 @@ def _train(probe: AttentionProbe, states: Tensor, goals: Tensor, steps: int) -> 
     seen = 3 * states.shape[1] // 4
     optimiser = torch.optim.AdamW(probe.parameters(), lr=LEARNING_RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2 * LEARNING_RATE, total_steps=steps + 1)
-    best, kept = torch.full((len(states),), torch.inf), [one.detach().clone() for one in probe.parameters()]
+    best, kept = goals.new_full((len(states),), torch.inf), [one.detach().clone() for one in probe.parameters()]
     for step in range(steps):
         optimiser.zero_grad()
         (probe(states[:, :seen]) - goals[:, :seen]).square().mean(dim=(1, 2)).sum().backward()

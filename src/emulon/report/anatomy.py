@@ -41,7 +41,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     momentum = program.momentum if gradient else 0.0
     m = phase.magnitudes(step, shrink, momentum, fixed)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
-    values = float(phase.grid.values.abs().max()) * domain.x
+    values = phase.grid.largest * domain.x
     holds = {
         "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
@@ -79,7 +79,7 @@ def facts(program: Program) -> list[tuple[str, str]]:
             (
                 f"{phase.name} grid",
                 f"{len(grid)} keys, {grid.way}, on ({grid.lo:.4g}, {grid.hi:.4g}), |slope| ≤ "
-                f"{float(grid.slopes.abs().max()):.4g}, |value| ≤ {float(grid.values.abs().max()):.4g}",
+                f"{grid.steepest:.4g}, |value| ≤ {grid.largest:.4g}",
             )
         )
         lines.append(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import trained
-from emulon.training import PRESETS
+from emulon.training import PRESETS, TrainConfig
 
 # Times the error of the Bayes ridge predictor after 2d examples.
 ASKED = 1.1
@@ -20,9 +21,14 @@ def run(setting: Setting) -> Numbers:
     numbers: Numbers = {"features": config.features, "steps": config.steps, "seeds": []}
     for done, seed in enumerate(setting.seeds):
         chosen = dataclasses.replace(config, seed=seed)
-        run = trained(chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
-        numbers["seeds"].append({"curve": run.curve, "baselines": run.baselines, "cpu_seconds": run.cpu_seconds})
+        measure = partial(one_seed, chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
+        numbers["seeds"].append(setting.part(f"seed {seed}", measure))
     return numbers
+
+
+def one_seed(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+    run = trained(config, setting, done, share)
+    return {"curve": run.curve, "baselines": run.baselines, "cpu_seconds": run.cpu_seconds}
 
 
 def ratios(numbers: Numbers) -> list[float]:

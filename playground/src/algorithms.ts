@@ -1,0 +1,333 @@
+// Scene 1: points to drag, a prompt to choose, and one frozen transformer that does what the prompt says.
+
+import { button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
+import { fetchBytes, readOnnx, readSafetensors } from "./files";
+import { Inside } from "./inside";
+import { Interpreter } from "./interpreter";
+import type { Scene } from "./main";
+import { legend, Plane, type Point } from "./plane";
+import { type Facts, Program } from "./program";
+import { Run } from "./run";
+import { Bend } from "./bend";
+
+const LINE: Point[] = [
+  [-0.92, -0.78], [-0.74, -0.95], [-0.55, -0.3], [-0.38, -0.42], [-0.2, 0.28], [-0.02, 0.1], [0.17, 0.62], [0.33, 0.4],
+  [0.52, 0.98], [0.7, -1.45], [0.84, 1.22],
+].map(([x, y]) => ({ x, y, label: 1 }) as Point);
+const BLOBS: Point[] = [
+  [-0.72, 0.1, -1], [-0.55, -0.42, -1], [-0.4, 0.34, -1], [-0.3, -0.65, -1], [-0.12, -0.2, -1], [0.1, -0.55, -1], [-0.62, -0.75, -1],
+  [0.18, 0.38, 1], [0.35, -0.08, 1], [0.5, 0.55, 1], [0.66, 0.16, 1], [0.8, 0.72, 1], [-0.08, 0.72, 1], [0.42, 0.86, 1],
+].map(([x, y, label]) => ({ x, y, label }) as Point);
+const COUNTS: Point[] = [
+  [-0.9, 0.2], [-0.7, 0.1], [-0.45, 0.35], [-0.2, 0.3], [0, 0.55], [0.2, 0.5], [0.45, 0.95], [0.65, 1.15], [0.8, 1.4], [0.92, 1.85],
+].map(([x, y]) => ({ x, y, label: 1 }) as Point);
+const KINDS = { residual: LINE, rate: COUNTS, margin: BLOBS };
+const SMALLEST = 1e-17;
+
+export async function algorithms(): Promise<Scene> {
+  const [model, list] = await Promise.all([fetchBytes("data/interpreter.onnx"), fetchBytes("data/programs.json")]);
+  const facts = JSON.parse(new TextDecoder().decode(list)) as Facts[];
+  const programs = await Promise.all(
+    facts.map(async (each) => new Program(each, readSafetensors(await fetchBytes(`data/${each.name}.safetensors`)))),
+  );
+  const file = readOnnx(model);
+  const interpreter = new Interpreter(file);
+  return new Algorithms(interpreter, new Map(programs.map((each) => [each.facts.name, each])), await interpreter.sha256());
+}
+
+class Algorithms implements Scene {
+  readonly element: HTMLElement;
+  private program: Program;
+  private run: Run;
+  private step = 25;
+  private playing = false;
+  private readonly points = new Map<string, Point[]>(Object.entries(KINDS).map(([kind, points]) => [kind, structuredClone(points)]));
+  private readonly plane: Plane;
+  private readonly inside: Inside;
+  private readonly bend: Bend;
+  private phase = 0;
+  private readonly sha = html("span", { class: "chip", id: "sha256" });
+  private readonly says = html("p", { class: "says" });
+  private readonly weights = html("div", { class: "scroll", id: "weights", "aria-live": "off" });
+  private readonly error = html("dd", { id: "error" });
+  private readonly bound = html("dd", { id: "bound" });
+  private readonly chart = svg("svg", { viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
+  private readonly slider: HTMLInputElement;
+  private readonly count = html("output", { id: "step" });
+  private readonly player: HTMLButtonElement;
+  private readonly refusal = html("p", { class: "note warn", role: "status" });
+  private readonly labels: HTMLFieldSetElement;
+  private readonly phases = html("div");
+  private readonly prompts: HTMLElement;
+
+  constructor(private readonly interpreter: Interpreter, private readonly programs: Map<string, Program>, private readonly frozen: string) {
+    this.program = programs.values().next().value as Program;
+    this.plane = new Plane(this.program.facts.domain.points, () => this.restart(), (i) => this.ask(i));
+    this.inside = new Inside(interpreter, (key) => this.bend.choose("values", key));
+    this.bend = new Bend(interpreter, () => this.weightsChanged());
+    this.slider = html("input", { type: "range", min: 0, max: this.program.facts.steps, "aria-label": "step", input: () => this.go(Number(this.slider.value)) });
+    this.player = button("play", () => this.play(!this.playing), { class: "main" });
+    this.labels = choice("a click adds", "label", [{ value: "1", label: "● one class" }, { value: "-1", label: "◆ the other" }], "1",
+      (value) => { this.plane.adding = value === "1" ? 1 : -1; });
+    this.prompts = html("div");
+    this.player.prepend(icon("play"));
+    this.element = this.page();
+    this.run = new Run(this.program, interpreter, this.rows());
+    this.choose(this.program.facts.name, false);
+  }
+
+  private page(): HTMLElement {
+    const controls = html("div", { class: "controls" },
+      button(icon("rewind"), () => this.go(0), { "aria-label": "rewind" }), button(icon("back"), () => this.go(this.step - 1), { "aria-label": "one step back" }),
+      this.player, button(icon("next"), () => this.go(this.step + 1), { "aria-label": "one step" }),
+      html("span", { class: "grow" }, this.slider), this.count);
+    const more = html("div", { class: "controls" },
+      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
+    const plot = html("section", { class: "card", keydown: (event: KeyboardEvent) => this.key(event) }, legend(), this.plane.element, this.refusal, controls, more);
+    const side = html("div", { class: "side" },
+      html("section", { class: "card" }, html("h2", {}, "The prompt says which algorithm"), this.prompts, this.says),
+      html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
+        html("dl", { class: "numbers" },
+          html("div", {}, html("dt", {}, "distance to the exact algorithm"), this.error),
+          html("div", {}, html("dt", {}, "proved bound, for every input"), this.bound)), this.chart));
+    return html("div", {},
+      html("h1", {}, "One transformer, many algorithms"),
+      html("p", { class: "lead" }, "Two attention layers with ", html("strong", {}, "frozen weights"),
+        " learn from your points, step by step. Which algorithm they run is written in the prompt; the weights are the same for all twelve."),
+      html("p", {}, this.sha),
+      html("div", { class: "stage" }, plot, side), this.phases, this.inside.element, this.bend.element);
+  }
+
+  private rows(): { x: number[]; y: number }[] {
+    return this.plane.points.map(({ x, y, label }) => (this.program.classes ? { x: [1, x, y], y: label } : { x: [1, x], y }));
+  }
+
+  private choose(name: string, remember = true): void {
+    const program = this.programs.get(name);
+    if (program === undefined) return;
+    this.program = program;
+    this.phase = 0;
+    const { link, says } = program.facts;
+    this.plane.use(this.points.get(link) as Point[], program.classes);
+    this.labels.hidden = !program.classes;
+    this.says.textContent = `${says[0]?.toUpperCase()}${says.slice(1)}. Step size ${program.facts.step_size}${penalties(program.facts)}.`;
+    this.drawPrompts();
+    this.drawPhases();
+    this.restart(remember);
+  }
+
+  private drawPrompts(): void {
+    const group = (legendText: string, classes: boolean): HTMLElement =>
+      choice(legendText, "prompt", [...this.programs.values()].filter((each) => each.classes === classes)
+        .map(({ facts }) => ({ value: facts.name, label: facts.title, title: facts.says })), this.program.facts.name, (value) => {
+          this.choose(value);
+          (this.prompts.querySelector("input:checked") as HTMLInputElement | null)?.focus();
+        });
+    this.prompts.replaceChildren(group("numbers", false), group("two classes", true));
+  }
+
+  private drawPhases(): void {
+    const { phases } = this.program;
+    if (phases.length === 1) return this.phases.replaceChildren();
+    const options = phases.map(({ name }, k) => ({ value: String(k), label: name === "gradient" ? "gradient step" : "penalty step" }));
+    const pick = choice("a step runs the module twice; show below", "phase", options, String(this.phase), (value) => {
+      this.phase = Number(value);
+      this.draw();
+    });
+    this.phases.replaceChildren(html("div", { style: "margin-top:18px" }, pick));
+  }
+
+  private restart(remember = true): void {
+    this.run = new Run(this.program, this.interpreter, this.rows());
+    this.go(this.step, remember);
+  }
+
+  private weightsChanged(): void {
+    for (const program of this.programs.values()) program.forget();
+    this.inside.bent = this.bend.key;
+    this.restart(false);
+  }
+
+  private go(step: number, remember = true): void {
+    this.step = Math.max(0, Math.min(this.program.facts.steps, step));
+    this.run.to(this.step);
+    this.draw();
+    if (remember) this.remember();
+  }
+
+  private ask(sample: number): void {
+    this.plane.highlight(sample);
+    this.inside.askFor(sample);
+  }
+
+  play(on: boolean): void {
+    this.playing = on;
+    this.player.replaceChildren(icon(on ? "pause" : "play"), on ? "pause" : "play");
+    if (!on) return this.remember();
+    if (this.step >= this.program.facts.steps) this.step = 0;
+    const pause = still() ? 250 : 60;
+    let last = performance.now();
+    const frame = (now: number): void => {
+      if (!this.playing || !this.element.isConnected) return void (this.playing && this.play(false));
+      if (now - last >= pause) {
+        last = now;
+        this.go(this.step + 1, false);
+        if (this.step >= this.program.facts.steps || this.run.refusal !== "") return this.play(false);
+      }
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.target instanceof HTMLInputElement || event.target instanceof HTMLButtonElement) return;
+    const does: Record<string, () => void> = {
+      " ": () => this.play(!this.playing), ArrowRight: () => this.go(this.step + 1), ArrowLeft: () => this.go(this.step - 1),
+      Home: () => this.go(0), End: () => this.go(this.program.facts.steps),
+    };
+    const found = does[event.key];
+    if (found === undefined) return;
+    event.preventDefault();
+    found();
+  }
+
+  private addPoint(): void {
+    if (this.plane.points.length >= this.program.facts.domain.points) return;
+    const low = this.program.facts.link === "rate" ? 0 : -0.9;
+    const reach = this.program.classes ? 1 : 1.6;
+    const round = (value: number): number => Math.round(value * 1000) / 1000;
+    this.plane.points.push({ x: round(1.8 * Math.random() - 0.9), y: round((low + (0.9 - low) * Math.random()) * reach), label: this.plane.adding });
+    this.plane.use(this.plane.points, this.program.classes);
+    this.restart();
+  }
+
+  private shuffle(): void {
+    const { link } = this.program.facts;
+    const noise = (): number => Math.random() + Math.random() + Math.random() - 1.5;
+    const [a, b] = [0.5 * noise(), 1.2 * noise()];
+    const clip = (value: number, low: number, high: number): number => Math.round(Math.max(low, Math.min(high, value)) * 1000) / 1000;
+    const made = Array.from({ length: 12 }, (_, i): Point => {
+      const x = clip(1.9 * Math.random() - 0.95, -1, 1);
+      if (link === "rate") return { x, y: clip(0.6 * Math.exp(b * x) + 0.2 * noise(), 0, 2), label: 1 };
+      if (link === "residual") return { x, y: clip(a + b * x + 0.4 * noise(), -2, 2), label: 1 };
+      const label = i % 2 === 0 ? 1 : -1;
+      return { x: clip(0.35 * label * Math.cos(3 * b) + 0.5 * noise(), -1, 1), y: clip(0.35 * label * Math.sin(3 * b) + 0.5 * noise(), -1, 1), label };
+    });
+    this.points.set(link, made);
+    this.plane.use(made, this.program.classes);
+    this.restart();
+  }
+
+  private original(): void {
+    const { link } = this.program.facts;
+    const made = structuredClone(KINDS[link]);
+    this.points.set(link, made);
+    this.plane.use(made, this.program.classes);
+    this.restart();
+  }
+
+  private draw(): void {
+    const { run, step } = this;
+    const shown = Math.min(step, run.computed);
+    this.slider.value = String(step);
+    this.count.textContent = `${step} / ${this.program.facts.steps}`;
+    this.refusal.textContent = run.refusal;
+    const [own, exact] = [run.own[shown] as number[], run.exact[shown] as number[]];
+    const predict = (w: number[]) => (x: number, y: number): number => {
+      const score = (w[0] as number) + (w[1] as number) * x + (this.program.classes ? (w[2] as number) * y : 0);
+      return this.program.facts.link === "rate" ? Math.exp(score) : score;
+    };
+    const past = Array.from({ length: 9 }, (_, k) => Math.floor(shown * (k / 9) ** 2)).filter((t) => t < shown);
+    this.plane.drawFit({ own: predict(own), exact: predict(exact), past: [...new Set(past)].map((t) => predict(run.own[t] as number[])) });
+    this.drawNumbers(own, exact, shown);
+    this.drawChart(shown);
+    const traces = run.refusal !== "" && run.computed === 0 ? [] : run.traces(shown);
+    const trace = traces[Math.min(this.phase, traces.length - 1)];
+    if (trace !== undefined) this.inside.show(trace);
+    this.drawHash();
+  }
+
+  private drawNumbers(own: number[], exact: number[], shown: number): void {
+    const names = this.program.classes ? ["constant", "x₁", "x₂"] : ["constant", "slope"];
+    const cell = (value: number, other: number): HTMLElement => {
+      const { text, same } = digits(value, other);
+      return html("td", {}, html("span", { class: "same" }, text.slice(0, same)), html("span", { class: "off" }, text.slice(same)));
+    };
+    this.weights.replaceChildren(html("table", {},
+      html("thead", {}, html("tr", {}, html("th", {}), html("th", {}, "transformer"), html("th", {}, "exact"))),
+      html("tbody", {}, ...names.map((name, k) => html("tr", {}, html("th", {}, name),
+        cell(own[k] as number, exact[k] as number), cell(exact[k] as number, own[k] as number))))));
+    this.weights.dataset.own = JSON.stringify(own);
+    this.weights.dataset.exact = JSON.stringify(exact);
+    this.error.textContent = scientific(this.run.error(shown));
+    const bound = this.bend.active ? Infinity : this.run.bound(shown);
+    this.bound.textContent = Number.isFinite(bound) ? `≤ ${scientific(bound)}` : this.bend.active ? "none: weights changed" : "none: at a jump";
+    this.bound.classList.toggle("warn", !Number.isFinite(bound));
+  }
+
+  private drawChart(shown: number): void {
+    const { run } = this;
+    const x = linear([0, this.program.facts.steps], [34, 412]);
+    const y = logarithmic([SMALLEST, 10], [132, 6]);
+    const parts: SVGElement[] = [];
+    for (const power of [-16, -12, -8, -4, 0]) {
+      parts.push(svg("line", { class: "grid", x1: 34, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
+        svg("text", { x: 30, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+    }
+    const steps = Array.from({ length: run.computed + 1 }, (_, t) => t).slice(1);
+    if (!this.bend.active) {
+      const promised = Array.from({ length: this.program.facts.steps }, (_, t) => t + 1).filter((t) => Number.isFinite(run.bound(t)));
+      parts.push(svg("path", { class: "bound", d: path(promised.map((t) => [x(t), y(run.bound(t))])) }));
+    }
+    parts.push(svg("path", { class: "curve", d: path(steps.map((t) => [x(t), y(run.error(t))])) }),
+      svg("line", { class: "now", x1: x(shown), x2: x(shown), y1: 6, y2: 132 }),
+      svg("text", { x: 412, y: 147, "text-anchor": "end" }, "steps: — error, - - bound"));
+    this.chart.replaceChildren(...parts);
+  }
+
+  private hashes = 0;
+
+  private drawHash(): void {
+    const turn = ++this.hashes;
+    void this.interpreter.sha256().then((now) => {
+      if (turn !== this.hashes) return;
+      const changed = now !== this.frozen;
+      this.sha.classList.toggle("changed", changed);
+      this.sha.textContent = changed ? `sha256 ${now} (not the frozen weights any more)` : `frozen weights, sha256 ${now}`;
+      this.sha.dataset.sha256 = now;
+    });
+  }
+
+  private waiting = 0;
+
+  // The address holds the prompt, the step and the points: it can be kept, and sent.
+  private remember(): void {
+    clearTimeout(this.waiting);
+    this.waiting = window.setTimeout(() => {
+      if (!this.element.isConnected) return;
+      const points = this.plane.points.map(({ x, y, label }) => (this.program.classes ? [x, y, label] : [x, y]).join(",")).join(";");
+      history.replaceState(null, "", `#algorithms/${this.program.facts.name}/${this.step}/${points}`);
+    }, 300);
+  }
+
+  show([name, step, points]: string[]): void {
+    if (points !== undefined && name !== undefined && this.programs.has(name)) {
+      const { link, domain } = (this.programs.get(name) as Program).facts;
+      const made = points.split(";").map((each) => each.split(",").map(Number))
+        .filter(([x, y]) => Math.abs(x as number) <= 1 && Math.abs(y as number) <= 2)
+        .map(([x, y, label]): Point => ({ x: x as number, y: y as number, label: label === -1 ? -1 : 1 }));
+      if (made.length >= 2) this.points.set(link, made.slice(0, domain.points));
+    }
+    if (step !== undefined && Number.isFinite(Number(step))) this.step = Math.round(Number(step));
+    if (name !== undefined && this.programs.has(name)) this.choose(name, false);
+  }
+
+  redraw(): void {
+    this.inside.redraw();
+  }
+}
+
+function penalties({ l1, l2, momentum }: Facts): string {
+  const parts = [l2 > 0 ? `λ₂ = ${l2}` : "", l1 > 0 ? `λ₁ = ${l1}` : "", momentum > 0 ? `momentum ${momentum}` : ""];
+  return parts.filter((part) => part !== "").map((part) => `, ${part}`).join("");
+}

@@ -1,0 +1,106 @@
+"""Writes what the playground plays with: `python -m emulon.playground.data PROGRAMS LEARNER STATIC`.
+
+PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emulon.approximation import approximate
+from emulon.certify import Domain
+from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.files import make_folder, write_atomically, write_json
+from emulon.interpreter import Interpreter, Program
+from emulon.machine.programs import sgd
+from emulon.playground.programs import OFFERS, Offer, compile_offers, load_offers
+from emulon.training import load_learner
+
+# What one softmax is asked to be, on (−1, 1), by as many keys.
+FUNCTIONS = {
+    "s": "t",
+    "sin 10s": "sin(10*t)",
+    "s²": "t**2",
+    "eˢ": "exp(t)",
+    "1/(1 + 25s²)": "1/(1 + 25*t**2)",
+    "max(s, 0)": "Max(t, 0)",
+    "soft threshold": "sign(t)*Max(Abs(t) - 0.3, 0)",
+}
+KEYS = (6, 9, 13, 17, 25, 33, 49)
+
+
+def main(programs: Path, learner: Path, static: Path) -> None:
+    compile_offers(make_folder(programs))
+    data = make_folder(static / "data")
+    write_programs(load_offers(programs), data)
+    write_softmaxes(data)
+    write_atomically(data / "machine.onnx", machine_to_onnx(machine().compile()))
+    write_atomically(data / "learner.onnx", learner_to_onnx(load_learner(learner)[0]))
+
+
+def write_programs(programs: dict[str, Program], data: Path) -> None:
+    """One interpreter for all, a prompt for each, and what is promised of them, step by step."""
+    interpreter = Interpreter.fitting(*programs.values())
+    write_atomically(data / "interpreter.onnx", interpreter_to_onnx(interpreter))
+    for name, program in programs.items():
+        save_prompt(program, interpreter.capacity, data / f"{name}.safetensors")
+    write_json(data / "programs.json", [facts(offer, programs[offer.name], interpreter) for offer in OFFERS])
+
+
+def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str, Any]:
+    """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the promise."""
+    descent, domain, inner = offer.algorithm.descent, program.domain, program.inner
+    # Of a promise only the growth knows the number of steps. Four digits, rounded up: a bound remains one.
+    each = program.promise(interpreter.line).bound / program.promised_growth
+    bounds = [each * replace(program, steps=steps).promised_growth for steps in range(1, program.steps + 1)]
+    return {
+        "name": offer.name,
+        "title": offer.name.replace("_", " "),
+        "says": offer.says,
+        "loss": program.loss.name,
+        "derivative": program.loss.derivative,
+        "link": program.loss.link.name,
+        "steps": program.steps,
+        "step_size": program.step_size,
+        "l1": descent.l1,
+        "l2": descent.l2,
+        "momentum": descent.momentum,
+        "domain": {"points": domain.samples, "x": domain.x, "y": domain.y, "w": domain.w, "residual": inner.residual},
+        "bounds": [0.0, *(float(f"{1.0006 * bound:.3e}") for bound in bounds)],
+        "bands": [[band.lo, band.hi] for band in program.certificate.bands],
+    }
+
+
+def write_softmaxes(data: Path) -> None:
+    """Grids (3, keys) of slopes, intercepts and values: ours and the paper's, with the proved bound of each."""
+    from safetensors.torch import save
+
+    grids: dict[str, Tensor] = {}
+    known = []
+    for name, expression in FUNCTIONS.items():
+        for keys in KEYS:
+            ways = {}
+            for way in ("auto", "paper"):
+                found = approximate(expression, (-1.0, 1.0), points=keys, grid=way)
+                label = f"{name}/{keys}/{way}"
+                grids[label] = torch.stack([found.slopes, found.intercepts, found.values])
+                ways[way] = {"grid": label, "bound": found.certificate.bound, "way": found.grid.way}
+            known.append({"function": name, "keys": keys, **ways})
+    write_atomically(data / "softmax.safetensors", save(grids, {"emulon": json.dumps(known, sort_keys=True)}))
+
+
+def machine() -> Any:
+    """Stochastic gradient descent over four examples of one feature beside a constant 1, and a fifth to predict."""
+    domain = Domain(5, 2, x=1.0, y=1.0, w=2.0)
+    return sgd(2, 5, 0.4, domain=domain)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]))

@@ -1,0 +1,61 @@
+"""`emulon export` writes what other runtimes read, and says in a line what it cannot."""
+
+import sys
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from emulon import cli
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(ROOT / "playground" / "programs" / "log_cosh.safetensors")
+MACHINES = """
+from emulon.machine.programs import sgd
+def machine():
+    return sgd(features=1, samples=2, step_size=0.1).compile()
+number = 3
+"""
+
+
+def test_programs_share_one_interpreter_and_leave_what_they_were_read_from(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", PROGRAM, "--out", "files"]) == 0
+    assert "interpreter sha256 " in capsys.readouterr().out
+    session = onnxruntime.InferenceSession("files/interpreter.onnx")
+    assert [each.name for each in session.get_inputs()] == ["tokens", "w_k", "w_q", "w_v", "queries"]
+    assert (tmp_path / "files" / "log_cosh_prompt.safetensors").is_file()
+
+
+def test_a_run_and_a_machine_are_models_of_their_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("machines.py").write_text(MACHINES)
+    for target, name in (
+        (str(ROOT / "results/learners/small_learner"), "small_learner"),
+        ("machines.py:machine", "machine"),
+    ):
+        assert cli.main(["export", target, "--out", "files"]) == 0
+        assert onnxruntime.InferenceSession(f"files/{name}.onnx").get_outputs()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["results/learners/small_learner", "ridge"], "is a model of its own and shares no interpreter"),
+        (["machines.py:number"], "neither a compiled register machine nor a learner"),
+        (["nothing.safetensors"], "there is no file nothing.safetensors"),
+        ([], "is missing"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(capsys, tmp_path, monkeypatch, words, reason):
+    monkeypatch.chdir(tmp_path)
+    Path("machines.py").write_text(MACHINES)
+    assert cli.main(["export", *words, "--out", "files"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_missing_onnx_is_named_with_its_extra(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert cli.main(["export", PROGRAM, "--out", str(tmp_path / "files")]) == 2
+    assert "pip install 'emulon[onnx]'" in capsys.readouterr().err
+    assert not (tmp_path / "files").exists()

@@ -1,0 +1,190 @@
+"""The page computes what Python computes, can be used by keyboard and on a phone, and asks nobody else for anything."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from emulon.playground.data import FUNCTIONS, machine
+from emulon.playground.programs import OFFERS, for_points
+from emulon.training import load_learner
+
+PLAYGROUND = Path(__file__).parents[2] / "playground"
+LINE = [(-0.9, -0.7), (-0.5, -0.4), (-0.1, 0.3), (0.2, 0.25), (0.5, 1.1), (0.8, -1.2), (0.95, 1.3)]
+PLANE = [
+    (-0.7, 0.1, -1),
+    (-0.5, -0.4, -1),
+    (-0.1, -0.6, -1),
+    (0.2, 0.4, 1),
+    (0.4, -0.1, 1),
+    (0.6, 0.5, 1),
+    (0.1, -0.2, 1),
+]
+STEPS = 50
+
+
+def text(points):
+    return ";".join(",".join(map(str, point)) for point in points)
+
+
+def open_at(watched, served, where):
+    """The page at an address of its own, loaded anew."""
+    watched.page.goto("about:blank")
+    watched.page.goto(f"{served}#{where}")
+    watched.page.wait_for_selector("h1")
+    return watched.page
+
+
+def shown(page, what="own"):
+    return torch.tensor(json.loads(page.locator("#weights").get_attribute(f"data-{what}")), dtype=torch.float64)
+
+
+def problem(points):
+    table = torch.tensor(points, dtype=torch.float64)
+    ones = torch.ones(len(points), 1, dtype=torch.float64)
+    classes = table.shape[1] == 3
+    x = torch.cat([ones, table[:, :2] if classes else table[:, :1]], dim=1)
+    return x, table[:, 2] if classes else table[:, 1]
+
+
+@pytest.mark.parametrize(("name", "points"), [("ridge", LINE), ("lasso", LINE), ("logistic", PLANE)])
+def test_fifty_steps_give_pythons_weights(desk, served, programs, interpreter, name, points):
+    page = open_at(desk, served, f"algorithms/{name}/{STEPS}/{text(points)}")
+    program = for_points(replace(programs[name], steps=STEPS), len(points))
+    run = interpreter.run(program, *problem(points), path="faithful")
+    assert run.weights.abs().max() > 0.1
+    assert (shown(page) - run.weights).abs().max() <= 1e-9
+    [offer] = [each for each in OFFERS if each.name == name]
+    assert (shown(page, "exact") - offer.algorithm.descent.iterates(*problem(points))[STEPS]).abs().max() <= 1e-12
+
+
+def test_every_prompt_runs_and_stays_within_its_bound(desk, served):
+    page = open_at(desk, served, "algorithms")
+    bounds = {each["name"]: each["bounds"] for each in page.evaluate("fetch('data/programs.json').then(a => a.json())")}
+    for name in bounds:
+        page.evaluate("where => { location.hash = where }", f"algorithms/{name}/{STEPS}")
+        page.wait_for_selector(f"input[value={name}]:checked")
+        error = (shown(page) - shown(page, "exact")).abs().max()
+        assert error < 1e-4 and error <= bounds[name][STEPS] and shown(page).abs().max() > 0.1, name
+    assert len(bounds) == len(OFFERS) >= 12
+
+
+def test_the_frozen_weights_have_pythons_hash_until_one_is_bent(desk, served, interpreter):
+    page = open_at(desk, served, f"algorithms/ridge/{STEPS}/{text(LINE)}")
+    hash_shown = page.locator("#sha256")
+    expect(hash_shown).to_have_attribute("data-sha256", interpreter.sha256)
+    before = shown(page)
+    page.locator("#bend").fill("20")
+    page.wait_for_selector("#sha256.changed")
+    assert hash_shown.get_attribute("data-sha256") != interpreter.sha256
+    assert (shown(page) - before).abs().max() > 1e-3
+    assert (shown(page, "exact") - before).abs().max() < 1e-9
+    assert "none" in page.locator("#bound").inner_text()
+    page.get_by_role("button", name="let go").click()
+    page.wait_for_selector("#sha256:not(.changed)")
+    assert (shown(page) - before).abs().max() == 0
+
+
+def test_a_point_is_dragged_added_moved_by_keys_and_removed(desk, served):
+    page = open_at(desk, served, f"algorithms/linear/30/{text(LINE)}")
+    points, before = page.locator(".plane .point"), shown(page)
+    box = points.nth(5).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"], box["y"] - 120, steps=3)
+    page.mouse.up()
+    expect(page.locator("#weights")).not_to_have_attribute(
+        "data-own", json.dumps(before.tolist(), separators=(",", ":"))
+    )
+    assert (shown(page) - before).abs().max() > 1e-2
+    plane = page.locator(".plane").bounding_box()
+    page.mouse.click(plane["x"] + plane["width"] * 0.5, plane["y"] + plane["height"] * 0.15)
+    assert points.count() == len(LINE) + 1
+    points.nth(0).focus()
+    there = points.nth(0).get_attribute("aria-label")
+    page.keyboard.press("ArrowUp")
+    assert points.nth(0).get_attribute("aria-label") != there
+    page.keyboard.press("Delete")
+    assert points.count() == len(LINE)
+
+
+def test_steps_are_taken_played_and_rewound_by_keyboard(desk, served):
+    page = open_at(desk, served, f"algorithms/ridge/0/{text(LINE)}")
+    page.get_by_role("button", name="play").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#step")).to_have_text(re.compile(r"([3-9]|\d\d+) / 200"))
+    page.keyboard.press("Enter")
+    page.get_by_role("slider", name="step").focus()
+    page.keyboard.press("End")
+    assert page.locator("#step").inner_text() == "200 / 200"
+    page.get_by_role("button", name="rewind").focus()
+    page.keyboard.press("Enter")
+    assert shown(page).abs().max() == 0
+    page.locator("input[value=ridge]").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("input[name=prompt]:checked").get_attribute("value") == "linear"
+
+
+def test_slots_are_named_under_the_cursor(desk, served):
+    page = open_at(desk, served, f"algorithms/ridge/10/{text(LINE)}")
+    canvas = page.get_by_label("the prompt, tokens across")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    names = page.locator(".slots dt").all_inner_texts()
+    assert {"key_x", "value", "state", "query_code"} <= set(names)
+    assert page.locator(".slots .on dt").inner_text() == "key_x"
+    assert "The head that reads key_x asks for" in page.locator("main").inner_text()
+
+
+def test_data_outside_the_domain_are_refused_in_words(desk, served):
+    page = open_at(desk, served, f"algorithms/poisson/20/{text(LINE)}")
+    assert "Counts cannot be negative" in page.locator("[role=status].warn").first.inner_text()
+
+
+def test_a_softmax_is_the_function_that_it_says(desk, served):
+    page = open_at(desk, served, "softmax")
+    for name in FUNCTIONS:
+        page.locator(f"input[name=function][value='{name}']").check()
+        off, bound = (page.locator("dd").nth(k).inner_text() for k in (2, 3))
+        assert number(off) <= number(bound.removeprefix("≤")), name
+    page.locator("#keys").fill("6")
+    assert number(page.locator("dd").nth(3).inner_text().removeprefix("≤")) < 1e-7
+
+
+def number(text):
+    """1.7·10⁻⁶ as a number."""
+    return float(text.strip().replace("·10", "e").translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")))
+
+
+def test_the_learner_answers_as_in_python(desk, served):
+    page = open_at(desk, served, "identify/1,0.5;-0.5,-0.4;1.5,1.25")
+    said = torch.tensor(json.loads(page.locator("[data-said]").get_attribute("data-said")), dtype=torch.float64)
+    xs, ys = torch.tensor([[1.0], [-0.5], [1.5]]), torch.tensor([0.5, -0.4, 1.25])
+    queries = torch.linspace(-2, 2, len(said)).unsqueeze(-1)
+    expected = load_learner(PLAYGROUND / "learner")[0].eval().predict(xs, ys, queries)
+    assert expected.abs().max() > 0.5
+    assert (said - expected).abs().max() <= 1e-5
+    assert "Nearest after 3 points: ridge" in page.locator("#nearest").inner_text()
+
+
+def test_the_machine_predicts_as_in_python(desk, served):
+    page = open_at(desk, served, "machine/3")
+    guess = float(page.locator("[data-guess]").get_attribute("data-guess"))
+    xs = torch.tensor([[1, -0.6], [1, 0.7], [1, -0.2], [1, 0.45], [1, 0.9]], dtype=torch.float64)
+    ys = torch.tensor([-0.5, 0.8, 0.25, 0.15], dtype=torch.float64)
+    compiled = machine().compile()
+    assert abs(guess - compiled.predict(xs, ys)[-1].item()) <= min(1e-11, compiled.certificate.bound)
+    assert page.locator(".registers tr.on").count() == 3  # w, and the guess
+
+
+@pytest.mark.parametrize("scene", ["algorithms", "softmax", "identify", "machine"])
+def test_nothing_is_wider_than_a_phone(phone, served, scene):
+    page = open_at(phone, served, scene)
+    width, needed = page.evaluate("[innerWidth, document.documentElement.scrollWidth]")
+    assert needed <= width
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") in ("light", "dark")

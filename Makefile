@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fuzz lint playground
+.PHONY: demo test fuzz lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -19,11 +19,14 @@ fuzz: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples playground
+	$(BIN)/ruff format --check src tests examples playground
 	$(BIN)/mypy
 
 # Needs node; what it writes is committed, so that nobody else does.
 playground: .venv/installed
 	cd playground && npm ci --no-audit --no-fund && npm run build
 	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static
+
+screenshots: .venv/installed
+	$(BIN)/python playground/screenshots.py

@@ -95,7 +95,7 @@ class Algorithms implements Scene {
       html("p", { class: "lead" }, "Two attention layers with ", html("strong", {}, "frozen weights"),
         " learn from your points, step by step. Which algorithm they run is written in the prompt; the weights are the same for all twelve."),
       html("p", {}, this.sha),
-      html("div", { class: "stage" }, plot, side), this.phases, this.inside.element, this.bend.element);
+      html("div", { class: "stage" }, plot, side), html("div", { class: "row" }, this.bend.element), this.phases, this.inside.element);
   }
 
   private rows(): { x: number[]; y: number }[] {
@@ -114,6 +114,7 @@ class Algorithms implements Scene {
     this.drawPrompts();
     this.drawPhases();
     this.restart(remember);
+    this.inside.askFor(0);
   }
 
   private drawPrompts(): void {
@@ -134,7 +135,7 @@ class Algorithms implements Scene {
       this.phase = Number(value);
       this.draw();
     });
-    this.phases.replaceChildren(html("div", { style: "margin-top:18px" }, pick));
+    this.phases.replaceChildren(html("div", { class: "row" }, pick));
   }
 
   private restart(remember = true): void {

@@ -12,6 +12,7 @@ from emulon.approximation import approximate
 from emulon.certify import Domain, Spectrum
 from emulon.certify.module import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
+from emulon.constructions.batches import aligned
 from emulon.errors import NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.looped import LoopedGradientDescent, LoopedNewton
@@ -63,6 +64,16 @@ def test_a_certificate_is_withdrawn_with_the_numbers_it_is_about(made, change):
         made.certificate  # noqa: B018 (asking is what is refused)
 
 
+def test_every_other_certificate_of_edited_weights_is_withdrawn_too():
+    looped, machine = MAKERS["looped"](), MAKERS["machine"]()
+    assert looped.certificate_after(2).bound > 0 and machine.certificates
+    for module in (looped, machine):
+        next(b for b in module.buffers() if b.numel() and (b != 0).any()).mul_(1.1)
+    for ask in (lambda: looped.certificate_after(2), lambda: machine.certificates):
+        with pytest.raises(NotCertified, match="not those it was certified with"):
+            ask()
+
+
 def test_copies_keep_the_promise(made):
     assert copy.deepcopy(made).certificate == made.certificate
     assert made.double().certificate == made.cpu().certificate
@@ -109,15 +120,31 @@ def test_a_looped_answer_that_is_not_finite_is_no_answer():
         looped.predict(x, y, query, loops=1)
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e20])
-def test_a_run_whose_last_iterate_is_not_finite_is_no_run(scale: float):
-    x, y = X.float() * scale, Y.float()
-    try:
-        program = compile(Ridge(0.1, 1), data=(x, y), dtype=torch.float32)
-        run = Interpreter.fitting(program).run(program, x, y)
-    except OutOfDomain:
-        return
-    assert torch.isfinite(run.iterates).all()
+def test_a_run_whose_last_iterate_is_not_finite_is_no_run():
+    """One step: its result is the last iterate, which no next step looks at."""
+    x, y = X.float() * 1e20, Y.float() * 1e20
+    program = compile(Ridge(0.1, 1), data=(x, y), tolerance=1e-2, dtype=torch.float32)
+    assert program.certificate.bound < 1
+    with pytest.raises(OutOfDomain, match="a number overflowed float32 on the way"):
+        Interpreter.fitting(program).run(program, x, y)
+
+
+COMPLEX = {
+    "compile": lambda z: compile(Ridge(0.1, 2), data=(z, Y)),
+    "run": lambda z: Interpreter.fitting(PROGRAM).run(PROGRAM, X, z[:, 0]),
+    "domain": lambda z: Domain.of(z, Y),
+    "approximation": lambda z: MAKERS["approximation"]()(z),
+    "construction": lambda z: aligned(f64, x=(z, (4, 2))),
+    "construction of data": lambda z: DescentInContext.of(Ridge(0.1, 2), z, Y, 1e-3),
+}
+PROGRAM = compile(Ridge(0.1, 2), data=(X, Y))
+
+
+@pytest.mark.parametrize("where", COMPLEX)
+def test_complex_numbers_are_refused_and_not_halved(where: str):
+    """Where shapes are annotated, annotations refuse them under test before the package can."""
+    with pytest.raises(OutOfDomain, match="is complex; give real numbers"):
+        COMPLEX[where](X + 0.1j)
 
 
 class Two(SealedModule):

@@ -21,7 +21,10 @@ SLACK = 1e-9
 def eigenvalues(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features"]:
     """Of XᵀX/n, ascending, in float64."""
     rows = x.double()
-    values: Tensor = torch.linalg.eigvalsh(rows.mT @ rows / rows.shape[-2])
+    gram = rows.mT @ rows / rows.shape[-2]
+    if not torch.isfinite(gram).all():
+        raise OutOfDomain(f"x up to {rows.abs().max().item():.4g} overflows float64 when squared; rescale it")
+    values: Tensor = torch.linalg.eigvalsh(gram)
     return values
 
 

@@ -125,3 +125,18 @@ def test_the_first_iterate_is_exact_and_its_bands_are_as_they_are() -> None:
     for beyond, left_out in ((4e-10, True), (6e-10, False)):
         path = torch.tensor([[20.0, 0.0], [1.5 + beyond, 0.0]], dtype=torch.float64)
         assert BANDED.leaves_out(path, ROWS, y) is left_out
+
+
+def test_a_bound_exactly_as_large_as_the_answer_says_nothing() -> None:
+    one = Certificate({"a": 0.25}, torch.float64)
+    assert not one.says_something(one.bound) and one.says_something(one.bound * (1 + 1e-15))
+
+
+def test_every_dataset_of_a_batch_is_looked_at() -> None:
+    path = torch.full((3, 2, 2), 20.0, dtype=torch.float64)
+    path[..., 1] = 0.0
+    x, y = ROWS.expand(3, 4, 2), torch.zeros(3, 4, dtype=torch.float64)
+    assert not BANDED.leaves_out(path, x, y)
+    y = y.clone()
+    y[2, 3] = 20.0
+    assert BANDED.leaves_out(path, x, y)

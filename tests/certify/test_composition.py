@@ -110,3 +110,16 @@ def test_sums_are_lifted_over_their_own_rounding() -> None:
 def test_growth_up_to_what_a_float_can_hold_is_followed() -> None:
     assert accumulated(1.0, 6990, math.exp(0.1)) == pytest.approx(math.exp(699) / math.expm1(0.1), rel=1e-9, abs=0.0)
     assert accumulated(1.0, 7010, math.exp(0.1)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("step_size", "smoothness", "strong", "wanted"),
+    [(0.5, 3.0, 1.0, 0.5), (0.25, 2.0, 1.0, 0.75), (0.125, 24.0, 8.0, 2.0)],
+)
+def test_either_end_of_the_spectrum_may_rule(step_size: float, smoothness: float, strong: float, wanted: float) -> None:
+    assert step_lipschitz(step_size, smoothness, strong) == wanted
+
+
+def test_ratios_of_heavy_ball_are_lifted_as_well_as_their_products() -> None:
+    gains = momentum_gains(3, 2.0, 1.0)
+    assert gains[1] == 2.0 * (1 + 2e-15) and gains[2] > 3.0 * (1 + 5e-15)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon import Domain
+from emulon.certify import Spectrum
 from emulon.certify.domain import require_shape, require_within
 from emulon.errors import BadShape, OutOfDomain
 
@@ -174,3 +175,21 @@ def test_no_data_is_inside_every_bound_and_too_few_dimensions_are_told() -> None
         require_shape(torch.zeros(3), "x", 3, 3)
     with pytest.raises(BadShape):
         require_shape(torch.zeros(()), "x", 1)
+
+
+def test_every_dataset_of_a_batch_is_held_to_the_bounds() -> None:
+    tight = Domain(1, 2, x=5.0, y=3.0, w=3.0, residual=1.0, absolute=4.0, spectrum=Spectrum(norm=2.0))
+    x, y, w = torch.zeros(4, 1, 2), torch.zeros(4, 1), torch.zeros(4, 2)
+    tight.check(x, y, w)
+    for entry, bad in ((0, 1.5), (3, -1.5)):
+        beyond = y.clone()
+        beyond[entry] = bad
+        with pytest.raises(OutOfDomain):
+            tight.check(x, beyond, w)
+    x[2], w[2] = torch.tensor([2.0, 2.5]), torch.tensor([1.0, -1.0])
+    with pytest.raises(OutOfDomain, match=r"\|w\|·\|x\| \+ \|y\| reaches 4.5"):
+        tight.check(x, y, w)
+    queries = torch.zeros(4, 2)
+    queries[1, 0] = 2.5
+    with pytest.raises(OutOfDomain, match=r"‖x‖ reaches 2\.5"):
+        tight.check_problem(torch.zeros(4, 1, 2), torch.zeros(4, 1, 1), queries)

@@ -67,3 +67,8 @@ def test_nothing_moves_when_no_score_does_and_all_of_the_spread_when_scores_may_
     assert shifted_average(1e-320, math.inf, 1.0) == pytest.approx(0.0, abs=1e-300)
     for delta in (299.0, 300.0, 301.0, 699.0, 700.0, 701.0, 1e9):
         assert total_variation(delta) == 1.0 and shifted_average(delta, 3.0, 1e-9) == 3.0
+
+
+def test_both_bounds_are_their_formulas() -> None:
+    assert shifted_average(1.0, math.inf, 2.0) == pytest.approx(2 * (math.exp(2) - math.e), rel=1e-14)
+    assert shifted_average(1.0, 3.0) == pytest.approx(3 * math.tanh(0.5), rel=1e-14)

@@ -97,7 +97,7 @@ def test_the_enclosure_is_as_wide_as_its_slack_and_no_wider() -> None:
     """Of one feature: λ is known exactly. Beyond (n + 10d)·d = 9e6, rounding is granted more than SLACK."""
     x = torch.full((4, 1), 2.0)
     low, high = enclosure(x)
-    assert (low.item(), high.item()) == (4.0 * (1 - SLACK), 4.0 * (1 + SLACK))
+    assert (low.item(), high.item()) == (4.0 * (1 - 1e-9), 4.0 * (1 + 1e-9)) and SLACK == 1e-9
     flat = torch.full((4, 2), 2.0)
     assert enclosure(flat)[0].item() == 0.0, "a zero eigenvalue, less the slack of the largest, promises nothing"
     wide = torch.zeros(6400, 800, dtype=torch.float64)

@@ -1,6 +1,6 @@
 // Scene 1: points to drag, a prompt to choose, and one frozen transformer that does what the prompt says.
 
-import { button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
+import { atMost, button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
 import { fetchBytes, readOnnx, readSafetensors } from "./files";
 import { Inside } from "./inside";
 import { Interpreter } from "./interpreter";
@@ -262,7 +262,7 @@ class Algorithms implements Scene {
     this.weights.dataset.exact = JSON.stringify(exact);
     this.error.textContent = scientific(this.run.error(shown));
     const bound = this.bend.active ? Infinity : this.run.bound(shown);
-    this.bound.textContent = Number.isFinite(bound) ? `≤ ${scientific(bound)}` : this.bend.active ? "none: weights changed" : "none: at a jump";
+    this.bound.textContent = Number.isFinite(bound) ? atMost(bound) : this.bend.active ? "none: weights changed" : "none: at a jump";
     this.bound.classList.toggle("warn", !Number.isFinite(bound));
   }
 

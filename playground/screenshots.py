@@ -15,8 +15,8 @@ from emulon.playground.server import address, serving
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 # name: (address, width, height, light or dark)
 PICTURES = {
-    "playground": ("#algorithms/huber/60", 1280, 900, "light"),
-    "playground-inside": ("#algorithms/logistic/40", 1280, 1780, "dark"),
+    "playground": ("#algorithms/huber/60", 1280, 1080, "light"),
+    "playground-inside": ("#algorithms/logistic/40", 1280, 1740, "dark"),
     "playground-softmax": ("#softmax", 1280, 860, "light"),
     "playground-identify": ("#identify", 1280, 800, "light"),
     "playground-machine": ("#machine/5", 1280, 1190, "dark"),

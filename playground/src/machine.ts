@@ -1,6 +1,6 @@
 // Scene 4: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
 
-import { button, html, icon, paint, scientific, short, still, svg } from "./draw";
+import { atMost, button, html, icon, paint, scientific, short, still, svg } from "./draw";
 import { type Pass, runMachine } from "./decoder";
 import { fetchBytes, readOnnx, type TensorFile } from "./files";
 import type { Scene } from "./main";
@@ -156,7 +156,7 @@ class Machine implements Scene {
     const guess = this.value(depth, last, this.labels.slots.guess as Slot, 0);
     const off = Math.abs(guess - line(exact)(query.x));
     const entry = (label: string, value: string): HTMLElement => html("div", {}, html("dt", {}, label), html("dd", {}, value));
-    this.numbers.replaceChildren(entry("its prediction at point 5", guess.toFixed(12)), entry("off by", scientific(off)), entry("proved, for every input", `≤ ${scientific(this.labels.certificate.bound)}`));
+    this.numbers.replaceChildren(entry("its prediction at point 5", guess.toFixed(12)), entry("off by", scientific(off)), entry("proved, for every input", atMost(this.labels.certificate.bound)));
     this.element.dataset.guess = String(guess);
     this.element.dataset.weights = JSON.stringify(final);
     this.refusal.textContent = Math.max(...final.map(Math.abs)) > 2 ? "A weight is above 2, which the program was compiled for: nothing is promised." : "";

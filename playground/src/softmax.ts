@@ -1,6 +1,6 @@
 // Scene 2: one softmax over a few keys acts as a function of the number it is asked.
 
-import { choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
+import { atMost, choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
 import { fetchBytes, readSafetensors, tensor, type TensorFile } from "./files";
 import { softmax } from "./interpreter";
 import type { Scene } from "./main";
@@ -122,7 +122,7 @@ class Softmaxes implements Scene {
     this.drawErrors(f, F, grid.bound, mean(other), other.bound);
     const entry = (label: string, value: string): HTMLElement => html("div", {}, html("dt", {}, label), html("dd", {}, value));
     this.numbers.replaceChildren(entry("s", short(this.s)), entry("the softmax says", F(this.s).toFixed(12)), entry("off by", scientific(Math.abs(F(this.s) - f(this.s)))),
-      entry("proved, everywhere", `≤ ${scientific(grid.bound)}`));
+      entry("proved, everywhere", atMost(grid.bound)));
   }
 
   private drawPicture(f: (s: number) => number, F: (s: number) => number): void {

@@ -90,8 +90,6 @@ class Domain:
         require_scale(**{f"|{name}|": getattr(self, name) for name in ("x", "y", "w", "residual", "absolute")})
         if self.residual == 0.0:
             raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
-        if not self.largest < math.inf:
-            raise OutOfDomain(f"x up to {self.x:.4g} overflows float64 when squared; rescale it")
         if self.smallest > self.largest:
             raise OutOfDomain(f"need smallest ≤ largest eigenvalue, got smallest={self.smallest} > {self.largest}")
 

@@ -29,7 +29,10 @@ async function route(): Promise<void> {
   const [wanted, ...words] = decodeURIComponent(location.hash.slice(1)).split("/") as [string, ...string[]];
   const scene = SCENES.find(({ name }) => name === wanted) ?? (SCENES[0] as (typeof SCENES)[0]);
   for (const [name, link] of links) {
-    if (name === scene.name) link.setAttribute("aria-current", "page");
+    if (name === scene.name) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "center" });
+    }
     else link.removeAttribute("aria-current");
   }
   let found = opened.get(scene.name);

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import torch
 from emulon.algorithms import Ridge
 from emulon.approximation import approximate
 from emulon.certify import Domain, Spectrum
+from emulon.certify.module import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
+from emulon.constructions.batches import aligned
 from emulon.errors import NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.looped import LoopedGradientDescent, LoopedNewton
@@ -61,6 +64,16 @@ def test_a_certificate_is_withdrawn_with_the_numbers_it_is_about(made, change):
         made.certificate  # noqa: B018 (asking is what is refused)
 
 
+def test_every_other_certificate_of_edited_weights_is_withdrawn_too():
+    looped, machine = MAKERS["looped"](), MAKERS["machine"]()
+    assert looped.certificate_after(2).bound > 0 and machine.certificates
+    for module in (looped, machine):
+        next(b for b in module.buffers() if b.numel() and (b != 0).any()).mul_(1.1)
+    for ask in (lambda: looped.certificate_after(2), lambda: machine.certificates):
+        with pytest.raises(NotCertified, match="not those it was certified with"):
+            ask()
+
+
 def test_copies_keep_the_promise(made):
     assert copy.deepcopy(made).certificate == made.certificate
     assert made.double().certificate == made.cpu().certificate
@@ -107,12 +120,66 @@ def test_a_looped_answer_that_is_not_finite_is_no_answer():
         looped.predict(x, y, query, loops=1)
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e20])
-def test_a_run_whose_last_iterate_is_not_finite_is_no_run(scale: float):
-    x, y = X.float() * scale, Y.float()
-    try:
-        program = compile(Ridge(0.1, 1), data=(x, y), dtype=torch.float32)
-        run = Interpreter.fitting(program).run(program, x, y)
-    except OutOfDomain:
-        return
-    assert torch.isfinite(run.iterates).all()
+def test_a_run_whose_last_iterate_is_not_finite_is_no_run():
+    """One step: its result is the last iterate, which no next step looks at."""
+    x, y = X.float() * 1e20, Y.float() * 1e20
+    program = compile(Ridge(0.1, 1), data=(x, y), tolerance=1e-2, dtype=torch.float32)
+    assert program.certificate.bound < 1
+    with pytest.raises(OutOfDomain, match="a number overflowed float32 on the way"):
+        Interpreter.fitting(program).run(program, x, y)
+
+
+COMPLEX = {
+    "compile": lambda z: compile(Ridge(0.1, 2), data=(z, Y)),
+    "run": lambda z: Interpreter.fitting(PROGRAM).run(PROGRAM, X, z[:, 0]),
+    "domain": lambda z: Domain.of(z, Y),
+    "approximation": lambda z: MAKERS["approximation"]()(z),
+    "construction": lambda z: aligned(f64, x=(z, (4, 2))),
+    "construction of data": lambda z: DescentInContext.of(Ridge(0.1, 2), z, Y, 1e-3),
+}
+PROGRAM = compile(Ridge(0.1, 2), data=(X, Y))
+
+
+@pytest.mark.parametrize("where", COMPLEX)
+def test_complex_numbers_are_refused_and_not_halved(where: str):
+    """Where shapes are annotated, annotations refuse them under test before the package can."""
+    with pytest.raises(OutOfDomain, match="is complex; give real numbers"):
+        COMPLEX[where](X + 0.1j)
+
+
+class Two(SealedModule):
+    """As small as they come: a buffer, and an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.tensor([[1.0, 2.0]]))
+
+    def forward(self, x):
+        return x / self.first
+
+
+def test_the_seal_is_about_names_and_shapes_as_well_as_bits():
+    module = Two()
+    module.require_unchanged()
+    module.first = module.first.mT.contiguous()
+    with pytest.raises(NotCertified, match="not those it was certified with"):
+        module.require_unchanged()
+    other = Two()
+    del other.first
+    other.register_buffer("second", torch.tensor([[1.0, 2.0]]))
+    assert fingerprint(other) != fingerprint(Two())
+
+
+def test_an_answer_leaves_as_it_is_and_one_entry_that_is_not_finite_is_enough_to_refuse_it():
+    assert Two()(torch.ones(2)).tolist() == [[1.0, 0.5]]
+    with pytest.raises(OutOfDomain, match="overflowed float32"):
+        Two()(torch.tensor([1.0, math.inf]))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(NotCertified):
+        Two()(torch.ones(2))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_on_either_device_is_seen(monkeypatch, device):
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == device)
+    with pytest.raises(NotCertified, match="autocast"):
+        Two()(torch.ones(2))

@@ -97,3 +97,18 @@ def test_torchs_exp_is_measured_within_half_of_what_is_assumed(dtype: torch.dtyp
         exact = [arb(x).exp() for x in s.double().tolist()]
         worst = max(float(abs(arb(y) / x - 1)) for y, x in zip(found, exact, strict=True))
     assert worst <= rounding.EXP_ROUNDINGS / 2 * rounding.unit(dtype)
+
+
+@pytest.mark.parametrize("dtype, digits", [(torch.float32, 24), (torch.float64, 53)], ids=["float32", "float64"])
+def test_the_bounds_are_the_formulas_of_the_standard_model(dtype: torch.dtype, digits: int) -> None:
+    """γ_k = ku/(1 − ku), to the last place: the worst case of rounding is never met, so that no data would tell."""
+    u = Fraction(1, 2**digits)
+    steps = 2**20 if digits == 24 else 2**49
+    assert rounding.gamma(steps, dtype) == float(steps * u / (1 - steps * u))
+    assert rounding.dot(3, 5.0, dtype) == pytest.approx(float(5 * 3 * u / (1 - 3 * u)), rel=1e-15, abs=0.0)
+    assert rounding.average(3, 7.0, dtype) == pytest.approx(float(7 * 2 * 5 * u / (1 - 5 * u)), rel=1e-15, abs=0.0)
+    assert rounding.softmax_weights(float(u), 8.0, dtype) == pytest.approx(float(13 * u), rel=1e-15, abs=0.0)
+
+
+def test_exp_is_granted_four_roundings() -> None:
+    assert rounding.EXP_ROUNDINGS == 4

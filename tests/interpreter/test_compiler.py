@@ -1,5 +1,6 @@
 """From an algorithm to a program: what is chosen, what is refused."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -169,3 +170,39 @@ def test_a_certificate_says_what_is_left_to_the_run():
     chosen = compile(Ridge(0.1, 5), data=(x, y), tolerance=1e-3)
     assert any(repr(chosen.step_size) in each for each in chosen.certificate.assumes)
     assert Interpreter.fitting(chosen).run(chosen, x, y).audit.assumes == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex128])
+def test_other_dtypes_are_refused_by_name(dtype: torch.dtype):
+    x, y = dataset("value")
+    with pytest.raises(EmulonError, match=rf"float32 or float64, not {str(dtype).removeprefix('torch.')}$"):
+        compile(Ridge(0.1, 5), data=(x, y), dtype=dtype)
+
+
+def test_steps_that_would_diverge_are_refused_before_compiling():
+    x, y = dataset("value")
+    start = time.process_time()
+    with pytest.raises(OutOfDomain, match="step_size 10 is too long for this data: at most 2/L"):
+        compile(Ridge(0.1, 50, step_size=10.0), data=(x, y))
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e300])
+def test_data_whose_squares_overflow_are_refused_in_one_line(scale: float):
+    x, y = dataset("value")
+    for ask in (
+        lambda: compile(Ridge(0.1, 5), data=(x * scale, y)),
+        lambda: Ridge(0.1, 5).run(x * scale, y),
+        lambda: Domain.of(x * scale, y),
+        lambda: Domain(4, 2, scale, 1.0, 1.0),
+    ):
+        with pytest.raises(OutOfDomain, match="overflows float64 when squared; rescale it"):
+            ask()
+
+
+def test_numbers_that_no_line_reaches_are_refused_at_once():
+    x, y = dataset("value")
+    start = time.process_time()
+    with pytest.raises(OutOfDomain, match=r"needs numbers up to .* number lines end at 1.1e\+12; rescale"):
+        compile(LinearRegression(steps=2), data=(x * 1e-30, y)).certificate  # noqa: B018 (asking is what is refused)
+    assert time.process_time() - start < 1

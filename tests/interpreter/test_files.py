@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def test_foreign_files_are_refused(pair: tuple[Path, Path], tmp_path: Path):
     refused("holds an interpreter, not a program", load_program, pair[0])
 
 
-def with_header(source: Path, target: Path, **changes: str) -> None:
+def with_header(source: Path, target: Path, **changes: str | None) -> None:
     """The same tensors under an altered header."""
     content = source.read_bytes()
     (size,) = struct.unpack("<Q", content[:8])
@@ -135,11 +136,11 @@ def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
     refused("checksum", load_program, tmp_path / "altered")
 
 
-def forged(source: Path, target: Path, change: Callable[[dict, dict], None]) -> None:
+def forged(source: Path, target: Path, change: Callable[[dict, dict], Any], kind: str = "program") -> None:
     """The file with something changed in its facts or tensors, and its checksum made anew."""
-    tensors, facts = files._read(source, "program")
+    tensors, facts = files._read(source, kind)
     change(facts, tensors)
-    header = {"kind": "program", "format": files.FORMAT["program"], "facts": json.dumps(facts, sort_keys=True)}
+    header = {"kind": kind, "format": files.FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = files._checksum(header, tensors)
     save_file(tensors, target, {"emulon": json.dumps(header, sort_keys=True)})
 
@@ -177,6 +178,31 @@ FORGERIES = {
     "loss": (set_fact("loss", "derivative", to="t"), "loss is not the one of its name"),
     "nothing": (lambda facts, tensors: facts.pop("domain"), "is not whole"),
     "other facts": (set_fact("gradient", "bounds", to={}), "is not whole"),
+    "a name that is none": (set_fact("name", to=[]), "is not whole"),
+    "a number that is none": (set_fact("step_size", to="long"), "is not whole"),
+    "half a step": (set_fact("steps", to=2.5), "is not whole"),
+    "a proof that is none": (set_fact("gradient", "bounds", "proved", to="yes"), "is not whole"),
+    "a missing tensor": (lambda facts, tensors: tensors.pop("gradient.values"), "is not whole"),
+    "more values than keys": (
+        lambda facts, tensors: tensors.update({"gradient.values": tensors["gradient.values"].repeat(2)}),
+        "keys of the gradient phase are not of one kind",
+    ),
+    "another dtype": (
+        lambda facts, tensors: tensors.update({"gradient.codes": tensors["gradient.codes"].float()}),
+        "codes of the gradient phase are not of its kind",
+    ),
+}
+FORGED_INTERPRETERS = {
+    "no capacity": (lambda facts, tensors: facts.pop("capacity"), "is not whole"),
+    "no reach": (lambda facts, tensors: facts["capacity"].update(reach=None), "is not whole"),
+    "endless": (set_fact("capacity", "reach", to=1e300), "number lines end at"),
+    "tokens that are none": (set_fact("capacity", "tokens", to="many"), "is not whole"),
+    "wide": (set_fact("capacity", "width", to=10**7), "not of the width it says"),
+    "no such dtype": (set_fact("dtype", to="torch.float16"), "is not whole"),
+    "a missing tensor": (lambda facts, tensors: tensors.pop("values"), "is not whole"),
+    "not a number": (lambda facts, tensors: tensors["values"].fill_(torch.nan), "none of ours"),
+    "far off": (lambda facts, tensors: tensors["intercepts"].mul_(1e300), "none of ours"),
+    "another layer": (lambda facts, tensors: tensors["assemble.w_q"].mul_(2), "not the identity"),
 }
 
 
@@ -185,6 +211,31 @@ def test_a_claim_that_is_not_so_is_refused_though_the_checksum_fits(what: str, p
     change, words = FORGERIES[what]
     forged(pair[1], tmp_path / "program", change)
     refused(words, load_program, tmp_path / "program")
+
+
+@pytest.mark.parametrize("what", FORGED_INTERPRETERS)
+def test_an_interpreter_that_is_none_is_refused_at_once(what: str, pair: tuple[Path, Path], tmp_path: Path):
+    change, words = FORGED_INTERPRETERS[what]
+    forged(pair[0], tmp_path / "interpreter", change, "interpreter")
+    start = time.process_time()
+    refused(words, load_interpreter, tmp_path / "interpreter", EmulonError)
+    assert time.process_time() - start < 1
+
+
+def test_an_interpreter_that_rounds_otherwise_is_certified_anew(pair: tuple[Path, Path], tmp_path: Path):
+    forged(pair[0], tmp_path / "other", lambda facts, tensors: tensors["values"].mul_(1 + 1e-9), "interpreter")
+    other, program = load_interpreter(tmp_path / "other"), load_program(pair[1])
+    assert other.sha256 != load_interpreter(pair[0]).sha256
+    assert other.certificate(program).bound > 2 * load_interpreter(pair[0]).certificate(program).bound
+
+
+def test_a_header_that_is_none_is_refused(pair: tuple[Path, Path], tmp_path: Path):
+    with_header(pair[1], tmp_path / "facts", facts=None)
+    refused("checksum|not whole", load_program, tmp_path / "facts")
+    save_file({"weight": torch.zeros(3)}, tmp_path / "list", {"emulon": "[]"})
+    refused("not emulon's", load_program, tmp_path / "list")
+    save_file({"weight": torch.zeros(3)}, tmp_path / "bare", {"emulon": json.dumps({"kind": "program", "format": "4"})})
+    refused("is not whole", load_program, tmp_path / "bare")
 
 
 def test_a_loss_that_bends_more_than_its_file_says_is_refused(programs: Programs, tmp_path: Path):

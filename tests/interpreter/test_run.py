@@ -108,6 +108,12 @@ def test_a_residual_put_into_the_band_is_told():
     assert interpreter.run(program, x, near).entered_band
 
 
+def test_no_step_enters_no_band(programs: Programs):
+    c, program = case("perceptron"), replace(programs["perceptron"], steps=0)
+    run = Interpreter.fitting(program).run(program, c.x, c.y)
+    assert run.certificate.bands and not run.entered_band
+
+
 def test_a_loss_that_is_not_convex_is_certified_as_such():
     x, y = dataset("value")
     loss = Loss.of("log(1 + t**2)", curvature=2.0)

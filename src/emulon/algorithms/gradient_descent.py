@@ -57,8 +57,9 @@ class GradientDescent(Algorithm):
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Float[Tensor, "*batch 1"]:
         """η for each batch element: the one given, or 1/(L + l2) from the data (1 where nothing can move)."""
+        require_data(x, y)
         x, y = x.double(), y.double()
-        self.loss.effective(x, y)  # refuses bad data
+        self.loss.effective(x, y)  # refuses bad targets
         if self.step_size is not None:
             return x.new_full((*x.shape[:-2], 1), self.step_size)
         smoothness = self.loss.smoothness(x, y, self.steps) + self.l2

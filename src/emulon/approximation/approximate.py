@@ -17,7 +17,7 @@ from emulon.approximation.piecewise import Piecewise
 from emulon.approximation.spectral import Rounding, Spectral, Target, cost, dense
 from emulon.attention import attend
 from emulon.certify.certificate import Certificate
-from emulon.certify.domain import require_finite
+from emulon.certify.domain import require_finite, require_real
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import unit
@@ -127,6 +127,8 @@ class Approximation(CertifiedModule):
 
     def forward(self, s: Tensor | float | int) -> Tensor:
         """F(s), for s as the dtype stores it: a number of a wider dtype is rounded first."""
+        if isinstance(s, Tensor):
+            require_real(s=s)
         s = torch.as_tensor(s, dtype=self.slopes.dtype, device=self.slopes.device)
         require_finite(s=s)
         lo, hi = self.grid.lo, self.grid.hi

@@ -70,7 +70,7 @@ class Certificate:
         The exact path, which starts where this one does, may be off it by the bound: the bands are widened by what that
         does to a residual.
         """
-        if not self.bands:
+        if not self.bands or not path.shape[-2]:
             return False
         residuals = x @ path.mT - y.unsqueeze(-1)
         room = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).unsqueeze(-1).expand_as(residuals).clone()

@@ -12,8 +12,16 @@ from emulon.certify.spectrum import SLACK, Spectrum, enclosure
 from emulon.errors import BadShape, OutOfDomain
 
 
+def require_real(**tensors: Tensor) -> None:
+    """Refuse complex numbers, whose imaginary part a conversion would drop, naming the tensor."""
+    for name, tensor in tensors.items():
+        if tensor.is_complex():
+            raise OutOfDomain(f"{name} is complex; give real numbers, its two parts as features of their own")
+
+
 def require_finite(**tensors: Tensor) -> None:
-    """Refuse NaN and infinity, naming the tensor."""
+    """Refuse NaN, infinity and complex numbers, naming the tensor."""
+    require_real(**tensors)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise OutOfDomain(f"{name} contains NaN or infinity; clean or impute it first")
@@ -70,6 +78,8 @@ class Domain:
                 object.__setattr__(self, name, self.widest)
         if self.residual == 0.0:
             raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
+        if not self.largest < math.inf:
+            raise OutOfDomain(f"x up to {self.x:.4g} overflows float64 when squared; rescale it")
         if self.smallest > self.largest:
             raise OutOfDomain(f"need smallest ≤ largest eigenvalue, got smallest={self.smallest} > {self.largest}")
 
@@ -86,7 +96,7 @@ class Domain:
     @property
     def largest(self) -> float:
         """λ(XᵀX/n) ≤ this: norm², where the spectrum does not know better."""
-        return self.spectrum.largest or self.norm**2
+        return self.spectrum.largest or self.norm * self.norm
 
     @property
     def smallest(self) -> float:

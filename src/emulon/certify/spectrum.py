@@ -21,9 +21,17 @@ BLOCK = 4096
 
 def eigenvalues(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features"]:
     """Of XᵀX/n, ascending, in float64."""
-    rows = x.double()
-    values: Tensor = torch.linalg.eigvalsh(rows.mT @ rows / rows.shape[-2])
+    values: Tensor = torch.linalg.eigvalsh(_gram(x))
     return values
+
+
+def _gram(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features features"]:
+    """XᵀX/n in float64, BLOCK rows at a time."""
+    rows = x.double()
+    gram = torch.stack([part.mT @ part for part in rows.split(BLOCK, dim=-2)]).sum(dim=0) / rows.shape[-2]
+    if not torch.isfinite(gram).all():
+        raise OutOfDomain(f"x up to {rows.abs().max().item():.4g} overflows float64 when squared; rescale it")
+    return gram
 
 
 def largest_eigenvalue(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch 1"]:
@@ -45,14 +53,14 @@ def enclosure(x: Real[Tensor, "*batch samples features"]) -> tuple[Float[Tensor,
     eigensolver did is thereby checked; products of d terms are off by γ_d times the product of the factors' Frobenius
     norms, in any order of summation, and these norms themselves by less than the lift. QED
     """
-    rows, (samples, features) = x.double(), x.shape[-2:]
-    parts = rows.split(BLOCK, dim=-2)
-    gram = torch.stack([part.mT @ part for part in parts]).sum(dim=0) / samples
+    gram, (samples, features) = _gram(x), x.shape[-2:]
     values, vectors = torch.linalg.eigh(gram)
     lift, small = 1 + 1e-9, gamma(features + 2, torch.float64)
     trace, size = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1), gram.norm(dim=(-2, -1))
-    off_gram = gamma(min(samples, BLOCK) + len(parts) + 2, torch.float64) * trace * lift + torch.finfo(rows.dtype).tiny
-    skew = (vectors.mT @ vectors - torch.eye(features, dtype=rows.dtype, device=rows.device)).norm(dim=(-2, -1))
+    off_gram = (
+        gamma(min(samples, BLOCK) + samples // BLOCK + 3, torch.float64) * trace * lift + torch.finfo(gram.dtype).tiny
+    )
+    skew = (vectors.mT @ vectors - torch.eye(features, dtype=gram.dtype, device=gram.device)).norm(dim=(-2, -1))
     delta = (skew + 2 * small * features) * lift
     residual = (vectors.mT @ (gram @ vectors) - torch.diag_embed(values)).norm(dim=(-2, -1))
     off = (residual + 4 * small * features * size) * lift

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.certify.domain import require_shape
+from emulon.certify.domain import require_real, require_shape
 from emulon.errors import BadShape
 
 
@@ -13,6 +13,7 @@ def aligned(dtype: torch.dtype, **parts: tuple[Tensor, tuple[int, ...]]) -> list
     """The tensors, each given with the sizes its last dimensions must have, broadcast over all others."""
     for name, (tensor, sizes) in parts.items():
         require_shape(tensor, name, *sizes)
+        require_real(**{name: tensor})
     leads = {name: tensor.shape[: tensor.ndim - len(sizes)] for name, (tensor, sizes) in parts.items()}
     try:
         lead = torch.broadcast_shapes(*leads.values())

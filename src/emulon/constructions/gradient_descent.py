@@ -14,6 +14,7 @@ from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain
+from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.certify.spectrum import SLACK
@@ -111,6 +112,7 @@ class DescentInContext(CertifiedModule):
             raise EmulonError(
                 f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here"
             )
+        require_real(x=x, y=y)
         x, y = x.double(), y.double()
         strong = strong_convexity_of(descent, (x, y))
         options |= {"l2": descent.l2, "l1": descent.l1, "strong_convexity": strong, "steps": descent.steps}

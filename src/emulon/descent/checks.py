@@ -14,7 +14,7 @@ from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.spectrum import SLACK, enclosure
 from emulon.descent.curvature import Slopes
-from emulon.descent.plan import Plan
+from emulon.descent.plan import Plan, require_gentle
 from emulon.errors import OutOfDomain
 from emulon.expression import parse
 
@@ -121,9 +121,4 @@ class CurvatureWatch:
         """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
         plan = self.plan
         steepest = (curvature * self.high + plan.l2).max().item()
-        if not plan.step_size * steepest <= plan.max_step_times_smoothness * (1 + SLACK):
-            longest = plan.max_step_times_smoothness / steepest
-            raise OutOfDomain(
-                f"step_size {plan.step_size:.4g} is too long for this data: at most "
-                f"{plan.max_step_times_smoothness:g}/L = {longest:.4g}; give a smaller step_size"
-            )
+        require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)

@@ -17,7 +17,7 @@ from emulon.certify import Domain
 from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
 from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
 from emulon.descent.curvature import Slopes
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, OutOfDomain
 from emulon.expression import parse
 
 # Shares of a step's tolerance, (gradient, proximal step). Constructions promise all of it, rounding of the state
@@ -226,7 +226,18 @@ def max_step_times_smoothness(descent: GradientDescent, step_size: float, domain
     if math.isinf(descent.loss.curvature):
         return 2.0 if descent.step_size is not None else 1.0
     largest = domain.spectrum.largest if data is None else largest_eigenvalue(data[0]).max().item()
+    if data is not None:
+        require_gentle(step_size, descent.loss.curvature * largest + descent.l2, 2.0)
     return 1.0 if largest and step_size * (descent.loss.curvature * largest + descent.l2) <= 1 + SLACK else 2.0
+
+
+def require_gentle(step_size: float, smoothness: float, most: float) -> None:
+    """Refuse steps longer than `most`/L: promises rest on no longer ones."""
+    if not step_size * smoothness <= most * (1 + SLACK):
+        raise OutOfDomain(
+            f"step_size {step_size:.4g} is too long for this data: at most {most:g}/L = {most / smoothness:.4g}; "
+            "give a smaller step_size"
+        )
 
 
 def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:

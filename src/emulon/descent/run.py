@@ -10,6 +10,7 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.certify.certificate import Promises
+from emulon.certify.domain import require_finite
 from emulon.certify.module import require_answer
 from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
@@ -54,5 +55,6 @@ class DescentRun:
 
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:
         """The mean response to w·x (for Poisson exp(w·x)) for new rows."""
+        require_finite(x_new=x_new)
         scores = (x_new.to(self.weights.dtype) @ self.weights.unsqueeze(-1)).squeeze(-1)
         return self.plan.loss.mean_response(scores)

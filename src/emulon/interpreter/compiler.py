@@ -15,11 +15,12 @@ from emulon.approximation.spectral import Rounding
 from emulon.attention.codes import circular
 from emulon.cache import remembered
 from emulon.certify import Band, Domain
+from emulon.certify.domain import require_finite
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.errors import EmulonError
 from emulon.expression import Function, parse
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error
 from emulon.interpreter.program import Program
 
@@ -44,10 +45,14 @@ def compile(
     as the dtype holds them. Without a domain, `data` gives one that covers the algorithm's path on it.
     """
     descent = descent_of(algorithm)
+    if dtype not in LINE_NOISE:
+        raise EmulonError(f"programs are in float32 or float64, not {str(dtype).removeprefix('torch.')}")
     if data is not None:
+        require_finite(x=data[0], y=data[1])
         data = (data[0].to(dtype).double(), data[1].to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
+    octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
     tolerance, shares = tolerance / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
     gradient, bounds = loss_to_phase(plan, tolerance * shares[0], dtype)
     program = Program(**vars(plan), gradient=gradient, gradient_bounds=bounds)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,23 +28,26 @@ from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 
 FORMAT = {"interpreter": "2", "program": "4"}
-PLAIN = (
-    "name",
-    "steps",
-    "step_size",
-    "l2",
-    "l1",
-    "momentum",
-    "strong_convexity",
-    "negative_curvature",
-    "curvature_reach",
-    "max_step_times_smoothness",
-    "step_from_data",
-)
+PLAIN = {
+    "name": str,
+    "steps": int,
+    "step_size": float,
+    "l2": float,
+    "l1": float,
+    "momentum": float,
+    "strong_convexity": float,
+    "negative_curvature": float,
+    "curvature_reach": float,
+    "max_step_times_smoothness": float,
+    "step_from_data": bool,
+}
 
 
 class BadFile(EmulonError):
-    """A file that is not what it should be: truncated, altered, foreign, or of another version."""
+    """A file that is not what it should be: truncated, altered, foreign, or of another version.
+
+    Cure: write it again with the command that made it, for example `emulon compile`.
+    """
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
@@ -63,32 +68,67 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
 def load_interpreter(path: str | Path) -> Interpreter:
     """An interpreter exactly as saved, with a certificate of its number line as it stands in the file."""
     tensors, facts = _read(Path(path), "interpreter")
-    interpreter = Interpreter(Capacity(**facts["capacity"]), _dtype(facts["dtype"]))
-    made = dict(interpreter.named_buffers())
-    if any(not torch.equal(tensors[name], made[name]) for name in made if name.startswith("assemble")):
-        raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
-    if any(not torch.equal(tensors[name], made[name]) for name in made):
-        # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
-        interpreter.load_state_dict(tensors)
-        interpreter.certify_anew()
+    with _whole(path, "save it again"):
+        capacity = Capacity(**facts["capacity"])
+        _require_kind(facts["capacity"], dict.fromkeys(("features", "tokens", "width"), int) | {"reach": float})
+        # Before anything of that size is made.
+        if tuple(tensors["assemble.w_k"].shape) != (capacity.width, 3 * capacity.width):
+            raise BadFile(f"the second layer in {path} is not of the width it says; save it again")
+        interpreter = Interpreter(capacity, _DTYPES[facts["dtype"]])
+        made = dict(interpreter.named_buffers())
+        if any(not torch.equal(tensors[name], made[name]) for name in made if name.startswith("assemble")):
+            raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
+        if not all(_near(tensors[name], made[name]) for name in made):
+            raise BadFile(f"the number line in {path} is none of ours; save one again")
+        if any(not torch.equal(tensors[name], made[name]) for name in made):
+            # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
+            interpreter.load_state_dict(tensors)
+            interpreter.certify_anew()
     return interpreter
 
 
 def load_program(path: str | Path) -> Program:
     """A program exactly as saved, once what it claims of itself has been proved again."""
     tensors, facts = _read(Path(path), "program")
-    try:
+    with _whole(path, "compile it again"):
         program = _program_from_parts(tensors, facts)
         renamed = facts["loss"]["derivative"] != program.loss.derivative
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"{path} is not whole ({type(error).__name__}: {error}); compile it again") from None
-    wrong = "loss is not the one of its name" if renamed else false_claim(program)
+        wrong = "loss is not the one of its name" if renamed else false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
     return program
 
 
+@contextmanager
+def _whole(path: str | Path, advice: str) -> Iterator[None]:
+    """A checksum made anew fits any content: what is missing in it, or of another kind, is said in one line."""
+    try:
+        yield
+    except EmulonError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise BadFile(f"{path} is not whole ({why}); {advice}") from None
+
+
+def _near(read: Tensor, made: Tensor) -> bool:
+    """Whether two tensors are of one kind, and rounding could have made one out of the other."""
+    if read.dtype != made.dtype or read.shape != made.shape:
+        return False
+    return bool(((read - made).abs() <= 1e-3 * made.abs().max()).all())
+
+
+def _require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
+    """Refuse (TypeError) a fact of another kind; a whole number may stand for a float, not the other way round."""
+    for name, kind in kinds.items():
+        if not isinstance(facts[name], (int, float) if kind is float else kind) or (
+            isinstance(facts[name], bool) and kind is not bool
+        ):
+            raise TypeError(f"{name} is {facts[name]!r}")
+
+
 def _program_from_parts(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Program:
+    _require_kind(facts, PLAIN)
     phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
     gradient, gradient_bounds = phases["gradient"]
     proximal, proximal_bounds = phases.get("proximal", (None, None))
@@ -135,11 +175,19 @@ def _domain(facts: dict[str, Any]) -> Domain:
 
 def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, ProvedBounds]:
     parts = {part: tensors[f"{name}.{part}"] for part in ("slopes", "intercepts", "values")}
-    shape = facts["grid"]
+    shape, dtype = facts["grid"], parts["slopes"].dtype
+    if len({(part.dtype, part.shape) for part in parts.values()}) > 1 or dtype not in _DTYPES.values():
+        raise TypeError(f"the keys of the {name} phase are not of one kind")
+    if tensors[f"{name}.codes"].dtype != dtype:
+        raise TypeError(f"the codes of the {name} phase are not of its kind")
+    _require_kind(facts, {"gap": float, "strength": float, "readout": str})
+    _require_kind(shape, {"lo": float, "hi": float, "way": str})
     bands = tuple(Band(*band) for band in shape["bands"])
     grid = Grid(**parts, lo=shape["lo"], hi=shape["hi"], way=shape["way"], bands=bands)
     codes = Codes(tensors[f"{name}.codes"], facts["gap"])
     known = dict(facts["bounds"])
+    numbers = ("interpolation", "deviation", "size", "leak")
+    _require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
     known["bands"] = tuple(Band(**band) for band in known["bands"])
     phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
     return phase, ProvedBounds(**known)
@@ -161,8 +209,7 @@ def _no_value(t: Tensor) -> Tensor:
     raise EmulonError("a program's file keeps the derivative of its loss, not the loss; use the algorithm for that")
 
 
-def _dtype(name: str) -> torch.dtype:
-    return {"torch.float64": torch.float64, "torch.float32": torch.float32}[name]
+_DTYPES = {"torch.float64": torch.float64, "torch.float32": torch.float32}
 
 
 def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
@@ -184,16 +231,18 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise BadFile(f"there is no file {path}; check the path") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise BadFile(f"{path} is not a whole safetensors file ({error}); copy or save it again") from None
-    if header.get("kind") not in ("interpreter", "program"):
+    if not isinstance(header, dict) or header.get("kind") not in ("interpreter", "program"):
         raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
     if header["kind"] != kind:
         raise BadFile(f"{path} holds {_a(header['kind'])}, not {_a(kind)}; check the order of the arguments")
     if header.get("format") != FORMAT[kind]:
         theirs = header.get("format")
         raise BadFile(f"{path} has format {theirs}, this emulon reads {FORMAT[kind]}; write it again: emulon compile")
-    if header.get("sha256") != _checksum(header, tensors):
-        raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
-    return tensors, json.loads(header["facts"])
+    with _whole(path, "copy or save it again"):
+        if header.get("sha256") != _checksum(header, tensors):
+            raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
+        facts: dict[str, Any] = json.loads(header["facts"])
+    return tensors, facts
 
 
 def _a(kind: str) -> str:

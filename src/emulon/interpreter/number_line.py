@@ -27,12 +27,15 @@ from emulon.approximation.grid import Grid
 from emulon.certify import rounding
 from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, deficits, prove
 from emulon.certify.perturbation import shifted_average
+from emulon.errors import OutOfDomain
 from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
 from emulon.files import write_json
 
 INNER = 32.0
 GROWTH = 8.0
+# Beyond this, the error of a line in float64 is as large as the number.
+LONGEST = 2.0**40
 # How far beyond a seam both neighbours are fitted, as a part of the magnitude at which the shorter one begins.
 OVERLAP = 0.08
 # (keys, softness βh², half the interval in units of h) of the piece around zero and of all others: the cheapest of
@@ -79,7 +82,12 @@ def number_line(reach: float, dtype: torch.dtype = torch.float64) -> NumberLine:
 
 
 def octaves_for(reach: float) -> int:
-    """How many times eight the inner piece must grow."""
+    """How many times eight the inner piece must grow. Refuses what is so far out that no digit of it would be kept."""
+    if not reach <= LONGEST:
+        raise OutOfDomain(
+            f"this needs numbers up to {reach:.3g}, and number lines end at {LONGEST:.3g}; rescale the data, or take a "
+            "narrower domain or fewer steps"
+        )
     octaves = 0
     while INNER * GROWTH**octaves < reach:
         octaves += 1

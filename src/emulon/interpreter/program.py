@@ -100,6 +100,7 @@ class Program(Plan):
 
     def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
+        require_finite(x=x, y=y)
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256

@@ -82,7 +82,7 @@ class LoopedAutoRegression(LoopedTransformer):
         circuit = Circuit(self.slots).move(read(self.slots, now=-1.0), "res", off=off, bound=self.domain.y)
         return Layer(join(*heads), circuit.matrices, dtype=self.dtype, name="window")
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         return self.descent.certificate(self.pairs, loops)
 
     def windows(self, series: Float[Tensor, "... time outputs"]) -> Float[Tensor, "... windows inputs"]:

@@ -67,7 +67,7 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
             {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
         )
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         stencils = causal_stencils(self.domain, self.step_size, self.pairs, self.dtype, self.horizon)
         drift, total = causal_error(self.domain, self.step_size, stencils, loops)
         terms = {f"loop {name}": part for name, part in share(drift * self.domain.norm, stencils[0].terms).items()}

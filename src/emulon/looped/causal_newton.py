@@ -73,7 +73,7 @@ class CausalLoopedNewton(CausalLoopedRegression):
     def _solver(self, pairs: int) -> CausalNewtonLoop:
         return CausalNewtonLoop(self.domain, self.ridge, pairs, self.dtype)
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         return Certificate(self.solver.terms(self.solver.drifts(loops)[-1]), self.dtype)
 
     @property

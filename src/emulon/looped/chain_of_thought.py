@@ -67,7 +67,7 @@ class LoopedChainOfThought(LoopedTransformer):
             {"pre": Size(7, 2), "loop": Size(1, 2), "post": Size(1, 1)},
         )
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         return self._activated(self.descent.certificate(self.pairs, loops))
 
     def _bound(self, pairs: int, loops: int) -> float:

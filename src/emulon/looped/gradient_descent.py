@@ -70,7 +70,7 @@ class LoopedGradientDescent(LoopedRegression):
             {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)},
         )
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         return self.descent.certificate(self.pairs, loops)
 
     def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:

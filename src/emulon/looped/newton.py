@@ -57,7 +57,7 @@ class LoopedNewton(LoopedRegression):
         )
         self.frame = self._frame()
 
-    def certificate_after(self, loops: int) -> Certificate:
+    def promise_after(self, loops: int) -> Certificate:
         return self._certificate(self.pairs, self._errors(self.pairs, loops)[-1])
 
     @property

@@ -66,8 +66,13 @@ class LoopedTransformer(SealedModule):
         self.domain, self.dtype, self.horizon = domain, dtype, horizon
 
     @abstractmethod
+    def promise_after(self, loops: int) -> Certificate:
+        """What the weights it was made with promise after so many loops."""
+
     def certificate_after(self, loops: int) -> Certificate:
         """|prediction − exact iterate| after so many loops, for every input of the domain."""
+        self.require_unchanged()
+        return self.promise_after(loops)
 
     @property
     def worst_loops(self) -> int:
@@ -77,7 +82,6 @@ class LoopedTransformer(SealedModule):
     @property
     def certificate(self) -> Certificate:
         """|prediction − exact iterate| after any number of loops up to the horizon, for every input of the domain."""
-        self.require_unchanged()
         return self.certificate_after(self.worst_loops)
 
     @abstractmethod
@@ -127,7 +131,6 @@ class LoopedRun:
     @property
     def certificate(self) -> Certificate:
         """What holds for every input of the domain after so many loops."""
-        self.transformer.require_unchanged()
         return self.transformer.certificate_after(self.loops)
 
     @cached_property

@@ -144,7 +144,7 @@ class Transformer(SealedModule):
     ) -> None:
         super().__init__()
         self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
-        self.layers, self.certificates = layers, certificates
+        self.layers, self._certificates = layers, certificates
         self.blocks = nn.ModuleList(MachineBlock(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
         self.register_buffer("positions", layout.positions(pad).to(dtype))
         gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64)
@@ -177,9 +177,14 @@ class Transformer(SealedModule):
 
     @property
     def certificate(self) -> Certificate:
-        """The promise about the result; `certificates` has one for every register that is written."""
-        self.require_unchanged()
+        """The promise about the result."""
         return self.certificates[result_name(self.program)]
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """A promise about every register that is written."""
+        self.require_unchanged()
+        return self._certificates
 
     def __repr__(self) -> str:
         bound = self.certificate.bound
@@ -223,8 +228,9 @@ class Transformer(SealedModule):
 
     def run(self, **inputs: Float[Tensor, "... tokens _"]) -> MachineRun:
         """The program on these input registers."""
+        embedded = self.embed(**inputs)
         stored = {name: values.to(self.dtype) for name, values in inputs.items()}
-        return MachineRun(self, self.registers(self(self.embed(**inputs))), stored)
+        return MachineRun(self, self.registers(self(embedded)), stored)
 
     def predict(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]

@@ -74,7 +74,7 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
         "momentum": descent.momentum,
         "domain": {"points": domain.samples, "x": domain.x, "y": domain.y, "w": domain.w, "residual": inner.residual},
         "bounds": [0.0, *(float(f"{1.0006 * bound:.3e}") for bound in bounds)],
-        "bands": [[band.lo, band.hi] for band in program.certificate.bands],
+        "bands": [[band.lo, band.hi] for band in program.gradient_bounds.bands],
     }
 
 

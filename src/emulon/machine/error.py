@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
 GELU_ROUNDINGS = 4
-GELU_ASSUMED = "torch's GELU errs by at most 4u·|GELU(z)| + u·|z|"
+GELU_ASSUMED = "torch's GELU errs by at most 4u·|GELU(z)| + u·|z| for |z| ≤ 1/4"
 
 
 @dataclass(frozen=True)

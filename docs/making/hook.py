@@ -17,14 +17,18 @@ from mkdocs.structure.files import File
 from offline import fetched
 
 ROOT = Path(__file__).parents[2]
+PLAYGROUND = ROOT / "src" / "emulon" / "playground" / "static"
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
 MARK = re.compile(r"<!-- (numbers|picture|claims|records|errors)(?:: ([\w.-]+))? -->")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the figures of the claims, the reference's pages, and those that stand outside docs/."""
+    """Adds the figures of the claims, the playground, the reference's pages, and those that stand outside docs/."""
     for figure in sorted((ROOT / "results" / "claims").glob("*.svg")):
         files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
+    for part in sorted(each for each in PLAYGROUND.rglob("*") if each.is_file()):
+        where = f"playground/{part.relative_to(PLAYGROUND).as_posix()}"
+        files.append(File.generated(config, where, abs_src_path=str(part)))
     for source, page in COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for name in fragments.ROOMS:

@@ -133,8 +133,13 @@ def _known(words: list[str], where: str) -> None:
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         asked = {name for word in rest for group in re.findall(r"\[([\w,]+)\]", word) for name in group.split(",")}
         assert asked <= set(extras), f"{where}: there is no extra {asked - set(extras)}"
-    elif program.startswith("python"):
-        assert rest[0] == "-m", f"{where}: {' '.join(words)} is not a module"
+    elif program == "nice":
+        _known(rest[2:], where)
+    elif program.startswith("python") and rest[0] == "-m":
         import_module(rest[1])
+    elif program.startswith("python"):
+        script = (ROOT / rest[0]).read_text(encoding="utf-8")
+        unknown = [word for word in rest if word.startswith("--") and f'"{word}"' not in script]
+        assert not unknown, f"{where}: {rest[0]} has no {unknown}"
     else:
         assert program in ("git", "cd", "pytest"), f"{where}: what is {program}?"

@@ -1,6 +1,7 @@
 """What an instruction adds to the error and what it passes on, term by term: the worst case, which no run shows."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,20 +27,20 @@ def read(terms: int, magnitude: float, coefficients: float, mean: float = 0.5) -
     return (terms + 10) * U * (magnitude + 2 * coefficients * mean)
 
 
-def scaling() -> float:
-    return (4.0**2 + 2 * 8.0**2) / (2 * 2.0**20) + (32 + 4 * 4) * U
+def scaling(pad: float = 2.0**10) -> float:
+    return (4.0**2 + 2 * 8.0**2) / (2 * pad**2) + (32 + 4 * 4) * U
 
 
-def attended(where, value: float, rounding: float) -> dict[str, float]:
+def attended(where, value: float, rounding: float, pad: float = 2.0**10) -> dict[str, float]:
     """Leak to unwanted tokens, twice; scores off by 2β times what their codes are; one more 8u for the softmax."""
     beta = sharpness(where, TOKENS, f64)
-    score = 2 * beta * (scaling() + 2 * read(2, 1.0, 2.0) + 4 * U)
+    score = 2 * beta * (scaling(pad) + 2 * read(2, 1.0, 2.0) + 4 * U)
     leak = TOKENS * math.exp(min(2 * score - beta * gap(where, TOKENS), 0.0))
     routing, spread = 2 * leak * value, 8 * U * value
     if isinstance(where, Average):
         routing += min(2 * value * math.tanh(score / 2), math.inf)
         spread += 2 * gamma(len(where.members) + 2) * value
-    return {"normalisation": scaling() * value, "routing": routing, "rounding": rounding + spread}
+    return {"normalisation": scaling(pad) * value, "routing": routing, "rounding": rounding + spread}
 
 
 def plus(*terms: dict[str, float]) -> dict[str, float]:
@@ -54,8 +55,8 @@ def program() -> RegisterProgram:
     return made
 
 
-def local(program: RegisterProgram, **divisions: Division) -> LocalError:
-    return LocalError(NORM, {int(n[1:]): each for n, each in divisions.items()}, SCALE, program.here, TOKENS)
+def local(program: RegisterProgram, norm: Normalisation = NORM, **divisions: Division) -> LocalError:
+    return LocalError(norm, {int(n[1:]): each for n, each in divisions.items()}, SCALE, program.here, TOKENS)
 
 
 def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
@@ -124,15 +125,23 @@ def test_a_product_truncates_rounds_and_sums() -> None:
         assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12, abs=0.0)
 
 
+def test_a_factor_that_is_always_zero_counts_as_one() -> None:
+    made = RegisterProgram("zero", TOKENS)
+    made.mul(made.register("q", 1), made.register("a", 1), made.register("c", 1))
+    zero = {"a": Range(0.0, 0.0, 0.0), "c": Range(0.0, 0.0, 0.0)}
+    assert local(made).of(made.instructions[0], zero)["product"] == pytest.approx(square(f64).truncation / 4, abs=0.0)
+
+
 @pytest.mark.parametrize("sweeps", [0, 1, 2])
-def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int) -> None:
+@pytest.mark.parametrize("pad", [2.0**10, 2.0**40], ids=["the bypass counts", "rounding counts"])
+def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int, pad: float) -> None:
     a, b, c = (program.registers[name] for name in "abc")
     program.div(b, 3.0 * a, c)
     division = Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps)
     c_read = read(1, 4.0, 4.0)
-    routing = attended(program.here, 4.0, c_read)["routing"]
-    left = 8.0 / 64.0 * (scaling() + 20 * U) ** sweeps if sweeps else 0.0
-    relative = 1.1 * (scaling() + 16 * U + (c_read + routing + left) / 0.5)
+    routing = attended(program.here, 4.0, c_read, pad)["routing"]
+    left = 8.0 / 64.0 * (scaling(pad) + 20 * U) ** sweeps if sweeps else 0.0
+    relative = 1.1 * (scaling(pad) + 16 * U + (c_read + routing + left) / 0.5)
     mean = 0.5 + 48 * U * 64.0 * 4.0
     for old in (0.0, 1.0):
         before = BEFORE | ({"b": Range(-1.0, 1.0, 1.0)} if old else {})
@@ -140,8 +149,8 @@ def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int)
             "division": (NORM.divide_scaling(64.0, 0.5) + relative) * 6.0 / 0.5,
             "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 16 * U * 12.0 + 4 * U * old,
         }
-        wanted = plus(wanted, attended(program.here, old, read(1, old, old))) if old else wanted
-        found = local(program, _1=division).of(program.instructions[0], before)
+        wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted
+        found = local(program, replace(NORM, pad=pad), _1=division).of(program.instructions[0], before)
         assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 

@@ -72,12 +72,14 @@ def test_pads_are_where_rounding_and_truncation_meet() -> None:
     plain, factors = plan(16, 4.0, 32.0, [], f64)
     assert factors == [] and plain.pad == up_to_power_of_two(4 * (48 * U * U) ** (-1 / 3))
     assert plain.mean == pytest.approx(2.0 + 48 * U * plain.pad, rel=1e-15, abs=0.0)
-    divided, factors = plan(16, 4.0, 32.0, [(0.5, 2.0), (1.0, 8.0)], f64)
-    step = math.sqrt(1 / (48 * U * 8))
+    divided, factors = plan(16, 4.0, 32.0, [(0.5, 6.0), (1.0, 8.0)], f64)
+    step = math.sqrt(1 / (48 * U * 12))
     assert factors == [up_to_power_of_two(4 * step / 0.5), up_to_power_of_two(4 * step)]
-    assert divided.divide_content == max(factors[0] * 2.0, factors[1] * 8.0)
+    assert divided.divide_content == max(factors[0] * 6.0, factors[1] * 8.0)
     assert divided.pad == up_to_power_of_two(divided.divide_content * step)
     assert plan(16, 0.25, 1.0, [], f64)[0].content == 1.0
+    assert [up_to_power_of_two(x) for x in (4.0, 5.0, 8.0, 0.3)] == [4.0, 8.0, 8.0, 0.5]
+    assert NORM.divide_scaling(2.0**40, 1.0) == pytest.approx(48 * U + (16 + 16e-5) / 2.0**81, rel=1e-14, abs=0.0)
 
 
 @pytest.mark.parametrize("where", [None, Average("some", (1, 3, 4))], ids=["here", "average"])
@@ -188,22 +190,24 @@ RANGES = {"a": Range(-2.0, 2.0, 3.0), "b": Range(-1.0, 1.0, 5.0), "c": Range(0.5
 def test_errors_pass_through_sums_products_and_quotients(program: RegisterProgram) -> None:
     a, b, c, p = (program.registers[name] for name in "abcp")
     program.aff(a, 0.0)
-    program.aff(c, 1.0)
+    program.aff(c, 2.0 * a)
     program.aff(b, 3.0 * a, plus=2.0 * c)
     program.mul(p, 2.0 * a, c)
     budget = Budget(by_hand(program, RANGES), fixed(program))
     for instruction in program.instructions:
         budget.step(instruction)
-    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 + 2 + 1.0})
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 + 2 * 3 + 1.0})
     # |2a| ≤ 4 and |c| ≤ 4: each error times the other factor, both times each other, and its own.
-    assert budget.terms(budget.errors["p"]) == pytest.approx({"aff": 2 * 4.0 + 4.0, "mul": 1.0, "second order": 2.0})
-    assert budget.size(budget.errors["p"]) == pytest.approx(15.0)
+    assert budget.terms(budget.errors["p"]) == pytest.approx(
+        {"aff": 2 * 4.0 + 3 * 4.0, "mul": 1.0, "second order": 6.0}
+    )
+    assert budget.size(budget.errors["p"]) == pytest.approx(27.0)
     program.div(b, 3.0 * a, c)
     budget = Budget(by_hand(program, RANGES), fixed(program))
     for instruction in program.instructions:
         budget.step(instruction)
     # 3a's error over the least divisor, and c's times the result's norm over it.
-    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 5 / 0.5, "div": 1.0})
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 3 * 5 / 0.5, "div": 1.0})
 
 
 def test_an_invariant_says_how_a_states_error_grows(program: RegisterProgram) -> None:

@@ -93,8 +93,9 @@ class Softmaxes implements Scene {
   }
 
   show(words: string[]): void {
-    const [name] = words;
-    if (name !== undefined && name in FUNCTIONS) this.name = name;
+    const name = words.join("/"); // one of them has a stroke in it
+    if (name in FUNCTIONS) this.name = name;
+    for (const input of this.element.querySelectorAll<HTMLInputElement>("input[name=function]")) input.checked = input.value === this.name;
     this.redraw();
   }
 

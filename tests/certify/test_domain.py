@@ -97,6 +97,8 @@ def test_the_domain_of_data_refuses_bad_weights(weights) -> None:
         ((2, 2, 1.0, math.nan, 1.0), "bound y must be"),
         ((2, 2, 1.0, 1.0, math.inf), "bound w must be"),
         ((2, 2, 1.0, 0.0, 0.0), "only zero residuals"),
+        ((2, 2, 1e80, 1.0, 1.0), r"the bound of \|x\| is 1e\+80, not between 1e-60 and 1e\+60; rescale"),
+        ((2, 2, 1e-80, 1.0, 1.0), r"the bound of \|x\| is 1e-80"),
     ],
 )
 def test_impossible_domains_are_refused(sizes: tuple, reason: str) -> None:

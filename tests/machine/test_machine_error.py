@@ -137,18 +137,19 @@ def test_a_factor_that_is_always_zero_counts_as_one() -> None:
 @pytest.mark.parametrize("sweeps", [0, 1, 2])
 @pytest.mark.parametrize("pad", [2.0**10, 2.0**40], ids=["the bypass counts", "rounding counts"])
 def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int, pad: float) -> None:
+    factor = 64.0 if pad == 2.0**10 else pad
     a, b, c = (program.registers[name] for name in "abc")
     program.div(b, 3.0 * a, c)
-    division = Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps)
+    division = Division(factor=factor, low=0.5, high=4.0, sweeps=sweeps)
     c_read = read(1, 4.0, 4.0)
     routing = attended(program.here, 4.0, c_read, pad)["routing"]
-    left = 8.0 / 64.0 * (scaling(pad) + 20 * U) ** sweeps if sweeps else 0.0
+    left = 8.0 / factor * (scaling(pad) + 20 * U) ** sweeps if sweeps else 0.0
     relative = 1.1 * (scaling(pad) + 16 * U + (c_read + routing + left) / 0.5)
-    mean = 0.5 + 48 * U * 64.0 * 4.0
+    mean = 0.5 + 48 * U * factor * 4.0
     for old in (0.0, 1.0):
         before = BEFORE | ({"b": Range(-1.0, 1.0, 1.0)} if old else {})
         wanted = {
-            "division": (NORM.divide_scaling(64.0, 0.5) + relative) * 6.0 / 0.5,
+            "division": (NORM.divide_scaling(factor, 0.5) + relative) * 6.0 / 0.5,
             "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 16 * U * 12.0 + 4 * U * old,
         }
         wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted

@@ -218,6 +218,7 @@ def test_its_repr_shows_what_it_does() -> None:
         ({"interval": (0, math.inf)}, OutOfDomain, "not finite"),
         ({"interval": (0, 1e200)}, OutOfDomain, "rescale"),
         ({"interval": (0, 1e-200)}, OutOfDomain, "rescale"),
+        ({"interval": (-3e7, 3e7)}, BadExpression, "is not seen to be finite and smooth .* choose a shorter interval"),
         ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
         ({"f": "sin(t)", "interval": (-1e8, 1e8)}, BadExpression, "turns at least .* choose a shorter interval"),
         ({"tolerance": None}, EmulonError, "either tolerance=… or points=…"),

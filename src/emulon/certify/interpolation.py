@@ -134,6 +134,10 @@ def holds(
     return False
 
 
+# Cells of an interval that are asked whether a function is smooth there, before it is refused: a few seconds.
+MOST_LOOKED_AT = 20_000
+
+
 def require_smooth(function: Function, lo: float, hi: float) -> None:
     """Refuse a function with a pole, a branch point or an undefined stretch in [lo, hi].
 
@@ -143,10 +147,17 @@ def require_smooth(function: Function, lo: float, hi: float) -> None:
     with ball_arithmetic():
         # Between two breaks every switch is one way: no more branches are looked at than there are.
         queue = list(pairwise([lo, *(one.at for one in function.breaks(lo, hi)), hi]))
+        looked_at = 0
         while queue:
             left, right = queue.pop()
+            looked_at += 1
             if _finite(function, left, right):
                 continue
+            if looked_at > MOST_LOOKED_AT:
+                raise BadExpression(
+                    f"{function.text} is not seen to be finite and smooth on ({lo:g}, {hi:g}) with {looked_at} cells; "
+                    "choose a shorter interval, or rescale"
+                )
             if right - left < 1e-9 * (hi - lo):
                 raise BadExpression(
                     f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it, "

@@ -25,9 +25,7 @@ class ToleranceTooTight(EmulonError):
     """
 
     def __init__(self, what: str, tolerance: float, smallest: float, advice: str = "") -> None:
-        # Rounded up, so that the figure read off the message is accepted.
-        shown = f"{smallest * 1.05:.1e}"
-        super().__init__(f"{what} can promise {shown}, not {tolerance:.1e}; loosen it{advice}")
+        super().__init__(too_tight(what, tolerance, smallest) + advice)
         self.smallest = smallest
         self.advice = advice
 
@@ -66,6 +64,12 @@ class NoRun(EmulonError):
 
 class CannotWrite(EmulonError):
     """A file or folder that could not be written: what it was, why, and what to do."""
+
+
+def too_tight(what: str, tolerance: float, smallest: float) -> str:
+    """The one sentence for a tolerance that cannot be kept, whether that is refused or only told."""
+    # Rounded up, so that the figure read off the message is accepted.
+    return f"{what} can promise {smallest * 1.05:.1e}, not {tolerance:.1e}; loosen it"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

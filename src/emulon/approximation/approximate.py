@@ -24,6 +24,8 @@ from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
 
+# What intervals and functions may come to: beyond, differences and quotients of them overflow.
+LARGEST, NARROWEST = 1e300, 1e-290
 WAYS = ("auto", "paper", "spectral", "piecewise")
 # The search samples, the proof encloses: leave room between the two, and more where that was not enough.
 HEADROOM = (0.75, 0.5, 0.25)
@@ -65,8 +67,8 @@ def approximate(
     maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding, noise)
     from threadpoolctl import threadpool_limits
 
-    # Thousands of tiny least-squares problems: threads would only wait for each other.
-    with threadpool_limits(1):
+    # Thousands of tiny least-squares problems: threads would only wait for each other. What overflows costs infinity.
+    with threadpool_limits(1), np.errstate(all="ignore"):
         return _made(maker, tolerance, points, beta, best_effort)
 
 
@@ -233,6 +235,8 @@ class _Maker:
                 # Where no grid was like the function, one for a looser tolerance may do much better: do not leap.
                 farthest = math.inf if self.way == "paper" else 30 * tolerance
                 tolerance = min(max(1.1 * tolerance, room * found), farthest)
+                if tolerance > self._scale:
+                    break  # zero everywhere would be as near
             result, found = self.within(tolerance)
             if result is not None:
                 return self._lower(failed, tolerance, result) if gated else (tolerance, result)
@@ -306,19 +310,22 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
     lo, hi = float(interval[0]), float(interval[1])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
+    if not NARROWEST <= hi - lo <= 2 * LARGEST:
+        raise OutOfDomain(f"({lo:g}, {hi:g}) is narrower than {NARROWEST:g} or wider than {2 * LARGEST:g}; scale t")
     wider = min(lo, torch.tensor(lo, dtype=dtype).item()), max(hi, torch.tensor(hi, dtype=dtype).item())
     return wider if len(function.breaks(*wider)) == len(function.breaks(lo, hi)) else (lo, hi)
 
 
 def _check_function(function: Function, lo: float, hi: float) -> None:
     if function.provable:
-        return require_smooth(function, lo, hi)
+        require_smooth(function, lo, hi)
     s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
-    finite = torch.isfinite(function(s))
-    if not finite.all():
-        at = f"t = {s[~finite][0].item():.6g}"
-        raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
-    return None
+    values = function(s)
+    large = ~(values.abs() <= LARGEST)
+    if large.any():
+        at, value = s[large][0].item(), values[large][0].item()
+        what = f"is above {LARGEST:g}" if math.isfinite(value) else "is not finite"
+        raise BadExpression(f"{function.text} {what} at t = {at:.6g}; choose an interval without it")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fuzz lint playground
+.PHONY: demo test fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,onnx]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,docs,onnx]'
 	touch $@
 
 demo: .venv/installed
@@ -18,12 +18,19 @@ test: .venv/installed
 fuzz: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0
 
+# The site, into site/: every page and figure in it, so that it reads without a network.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet
+
 lint: .venv/installed
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests docs examples playground
+	$(BIN)/ruff format --check src tests docs examples playground
 	$(BIN)/mypy
 
 # Needs node; what it writes is committed, so that nobody else does.
 playground: .venv/installed
 	cd playground && npm ci --no-audit --no-fund && npm run build
 	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static
+
+screenshots: .venv/installed
+	$(BIN)/python playground/screenshots.py

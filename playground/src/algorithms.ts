@@ -1,6 +1,6 @@
 // Scene 1: points to drag, a prompt to choose, and one frozen transformer that does what the prompt says.
 
-import { button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
+import { atMost, button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
 import { fetchBytes, readOnnx, readSafetensors } from "./files";
 import { Inside } from "./inside";
 import { Interpreter } from "./interpreter";
@@ -95,7 +95,7 @@ class Algorithms implements Scene {
       html("p", { class: "lead" }, "Two attention layers with ", html("strong", {}, "frozen weights"),
         " learn from your points, step by step. Which algorithm they run is written in the prompt; the weights are the same for all twelve."),
       html("p", {}, this.sha),
-      html("div", { class: "stage" }, plot, side), this.phases, this.inside.element, this.bend.element);
+      html("div", { class: "stage" }, plot, side), html("div", { class: "row" }, this.bend.element), this.phases, this.inside.element);
   }
 
   private rows(): { x: number[]; y: number }[] {
@@ -114,6 +114,7 @@ class Algorithms implements Scene {
     this.drawPrompts();
     this.drawPhases();
     this.restart(remember);
+    this.inside.askFor(0);
   }
 
   private drawPrompts(): void {
@@ -134,7 +135,7 @@ class Algorithms implements Scene {
       this.phase = Number(value);
       this.draw();
     });
-    this.phases.replaceChildren(html("div", { style: "margin-top:18px" }, pick));
+    this.phases.replaceChildren(html("div", { class: "row" }, pick));
   }
 
   private restart(remember = true): void {
@@ -261,7 +262,7 @@ class Algorithms implements Scene {
     this.weights.dataset.exact = JSON.stringify(exact);
     this.error.textContent = scientific(this.run.error(shown));
     const bound = this.bend.active ? Infinity : this.run.bound(shown);
-    this.bound.textContent = Number.isFinite(bound) ? `≤ ${scientific(bound)}` : this.bend.active ? "none: weights changed" : "none: at a jump";
+    this.bound.textContent = Number.isFinite(bound) ? atMost(bound) : this.bend.active ? "none: weights changed" : "none: at a jump";
     this.bound.classList.toggle("warn", !Number.isFinite(bound));
   }
 

@@ -22,12 +22,12 @@ export class Bend {
     this.original = new Map([...interpreter.buffers].map(([name, { values }]) => [name, values.slice()]));
     this.buffers = html("select", { "aria-label": "which weights", change: () => this.choose(this.buffers.value as Buffer, this.start(this.buffers.value as Buffer)) },
       ...Object.entries(LABELS).map(([value, label]) => html("option", { value }, label)));
-    this.entry = html("input", { type: "number", min: 1, style: "width:6.5em;min-height:36px;font:inherit;border:1px solid var(--line);border-radius:9px;padding:4px 8px;background:var(--card);color:inherit", "aria-label": "which of them",
+    this.entry = html("input", { type: "number", min: 1, "aria-label": "which of them",
       change: () => this.choose(this.buffer, Number(this.entry.value) - 1) });
     this.slider = html("input", { type: "range", min: -100, max: 100, value: 0, id: "bend", "aria-label": "bend it by up to ten per cent", input: () => this.apply() });
-    this.element = html("section", { class: "card", style: "margin-top:18px" },
+    this.element = html("section", { class: "card" },
       html("h2", {}, "Bend one frozen weight"),
-      html("p", { class: "note", style: "margin:0 0 10px" }, "Every number above comes out of the two layers. Move one of their weights by a few per cent, and see the algorithm go wrong."),
+      html("p", { class: "note", style: "margin:0 0 10px" }, "Every number here comes out of the two layers. Move one of their weights by a few per cent, and see the algorithm go wrong."),
       html("div", { class: "controls" }, this.buffers, this.entry, html("span", { class: "grow" }, this.slider), button("let go", () => this.release())), this.told);
     this.choose("values", this.start("values"));
   }

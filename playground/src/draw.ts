@@ -86,6 +86,13 @@ export function scientific(value: number): string {
   return Math.abs(Number(power)) <= 2 ? String(Number(value.toPrecision(2))) : `${head}·${tenTo(Number(power))}`;
 }
 
+// A bound in two digits, rounded up: what is shown is still one.
+export function atMost(bound: number): string {
+  if (!Number.isFinite(bound) || bound === 0) return scientific(bound);
+  const unit = 10 ** (Math.floor(Math.log10(bound)) - 1);
+  return `≤ ${scientific(Math.ceil((bound / unit) * (1 - 1e-12)) * unit)}`;
+}
+
 // A colour as numbers, from a custom property of the page, so that pictures follow light and dark.
 export function colour(name: string): [number, number, number] {
   const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();

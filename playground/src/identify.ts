@@ -90,13 +90,22 @@ class Identify implements Scene {
     this.redraw();
   }
 
-  private distances(pairs: Pairs): { said: number[]; off: number[] } {
-    const said = ask(this.file, pairs, QUERIES, HEADS);
-    const off = ALGORITHMS.map(({ fit }) => {
-      const f = fit(pairs);
-      return QUERIES.reduce((sum, x, k) => sum + (f(x) - (said[k] as number)) ** 2, 0) / QUERIES.length;
+  // What the learner says at every query after all points, and how far each algorithm is from it after 1, 2, … of them.
+  private answers(pairs: Pairs): { said: number[]; off: number[][] } {
+    const counts = pairs.map((_, k) => k + 1);
+    // Fewer queries for the past: it is there to be compared, not read.
+    const asked = counts.map((after) => QUERIES.filter((_, k) => after === pairs.length || k % 4 === 0).map((x) => ({ x, after })));
+    const said = ask(this.file, pairs, asked.flat(), HEADS);
+    let start = 0;
+    const off = asked.map((questions, n) => {
+      const own = said.slice(start, (start += questions.length));
+      const seen = pairs.slice(0, n + 1);
+      return ALGORITHMS.map(({ fit }) => {
+        const f = fit(seen);
+        return questions.reduce((sum, { x }, k) => sum + (f(x) - (own[k] as number)) ** 2, 0) / questions.length;
+      });
     });
-    return { said, off };
+    return { said: said.slice(-QUERIES.length), off };
   }
 
   show(words: string[]): void {
@@ -107,17 +116,18 @@ class Identify implements Scene {
 
   redraw(): void {
     const pairs = this.plane.points.map(({ x, y }): [number, number] => [x, y]);
-    const { said, off } = this.distances(pairs);
+    const { said, off } = this.answers(pairs);
+    const now = off.at(-1) as number[];
     const learned = (x: number): number => {
       const at = Math.max(0, Math.min(QUERIES.length - 2, Math.floor(((x / REACH + 1) / 2) * (QUERIES.length - 1))));
       const [a, b] = [said[at] as number, said[at + 1] as number];
       return a + ((x - (QUERIES[at] as number)) / ((QUERIES[at + 1] as number) - (QUERIES[at] as number))) * (b - a);
     };
     this.plane.drawCurves([...ALGORITHMS.map(({ kind, fit }) => ({ kind: `curve ${kind}`, f: fit(pairs) })), { kind: "fit", f: learned }]);
-    this.drawBars(off);
-    this.drawHistory(pairs);
+    this.drawBars(now);
+    this.drawHistory(off);
     this.element.dataset.said = JSON.stringify(said);
-    this.element.dataset.off = JSON.stringify(off);
+    this.element.dataset.off = JSON.stringify(now);
   }
 
   private drawBars(off: number[]): void {
@@ -138,17 +148,15 @@ class Identify implements Scene {
     this.nearest.textContent = `Nearest after ${this.plane.points.length} point${this.plane.points.length === 1 ? "" : "s"}: ${name}.`;
   }
 
-  private drawHistory(pairs: Pairs): void {
-    const x = linear([1, Math.max(2, pairs.length)], [34, 406]);
+  private drawHistory(all: number[][]): void {
+    const x = linear([1, Math.max(2, all.length)], [34, 406]);
     const y = logarithmic([1e-4, 10], [146, 6]);
-    const counts = Array.from({ length: pairs.length }, (_, k) => k + 1);
-    const all = counts.map((n) => this.distances(pairs.slice(0, n)).off);
     const parts: SVGElement[] = [];
     for (const power of [-4, -2, 0]) {
       parts.push(svg("line", { class: "grid", x1: 34, x2: 410, y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 30, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
-    ALGORITHMS.forEach(({ kind }, k) => parts.push(svg("path", { class: `curve ${kind}`, d: path(counts.map((n, i) => [x(n), y((all[i] as number[])[k] as number)])) })));
-    parts.push(svg("text", { x: 406, y: 163, "text-anchor": "end" }, `points: 1 to ${pairs.length}`));
+    ALGORITHMS.forEach(({ kind }, k) => parts.push(svg("path", { class: `curve ${kind}`, d: path(all.map((off, n) => [x(n + 1), y(off[k] as number)])) })));
+    parts.push(svg("text", { x: 406, y: 163, "text-anchor": "end" }, `points: 1 to ${all.length}`));
     this.history.replaceChildren(...parts);
   }
 }

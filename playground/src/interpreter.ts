@@ -74,6 +74,8 @@ export class Interpreter {
 
   // As Python's Interpreter.sha256: the capacity, then every frozen number under its name.
   async sha256(): Promise<string> {
+    // Browsers offer it to pages from this machine or over https only.
+    if (globalThis.crypto?.subtle === undefined) return "(not computed: this page did not come over https)";
     const parts: Uint8Array[] = [new TextEncoder().encode(this.capacity)];
     for (const [name, { values }] of this.buffers) {
       parts.push(new TextEncoder().encode(name), new Uint8Array(values.buffer, values.byteOffset, values.byteLength));

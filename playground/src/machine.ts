@@ -1,6 +1,6 @@
 // Scene 4: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
 
-import { button, html, icon, paint, scientific, short, still, svg } from "./draw";
+import { atMost, button, html, icon, paint, scientific, short, still, svg } from "./draw";
 import { type Pass, runMachine } from "./decoder";
 import { fetchBytes, readOnnx, type TensorFile } from "./files";
 import type { Scene } from "./main";
@@ -62,7 +62,7 @@ class Machine implements Scene {
         ", not trained. Its residual stream is a bank of registers; watch w being learned from points 1 to 4, to predict the fifth."),
       html("div", { class: "stage" },
         html("section", { class: "card" },
-          html("p", { class: "legend" }, html("span", {}, html("i", { class: "fit-key" }), "w at the last token"), html("span", {}, html("i", {}), "exact SGD over points 1–4")),
+          html("p", { class: "legend" }, html("span", {}, html("i", { class: "fit-key" }), "w at the last token"), html("span", {}, html("i", {}), "exact SGD over points 1–4"), html("span", {}, html("i", { style: "border-top:1px solid var(--accent);opacity:0.5" }), "w at earlier tokens")),
           this.plane.element, this.refusal, this.numbers),
         html("div", { class: "side" },
           html("section", { class: "card" }, html("h2", {}, "Layer"),
@@ -148,7 +148,7 @@ class Machine implements Scene {
     const line = (v: number[]) => (x: number): number => (v[0] as number) + (v[1] as number) * x;
     const [own, exact] = [at(this.layer, last), this.exact()];
     const query = this.plane.points.at(-1) as Point;
-    const past = Array.from({ length: 4 }, (_, i) => ({ kind: "past", f: line(at(depth, 1 + 2 * i)) }));
+    const past = Array.from({ length: 4 }, (_, i) => ({ kind: "past faint", f: line(at(depth, 1 + 2 * i)) }));
     const said = line(own)(query.x);
     const [x, y] = this.plane.place(query.x, Math.max(-1, Math.min(1, said)));
     this.plane.drawCurves([...past, { kind: "fit", f: line(own) }, { kind: "exact", f: line(exact) }], [svg("circle", { class: "dot", cx: x, cy: y, r: 5.5 })]);
@@ -156,7 +156,7 @@ class Machine implements Scene {
     const guess = this.value(depth, last, this.labels.slots.guess as Slot, 0);
     const off = Math.abs(guess - line(exact)(query.x));
     const entry = (label: string, value: string): HTMLElement => html("div", {}, html("dt", {}, label), html("dd", {}, value));
-    this.numbers.replaceChildren(entry("its prediction at point 5", guess.toFixed(12)), entry("off by", scientific(off)), entry("proved, for every input", `≤ ${scientific(this.labels.certificate.bound)}`));
+    this.numbers.replaceChildren(entry("its prediction at point 5", guess.toFixed(12)), entry("off by", scientific(off)), entry("proved, for every input", atMost(this.labels.certificate.bound)));
     this.element.dataset.guess = String(guess);
     this.element.dataset.weights = JSON.stringify(final);
     this.refusal.textContent = Math.max(...final.map(Math.abs)) > 2 ? "A weight is above 2, which the program was compiled for: nothing is promised." : "";

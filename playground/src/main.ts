@@ -25,11 +25,22 @@ const main = document.getElementById("main") as HTMLElement;
 const links = new Map(SCENES.map(({ name, title }) => [name, html("a", { href: `#${name}` }, title)]));
 document.getElementById("scenes")?.append(...links.values());
 
+function address(): string {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return ""; // not an address of ours
+  }
+}
+
 async function route(): Promise<void> {
-  const [wanted, ...words] = decodeURIComponent(location.hash.slice(1)).split("/") as [string, ...string[]];
+  const [wanted, ...words] = address().split("/") as [string, ...string[]];
   const scene = SCENES.find(({ name }) => name === wanted) ?? (SCENES[0] as (typeof SCENES)[0]);
   for (const [name, link] of links) {
-    if (name === scene.name) link.setAttribute("aria-current", "page");
+    if (name === scene.name) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "center" });
+    }
     else link.removeAttribute("aria-current");
   }
   let found = opened.get(scene.name);

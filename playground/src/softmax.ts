@@ -1,6 +1,6 @@
 // Scene 2: one softmax over a few keys acts as a function of the number it is asked.
 
-import { choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
+import { atMost, choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
 import { fetchBytes, readSafetensors, tensor, type TensorFile } from "./files";
 import { softmax } from "./interpreter";
 import type { Scene } from "./main";
@@ -27,7 +27,7 @@ const FUNCTIONS: Record<string, (s: number) => number> = {
   "max(s, 0)": (s) => Math.max(s, 0),
   "soft threshold": (s) => Math.sign(s) * Math.max(Math.abs(s) - 0.3, 0),
 };
-const BOX = { width: 640, height: 320, left: 38, right: 10, top: 12, bottom: 24 };
+const BOX = { width: 640, height: 300, left: 38, right: 10, top: 12, bottom: 24 };
 const SAMPLES = Array.from({ length: 401 }, (_, k) => -1 + k / 200);
 
 export async function softmaxes(): Promise<Scene> {
@@ -42,8 +42,8 @@ class Softmaxes implements Scene {
   private way: "auto" | "paper" = "auto";
   private s = 0.35;
   private readonly picture = svg("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, class: "plane", role: "img", "aria-label": "the function and the softmax; move the pointer to ask at another place" });
-  private readonly bars = svg("svg", { viewBox: "0 0 420 190", role: "img", "aria-label": "keys: weights and values at the pointer" });
-  private readonly errors = svg("svg", { viewBox: "0 0 640 230", role: "img", "aria-label": "error over the interval, with its proved bound" });
+  private readonly bars = svg("svg", { viewBox: "0 0 404 190", role: "img", "aria-label": "keys: weights and values at the pointer" });
+  private readonly errors = svg("svg", { viewBox: "0 0 480 290", role: "img", "aria-label": "error over the interval, with its proved bound" });
   private readonly numbers = html("dl", { class: "numbers" });
   private readonly slider: HTMLInputElement;
   private readonly asked: HTMLInputElement;
@@ -82,18 +82,20 @@ class Softmaxes implements Scene {
       html("p", { class: "lead" }, "Keys score ", html("code", {}, "slope·s + intercept"), "; softmax weighs their values. Sharpened, it picks the nearest value, and the error falls like 1/keys. ",
         html("strong", {}, "Softened"), ", with values to match, it falls exponentially."),
       html("div", { class: "stage" },
-        html("div", { class: "side" }, html("section", { class: "card" },
-          html("p", { class: "legend" }, html("span", {}, html("i", { class: "fit-key" }), "the softmax"), html("span", {}, html("i", {}), "the function")),
-          this.picture, html("div", { class: "controls" }, html("span", { class: "note", style: "margin:0" }, "ask at"), html("span", { class: "grow" }, this.asked)), this.numbers),
-          html("section", { class: "card" }, html("h2", {}, "Error over the interval, and what is proved of it"), this.errors)),
         html("div", { class: "side" },
           html("section", { class: "card" }, functions, ways, html("div", { class: "controls", style: "margin-top:4px" }, html("span", { class: "note", style: "margin:0" }, "keys"), html("span", { class: "grow" }, this.slider), this.count)),
-          html("section", { class: "card" }, html("h2", {}, "Keys: how much they weigh here, and what they say"), this.bars))));
+          html("section", { class: "card" },
+            html("p", { class: "legend" }, html("span", {}, html("i", { class: "fit-key" }), "the softmax"), html("span", {}, html("i", {}), "the function")),
+            this.picture, html("div", { class: "controls" }, html("span", { class: "note", style: "margin:0" }, "ask at"), html("span", { class: "grow" }, this.asked)), this.numbers)),
+        html("div", { class: "side" },
+          html("section", { class: "card" }, html("h2", {}, "Keys: how much they weigh here, what they say"), this.bars),
+          html("section", { class: "card" }, html("h2", {}, "Error over the interval, and what is proved of it"), this.errors))));
   }
 
   show(words: string[]): void {
-    const [name] = words;
-    if (name !== undefined && name in FUNCTIONS) this.name = name;
+    const name = words.join("/"); // one of them has a stroke in it
+    if (name in FUNCTIONS) this.name = name;
+    for (const input of this.element.querySelectorAll<HTMLInputElement>("input[name=function]")) input.checked = input.value === this.name;
     this.redraw();
   }
 
@@ -121,7 +123,7 @@ class Softmaxes implements Scene {
     this.drawErrors(f, F, grid.bound, mean(other), other.bound);
     const entry = (label: string, value: string): HTMLElement => html("div", {}, html("dt", {}, label), html("dd", {}, value));
     this.numbers.replaceChildren(entry("s", short(this.s)), entry("the softmax says", F(this.s).toFixed(12)), entry("off by", scientific(Math.abs(F(this.s) - f(this.s)))),
-      entry("proved, everywhere", `≤ ${scientific(grid.bound)}`));
+      entry("proved, everywhere", atMost(grid.bound)));
   }
 
   private drawPicture(f: (s: number) => number, F: (s: number) => number): void {
@@ -159,18 +161,18 @@ class Softmaxes implements Scene {
   }
 
   private drawErrors(f: (s: number) => number, F: (s: number) => number, bound: number, other: (s: number) => number, beside: number): void {
-    const x = linear([-1, 1], [BOX.left, BOX.width - BOX.right]);
-    const y = logarithmic([1e-17, 10], [206, 8]);
+    const x = linear([-1, 1], [36, 474]);
+    const y = logarithmic([1e-17, 10], [264, 8]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: BOX.left - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 32, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const curve = (kind: string, g: (s: number) => number, b: number): SVGElement[] => [
       svg("path", { class: `curve ${kind}`, d: path(SAMPLES.filter((_, k) => k % 2 === 0).map((s) => [x(s), y(Math.abs(g(s) - f(s)))])) }),
       svg("line", { class: `bound ${kind}`, x1: x(-1), x2: x(1), y1: y(b), y2: y(b) })];
     const names = this.way === "auto" ? ["ours", "the paper's"] : ["the paper's", "ours"];
-    parts.push(...curve("lines-2", other, beside), ...curve("lines-1", F, bound), svg("line", { class: "now", x1: x(this.s), x2: x(this.s), y1: 8, y2: 206 }),
-      svg("text", { x: x(1), y: 225, "text-anchor": "end" }, `green ${names[0]}, orange ${names[1]}; dashed: proved`));
+    parts.push(...curve("lines-2", other, beside), ...curve("lines-1", F, bound), svg("line", { class: "now", x1: x(this.s), x2: x(this.s), y1: 8, y2: 264 }),
+      svg("text", { x: x(1), y: 284, "text-anchor": "end" }, `green ${names[0]}, orange ${names[1]}; dashed: proved`));
     this.errors.replaceChildren(...parts);
   }
 }

@@ -11,15 +11,23 @@ class EmulonError(ValueError):
 
 
 class BadShape(EmulonError):
-    """A tensor's shape does not fit the construction it was given to."""
+    """A tensor's shape does not fit the construction it was given to.
+
+    Cure: the message names the tensor, its shape and the one that is wanted; tensors are (..., tokens, features).
+    """
 
 
 class OutOfDomain(EmulonError):
-    """Data outside the bounds a construction was built for, or not finite."""
+    """Data outside the bounds a construction was built for, or not finite.
+
+    Cure: rescale the data, or build for a wider domain; `Domain.of(x, y)` measures one that fits.
+    """
 
 
 class ToleranceTooTight(EmulonError):
     """The tolerance is below what the dtype, or the number of heads, allows; `smallest` can be promised.
+
+    Cure: ask for the tolerance that the message names, or take a wider dtype.
 
     `advice` is what else would help, as it continues the sentence: ", or use float64".
     """
@@ -31,39 +39,66 @@ class ToleranceTooTight(EmulonError):
 
 
 class BadExpression(EmulonError):
-    """A function that cannot be read, or is not finite on its interval."""
+    """A function that cannot be read, or is not finite on its interval.
+
+    Cure: write it in t, as the message says, and choose an interval on which it is finite.
+    """
 
 
 class BadProgram(EmulonError):
-    """A register program that reads what was never written, loses or overlaps writes, or leaves its domain."""
+    """A register program that reads what was never written, loses or overlaps writes, or leaves its domain.
+
+    Cure: look at the instruction that the message names; `print(program)` numbers them.
+    """
 
 
 class NotCertified(EmulonError):
-    """An observed error above the certified bound: a bug in emulon, please report it."""
+    """An observed error above the certified bound: a bug in emulon, please report it.
+
+    Cure: nothing of yours: send the message, with the data if you can.
+    """
 
 
 class WorkFailed(EmulonError):
-    """Work that had to stop half-way, through no fault of the request; what is kept is said."""
+    """Work that had to stop half-way, through no fault of the request; what is kept is said.
+
+    Cure: do what the message says about what is kept, and start the command again.
+    """
 
 
 class BadConfig(EmulonError):
-    """A configuration with an unknown key, an impossible value, or from another version."""
+    """A configuration with an unknown key, an impossible value, or from another version.
+
+    Cure: correct the key or value that the message names; `emulon train --help` lists them all.
+    """
 
 
 class TrainingDiverged(EmulonError):
-    """The loss, or a weight, is no longer finite."""
+    """The loss, or a weight, is no longer finite.
+
+    Cure: lower the rate (`--lr`, `--muon-lr`) or clip lower, and resume from the last checkpoint.
+    """
 
 
 class OutOfMemory(EmulonError):
-    """The batch does not fit the device."""
+    """The batch does not fit the device.
+
+    Cure: a smaller `--batch`, fewer points, or a narrower model.
+    """
 
 
 class NoRun(EmulonError):
-    """A folder that holds no run, or one that already holds another."""
+    """A folder that holds no run, or one that already holds another.
+
+    Cure: name the folder of a run (it has a config.json in it), or another folder for a new one.
+    """
 
 
 class CannotWrite(EmulonError):
-    """A file or folder that could not be written: what it was, why, and what to do."""
+    """A file or folder that could not be written: what it was, why, and what to do.
+
+    Cure: make room, or name a folder that you may write to.
+    """
 
 
 def too_tight(what: str, tolerance: float, smallest: float) -> str:

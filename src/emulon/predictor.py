@@ -15,7 +15,10 @@ from emulon.errors import BadShape, EmulonError, OutOfDomain
 
 
 class NotAPredictor(EmulonError):
-    """Something that cannot be read, or that does not predict."""
+    """Something that cannot be read, or that does not predict.
+
+    Cure: give a run's folder, a program's file, `module:name`, or an object with `predict(xs, ys, x_query)`.
+    """
 
 
 @runtime_checkable

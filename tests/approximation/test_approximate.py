@@ -219,16 +219,19 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"f": lambda s: 1 / (s - s)}, BadExpression, "not finite at t = -1"),
         ({"f": fails}, BadExpression, r"fails fails on a tensor of numbers \(RuntimeError: no way\); mend it"),
         ({"f": lambda s: s[:3]}, BadExpression, "fails on a tensor of numbers"),
-        ({"f": "exp(t)", "interval": (-1, 800)}, BadExpression, r"above 1e\+300 at t = 690"),
-        ({"f": "t**2", "interval": (-1e200, 1e200)}, BadExpression, "not finite at t = -1e"),
+        ({"f": "exp(t)", "interval": (-700, 700)}, ToleranceTooTight, "can promise"),
+        ({"f": "t**6", "interval": (-1e59, 1e59)}, BadExpression, "not finite at t = -1e"),
         ({"f": "1/t", "interval": (1e-300, 1)}, BadExpression, "not finite and smooth"),
-        ({"f": "t", "interval": (-1e300, 1e300)}, ToleranceTooTight, r"can promise \S+e\+28\d, not 1.0e-03"),
-        ({"f": "t", "interval": (-1e308, 1e308)}, OutOfDomain, "scale t"),
-        ({"f": "t", "interval": (0, 1e-300)}, OutOfDomain, "scale t"),
-        ({"f": "sin(t)", "interval": (-1e10, 1e10)}, BadExpression, "no grid came near it"),
+        ({"f": "t", "interval": (-1e59, 1e59)}, ToleranceTooTight, r"can promise \S+e\+45, not 1.0e-03"),
+        ({"f": "t", "interval": (-1e300, 1e300)}, OutOfDomain, "rescale"),
+        ({"f": "t", "interval": (0, 1e-300)}, OutOfDomain, "rescale"),
         ({"interval": (1, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (2, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (0, math.inf)}, OutOfDomain, "not finite"),
+        ({"interval": (0, 1e200)}, OutOfDomain, "rescale"),
+        ({"interval": (0, 1e-200)}, OutOfDomain, "rescale"),
+        ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
+        ({"f": "sin(t)", "interval": (-1e8, 1e8)}, BadExpression, "turns at least .* choose a shorter interval"),
         ({"tolerance": None}, EmulonError, "either tolerance=… or points=…"),
         ({"points": 5}, EmulonError, "either tolerance=… or points=…"),
         ({"tolerance": 0.0}, EmulonError, "positive"),
@@ -246,7 +249,7 @@ def test_bad_requests_are_refused_in_one_line(arguments: dict, error: type, reas
 
 
 def test_wide_and_large_functions_are_approximated_like_others(capfd: pytest.CaptureFixture[str]) -> None:
-    for f, half, tolerance in (("t", 1e299, 1e290), ("t**2", 1e100, 1e190), ("1e-300*t", 1.0, 1e-305)):
+    for f, half, tolerance in (("t", 1e59, 1e50), ("t**4", 1e59, 1e230), ("1e-300*t", 1.0, 1e-305)):
         F = approximate(f, (-half, half), tolerance=tolerance)
         assert F.certificate.proved and observed(F, points(F, 201)) <= F.certificate.bound <= tolerance
     assert capfd.readouterr() == ("", "")

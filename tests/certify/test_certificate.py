@@ -77,3 +77,66 @@ def test_promises_come_smallest_first_and_mark_what_says_nothing():
 @pytest.mark.parametrize("bound", [0.5, math.inf, math.nan])
 def test_a_bound_as_large_as_what_it_bounds_says_nothing(bound):
     assert not Certificate({"a": bound}, torch.float64).says_something(0.5)
+
+
+def test_the_sum_is_lifted_by_a_few_last_places() -> None:
+    assert Certificate({"a": 0.5, "b": 0.5}, torch.float64).bound == 1 + 1e-15 > 1 + 4 * 2.0**-53
+
+
+def test_verify_compares_with_the_exact_values() -> None:
+    certificate = Certificate({"a": 0.5}, torch.float64)
+    assert certificate.verify(torch.tensor([3.0, -1.0]), torch.tensor([2.75, -1.0])) == 0.25
+    with pytest.raises(NotCertified):
+        certificate.verify(torch.tensor([0.0]), torch.tensor([2.0]))
+
+
+BANDED = Certificate({"a": 0.125}, torch.float64, bands=(Band(-1.0, 1.0), Band(8.0, 9.0)))
+ROWS = torch.tensor([[1.0, -3.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("residual", "left_out"),
+    # Σ|x| = 4: a later residual may be off by half.
+    [
+        (0.0, True),
+        (1.49, True),
+        (1.51, False),
+        (-1.49, True),
+        (-1.51, False),
+        (7.51, True),
+        (7.49, False),
+        (9.51, False),
+    ],
+)
+def test_bands_are_widened_by_what_the_bound_does_to_a_residual(residual: float, left_out: bool) -> None:
+    path = torch.tensor([[20.0, 0.0], [residual + 4.0, 0.0]], dtype=torch.float64)
+    assert BANDED.leaves_out(path, ROWS, torch.tensor([4.0], dtype=torch.float64)) is left_out
+
+
+def test_the_first_iterate_is_exact_and_its_bands_are_as_they_are() -> None:
+    y = torch.tensor([0.0], dtype=torch.float64)
+    for start, left_out in ((1.25, False), (1.0, False), (0.75, True), (-1.0, False), (8.5, True)):
+        path = torch.tensor([[start, 0.0], [20.0, 0.0]], dtype=torch.float64)
+        assert BANDED.leaves_out(path, ROWS, y) is left_out
+    assert not Certificate({"a": 0.125}, torch.float64).leaves_out(0 * path, ROWS, y)
+    # Of several samples one in a band is enough, and the room is granted a billionth beyond the sum's own rounding.
+    both = torch.cat([ROWS, 100 * ROWS])
+    assert BANDED.leaves_out(path[1:] * 0 + path[:1], both, torch.tensor([0.0, 0.0], dtype=torch.float64))
+    for beyond, left_out in ((4e-10, True), (6e-10, False)):
+        path = torch.tensor([[20.0, 0.0], [1.5 + beyond, 0.0]], dtype=torch.float64)
+        assert BANDED.leaves_out(path, ROWS, y) is left_out
+
+
+def test_a_bound_exactly_as_large_as_the_answer_says_nothing() -> None:
+    one = Certificate({"a": 0.25}, torch.float64)
+    assert not one.says_something(one.bound) and one.says_something(one.bound * (1 + 1e-15))
+
+
+def test_every_dataset_of_a_batch_is_looked_at() -> None:
+    path = torch.full((3, 2, 2), 20.0, dtype=torch.float64)
+    path[..., 1] = 0.0
+    x, y = ROWS.expand(3, 4, 2), torch.zeros(3, 4, dtype=torch.float64)
+    assert not BANDED.leaves_out(path, x, y)
+    y = y.clone()
+    y[2, 3] = 20.0
+    assert BANDED.leaves_out(path, x, y)

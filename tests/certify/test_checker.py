@@ -9,6 +9,11 @@ import pytest
 from flint import arb, arb_series
 
 from emulon.certify import checker
+from emulon.evaluation import ball_arithmetic
+
+
+def balls():
+    return ball_arithmetic(checker.PRECISION, checker.ORDER + 1)
 
 
 def test_it_imports_flint_and_the_standard_library_alone():
@@ -37,22 +42,52 @@ def test_it_imports_flint_and_the_standard_library_alone():
     ],
 )
 def test_functions_are_read_as_they_are_written(text, t, wanted):
-    with checker.arithmetic():
-        values = [value[0] for _, value in checker.Expression(text).branches(arb_series([arb(t), 1]))]
-    assert [float(value) for value in values] == pytest.approx([wanted])
+    with balls():
+        value = checker.Function(text)(t=arb_series([arb(t), 1]))[0]
+    assert float(value) == pytest.approx(wanted)
 
 
-def test_a_ball_over_a_kink_takes_both_ways_and_over_a_jump_the_tie_too():
-    with checker.arithmetic():
-        around = arb_series([arb(0, 1), 1])
-        assert len(list(checker.Expression("Abs(t)").branches(around))) == 2
-        assert sorted(float(v[0]) for _, v in checker.Expression("sign(t)").branches(around)) == [-1, 0, 1]
+@pytest.mark.parametrize(
+    ("text", "value", "slope"),
+    [
+        ("Abs(t)", (-1, 1), (-1, 1)),
+        ("sign(t)", (-1, 1), (0, 0)),
+        ("Max(t, 2*t)", (-2, 2), (1, 2)),
+        ("Min(t, 2*t)", (-2, 2), (1, 2)),
+        ("Heaviside(t)", (0, 1), (0, 0)),
+        ("Piecewise((3*t, t < 0), (t, True))", (-3, 3), (1, 3)),
+    ],
+)
+def test_on_a_ball_over_a_break_both_values_and_both_slopes_are_enclosed_and_nothing_beyond(text, value, slope):
+    with balls():
+        found = checker.Function(text)(t=arb_series([arb(0, 1), 1]))
+        for enclosed, ends in zip((found[0], found[1]), (value, slope), strict=True):
+            assert enclosed.contains(arb(ends[0])) and enclosed.contains(arb(ends[1]))
+        assert not found[2].is_finite()
+
+
+@pytest.mark.parametrize(
+    ("condition", "below", "above"),
+    [("t <= 0", True, False), ("t < 0", False, True), ("t >= 0", False, True), ("t > 0", True, False)],
+)
+def test_a_ball_that_ends_at_a_jump_is_decided_by_whom_the_jump_belongs_to(condition, below, above):
+    """On [−1, 0] and on [0, 1]: `t <= 0` holds on the whole of the first, and is open on the second."""
+    with balls():
+        f = checker.Function(f"Piecewise((1, {condition}), (0, True))")
+        for end, decided in ((-1, below), (1, above)):
+            around = arb(0, 0.5)
+            assert f(t=arb_series([end * around.rad() + around, 1]))[0].is_exact() == decided
+
+
+def test_a_function_without_a_last_piece_is_none():
+    with balls(), pytest.raises(checker.Refused, match="not defined everywhere"):
+        checker.Function("Piecewise((1, t < 0), (0, t > 0))")(t=arb_series([arb(1), 1]))
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "t.real", "[t]", "lambda: t", "f(t)", "t if t else t", "'t'"])
 def test_anything_else_is_no_function(text):
-    with checker.arithmetic(), pytest.raises((KeyError, AttributeError, TypeError, ValueError)):
-        checker.Expression(text).at(arb_series([arb(0), 1]), ())
+    with balls(), pytest.raises((KeyError, AttributeError, TypeError, ValueError)):
+        checker.Function(text)(t=arb_series([arb(0), 1]))
 
 
 def sigmoid() -> checker.Softmax:
@@ -63,8 +98,8 @@ def sigmoid() -> checker.Softmax:
 
 def test_a_claim_is_proved_where_it_holds_and_refused_where_it_does_not():
     claim = {"interpolation": "1e-30", "deviation": "0.54", "size": "1.02"}
-    same, near = checker.Expression("1/(1 + exp(-t))"), checker.Expression("1/(1 + exp(-t)) + t**2/1000")
-    with checker.arithmetic():
+    same, near = checker.Function("1/(1 + exp(-t))"), checker.Function("1/(1 + exp(-t)) + t**2/1000")
+    with balls():
         checker.prove(sigmoid(), same, (-4.0, 4.0), (), claim, "claim")
         # sup |F − f| is 0.016, at both ends.
         checker.prove(sigmoid(), near, (-4.0, 4.0), (), claim | {"interpolation": "0.0161"}, "claim")
@@ -79,8 +114,8 @@ def test_a_claim_is_proved_where_it_holds_and_refused_where_it_does_not():
 def test_a_jump_is_proved_outside_its_band_only():
     steep = {"slopes": [0.0, 1e6], "intercepts": [0.0, 0.0], "values": [-1.0, 1.0]}
     softmax = checker.Softmax({name: {"numbers": [x.hex() for x in part]} for name, part in steep.items()})
-    claim, sign = {"interpolation": "1e-9", "deviation": "1", "size": "1.1"}, checker.Expression("sign(t)")
-    with checker.arithmetic():
+    claim, sign = {"interpolation": "1e-9", "deviation": "1", "size": "1.1"}, checker.Function("sign(t)")
+    with balls():
         checker.prove(softmax, sign, (-1.0, 1.0), [(-3e-5, 3e-5)], claim, "claim")
         with pytest.raises(checker.Refused, match="interpolation"):
             checker.prove(softmax, sign, (-1.0, 1.0), [(-1e-6, 1e-6)], claim, "claim")
@@ -99,9 +134,9 @@ def test_a_jump_is_proved_outside_its_band_only():
     ],
 )
 def test_the_curvature_of_a_loss_is_proved(derivative, least, most, holds):
-    with checker.arithmetic():
+    with balls():
         if holds:
-            checker.prove_curvature(checker.Expression(derivative), arb(6), arb(least), most)
+            checker.prove_curvature(checker.Function(derivative), arb(6), arb(least), most)
         else:
             with pytest.raises(checker.Refused, match="program/facts/loss/curvature"):
-                checker.prove_curvature(checker.Expression(derivative), arb(6), arb(least), most)
+                checker.prove_curvature(checker.Function(derivative), arb(6), arb(least), most)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
+from emulon.certify.composition import accumulated, accumulated_with_momentum, momentum_gains, step_lipschitz
 
 
 @given(step_error=st.floats(1e-12, 1), steps=st.integers(1, 200), rho=st.floats(0, 1.2))
@@ -79,3 +79,47 @@ def test_the_worst_of_heavy_ball_exists(steps: int, momentum: float, beyond: flo
     for _ in range(steps):
         off, before = spread * off - momentum * before + 1.0, off
     assert accumulated_with_momentum(1.0, steps, spread, momentum) == pytest.approx(off, rel=1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 1.0, 1.1])
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_it_is_proportional_to_the_error_of_a_step(rho: float, steps: int) -> None:
+    exact = 1e-3 * sum(rho**k for k in range(steps))
+    assert exact <= accumulated(1e-3, steps, rho) <= exact * (1 + 2e-12)
+    assert accumulated_with_momentum(1e-3, 3, 0.5, 0.04) == pytest.approx(1e-3 * (1 + 0.5 + 0.21), rel=2e-9, abs=0.0)
+
+
+def test_sums_are_lifted_over_their_own_rounding() -> None:
+    """Never below the exact sum, and above it by no more than the lift: where rounding would fall short, it matters."""
+    from fractions import Fraction
+
+    for rho in (0.3, 0.9, 0.99, 1.01):
+        for steps in (3, 10, 60):
+            exact = sum(Fraction(rho) ** k for k in range(steps))
+            assert 1 + 5e-13 <= Fraction(accumulated(1.0, steps, rho)) / exact <= 1 + 2e-12
+    momentum, spread = 0.25, 1.125
+    gains, exact = momentum_gains(40, spread, momentum), [Fraction(1), Fraction(spread)]
+    while len(exact) < 40:
+        exact.append(Fraction(spread) * exact[-1] - Fraction(momentum) * exact[-2])
+    lifts = [float(Fraction(gain) / each - 1) for gain, each in zip(gains, exact, strict=True)]
+    assert lifts[0] == 0 and all(1.5e-15 * k <= lift <= 4e-15 * k * (k + 3) for k, lift in enumerate(lifts))
+    assert lifts[39] > 1e-13, "the ratio is lifted, too"
+    assert accumulated_with_momentum(1.0, 2, 0.5, 0.0) == pytest.approx(1.5 * (1 + 1e-9), rel=1e-13, abs=0.0)
+
+
+def test_growth_up_to_what_a_float_can_hold_is_followed() -> None:
+    assert accumulated(1.0, 6990, math.exp(0.1)) == pytest.approx(math.exp(699) / math.expm1(0.1), rel=1e-9, abs=0.0)
+    assert accumulated(1.0, 7010, math.exp(0.1)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("step_size", "smoothness", "strong", "wanted"),
+    [(0.5, 3.0, 1.0, 0.5), (0.25, 2.0, 1.0, 0.75), (0.125, 24.0, 8.0, 2.0)],
+)
+def test_either_end_of_the_spectrum_may_rule(step_size: float, smoothness: float, strong: float, wanted: float) -> None:
+    assert step_lipschitz(step_size, smoothness, strong) == wanted
+
+
+def test_ratios_of_heavy_ball_are_lifted_as_well_as_their_products() -> None:
+    gains = momentum_gains(3, 2.0, 1.0)
+    assert gains[1] == 2.0 * (1 + 2e-15) and gains[2] > 3.0 * (1 + 5e-15)

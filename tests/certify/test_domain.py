@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon import Domain
+from emulon.certify import Spectrum
+from emulon.certify.domain import require_shape, require_within
 from emulon.errors import BadShape, OutOfDomain
 
 DOMAIN = Domain(samples=3, features=2, x=2.0, y=1.0, w=0.5)
@@ -95,8 +97,101 @@ def test_the_domain_of_data_refuses_bad_weights(weights) -> None:
         ((2, 2, 1.0, math.nan, 1.0), "bound y must be"),
         ((2, 2, 1.0, 1.0, math.inf), "bound w must be"),
         ((2, 2, 1.0, 0.0, 0.0), "only zero residuals"),
+        ((2, 2, 1e80, 1.0, 1.0), r"the bound of \|x\| is 1e\+80, not between 1e-60 and 1e\+60; rescale"),
+        ((2, 2, 1e-80, 1.0, 1.0), r"the bound of \|x\| is 1e-80"),
     ],
 )
 def test_impossible_domains_are_refused(sizes: tuple, reason: str) -> None:
     with pytest.raises(OutOfDomain, match=reason):
         Domain(*sizes)
+
+
+def test_without_weights_the_domain_follows_descent_towards_least_squares() -> None:
+    """‖w‖ ≤ 2‖w*‖ on the way, of the dataset whose fit is the longest; a row of length 5 then bounds the residual."""
+    x = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]], dtype=torch.float64)
+    fits = torch.tensor([[1.0, -1.0], [0.0, 3.0]], dtype=torch.float64)
+    y = (x @ fits.unsqueeze(-1)).squeeze(-1)
+    domain = Domain.of(x, y)
+    assert domain.w == pytest.approx(2 * 3.0 + 1e-3)
+    assert domain.residual == domain.absolute == pytest.approx(5.0 * domain.w + 3.0)
+    assert domain.widest > domain.residual
+
+
+def test_directions_that_data_hardly_determine_do_not_count_for_the_weights() -> None:
+    x = torch.diag(torch.tensor([1.0, 7e-11], dtype=torch.float64))
+    assert Domain.of(x, torch.tensor([1.0, 1.0], dtype=torch.float64)).w < 3
+    x = torch.diag(torch.tensor([1.0, 1.5e-10], dtype=torch.float64))
+    assert Domain.of(x, torch.tensor([1.0, 1.0], dtype=torch.float64)).w > 1e9
+
+
+def test_bounds_that_say_less_than_the_entries_do_are_replaced_by_theirs() -> None:
+    loose = Domain(3, 2, x=2.0, y=1.0, w=0.5, residual=100.0, absolute=3.5)
+    assert (loose.residual, loose.absolute) == (3.0, 3.0)
+
+
+def test_covering_takes_one_output_or_several_and_refuses_what_does_not_fit() -> None:
+    xs, query = torch.tensor([[3.0, 4.0], [0.5, 0.0]]), torch.tensor([6.0, -8.0])
+    one, two = torch.tensor([1.0, -7.0]), torch.tensor([[1.0, 9.0], [2.0, 0.0]])
+    domain = Domain.covering(xs, one, query, margin=2.0)
+    assert (domain.x, domain.y, domain.w, domain.norm) == (16.0, 14.0, 0.0, 20.0)
+    assert Domain.covering(xs, two, query[None]).y == 9.0
+    for bad in ((xs[0], one[:1], query), (xs, one[:1], query), (xs, one, query[:1])):
+        with pytest.raises(BadShape, match="do not fit together"):
+            Domain.covering(*bad)
+    for name, bad in (
+        ("xs", (math.nan * xs, one, query)),
+        ("ys", (xs, math.inf * one, query)),
+        ("x_query", (xs, one, math.nan * query)),
+    ):
+        with pytest.raises(OutOfDomain, match=f"^{name} contains NaN"):
+            Domain.covering(*bad)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "w", "inside"),
+    [
+        # |w·x − y| ≤ 1 and |w|·|x| + |y| ≤ 4, where entries alone would allow 21.
+        ([2.0, -1.0], 0.0, [1.0, 1.0], True),
+        ([2.0, -1.0], 0.5, [1.0, 1.0], True),
+        ([2.0, -1.0], -0.5, [1.0, 1.0], False),
+        ([2.0, 1.0], 3.0, [-1.0, -1.0], False),
+        ([2.0, -1.0], 1.25, [1.0, 1.0], False),
+        ([2.0, -2.0], 0.0, [-1.0, -1.0], True),
+        ([2.0, -2.5], 0.0, [-1.0, -1.0], False),
+        ([2.0, -1.0], -2.0, [1.0, 3.0], False),
+    ],
+)
+def test_residuals_and_their_absolute_sums_are_held_to_their_own_bounds(x, y, w, inside) -> None:
+    tight = Domain(1, 2, x=5.0, y=3.0, w=3.0, residual=1.0, absolute=4.0)
+    rows = torch.tensor([x]), torch.tensor([y]), torch.tensor(w)
+    if inside:
+        tight.check(*rows)
+    else:
+        with pytest.raises(OutOfDomain):
+            tight.check(*rows)
+
+
+def test_no_data_is_inside_every_bound_and_too_few_dimensions_are_told() -> None:
+    require_within(0.0, x=torch.empty(0, 3))
+    with pytest.raises(BadShape):
+        require_shape(torch.zeros(3), "x", 3, 3)
+    with pytest.raises(BadShape):
+        require_shape(torch.zeros(()), "x", 1)
+
+
+def test_every_dataset_of_a_batch_is_held_to_the_bounds() -> None:
+    tight = Domain(1, 2, x=5.0, y=3.0, w=3.0, residual=1.0, absolute=4.0, spectrum=Spectrum(norm=2.0))
+    x, y, w = torch.zeros(4, 1, 2), torch.zeros(4, 1), torch.zeros(4, 2)
+    tight.check(x, y, w)
+    for entry, bad in ((0, 1.5), (3, -1.5)):
+        beyond = y.clone()
+        beyond[entry] = bad
+        with pytest.raises(OutOfDomain):
+            tight.check(x, beyond, w)
+    x[2], w[2] = torch.tensor([2.0, 2.5]), torch.tensor([1.0, -1.0])
+    with pytest.raises(OutOfDomain, match=r"\|w\|·\|x\| \+ \|y\| reaches 4.5"):
+        tight.check(x, y, w)
+    queries = torch.zeros(4, 2)
+    queries[1, 0] = 2.5
+    with pytest.raises(OutOfDomain, match=r"‖x‖ reaches 2\.5"):
+        tight.check_problem(torch.zeros(4, 1, 2), torch.zeros(4, 1, 1), queries)

@@ -10,8 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.certify import Band
-from emulon.certify.interpolation import Interpolation, Keys, holds, prove, require_smooth
+from emulon.certify.interpolation import (
+    NEGLIGIBLE,
+    NOISE,
+    ORDER,
+    PRECISION,
+    Interpolation,
+    Keys,
+    _cell,
+    _cells,
+    holds,
+    prove,
+    require_smooth,
+)
 from emulon.errors import BadExpression
+from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
 
 SMOOTH = {
@@ -230,3 +243,120 @@ def test_steep_kinked_and_jumping_functions_are_accepted(text: str) -> None:
 
 def test_the_other_branch_of_a_piecewise_may_have_a_pole() -> None:
     require_smooth(parse("Piecewise((log(t), t > 1), (t - 1, True))"), -2.0, 2.0)
+
+
+def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, right: float) -> tuple[float, ...]:
+    """The bounds of one cell as the module's docstring says, in plain float64; `phi` are f's coefficients in τ.
+
+    The last key may be too far down to matter: it then enters by its weight alone.
+    """
+    c, radius = (left + right) / 2, (right - left) / 2
+    scores = keys.slopes * c + keys.intercepts
+    far = scores + np.abs(keys.slopes - keys.slopes[0]) * radius < scores[0] - 110
+    e, a, v = np.exp(scores - scores[0])[~far], keys.slopes[~far], keys.values[~far]
+    mean, guess = e @ a / e.sum(), e @ v / e.sum()
+    v, kappa = v - guess, (a - mean) * radius
+    powers = np.array([kappa**k / math.factorial(k) for k in range(17)])
+    numerator, denominator = powers[:16] @ (e * v), powers[:16] @ e
+    tails, growth = np.abs(e * powers[16]) * np.exp(np.abs(kappa)), np.exp(np.abs(kappa))
+    rest = far.sum() * np.exp(abs(a[0] - mean) * radius + 1 - 110)
+    largest = np.abs(keys.values - guess).max() if far.any() else 0.0
+    rest_n, rest_d = tails @ np.abs(v) + rest * largest, tails.sum() + rest
+    lowest = denominator[0] - np.abs(denominator[1:]).sum() - rest_d
+    highest = denominator[0] + np.abs(denominator[1:]).sum() + rest_d
+    phi = phi - guess * (np.arange(16) == 0)
+    difference = -np.convolve(phi, denominator)
+    difference[:16] += numerator
+    error = (np.abs(difference).sum() + rest_n + remainder * highest + np.abs(phi).sum() * rest_d) / lowest
+    away = np.abs(phi).sum() + remainder
+    spread = (e * growth) @ np.abs(v) + rest * largest
+    return error, abs(numerator[0] / denominator[0] - phi[0]), spread / lowest + away + error, abs(guess) + away + error
+
+
+@pytest.mark.parametrize(
+    ("slopes", "intercepts", "values", "left", "right"),
+    [
+        ([0.5, -0.5], [0.25, 0.0], [1.0, -2.0], -1.0, 3.0),  # what the exponentials' sums leave out counts
+        ([0.4, -0.7, 0.1], [0.9, 0.0, 0.2], [1.0, -2.0, 0.5], -1.0, 1.5),
+        ([0.5, -0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, 1e44], -1.0, 1.0),  # a key left out does
+        ([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 1.0),
+        ([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 1.0),  # one that comes near is not left out
+    ],
+)
+@pytest.mark.parametrize("rate", [0.5, 3.0])
+def test_the_bounds_of_a_cell_are_their_formulas(slopes, intercepts, values, left, right, rate) -> None:
+    """f = e^{rate·t}: what its polynomial leaves out, too, counts where the rate is high."""
+    keys, function = Keys(*map(np.array, (slopes, intercepts, values))), parse(f"exp({rate}*t)")
+    c, radius = (left + right) / 2, (right - left) / 2
+    phi = np.array([math.exp(rate * c) * (rate * radius) ** k / math.factorial(k) for k in range(17)])
+    wanted = by_the_formula(keys, phi[:16], phi[16] * math.exp(rate * radius), left, right)
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        found = _cell(keys, function, left, right)
+    # Radii of balls have 30 bits, which shows where the remainder counts.
+    assert found == pytest.approx(wanted, rel=1e-11 if rate < 1 else 1e-7, abs=0.0)
+    assert (ORDER, NEGLIGIBLE) == (16, 110.0) and NOISE == 1e-36 and PRECISION >= 160
+
+
+def test_what_a_polynomial_leaves_out_is_not_left_out() -> None:
+    """1/(1.05 − t) is 20 at the end; its first 16 terms are 10.8 there."""
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1.05 - t)")
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        assert _cell(zero, function, -1.0, 1.0)[0] >= 20.0
+    known = prove(zero, function, -1.0, 1.0)
+    assert known.error >= 20.0 - 1e-13 and known.size >= 20.0 - 1e-13
+
+
+def test_a_cell_that_cannot_be_enclosed_says_nothing() -> None:
+    steep = Keys(np.array([-40.0, 40.0]), np.zeros(2), np.array([0.0, 1.0]))
+    one = Keys(np.zeros(1), np.zeros(1), np.zeros(1))
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        for keys, text in ((steep, "t"), (one, "1/t"), (one, "log(t)")):
+            assert _cell(keys, parse(text), -1.0, 1.0) == (math.inf, 0.0, math.inf, math.inf)
+        # Over a kink the centre attains nothing for certain; beside it, it does.
+        assert _cell(one, parse("Abs(t) + 1"), -1.0, 1.0)[1] == 0.0
+        assert _cell(one, parse("Abs(t) + 1"), 0.5, 1.5)[1] == pytest.approx(2.0)
+
+
+def test_the_first_cut_follows_the_softmax_and_keeps_to_breaks_and_bands() -> None:
+    """Eight cells to a stretch at least, two for every standard deviation of the slopes: G/2·sech(Gs/2) for a gate."""
+    flat = Keys(np.zeros(1), np.zeros(1), np.zeros(1))
+    assert _cells(flat, parse("t"), 0.0, 1.0, ()) == [(k / 8, (k + 1) / 8) for k in range(8)]
+    for sharpness in (400.0, 4000.0, 40_000.0):
+        s = np.linspace(-0.005, 0.005, 100_001)
+        rate = np.maximum(np.minimum(sharpness / 2 / np.cosh(sharpness * s / 2), 2000 / 0.01), 4 / 0.01)
+        cells = _cells(gate(0.0, sharpness, 0.0, 1.0), parse("t"), -0.005, 0.005, ())
+        assert len(cells) == pytest.approx(2 * rate.mean() * 0.01, abs=1.2)
+        inner = sum(abs(left) < 1 / sharpness for left, _ in cells)
+        assert inner == pytest.approx(2 * rate[np.abs(s) < 1 / sharpness].mean() * 2 / sharpness, abs=1.01)
+    kinked = {edge for cell in _cells(flat, parse("Abs(t)"), -1.0, 1.0, ()) for edge in cell}
+    assert {-1.0, 0.0, 1.0} <= kinked and any(0 < edge < 1e-12 for edge in kinked)
+    banded = _cells(flat, parse("sign(t)"), -1.0, 1.0, [Band(-0.25, 0.25), Band(0.5, 2.0)])
+    assert sorted({edge for cell in banded for edge in cell})[:9] == np.linspace(-1.0, -0.25, 9).tolist()
+    assert all(right <= -0.25 or (left >= 0.25 and right <= 0.5) for left, right in banded) and len(banded) == 16
+    assert all(left < right for left, right in banded)
+
+
+def test_claims_are_judged_in_cells_as_small_as_floats_can_tell_and_no_smaller() -> None:
+    """At 2⁶⁰ floats are 256 apart: a claim that a jump breaks is refused, not halved for ever."""
+    one = Keys(np.zeros(1), np.zeros(1), np.ones(1))
+    nothing = Interpolation(1e-300, 0.0, 2.0, 2.0)
+    for at in (0.0, 2.0**60):
+        function = parse(f"1 + Heaviside(t - {at!r})")
+        assert not holds(one, function, at - 1024.0, at + 1024.0, nothing)
+        assert holds(one, function, at - 1024.0, at - 512.0, nothing)
+    assert not holds(one, parse("1"), 0.0, 1.0, Interpolation(-1.0, 0.0, 2.0, 2.0))
+    with_room = Interpolation(1e-40, 0.0, 1e-40, 1.0 + 1e-15)
+    assert holds(one, parse("1"), 0.0, 1.0, with_room) and not holds(
+        one, parse("1"), 0.0, 1.0, Interpolation(1.0, 0.0, 1.0, 0.9)
+    )
+
+
+@pytest.mark.parametrize(
+    "text, finite", [("1/(t - 1/3)", False), ("sqrt(t)", False), ("log(t + 2)", True), ("Abs(t)", True)]
+)
+def test_smoothness_is_asked_of_value_and_slope(text: str, finite: bool) -> None:
+    if finite:
+        require_smooth(parse(text), -1.0, 1.0)
+    else:
+        with pytest.raises(BadExpression, match="is not finite and smooth at t = "):
+            require_smooth(parse(text), 0.0, 1.0)

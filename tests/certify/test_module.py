@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from emulon.algorithms import Ridge
 from emulon.approximation import approximate
 from emulon.certify import Domain, Spectrum
+from emulon.certify.module import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
 from emulon.constructions.batches import aligned
 from emulon.errors import NotCertified, OutOfDomain
@@ -143,3 +145,41 @@ def test_complex_numbers_are_refused_and_not_halved(where: str):
     """Where shapes are annotated, annotations refuse them under test before the package can."""
     with pytest.raises(OutOfDomain, match="is complex; give real numbers"):
         COMPLEX[where](X + 0.1j)
+
+
+class Two(SealedModule):
+    """As small as they come: a buffer, and an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.tensor([[1.0, 2.0]]))
+
+    def forward(self, x):
+        return x / self.first
+
+
+def test_the_seal_is_about_names_and_shapes_as_well_as_bits():
+    module = Two()
+    module.require_unchanged()
+    module.first = module.first.mT.contiguous()
+    with pytest.raises(NotCertified, match="not those it was certified with"):
+        module.require_unchanged()
+    other = Two()
+    del other.first
+    other.register_buffer("second", torch.tensor([[1.0, 2.0]]))
+    assert fingerprint(other) != fingerprint(Two())
+
+
+def test_an_answer_leaves_as_it_is_and_one_entry_that_is_not_finite_is_enough_to_refuse_it():
+    assert Two()(torch.ones(2)).tolist() == [[1.0, 0.5]]
+    with pytest.raises(OutOfDomain, match="overflowed float32"):
+        Two()(torch.tensor([1.0, math.inf]))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(NotCertified):
+        Two()(torch.ones(2))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_on_either_device_is_seen(monkeypatch, device):
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == device)
+    with pytest.raises(NotCertified, match="autocast"):
+        Two()(torch.ones(2))

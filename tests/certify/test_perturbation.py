@@ -60,3 +60,15 @@ def test_the_bound_by_the_deviation_is_attained_for_small_shifts(delta: float) -
 def test_extreme_shifts_neither_overflow_nor_pass_the_spread(delta: float) -> None:
     bound = shifted_average(delta, 2.0, 0.5)
     assert 0.0 <= bound <= 2.0 and (delta < 30 or bound == pytest.approx(2.0))
+
+
+def test_nothing_moves_when_no_score_does_and_all_of_the_spread_when_scores_may_be_anything() -> None:
+    assert shifted_average(0.0, 1.0, math.inf) == 0.0
+    assert shifted_average(1e-320, math.inf, 1.0) == pytest.approx(0.0, abs=1e-300)
+    for delta in (299.0, 300.0, 301.0, 699.0, 700.0, 701.0, 1e9):
+        assert total_variation(delta) == 1.0 and shifted_average(delta, 3.0, 1e-9) == 3.0
+
+
+def test_both_bounds_are_their_formulas() -> None:
+    assert shifted_average(1.0, math.inf, 2.0) == pytest.approx(2 * (math.exp(2) - math.e), rel=1e-14)
+    assert shifted_average(1.0, 3.0) == pytest.approx(3 * math.tanh(0.5), rel=1e-14)

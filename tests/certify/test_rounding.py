@@ -84,3 +84,18 @@ def test_softmax_weights_bounds_what_torch_softmax_does(dtype: torch.dtype, widt
     # Near the top, where it counts, the bound is close: exp and the division, not the score's own size.
     near = off[exact > np.take_along_axis(exact, first, 1) - 1]
     assert near.max() <= rounding.softmax_weights(0.0, 1.0, dtype)
+
+
+@pytest.mark.parametrize("dtype, digits", [(torch.float32, 24), (torch.float64, 53)], ids=["float32", "float64"])
+def test_the_bounds_are_the_formulas_of_the_standard_model(dtype: torch.dtype, digits: int) -> None:
+    """γ_k = ku/(1 − ku), to the last place: the worst case of rounding is never met, so that no data would tell."""
+    u = Fraction(1, 2**digits)
+    steps = 2**20 if digits == 24 else 2**49
+    assert rounding.gamma(steps, dtype) == float(steps * u / (1 - steps * u))
+    assert rounding.dot(3, 5.0, dtype) == pytest.approx(float(5 * 3 * u / (1 - 3 * u)), rel=1e-15, abs=0.0)
+    assert rounding.average(3, 7.0, dtype) == pytest.approx(float(7 * 2 * 5 * u / (1 - 5 * u)), rel=1e-15, abs=0.0)
+    assert rounding.softmax_weights(float(u), 8.0, dtype) == pytest.approx(float(13 * u), rel=1e-15, abs=0.0)
+
+
+def test_exp_is_granted_four_roundings() -> None:
+    assert rounding.EXP_ROUNDINGS == 4

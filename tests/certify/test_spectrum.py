@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.certify import Domain, Spectrum
-from emulon.certify.spectrum import eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
+from emulon.certify.spectrum import SLACK, eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
 from emulon.errors import BadShape, OutOfDomain
 
 
@@ -91,3 +91,53 @@ def test_nonsense_is_refused() -> None:
         Domain.covering(xs, ys[:7], x_query)
     with pytest.raises(OutOfDomain):
         Domain.covering(xs, ys, x_query * torch.nan)
+
+
+def test_the_enclosure_is_as_wide_as_its_slack_and_no_wider() -> None:
+    """Of one feature: λ is known exactly. Beyond (n + 10d)·d = 9e6, rounding is granted more than SLACK."""
+    x = torch.full((4, 1), 2.0)
+    low, high = enclosure(x)
+    assert (low.item(), high.item()) == (4.0 * (1 - 1e-9), 4.0 * (1 + 1e-9)) and SLACK == 1e-9
+    flat = torch.full((4, 2), 2.0)
+    assert enclosure(flat)[0].item() == 0.0, "a zero eigenvalue, less the slack of the largest, promises nothing"
+    wide = torch.zeros(6400, 800, dtype=torch.float64)
+    wide[0, 0] = 80.0
+    slack = 800 * 14400 * 2.0**-53 / (1 - 14400 * 2.0**-53)
+    assert slack > 1.2 * SLACK and enclosure(wide)[1].item() - 1 == pytest.approx(slack, rel=1e-6, abs=0.0)
+
+
+def test_checks_allow_their_own_rounding_and_no_more() -> None:
+    """On the edge of ‖x‖ ≤ 2 and 0.5 ≤ λ ≤ 2: half the slack beyond passes, twice does not."""
+    domain = Domain(2, 2, 3.0, 1.0, 1.0, spectrum=Spectrum(2.0, 0.5, 2.0))
+    ys, query = torch.ones(2, 1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+
+    def with_eigenvalues(low: float, high: float) -> torch.Tensor:
+        return torch.diag(query.new_tensor([high, low]) * 2).sqrt()
+
+    domain.check_problem(with_eigenvalues(0.5 - SLACK, 2 * (1 + SLACK / 2)), ys, query)
+    for low, high in ((0.5 - 3 * SLACK, 2.0), (0.5, 2 * (1 + 2 * SLACK))):
+        with pytest.raises(OutOfDomain, match="has eigenvalues"):
+            domain.check_problem(with_eigenvalues(low, high), ys, query)
+    domain.check_problem(with_eigenvalues(0.5, 1.0), ys, query.new_tensor([2 * (1 + SLACK / 2), 0.0]))
+    with pytest.raises(OutOfDomain, match="‖x‖ reaches"):
+        domain.check_problem(with_eigenvalues(0.5, 1.0), ys, query.new_tensor([2 * (1 + 2 * SLACK), 0.0]))
+    with pytest.raises(OutOfDomain, match="‖x‖ reaches"):
+        domain.check_problem(torch.diag(query.new_tensor([1.0, 2.5])), ys, query, spectrum=False)
+    domain.check_problem(torch.eye(2) / 8, ys, query, spectrum=False)
+
+
+def test_a_problem_of_the_wrong_shape_or_out_of_bounds_is_refused_by_name() -> None:
+    domain = Domain(2, 2, 1.0, 1.0, 1.0)
+    good = {"xs": torch.eye(2), "ys": torch.ones(2, 1), "x_query": torch.ones(2)}
+    domain.check_problem(**good)
+    for name, bad in (("xs", torch.eye(3)), ("ys", torch.ones(3, 1)), ("x_query", torch.ones(3))):
+        with pytest.raises(BadShape, match=f"{name} has shape"):
+            domain.check_problem(**good | {name: bad})
+    wide = replace(domain, spectrum=Spectrum(norm=1.5))
+    for name, bad in (
+        ("xs", torch.tensor([[1.1, 0], [0, 1]])),
+        ("ys", torch.full((2, 1), 1.1)),
+        ("x_query", torch.tensor([1.1, 0])),
+    ):
+        with pytest.raises(OutOfDomain, match=rf"\|{name}\| reaches 1.1"):
+            wide.check_problem(**good | {name: bad})

@@ -84,7 +84,7 @@ def test_the_same_interpreter_is_the_same_file(exported):
 
 
 @pytest.mark.parametrize("make", [lambda: sgd(2, 3, 0.1), lambda: sherman_morrison(2, 3, ridge=0.5)])
-def test_a_register_machine_gives_the_same_hidden_states(make):
+def test_a_register_machine_computes_the_same_register(make):
     machine = make().compile()
     draw = torch.Generator().manual_seed(0)
     xs, ys = (0.5 * torch.randn(*size, dtype=torch.float64, generator=draw) for size in ((2, 3, 2), (2, 2)))
@@ -96,7 +96,7 @@ def test_a_register_machine_gives_the_same_hidden_states(make):
     said = slot["scale"] * (hidden[:, 1:, slot["start"]] - hidden[:, 1:, labels["zero"]])
     expected = machine.run(**machine.program.prompt.fill(xs, ys)).result[..., 0].numpy()
     assert np.abs(expected).max() > 1e-2
-    assert np.abs(said - expected).max() <= 1e-9
+    assert np.abs(said - expected).max() <= 1e-11
 
 
 @pytest.mark.parametrize("name", ["standard", "looped", "algoformer"])

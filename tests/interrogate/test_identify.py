@@ -72,7 +72,7 @@ def test_an_imperfect_predictor_is_named_while_it_is_near():
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(1.0, rel=0.1)
     interval = found.nearest.unexplained
     assert interval.low < 0.02 < interval.high and interval.high - interval.low < 0.01
-    assert identify(disturbed(0.5), Linear(4, noise=0.5), points=20).algorithm == "none of these"
+    assert identify(disturbed(0.15), Linear(4, noise=0.5), points=20).algorithm == "none of these"
 
 
 def test_halfway_between_two_references_is_none_of_these():

@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -37,7 +39,9 @@ def test_the_interpreter_and_its_prompts_are_those_of_the_programs(programs, int
     for offer in OFFERS:
         prompt = prompt_of(programs[offer.name], interpreter.capacity)
         assert same_tensors(STATIC / "data" / f"{offer.name}.safetensors", prompt.tensors), STALE
-        assert known[offer.name] == json.loads(json.dumps(facts(offer, programs[offer.name], interpreter))), STALE
+        now = facts(offer, programs[offer.name], interpreter)
+        # Bounds are compared below: their last digit may be another machine's.
+        assert {**known[offer.name], "bounds": []} == {**json.loads(json.dumps(now)), "bounds": []}, STALE
 
 
 def same_tensors(path, tensors):
@@ -50,14 +54,23 @@ def same_tensors(path, tensors):
 @pytest.mark.parametrize("name", ["log_cosh", "perceptron"])
 def test_the_programs_are_what_the_compiler_makes_now(programs, name):
     [offer] = [each for each in OFFERS if each.name == name]
-    assert compile(offer.algorithm, offer.domain, offer.tolerance).certificate == programs[name].certificate, STALE
+    now = compile(offer.algorithm, offer.domain, offer.tolerance)
+    for part in ("slopes", "intercepts", "values"):
+        kept = getattr(programs[name].gradient.grid, part)
+        assert torch.allclose(getattr(now.gradient.grid, part), kept, rtol=1e-9), STALE
+    assert (now.step_size, now.l2, now.domain) == (programs[name].step_size, programs[name].l2, programs[name].domain)
 
 
 def test_learner_and_machine_are_those_that_python_has():
-    assert (STATIC / "data" / "learner.onnx").read_bytes() == learner_to_onnx(load_learner(SOURCES / "learner")[0]), (
-        STALE
-    )
-    assert (STATIC / "data" / "machine.onnx").read_bytes() == machine_to_onnx(machine().compile()), STALE
+    made = {
+        "learner": learner_to_onnx(load_learner(SOURCES / "learner")[0]),
+        "machine": machine_to_onnx(machine().compile()),
+    }
+    for name, written in made.items():
+        now, kept = (onnx.load_from_string(each) for each in (written, (STATIC / "data" / f"{name}.onnx").read_bytes()))
+        pairs = list(zip(now.graph.initializer, kept.graph.initializer, strict=True))
+        assert pairs and all(a.name == b.name for a, b in pairs), STALE
+        assert all(np.allclose(*map(onnx.numpy_helper.to_array, pair), rtol=1e-12) for pair in pairs), STALE
 
 
 def test_the_bounds_of_the_page_are_those_of_the_promise(programs, interpreter):
@@ -67,8 +80,8 @@ def test_the_bounds_of_the_page_are_those_of_the_promise(programs, interpreter):
         assert bound <= known[name][steps] <= 1.002 * bound
 
 
-def test_a_prompt_for_fewer_points_promises_no_less(programs):
+def test_a_prompt_for_fewer_points_promises_no_less(programs, interpreter):
     for name in ("ridge", "lasso", "logistic"):
-        whole = programs[name].certificate
-        fewer = for_points(programs[name], 5).certificate
+        whole = interpreter.certificate(programs[name])
+        fewer = interpreter.certificate(for_points(programs[name], 5))
         assert fewer.bound <= whole.bound and fewer.proved == whole.proved

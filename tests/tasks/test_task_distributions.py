@@ -102,6 +102,8 @@ def test_a_series_follows_its_recurrence():
     task = AutoRegression(features=4, points=12, noise=0.0)
     prompts = draw(task)
     assert torch.equal(prompts.targets[:, :-1], prompts.tokens[:, task.lags :])
+    # Asked at x_t for x_{t+1}: what one is asked for is where the next is asked.
+    assert torch.equal(task.asked(prompts.tokens)[:, 1:], prompts.targets[:, :-1])
     assert task.baselines(prompts)["oracle"][6:].max() < 1e-4
 
 
@@ -110,6 +112,7 @@ def test_a_chain_shows_every_layer_of_one_network():
     prompts = draw(task, 4)
     chains = prompts.tokens.unflatten(1, (6, 3))
     assert torch.equal(prompts.targets.unflatten(1, (6, 2)), chains[:, :, 1:])
+    assert torch.equal(task.asked(prompts.tokens).unflatten(1, (6, 2)), chains[:, :, :-1])
     # leaky ReLU undone, the first layer is linear in x: six chains, three unknown rows
     undone = torch.where(chains[:, :, 1] > 0, chains[:, :, 1], chains[:, :, 1] / 0.01).double()
     fit = torch.linalg.lstsq(chains[:, :, 0].double(), undone)
@@ -149,6 +152,13 @@ def test_statistical_targets_are_what_the_method_says_about_the_samples_shown(me
         said = (query.unsqueeze(-2) @ w).flatten()
     assert (said - prompts.truth.flatten()).abs().max() < 2e-3
     assert not prompts.tokens[:, -1, 4].any()  # the question does not show its answer
+
+
+def test_for_the_lasso_half_of_the_weights_are_zero():
+    for method, share in (("lasso", 0.5), ("linear", 0.0)):
+        task = Statistical(features=8, points=3, only=method, weights_given=True)
+        weights = draw(task, 512).tokens[:, 0, 8:16]
+        assert (weights == 0).float().mean().item() == pytest.approx(share, abs=0.03)
 
 
 def test_the_papers_own_set_up_gives_the_weights_away():

@@ -17,19 +17,20 @@ from emulon.approximation.piecewise import Piecewise
 from emulon.approximation.spectral import Rounding, Spectral, Target, cost, dense
 from emulon.attention import attend
 from emulon.certify.certificate import Certificate
-from emulon.certify.domain import require_finite, require_real
+from emulon.certify.domain import require_finite, require_real, require_scale
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import unit
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import Break, Function, parse
 
-# What intervals and functions may come to: beyond, differences and quotients of them overflow.
-LARGEST, NARROWEST = 1e300, 1e-290
 WAYS = ("auto", "paper", "spectral", "piecewise")
 # The search samples, the proof encloses: leave room between the two, and more where that was not enough.
 HEADROOM = (0.75, 0.5, 0.25)
 SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
+
+# More than a softmax of so many keys as are tried could follow, as far as 4001 samples can tell.
+MOST_TURNS = 1500
 
 
 def approximate(
@@ -310,8 +311,7 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
     lo, hi = float(interval[0]), float(interval[1])
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
-    if not NARROWEST <= hi - lo <= 2 * LARGEST:
-        raise OutOfDomain(f"({lo:g}, {hi:g}) is narrower than {NARROWEST:g} or wider than {2 * LARGEST:g}; scale t")
+    require_scale(**{"hi − lo": hi - lo, "|t|": max(abs(lo), abs(hi))})
     wider = min(lo, torch.tensor(lo, dtype=dtype).item()), max(hi, torch.tensor(hi, dtype=dtype).item())
     return wider if len(function.breaks(*wider)) == len(function.breaks(lo, hi)) else (lo, hi)
 
@@ -321,11 +321,20 @@ def _check_function(function: Function, lo: float, hi: float) -> None:
         require_smooth(function, lo, hi)
     s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
     values = function(s)
-    large = ~(values.abs() <= LARGEST)
-    if large.any():
-        at, value = s[large][0].item(), values[large][0].item()
-        what = f"is above {LARGEST:g}" if math.isfinite(value) else "is not finite"
-        raise BadExpression(f"{function.text} {what} at t = {at:.6g}; choose an interval without it")
+    finite = torch.isfinite(values)
+    if not finite.all():
+        at = f"t = {s[~finite][0].item():.6g}"
+        raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
+    if (turns := _turns(values)) > MOST_TURNS:
+        where = f"on ({lo:g}, {hi:g})"
+        raise BadExpression(f"{function.text} turns at least {turns} times {where}; choose a shorter interval")
+
+
+def _turns(values: Tensor) -> int:
+    """How often values turn from rising to falling or back, by more than a 64th of their range."""
+    lowest, highest = values.min(), values.max()
+    changes = ((values - lowest) / (highest - lowest).clamp(min=1e-300) * 64).round().diff()
+    return int((changes[changes != 0].sign().diff() != 0).sum())
 
 
 def _name(dtype: torch.dtype) -> str:

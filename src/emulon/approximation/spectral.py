@@ -59,6 +59,8 @@ def dense(lo: float, hi: float, keys: int) -> np.ndarray:
 
 def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Values whose averages are nearest to what is wanted; small singular values are cut, which keeps them modest."""
+    if not (np.isfinite(weights).all() and np.isfinite(wanted).all()):
+        return np.full((*weights.shape[:-2], weights.shape[-1]), np.nan)  # LAPACK would say so on the terminal
     u, sizes, v = np.linalg.svd(weights, full_matrices=False)
     scale = np.divide(1, sizes, out=np.zeros_like(sizes), where=sizes > 1e-14 * sizes[..., :1])
 

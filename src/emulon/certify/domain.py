@@ -44,6 +44,17 @@ def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
 
 
 UNKNOWN = Spectrum()
+# Numbers that can be multiplied a few times over without leaving float64; data beyond them should be rescaled.
+LEAST, MOST = 1e-60, 1e60
+
+
+def require_scale(**bounds: float) -> None:
+    """Refuse bounds so large or so small that float64 could not compute with their products; zero is fine."""
+    for name, value in bounds.items():
+        if value and not LEAST <= abs(value) <= MOST:
+            raise OutOfDomain(
+                f"the bound of {name} is {value:.4g}, not between {LEAST:g} and {MOST:g}; rescale the data"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,10 +87,9 @@ class Domain:
         for name in ("absolute", "residual"):
             if getattr(self, name) == 0.0 or getattr(self, name) > self.widest:
                 object.__setattr__(self, name, self.widest)
+        require_scale(**{f"|{name}|": getattr(self, name) for name in ("x", "y", "w", "residual", "absolute")})
         if self.residual == 0.0:
             raise OutOfDomain("Domain allows only zero residuals; give x and w, or y, a positive bound")
-        if not self.largest < math.inf:
-            raise OutOfDomain(f"x up to {self.x:.4g} overflows float64 when squared; rescale it")
         if self.smallest > self.largest:
             raise OutOfDomain(f"need smallest ≤ largest eigenvalue, got smallest={self.smallest} > {self.largest}")
 
@@ -139,6 +149,7 @@ class Domain:
                 "wanted (..., samples, features), (..., samples[, outputs]), (..., features)"
             )
         require_finite(xs=xs, ys=ys, x_query=x_query)
+        xs, labels, x_query = xs.double(), labels.double(), x_query.double()
         points = torch.cat([xs.flatten(0, -2), x_query.flatten(0, -2) if x_query.ndim > 1 else x_query[None]]).double()
         spectrum = replace(Spectrum.of(xs), norm=points.norm(dim=-1).max().item()).widened(margin)
         entries = (margin * points.abs().max().item(), margin * labels.abs().max().item())

@@ -19,7 +19,10 @@ Numbers = dict[str, Any]
 
 
 class CannotTest(EmulonError):
-    """What a claim needs is not here (data, a trained learner); the message says how to get it."""
+    """What a claim needs is not here (data, a trained learner); the message says how to get it.
+
+    Cure: do what the message says (fetch the data, train the learner), and run the claim again.
+    """
 
 
 @dataclass(frozen=True)

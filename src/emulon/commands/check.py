@@ -29,9 +29,11 @@ class Options(CommandOptions):
 
 def main(options: Options) -> int:
     from emulon.certify import checker
+    from emulon.evaluation import ball_arithmetic
 
     words = [str(options.certificate)]
     for name in ("interpreter", "program"):
         if (file := getattr(options, name)) is not None:
             words += [f"--{name}", str(file)]
-    return checker.main(words)
+    with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
+        return checker.main(words)

@@ -13,14 +13,17 @@ from emulon.commands.options import BadUsage
 from emulon.errors import EmulonError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from emulon.interpreter import Program
 
 EXAMPLES = """examples:
-  emulon export ridge lasso --data diabetes --out files   interpreter.onnx, ridge.safetensors, lasso.safetensors
+  emulon export ridge lasso --data diabetes --out files   interpreter.onnx; ridge.safetensors, ridge.csv; lasso's
   emulon export files/program.safetensors --out files     a program of emulon compile, with its interpreter
   emulon export results/learners/small_learner --out files
   emulon export machines.py:sgd --out files               a function that returns a compiled register machine
-examples/run_onnx.py runs the first kind on a table, with onnxruntime and without emulon."""
+A program comes with the rows that it was compiled on, standardised as emulon run does. With onnxruntime alone:
+  python examples/run_onnx.py files/interpreter.onnx files/ridge.safetensors files/ridge.csv"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +103,20 @@ def _programs(options: Options) -> dict[str, Program]:
     data = options.load(common_kind(named)) if named else None
     for each in named:
         assert data is not None
-        programs[name_of(each)] = program_for(each, data, options.steps, options.tolerance)
+        program = programs[name_of(each)] = program_for(each, data, options.steps, options.tolerance)
+        _write_rows(*data.problem(program.loss.link), options.out / name_of(each))
     for word in filter(_is_target, options.what):
-        program = load_program(word)
-        programs[f"{Path(word).stem}_prompt"] = program
+        programs[f"{Path(word).stem}_prompt"] = load_program(word)
     return programs
+
+
+def _write_rows(x: Tensor, y: Tensor, path: Path) -> None:
+    """The rows a program was compiled on, as it takes them, to the last bit: its target last, a file for each class."""
+    from emulon.files import write_atomically
+
+    targets = y.reshape(-1, y.shape[-1]).tolist()
+    for number, target in enumerate(targets):
+        rows = [",".join(map(repr, [*row, own])) for row, own in zip(x.tolist(), target, strict=True)]
+        file = path.with_name(f"{path.name}{'' if len(targets) == 1 else f'_{number + 1}'}.csv")
+        write_atomically(file, "\n".join(rows) + "\n")
+        print(file)

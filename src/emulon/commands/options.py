@@ -16,7 +16,10 @@ from emulon.errors import EmulonError, nearest
 
 
 class BadUsage(EmulonError):
-    """Words that are no options of the command."""
+    """Words that are no options of the command.
+
+    Cure: take the word that the message offers, or look at `emulon COMMAND --help`.
+    """
 
 
 @dataclass(frozen=True)

@@ -90,5 +90,7 @@ def promised(build: Callable[[Accuracy], Built], accuracy: Accuracy, what: str) 
 
 def rounded_up(number: float) -> float:
     """The next number of two digits: what a message prints must be no less than what was tried."""
+    if not math.isfinite(number):
+        return number
     digit = 10.0 ** (math.floor(math.log10(number)) - 1)
     return float(f"{math.ceil(number / digit * (1 - 1e-12)) * digit:.1e}")

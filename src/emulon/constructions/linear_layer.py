@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.approximation import Approximation, Grid
 from emulon.attention import Head, Slots
 from emulon.certify import rounding
-from emulon.certify.domain import require_within
+from emulon.certify.domain import require_scale, require_within
 from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, checked_to, promised
 from emulon.constructions.batches import aligned
@@ -146,6 +146,7 @@ def with_room(bound: float, features: int, dtype: torch.dtype) -> float:
 def require_sizes(tokens: int, features: int, width: int, bound: float) -> None:
     if min(tokens, features, width) < 1 or not 0 < bound < math.inf:
         raise EmulonError("tokens, features and width must be at least 1, and bound positive and finite")
+    require_scale(products=bound)
 
 
 def require_products(bound: float, x: Float[Tensor, "*b n d"], **rows: Float[Tensor, "*b width d"]) -> None:

@@ -165,7 +165,7 @@ class Routing:
     def leak(self, grid: Grid) -> float:
         """ε₀: leaking that much of the largest value, twice, stays within what is allowed and below a rounding."""
         largest = 2 * max(grid.largest, 1e-300)
-        return min(self.allowed / largest, rounding.unit(grid.dtype) / 2)
+        return max(min(self.allowed / largest, rounding.unit(grid.dtype) / 2), 1e-300)
 
     def strength(self, grid: Grid) -> float:
         """C·gap ≥ M + ln((n − 1)/ε₀): then all other samples together weigh at most ε₀."""

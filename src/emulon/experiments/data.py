@@ -30,7 +30,10 @@ AMES_FEATURES = 20
 
 
 class BadData(EmulonError):
-    """A table that cannot be learned from, with the reason and what to do."""
+    """A table that cannot be learned from, with the reason and what to do.
+
+    Cure: mend the column or row that the message names, or choose another `--target`.
+    """
 
 
 @dataclass(frozen=True)

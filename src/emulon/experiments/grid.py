@@ -25,7 +25,10 @@ CURVE = "curve.json"
 
 
 class BadGrid(EmulonError):
-    """A grid that cannot be read, is empty, contradicts itself, or names what no run has."""
+    """A grid that cannot be read, is empty, contradicts itself, or names what no run has.
+
+    Cure: write `--vary name=value,value` with names that `emulon train --help` lists.
+    """
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ ANY_CLUSTER = ("nodes", "mem_gb", "timeout_min", "gpus_per_node", "cpus_per_task
 
 
 class NoCluster(EmulonError):
-    """There is nothing here that could run the jobs as asked."""
+    """There is nothing here that could run the jobs as asked.
+
+    Cure: `--executor local`, or install `emulon[cluster]` where Slurm is.
+    """
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ Sizes = list[int | str]
 
 
 class NeedsOnnx(EmulonError):
-    """The export needs onnx, which is an extra."""
+    """The export needs onnx, which is an extra.
+
+    Cure: pip install 'emulon[onnx]'.
+    """
 
 
 def onnx_package() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.fuzz.kind import Violation
+from emulon.fuzz.kind import Undecided, Violation
 
 DTYPES = ("float64", "float64", "float64", "float32", "float32", "float16", "bfloat16")
 # How numbers are handed over; all but the first few should be understood as what they are, or refused.
@@ -113,10 +113,12 @@ def stored(values: Any, dtype: str, guise: str) -> Any:
     return tensor(values, dtype, kept).to(dtype_named(dtype)).double().tolist()
 
 
-def require_real(*given: Tensor) -> None:
-    """For what was accepted."""
+def require_meant(guise: str, *given: Tensor) -> None:
+    """For what was accepted: it must have been understood as it was meant."""
     if any(part.is_complex() for part in given):
         raise Violation("complex numbers were taken for real ones")
+    if guise == "column":
+        raise Undecided("a column may be read as a batch of other problems")
 
 
 def first_of_batch(out: Tensor, guise: str) -> Tensor:

@@ -33,7 +33,7 @@ from emulon.fuzz.draws import (
     dtype_named,
     first_of_batch,
     numbers,
-    require_real,
+    require_meant,
     sizes,
     stored,
     table,
@@ -184,7 +184,7 @@ class ResidualMapping(Kind, name="residual map"):
             options.pop("grid")
         made = kind(grammar.text(tree), domain_of(values, x, y, w), dtype=dtype_named(dtype), **options)
         out = first_of_batch(made(x, y, w), guise)
-        require_real(x)
+        require_meant(guise, x)
         rows, ys, ws = (stored(values[name], dtype, guise) for name in ("x", "y", "w"))
         bands = made.certificate.bands
 
@@ -230,7 +230,7 @@ class LinearMapping(Kind, name="linear layer"):
         if which.startswith("truncated") and guise != "column":
             theta = theta[..., 0, :]
         out = first_of_batch(made(x, theta), guise)
-        require_real(x)
+        require_meant(guise, x)
 
         def exact() -> list[Any]:
             ws = [judge.balls(one) for one in weights]
@@ -293,7 +293,7 @@ class HeadEmulating(Kind, name="head"):
         options = {"tolerance": values["tolerance"], "points": values["points"], "dtype": dtype_named(dtype)}
         made = kind(len(rows), len(rows[0]), len(plain[1]), bound, beta=values["beta"], **options)
         out = first_of_batch(made(*parts), guise)
-        require_real(*parts)
+        require_meant(guise, *parts)
 
         def exact() -> list[Any]:
             return judge.attended([[judge.balls(row) for row in part] for part in plain], values["beta"])

@@ -21,7 +21,7 @@ from emulon.fuzz.draws import (
     dtype_named,
     first_of_batch,
     numbers,
-    require_real,
+    require_meant,
     sizes,
     stored,
     table,
@@ -145,8 +145,8 @@ def numbers_of(plan: Plan) -> dict[str, float]:
 
 def judged_run(values: Values, run: DescentRun, given: Sequence[Tensor]) -> None:
     """Promise and audit of a run of descent."""
-    require_real(*given)
     dtype, guise = values["dtype"], values["guise"]
+    require_meant(guise, *given)
     rows, ys = (stored(values[name], dtype, guise) for name in ("x", "y"))
     plan = run.plan
 
@@ -241,7 +241,7 @@ class Stepping(Kind, name="gradient step"):
         domain = domain_of(values, x, y, w)
         made = GradientStep(written(values), domain, values["tolerance"], dtype=dtype_named(dtype), **given)
         out = first_of_batch(made(x, y, w), guise)
-        require_real(x)
+        require_meant(guise, x)
         rows, ys, ws = (stored(values[key], dtype, guise) for key in ("x", "y", "w"))
         bands = made.certificate.bands
 

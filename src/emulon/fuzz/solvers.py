@@ -14,7 +14,7 @@ from emulon.fuzz.draws import (
     dtype_named,
     first_of_batch,
     numbers,
-    require_real,
+    require_meant,
     stored,
     table,
     tensor,
@@ -80,7 +80,7 @@ def judged_solver(values: Values, solver: LoopedTransformer, parts: tuple[Any, A
     guise, dtype, loops = values["guise"], values["dtype"], values["loops"]
     run = solver.run(*parts, loops=loops)  # type: ignore[operator]  # every solver of a regression has it
     prediction = first_of_batch(run.prediction, guise)
-    require_real(*parts)
+    require_meant(guise, *parts)
     x, y, query = (stored(values[name], dtype, guise) for name in ("x", "y", "query"))
 
     def exact() -> list[Any]:
@@ -175,7 +175,7 @@ def judged_machine(values: Values, machine: Any) -> None:
     prompt = machine.program.prompt
     run = machine.run(**prompt.fill(xs, ys))
     seen = first_of_batch(prompt.predictions(run.result), guise)
-    require_real(xs, ys)
+    require_meant(guise, xs, ys)
     x, y = (stored(values[name], dtype, guise) for name in ("x", "y"))
     if not seen.isfinite().all():
         raise Violation(f"predictions that are not finite: {seen.tolist()}")

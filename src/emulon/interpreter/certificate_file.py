@@ -5,11 +5,8 @@ Claims are what was proved here; what follows from them is computed in the check
 
 from __future__ import annotations
 
-from functools import reduce
 from pathlib import Path
 from typing import Any
-
-from flint import arb
 
 from emulon.certify import checker, rounding
 from emulon.certify.interpolation import prove
@@ -31,11 +28,7 @@ def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, 
     claims = certificate["claims"]
     with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
         claims["line"] = _of_line(interpreter, program.capacity.reach, checker.Softmax(certificate["interpreter"]))
-        errors, terms = checker.recomputed(certificate)
-        for band, error in zip(claims["line"], errors, strict=True):
-            band["error"] = checker.above(error)
-        certificate["terms"] = {name: checker.above(term) for name, term in terms.items()}
-        certificate["bound"] = checker.above(sum(terms.values()))
+        certificate |= checker.derived(certificate)
     return certificate | {"sha256": checker.hashes(certificate)}
 
 
@@ -53,12 +46,12 @@ def _of_line(interpreter: Interpreter, reach: float, softmax: checker.Softmax) -
         band: dict[str, Any] = {"to": repr(end)}
         band["interpolation"] = repr(max(each.error for each in sides))
         band |= {name: repr(max(getattr(each, name) for each in sides)) for name in ("deviation", "size")}
-        matter = set[int]()
-        for side in ((start, end), (-end, -start)):
-            matter |= checker.prove(softmax, checker.Expression("t"), side, (), band, "the number line")
-        largest = reduce(arb.max, (abs(softmax.v[r]) for r in matter))
-        score = softmax.score(arb(end), matter)
-        band |= {"keys": len(matter), "score": checker.above(score), "largest": checker.above(largest)}
+        claim = {name: band[name] for name in checker.PROVED}
+        matter = [
+            checker.prove(softmax, checker.Function("t"), side, (), claim, "the number line")
+            for side in ((start, end), (-end, -start))
+        ]
+        band |= checker.about_keys(softmax, end, set.union(*matter))
         bands.append(band)
         if reach <= end:
             break

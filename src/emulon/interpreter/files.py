@@ -44,7 +44,10 @@ PLAIN = {
 
 
 class BadFile(EmulonError):
-    """A file that is not what it should be: truncated, altered, foreign, or of another version."""
+    """A file that is not what it should be: truncated, altered, foreign, or of another version.
+
+    Cure: write it again with the command that made it, for example `emulon compile`.
+    """
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:

@@ -30,7 +30,10 @@ SLOTS = "slots.json"
 
 
 class NeedsTransformers(EmulonError):
-    """The export needs Hugging Face transformers, which is an extra."""
+    """The export needs Hugging Face transformers, which is an extra.
+
+    Cure: pip install 'emulon[hf]'.
+    """
 
 
 def to_gpt2(transformer: Transformer) -> Any:

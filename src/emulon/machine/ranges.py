@@ -49,6 +49,8 @@ class Range:
 
     def require(self, name: str, values: Tensor) -> None:
         """Refuse data that are not finite or lie outside; on the edge they may be rounded over it."""
+        if not values.is_floating_point():
+            raise OutOfDomain(f"{name} is {values.dtype}; convert it to the program's dtype first")
         require_finite(**{name: values})
         worst, norm = values.abs().max().item(), torch.linalg.vector_norm(values, dim=-1).max().item()
         if worst > self.peak * (1 + EDGE) or norm > self.norm * (1 + EDGE):

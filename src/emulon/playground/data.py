@@ -19,6 +19,7 @@ from emulon.certify import Domain
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
 from emulon.files import make_folder, write_atomically, write_json
 from emulon.interpreter import Interpreter, Program
+from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
 from emulon.playground.programs import OFFERS, Offer, compile_offers, load_offers
 from emulon.training import load_learner
@@ -74,7 +75,7 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
         "momentum": descent.momentum,
         "domain": {"points": domain.samples, "x": domain.x, "y": domain.y, "w": domain.w, "residual": inner.residual},
         "bounds": [0.0, *(float(f"{1.0006 * bound:.3e}") for bound in bounds)],
-        "bands": [[band.lo, band.hi] for band in program.certificate.bands],
+        "bands": [[band.lo, band.hi] for band in program.gradient_bounds.bands],
     }
 
 
@@ -96,7 +97,7 @@ def write_softmaxes(data: Path) -> None:
     write_atomically(data / "softmax.safetensors", save(grids, {"emulon": json.dumps(known, sort_keys=True)}))
 
 
-def machine() -> Any:
+def machine() -> RegisterProgram:
     """Stochastic gradient descent over four examples of one feature beside a constant 1, and a fifth to predict."""
     domain = Domain(5, 2, x=1.0, y=1.0, w=2.0)
     return sgd(2, 5, 0.4, domain=domain)

@@ -16,7 +16,10 @@ Subject = TypeVar("Subject")
 
 
 class ContractBroken(EmulonError):
-    """A promise of the contract that an object does not keep: the check's name, and what was seen."""
+    """A promise of the contract that an object does not keep: the check's name, and what was seen.
+
+    Cure: mend the object; the check of that name in `emulon.testing` says what is asked.
+    """
 
 
 def named(subject: Subject, checks: Iterable[Callable[[Subject], None]]) -> Iterator[NamedCheck]:

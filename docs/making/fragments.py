@@ -1,0 +1,148 @@
+"""Markdown made from what is there: results/, the claims' own words, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from emulon.claims.claim import Claim
+from emulon.claims.index import source_of
+from emulon.claims.record import Record, path_of
+from emulon.claims.record import records as measured
+from emulon.claims.registry import all_claims
+from emulon.experiments import speedrun
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+SOURCE = ROOT / "src" / "emulon"
+ROOMS = (
+    *("interpreter", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
+    *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
+    *("testing", "fuzz"),
+)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# Claims
+
+
+def numbers(name: str, up: str) -> str:
+    """What a claim's source says, what was measured, and the figure of the largest scale."""
+    claim = all_claims()[name]
+    found = measured(claim, RESULTS)
+    lines = [f"**{claim.source}.** {claim.statement}", "", f"Theirs: {claim.theirs}.", ""]
+    rows = [_row(claim, record) for record in found]
+    lines += [table(("command", "minutes", "ours", "verdict"), rows), ""]
+    if claim.correction:
+        lines += [f"Mended: {claim.correction}", ""]
+    if claim.differs:
+        lines += [f"Our set-up: {claim.differs}", ""]
+    if found and "cannot" not in found[-1].numbers:
+        figure = path_of(name, found[-1].scale, RESULTS, ".svg").name
+        lines += [f"![{claim.statement}]({up}figures/{figure}){{ loading=lazy }}", ""]
+    return "\n".join(lines)
+
+
+def _row(claim: Claim, record: Record) -> tuple[str, ...]:
+    verdict = record.verdict(claim)
+    minutes = (record.seconds if record.scale == "gpu" else record.cpu_seconds) / 60
+    scale = "" if record.scale == "small" else f" --scale {record.scale}"
+    state = f"**{verdict.state}**: {verdict.reason}"
+    return f"`emulon reproduce {claim.name}{scale}`", f"{minutes:.1f}", verdict.ours, state
+
+
+def claims(up: str) -> str:
+    """A line a claim with its verdict at the largest scale, then every claim with its numbers and figure."""
+    every = list(all_claims().values())
+    rows = []
+    for claim in every:
+        found = measured(claim, RESULTS)
+        state = found[-1].verdict(claim).state if found else "not run"
+        rows.append((f"[{claim.source}](#{claim.name})", claim.statement, state))
+    parts = [table(("claim", "says", "verdict"), rows), ""]
+    for source, group in groupby(every, key=source_of):
+        parts += [f"## {source[:1].upper() + source[1:]}", ""]
+        for claim in group:
+            title = claim.source.partition(", ")[2] or claim.source
+            parts += [f"### {title} {{ #{claim.name} }}", "", numbers(claim.name, up), ""]
+    return "\n".join(parts)
+
+
+# Records
+
+
+def records(up: str) -> str:
+    """The rule in the module's own words, and a table a track."""
+    rule = " ".join((speedrun.__doc__ or "").partition("The rule. ")[2].split())
+    tracks = json.loads((RESULTS / "bench" / "speedrun.json").read_text())
+    parts = [f"> {rule}", ""]
+    for name, record in tracks.items():
+        goal, config = record["goal"], record["config"]
+        rows = [
+            (
+                *(str(each["seed"]), f"{each['steps']:,}", f"{each['seconds']:.1f}", f"{each['compile_seconds']:.1f}"),
+                *(f"{each['after_d']:.4f}", f"{each['after_2d']:.6f}", "yes" if each["reached"] else "no"),
+            )
+            for each in record["attempts"]
+        ]
+        head = ("seed", "steps", "seconds", "building", "error / d after d", "after 2d", "reached")
+        parts += [f"## {name}", "", f"{record['machine']}, torch {record['torch']}, commit {record['commit'][:7]}. "]
+        parts[-1] += f"Goal: {goal['after_d']:g} and {goal['after_2d']:g}; optimiser {config['optimiser']}, "
+        parts[-1] += f"batch {config['batch']}."
+        parts += ["", table(head, rows), ""]
+        if adam := record.get("adam"):
+            ratio = f", {adam['ratio']:.1f} times as long as ours to that error" if adam["ratio"] else ""
+            parts += [f"Adam at 1e-4 comes to {adam['after_d']:.2f} in {adam['seconds']:.0f} s{ratio}.", ""]
+    return "\n".join(parts)
+
+
+# Errors
+
+
+@cache
+def refusals() -> dict[str, tuple[str, str, str]]:
+    """Name: module, cause, cure. Every class of ours that a caller can meet, from its docstring."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "EmulonError" for base in node.bases):
+                cause, _, cure = (ast.get_docstring(node) or "").partition("Cure: ")
+                module = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+                found[node.name] = module, " ".join(cause.split()), " ".join(cure.partition("\n\n")[0].split())
+    return dict(sorted(found.items()))
+
+
+def errors(up: str) -> str:
+    parts = []
+    for name, (module, cause, cure) in refusals().items():
+        parts += [f"## {name}", "", f"`from {module} import {name}`", "", f"**Cause.** {cause}", ""]
+        parts += [f"**Cure.** {cure[:1].upper() + cure[1:]}", ""]
+    return "\n".join(parts)
+
+
+# Reference
+
+
+def reference(name: str) -> str:
+    return f"# emulon.{name}\n\n::: emulon.{name}\n"
+
+
+def rooms() -> str:
+    """One line a room: the first of its docstring."""
+    lines = []
+    for name in ROOMS:
+        place = SOURCE.joinpath(*name.split("."))
+        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+        lines.append(f"- [emulon.{name}]({name}.md): {re.sub(r'[.]$', '', first)}")
+    return (
+        "# Reference\n\nMade from the docstrings. Tensors are `(..., tokens, features)`.\n\n" + "\n".join(lines) + "\n"
+    )

@@ -1,0 +1,59 @@
+"""What mkdocs asks while it builds: pages that are made, not written, and numbers read from results/.
+
+A page has `<!-- numbers: CLAIM -->`, `<!-- picture: NAME -->`, `<!-- claims -->`, `<!-- records -->` or
+`<!-- errors -->` where something belongs that nobody should type.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import fragments
+import pictures
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from offline import fetched
+
+ROOT = Path(__file__).parents[2]
+PLAYGROUND = ROOT / "src" / "emulon" / "playground" / "static"
+COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
+MARK = re.compile(r"<!-- (numbers|picture|claims|records|errors)(?:: ([\w.-]+))? -->")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the figures of the claims, the playground, the reference's pages, and those that stand outside docs/."""
+    for figure in sorted((ROOT / "results" / "claims").glob("*.svg")):
+        files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
+    for part in sorted(each for each in PLAYGROUND.rglob("*") if each.is_file()):
+        where = f"playground/{part.relative_to(PLAYGROUND).as_posix()}"
+        files.append(File.generated(config, where, abs_src_path=str(part)))
+    for source, page in COPIED.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for name in fragments.ROOMS:
+        files.append(File.generated(config, f"reference/{name}.md", content=fragments.reference(name)))
+    files.append(File.generated(config, "reference/index.md", content=fragments.rooms()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Puts numbers and pictures where the page asks for them."""
+    up = "../" * page.file.src_uri.count("/")
+
+    def made(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "picture":
+            return pictures.named(name)
+        if kind == "numbers":
+            return fragments.numbers(name, up)
+        return str(getattr(fragments, kind)(up))
+
+    return MARK.sub(made, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Refuses a site whose pages fetch something from elsewhere."""
+    found = fetched(Path(config.site_dir))
+    if found:
+        raise PluginError("pages fetch from elsewhere: " + "; ".join(found[:5]))

@@ -1,0 +1,68 @@
+"""What the site is made of: nothing from elsewhere, a cure for every error, a picture and a claim for every mark."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "making"))
+import doctests  # noqa: E402 (found in docs/making)
+import fragments  # noqa: E402 (found in docs/making)
+import offline  # noqa: E402 (found in docs/making)
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+def test_what_a_page_fetches_from_elsewhere_is_found(tmp_path):
+    fetching = [
+        '<script src="https://cdn.example/a.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example/a.css">',
+        '<img src="http://example.org/a.png">',
+        '<p style="background: url(https://example.org/a.png)">',
+    ]
+    innocent = '<a href="https://example.org">there</a><link rel="canonical" href="https://a.org"><img src="a.png">'
+    (tmp_path / "page.html").write_text(innocent)
+    (tmp_path / "style.css").write_text("a { background: url(b.png) }")
+    assert offline.fetched(tmp_path) == []
+    (tmp_path / "page.html").write_text(innocent + "".join(fetching))
+    (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css';")
+    assert len(offline.fetched(tmp_path)) == len(fetching) + 1
+
+
+def test_every_error_says_its_cause_and_cure():
+    found = fragments.refusals()
+    assert {"OutOfDomain", "ToleranceTooTight", "BadData", "BadFile"} <= set(found)
+    assert [name for name, (_, cause, cure) in found.items() if not cause or not cure.endswith(".")] == []
+    for name, (module, _, _) in found.items():
+        assert hasattr(importlib.import_module(module), name)
+
+
+def test_numbers_are_those_of_the_results():
+    shown = fragments.numbers("ours-small-learner", "../")
+    assert "**does not hold**" in shown and "](../figures/ours-small-learner.svg)" in shown
+    assert "NVIDIA H200" in fragments.records("") and "| 0 | 6,800 |" in fragments.records("")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_marks_name_claims_and_pictures_that_exist(page):
+    from emulon.claims.registry import all_claims
+
+    drawn = re.findall(r"^@picture\ndef (\w+)", (ROOT / "docs" / "making" / "pictures.py").read_text(), re.MULTILINE)
+    text = page.read_text()
+    assert set(re.findall(r"<!-- numbers: (.*?) -->", text)) <= set(all_claims())
+    assert set(re.findall(r"<!-- picture: (.*?) -->", text)) <= set(drawn)
+
+
+def test_every_theorem_has_a_page():
+    from emulon.claims.registry import all_claims
+
+    told = {name for page in PAGES for name in re.findall(r"<!-- numbers: (.*?) -->", page.read_text())}
+    stated = {name for name in all_claims() if re.search(r"theorem|lemma|corollar", name)}
+    assert stated - told == set()
+
+
+def test_examples_in_docstrings_become_code():
+    assert doctests.fenced("One.\n\n>>> f(1)\n2\n\nTwo.") == "One.\n\n```pycon\n>>> f(1)\n2\n```\n\nTwo."

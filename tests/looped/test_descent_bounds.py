@@ -1,0 +1,169 @@
+"""The bounds of looped descent, term by term: where one rules, it is as large as it says, and it is not left out."""
+
+import math
+
+import pytest
+import torch
+
+from emulon.certify import Domain, Spectrum
+from emulon.looped.descent import DescentAudit, DescentLoop, descent_error, gain, largest_prediction
+from emulon.looped.stencil import Stencil, truncation
+
+f64, U = torch.float64, 2.0**-53
+DOMAIN = Domain(4, 2, 2.0, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+
+
+def gamma(count: int) -> float:
+    return count * U / (1 - count * U)
+
+
+def carried(domain: Domain, step_size: float, steps: int) -> float:
+    """max |1 − (1 − ησ²)^M|/σ over the spectrum, by looking."""
+    squares = torch.linspace(max(domain.smallest, 1e-9), domain.largest, 200_001, dtype=f64)
+    return ((1 - (1 - step_size * squares) ** steps).abs() / squares.sqrt()).max().item()
+
+
+@pytest.mark.parametrize(
+    ("step_size", "steps", "smallest", "wanted"),
+    [
+        (0.25, 1, 0.25, 0.25 * math.sqrt(2.0)),  # one step: η·σ, at the largest
+        (0.5, 400, 0.25, 1 / math.sqrt(0.25)),  # many: 1/σ, at the smallest
+        (0.5, 9, 0.0, math.sqrt(0.5 * 9)),  # between, where nothing is known of the smallest
+        (0.75, 9, 0.0, math.sqrt(2 * 0.75 * 9)),  # steps beyond 1/L overshoot up to twice
+        (0.75, 4000, 0.25, 2 / math.sqrt(0.25)),
+    ],
+)
+def test_a_residual_is_carried_no_further_than_the_gain(step_size, steps, smallest, wanted) -> None:
+    domain = Domain(4, 2, 2.0, 3.0, 0.0, spectrum=Spectrum(2.0, smallest, 1.5))
+    assert gain(domain, step_size, steps) == pytest.approx(wanted, rel=1e-14, abs=0.0)
+    true = carried(domain, step_size, steps)
+    assert true <= wanted and (steps not in (1, 400) or true >= 0.999 * wanted)
+    assert gain(domain, step_size, 0) == 0.0
+    assert largest_prediction(domain, step_size, steps) == pytest.approx(1.5 * wanted * 3.0, rel=1e-14, abs=0.0)
+
+
+@pytest.mark.parametrize("relative, label_error", [(1e-3, 0.0), (0.0, 0.0), (0.0, 1e-2), (1e-3, 1e-2)])
+def test_errors_of_steps_and_labels_add_up_as_the_proof_says(relative: float, label_error: float) -> None:
+    step, root, y, norm = 0.5, 2.0, 3.0, 1.5
+    one, two = (norm * gain(DOMAIN, step, steps) for steps in (1, 2))
+    size = root * y + root * label_error
+    first = step * norm**2 * size / root * relative + 4 * U * (size + one * y)
+    after_one = (one * label_error + first) * (1 + 1e-6)
+    assert descent_error(DOMAIN, step, relative, 1, f64, label_error) == pytest.approx(after_one, rel=1e-13, abs=0.0)
+    drift = root * (label_error + first)
+    size = root * y + drift
+    magnitude = size + two * y + (1 + one) * drift / root
+    second = step * norm**2 * size / root * relative + 4 * U * magnitude
+    after_two = (two * label_error + first * (1 + one) + second) * (1 + 1e-6)
+    assert descent_error(DOMAIN, step, relative, 2, f64, label_error) == pytest.approx(after_two, rel=1e-13, abs=0.0)
+
+
+def test_features_and_labels_that_are_off_have_terms_of_their_own() -> None:
+    exact = DescentLoop(DOMAIN, 0.5, 6, f64)
+    blurred = DescentLoop(DOMAIN, 0.5, 6, f64, feature_error=0.15, label_error=0.01)
+    off = 0.15 / 1.5
+    stencil = {name: part * (1 + off) ** 2 for name, part in blurred.stencil(2).terms.items()}
+    parts = stencil | {"representation": off * (2 + off)}
+    total = descent_error(DOMAIN, 0.5, sum(parts.values()), 3, f64)
+    terms = blurred.certificate(2, 3).terms
+    for name, part in parts.items():
+        assert terms[name] == pytest.approx(total * part / sum(parts.values()), rel=1e-9, abs=0.0)
+    with_labels = descent_error(DOMAIN, 0.5, sum(parts.values()), 3, f64, label_error=0.01)
+    assert terms["labels"] == pytest.approx(with_labels - total, rel=1e-9, abs=0.0) and terms["labels"] > 0.01
+    assert exact.certificate(2, 3).terms["labels"] == exact.certificate(2, 3).terms["representation"] == 0.0
+    assert (
+        blurred.stencil(2).reach == pytest.approx((1.5 + 0.15) ** 2, rel=1e-8, abs=0.0)
+        and blurred.stencil(2).reach > 1.65**2
+    )
+    assert exact.largest_prediction(3) == largest_prediction(DOMAIN, 0.5, 3) + exact.bound(1, 3)
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.5])
+@pytest.mark.parametrize("offset", [0.0, 2.0])
+def test_a_stencils_terms_are_what_its_docstring_says(tau: float, offset: float) -> None:
+    """One pair: w₁ = 1. Few tokens, so that no term drowns the others."""
+    made = Stencil(1, tau, 3.0, tokens=4, summed=3, width=2, dtype=f64, cauchy=1.5, offset=offset, lift=0.5)
+    sink = math.ceil(math.log(4) + tau - math.log(U))
+    assert made.sink == sink
+    leak, amplified = 4 * math.exp(tau - sink), math.cosh(tau) / tau
+    score = (sink + 3 * 0.5 + tau + 4) * U + gamma(4) * offset
+    stray = U * math.exp((tau - 6.0) * 1.5) if offset else 0.0
+    sums = 2 * leak + stray + 3 * U + gamma(5) + gamma(6)
+    rounding = math.expm1(score + sums) * amplified * (1 + leak) + gamma(5) * 1.5 * math.exp(tau)
+    wanted = {"truncation": math.sinh(tau) / tau - 1, "leak": leak * amplified, "rounding": rounding}
+    assert made.terms == pytest.approx(wanted, rel=1e-9, abs=0.0)
+    assert made.error(2.0) == pytest.approx(3.0 * 2.0 * sum(wanted.values()), rel=1e-9, abs=0.0)
+
+
+def test_what_forty_terms_leave_out_of_the_series_is_counted() -> None:
+    """At τ = 60 the terms that follow are a 200th of the sum."""
+    true = math.sinh(60) / 60 - 1
+    assert true <= truncation(1, 60.0) <= 1.001 * true
+    assert truncation(1, 100.0) == math.inf
+
+
+def audited(shock: float = 0.0, jump: float = 0.0, **errors: float) -> tuple[float, float]:
+    """(bound, direct): after three steps; a shock to the residuals, a jump of the prediction, after the first."""
+    xs = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]], dtype=f64)
+    ys, query, step = torch.tensor([[1.0], [2.0], [0.5], [0.0]], dtype=f64), torch.tensor([0.6, 0.8], dtype=f64), 0.5
+    audit, residuals, weights = DescentAudit(xs, ys, query, step, **errors), -ys, torch.zeros(2, 1, dtype=f64)
+    audit.watch(residuals, query @ weights, start=True)
+    for number in range(3):
+        weights = weights - step / 4 * xs.mT @ (xs @ weights - ys)
+        residuals = xs @ weights - ys
+        moved = shock * torch.ones_like(residuals) if number == 2 else 0.0
+        audit.watch(residuals + moved, query @ weights + jump * (number == 2))
+    return audit.bound.item(), audit.direct.item()
+
+
+def test_an_audit_of_a_run_without_a_fault_is_a_few_roundings() -> None:
+    bound, direct = audited()
+    ops = gamma(4 + 2 + 8)
+    assert direct <= 6 * ops * 3 and direct <= bound <= 60 * ops
+    # Of one step from the labels, lengths √5.25: what the check itself rounds.
+    xs, ys = torch.eye(1, dtype=f64), torch.ones(1, 1, dtype=f64)
+    audit = DescentAudit(xs, ys, xs[0], 1.0)
+    audit.watch(-ys, torch.zeros(1, dtype=f64), start=True)
+    audit.watch(torch.zeros(1, 1, dtype=f64), torch.ones(1, dtype=f64))
+    rounding = gamma(1 + 1 + 8)
+    assert audit.direct.item() == pytest.approx(rounding + rounding * (1 + 0 + 1), rel=1e-12, abs=0.0)
+    assert audit.shocks[1].item() == pytest.approx(rounding * 3, rel=1e-12, abs=0.0)
+
+
+def test_an_audit_counts_what_jumped_and_what_a_shock_becomes() -> None:
+    clean, _ = audited()
+    assert audited(jump=1e-3)[0] - clean == pytest.approx(1e-3, rel=1e-5, abs=0.0)
+    # A shock after the last step has no step to travel through: the prediction does not feel it.
+    assert audited(shock=1e-3)[0] == pytest.approx(clean, rel=1e-3, abs=0.0)
+
+
+def test_an_audit_carries_an_early_shock_by_the_gain_of_the_steps_that_follow() -> None:
+    """λ of XᵀX/n is 1 in the only direction; ‖x‖ = 2; two steps of ½ follow a shock of 1e-3 in every residual."""
+    xs, step = torch.full((4, 1), 1.0, dtype=f64), 0.5
+    ys, query = torch.ones(4, 1, dtype=f64), torch.tensor([2.0], dtype=f64)
+    audit = DescentAudit(xs, ys, query, step)
+    residuals, prediction = -ys + 1e-3, torch.zeros(1, dtype=f64)
+    audit.watch(residuals, prediction, start=True)
+    for _ in range(2):
+        back = step / 4 * xs.mT @ residuals
+        residuals, prediction = residuals - xs @ back, prediction - (query @ back)
+        audit.watch(residuals, prediction)
+    # min(√(ηM), η·√λ·M, 1/√λ) = 1, times the query's norm 2, times ‖shock‖/√N.
+    assert audit.bound.item() == pytest.approx(2 * 1.0 * 1e-3, rel=1e-5, abs=0.0)
+    late = DescentAudit(xs, ys, query, step)
+    late.watch(-ys + 1e-3, torch.zeros(1, dtype=f64), start=True)
+    back = step / 4 * xs.mT @ (-ys + 1e-3)
+    late.watch(-ys + 1e-3 - xs @ back, -(query @ back))
+    assert late.bound.item() == pytest.approx(2 * 0.5 * 1e-3, rel=1e-5, abs=0.0)
+
+
+def test_an_audit_counts_labels_and_features_that_are_off() -> None:
+    clean, direct = audited()
+    xs_norm, step = 2.0, 0.5
+    by_labels = audited(label_error=1e-4)[0]
+    # λmax = 1, λmin = 1/4: three steps carry min(√1.5, 1.5, 2) of a residual's error.
+    assert by_labels - clean == pytest.approx(xs_norm * math.sqrt(1.5) * 1e-4, rel=1e-4, abs=0.0)
+    with_features = audited(feature_error=1e-6)[1] - direct
+    # 3·e·‖x‖·η·‖res‖/√N in every step: residuals of length √5.25 at first, then shrinking.
+    lengths = [math.sqrt((1 - 1 / 8) ** (2 * k) + 4 * 0.5 ** (2 * k) + 0.25) for k in range(3)]
+    assert with_features == pytest.approx(3e-6 * xs_norm * step * sum(lengths) / 2, rel=1e-4, abs=0.0)

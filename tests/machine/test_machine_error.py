@@ -1,0 +1,253 @@
+"""What an instruction adds to the error and what it passes on, term by term: the worst case, which no run shows."""
+
+import math
+
+import pytest
+import torch
+
+from emulon.machine import Average, Invariant, RegisterProgram
+from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
+from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
+from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack
+from emulon.machine.square import square
+from emulon.machine.tokens import gap, sharpness
+
+f64, U, TOKENS = torch.float64, 2.0**-53, 5
+NORM = Normalisation(width=16, pad=2.0**10, content=4.0, mean=0.5, dtype=f64, divide_content=8.0)
+SCALE = {"a": 2.0, "b": 1.0, "c": 4.0, "p": 0.25, "q": 1.0}
+BEFORE = {"a": Range(-2.0, 1.0, 3.0), "c": Range(0.5, 4.0, 4.0), "p": Range(-0.25, 0.25, 0.25)}
+
+
+def gamma(count: int) -> float:
+    return count * U / (1 - count * U)
+
+
+def read(terms: int, magnitude: float, coefficients: float, mean: float = 0.5) -> float:
+    return (terms + 10) * U * (magnitude + 2 * coefficients * mean)
+
+
+def scaling() -> float:
+    return (4.0**2 + 2 * 8.0**2) / (2 * 2.0**20) + (32 + 4 * 4) * U
+
+
+def attended(where, value: float, rounding: float) -> dict[str, float]:
+    """Leak to unwanted tokens, twice; scores off by 2β times what their codes are; one more 8u for the softmax."""
+    beta = sharpness(where, TOKENS, f64)
+    score = 2 * beta * (scaling() + 2 * read(2, 1.0, 2.0) + 4 * U)
+    leak = TOKENS * math.exp(min(2 * score - beta * gap(where, TOKENS), 0.0))
+    routing, spread = 2 * leak * value, 8 * U * value
+    if isinstance(where, Average):
+        routing += min(2 * value * math.tanh(score / 2), math.inf)
+        spread += 2 * gamma(len(where.members) + 2) * value
+    return {"normalisation": scaling() * value, "routing": routing, "rounding": rounding + spread}
+
+
+def plus(*terms: dict[str, float]) -> dict[str, float]:
+    return {name: sum(each.get(name, 0.0) for each in terms) for each in terms for name in each}
+
+
+@pytest.fixture
+def program() -> RegisterProgram:
+    made = RegisterProgram("terms", TOKENS)
+    for name, size in (("a", 1), ("b", 1), ("c", 1), ("p", 1), ("q", (2, 2))):
+        made.register(name, size)
+    return made
+
+
+def local(program: RegisterProgram, **divisions: Division) -> LocalError:
+    return LocalError(NORM, {int(n[1:]): each for n, each in divisions.items()}, SCALE, program.here, TOKENS)
+
+
+def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
+    assert NORM.scaling == pytest.approx(scaling(), rel=1e-14, abs=0.0)
+    assert NORM.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0), rel=1e-14, abs=0.0)
+    assert NORM.read_error(3, 5.0, 2.0, divided=7.0) == pytest.approx(read(3, 5.0, 2.0, 7.0), rel=1e-14, abs=0.0)
+    assert NORM.divide_scaling(4.0, 0.5) == pytest.approx((16 + 16e-5) / (2 * 4.0) + 48 * U, rel=1e-14, abs=0.0)
+    assert NORM.divide_mean(64.0) == pytest.approx(0.5 + 48 * U * 64, rel=1e-15, abs=0.0)
+    assert NORM.gain == math.sqrt(2 * 2.0**20 / 16 + 1e-5) and NORM.divide_gain(3.0) == 3 * math.sqrt(1 / 8)
+
+
+def test_pads_are_where_rounding_and_truncation_meet() -> None:
+    plain, factors = plan(16, 4.0, 32.0, [], f64)
+    assert factors == [] and plain.pad == up_to_power_of_two(4 * (48 * U * U) ** (-1 / 3))
+    assert plain.mean == pytest.approx(2.0 + 48 * U * plain.pad, rel=1e-15, abs=0.0)
+    divided, factors = plan(16, 4.0, 32.0, [(0.5, 2.0), (1.0, 8.0)], f64)
+    step = math.sqrt(1 / (48 * U * 8))
+    assert factors == [up_to_power_of_two(4 * step / 0.5), up_to_power_of_two(4 * step)]
+    assert divided.divide_content == max(factors[0] * 2.0, factors[1] * 8.0)
+    assert divided.pad == up_to_power_of_two(divided.divide_content * step)
+    assert plan(16, 0.25, 1.0, [], f64)[0].content == 1.0
+
+
+@pytest.mark.parametrize("where", [None, Average("some", (1, 3, 4))], ids=["here", "average"])
+def test_a_sum_reads_two_places_and_erases_what_was_there(program: RegisterProgram, where) -> None:
+    a, b, c, p = (program.registers[name] for name in "abcp")
+    program.aff(b, 3.0 * a - 2.0 * p + 1.0, at=where, plus=0.5 * c)
+    program.aff(a, 3.0 * c)
+    first, second = program.instructions
+    place = program.here if where is None else where
+    # |3a − 2p + 1| ≤ 3·2 + 2·0.25 + 1 at most, but entry by entry it lies in [−5.5, 4.5].
+    reading = read(3, 3 * 2.0 + 2 * 0.25 + 1, 3 * 2.0 + 2 * 0.25 + 1)
+    here = attended(program.here, 2.0, read(1, 2.0, 2.0))
+    wanted = plus(attended(place, 5.5, reading), here, {"rounding": 6 * U * (5.5 + 2.0)})
+    assert local(program).of(first, BEFORE) == pytest.approx(wanted, rel=1e-12, abs=0.0)
+    # a holds numbers up to its scale, 2, which are read and taken out.
+    erased = attended(program.here, 2.0, read(1, 2.0, 2.0))
+    wanted = plus(attended(program.here, 12.0, read(1, 12.0, 12.0)), erased, {"rounding": 6 * U * (12.0 + 2 * 2.0)})
+    assert local(program).of(second, BEFORE) == pytest.approx(wanted, rel=1e-12, abs=0.0)
+
+
+def test_a_product_truncates_rounds_and_sums() -> None:
+    """Two terms to an entry, a 2×2 target, so that everything is twice as large in the 2-norm."""
+    made = RegisterProgram("products", TOKENS)
+    left, right = made.register("a", (2, 2)), made.register("c", (2, 2))
+    out = made.register("q", (2, 2))
+    made.mul(out, left, right)
+    made.mul(out, left, right)
+    way, reads = square(f64), {}
+    for name, peak in (("a", 2.0), ("c", 4.0)):
+        reads[name] = read(1, peak, SCALE[name])
+    slope = 0.5 + 0.8 * max(way.scales)
+    skew = 4 * slope * (gamma(3) * (2 + 2 * 2 * 0.5) / 2 + gamma(3) * (4 + 2 * 4 * 0.5) / 4)
+    depth = 4 * len(way.scales) * 2 + 4
+    summed = 4 * slope * (8 * U + 0.55 * gamma(depth))
+    for number, old in ((1, 0.0), (2, 1.0)):
+        before = BEFORE | ({"q": Range(-1.0, 1.0, 2.0)} if old else {})
+        erase = read(1, old, old) + (8 * U + 2 * gamma(depth)) * old
+        rounding = 2 * (8.0 / 4 * way.cost * (skew + summed) + 1.1 * (2 * reads["c"] + 4 * reads["a"] + 8 * U * 8))
+        wanted = {
+            "product": 2 * 8.0 / 4 * way.truncation,
+            "normalisation": 2.1 * scaling() * 2 * 8.0 + scaling() * old,
+            "rounding": rounding + erase + 4 * U * (2 * 8.0 + 2 * old),
+        }
+        found = local(made).of(made.instructions[number - 1], before)
+        assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("sweeps", [0, 1, 2])
+def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int) -> None:
+    a, b, c = (program.registers[name] for name in "abc")
+    program.div(b, 3.0 * a, c)
+    division = Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps)
+    c_read = read(1, 4.0, 4.0)
+    routing = attended(program.here, 4.0, c_read)["routing"]
+    left = 8.0 / 64.0 * (scaling() + 20 * U) ** sweeps if sweeps else 0.0
+    relative = 1.1 * (scaling() + 16 * U + (c_read + routing + left) / 0.5)
+    mean = 0.5 + 48 * U * 64.0 * 4.0
+    for old in (0.0, 1.0):
+        before = BEFORE | ({"b": Range(-1.0, 1.0, 1.0)} if old else {})
+        wanted = {
+            "division": (NORM.divide_scaling(64.0, 0.5) + relative) * 6.0 / 0.5,
+            "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 16 * U * 12.0 + 4 * U * old,
+        }
+        wanted = plus(wanted, attended(program.here, old, read(1, old, old))) if old else wanted
+        found = local(program, _1=division).of(program.instructions[0], before)
+        assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
+
+
+def test_reading_out_costs_a_layer_norm_and_the_zero_slot(program: RegisterProgram) -> None:
+    found = local(program).read_out("a", Range(-3.0, 2.0, 5.0), 4)
+    assert found == pytest.approx(
+        {"normalisation": scaling() * 5.0, "rounding": 2 * read(1, 3.0, 2.0)}, rel=1e-14, abs=0.0
+    )
+
+
+class Fixed(LocalError):
+    """An instruction adds 1 of its own kind."""
+
+    def of(self, instruction, before):
+        return {instruction.name: 1.0}
+
+    def read_out(self, name, reach, size):
+        return {"out": 0.5}
+
+
+def fixed(program: RegisterProgram) -> Fixed:
+    return Fixed(NORM, {}, SCALE, program.here, TOKENS)
+
+
+def by_hand(program: RegisterProgram, ranges: dict[str, Range]) -> Analysis:
+    """Ranges that do not change, and room for any error."""
+    count = len(program.instructions)
+    after = [ranges[one.target.name] for one in program.instructions]
+    return Analysis([ranges] * count, after, [math.inf] * count, dict(ranges))
+
+
+RANGES = {"a": Range(-2.0, 2.0, 3.0), "b": Range(-1.0, 1.0, 5.0), "c": Range(0.5, 4.0, 4.0), "p": Range(-7.0, 7.0, 7.0)}
+
+
+def test_errors_pass_through_sums_products_and_quotients(program: RegisterProgram) -> None:
+    a, b, c, p = (program.registers[name] for name in "abcp")
+    program.aff(a, 0.0)
+    program.aff(c, 1.0)
+    program.aff(b, 3.0 * a, plus=2.0 * c)
+    program.mul(p, 2.0 * a, c)
+    budget = Budget(by_hand(program, RANGES), fixed(program))
+    for instruction in program.instructions:
+        budget.step(instruction)
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 + 2 + 1.0})
+    # |2a| ≤ 4 and |c| ≤ 4: each error times the other factor, both times each other, and its own.
+    assert budget.terms(budget.errors["p"]) == pytest.approx({"aff": 2 * 4.0 + 4.0, "mul": 1.0, "second order": 2.0})
+    assert budget.size(budget.errors["p"]) == pytest.approx(15.0)
+    program.div(b, 3.0 * a, c)
+    budget = Budget(by_hand(program, RANGES), fixed(program))
+    for instruction in program.instructions:
+        budget.step(instruction)
+    # 3a's error over the least divisor, and c's times the result's norm over it.
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 5 / 0.5, "div": 1.0})
+
+
+def test_an_invariant_says_how_a_states_error_grows(program: RegisterProgram) -> None:
+    a, b = program.registers["a"], program.registers["b"]
+    program.aff(b, 1.0)
+    for _ in range(3):
+        program.aff(a, 10.0 * a + b, invariant=Invariant("halves", growth=0.5))
+    program.aff(b, 4.0 * a)
+    certificate = certify(program, by_hand(program, RANGES), fixed(program))
+    # Each round: its own 1, b's 1, and half of what was there.
+    assert certificate["a"].terms == pytest.approx({"aff": 2 + 1 + 0.5, "out": 0.5})
+    assert certificate["b"].terms == pytest.approx({"aff": 4 * 3.5 + 1, "out": 0.5})
+
+
+def test_a_total_bounds_any_number_of_rounds_and_what_read_the_state_before_keeps_what_it_was(
+    program: RegisterProgram,
+) -> None:
+    a, b = program.registers["a"], program.registers["b"]
+    keep = Invariant("total", total=3.0)
+    program.aff(a, 1.0, invariant=keep)
+    program.aff(b, 2.0 * a)
+    program.aff(a, 10.0 * a, invariant=keep)
+    certificate = certify(program, by_hand(program, RANGES), fixed(program))
+    assert certificate["a"].terms == pytest.approx({"aff": 3 * 2.0, "out": 0.5})
+    assert certificate["b"].terms == pytest.approx({"aff": 2 * 3.0 + 1, "out": 0.5})
+
+
+@pytest.mark.parametrize("room, valid, holds", [(1.0, math.inf, True), (0.9, math.inf, False), (9.0, 0.9, False)])
+def test_an_error_beyond_its_room_or_its_invariant_promises_nothing(program, room, valid, holds) -> None:
+    program.aff(program.registers["a"], 1.0, invariant=Invariant("", growth=0.0, valid=valid))
+    analysis = by_hand(program, RANGES)
+    analysis.room[0] = room
+    certificate = certify(program, analysis, fixed(program))["a"]
+    assert math.isfinite(certificate.bound) is holds
+    assert (certificate.note == "") is holds
+
+
+def test_terms_add_up_by_name_and_factor() -> None:
+    assert added({"x": 1.0}, {"x": 2.0, "y": 3.0}, 2.0) == {"x": 5.0, "y": 6.0}
+    one = RegisterError({"s": 1.0}, {"f": 2.0}).plus(RegisterError({"s": 1.0}, {"f": 1.0}), 3.0)
+    assert (one.carried, one.fresh) == ({"s": 4.0}, {"f": 5.0})
+
+
+def test_ranges_are_interval_and_norm_arithmetic(program: RegisterProgram) -> None:
+    a, c = program.registers["a"], program.registers["c"]
+    found = range_of(3.0 * a - 2.0 * c + 1.0, RANGES)
+    assert (found.low, found.high) == (-6 - 8 + 1, 6 - 1 + 1.0)
+    assert range_of(0.5 * a, RANGES).norm == pytest.approx(1.0)
+    assert Range.of(-5.0, 2.0, 3.0, 4) == Range(-3.0, 2.0, 3.0) and Range.of(-1.0, 1.0, 9.0, 4).norm == 2.0
+    assert Range(-1.0, 2.0, 2.0).hull(Range(0.0, 5.0, 5.0)) == Range(-1.0, 5.0, 5.0)
+    assert slack(Range(-3.0, 2.0, 3.0), f64) == 3 * max(U**0.25, 2.0**-10)
+    assert slack(Range(0.25, 8.0, 8.0), f64) == max(U**0.25, 2.0**-10)
+    program.div(program.registers["b"], a, c)
+    program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(0.5, 4.0, 4.0)}
+    after = analyse(program, f64).after[0]
+    assert after.high - slack(Range(-4.0, 4.0, 4.0), f64) == pytest.approx(4.0)

@@ -1,0 +1,163 @@
+"""Small faults of a source: a term dropped, a factor halved, a comparison turned, a constant moved, a check gone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+# Kinds that make a bound smaller, or may: every one of them has to be noticed.
+TERMS = ("drop a term", "drop a factor", "halve")
+COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+TURNED = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+OTHERS = {"max": "min", "min": "max", "amax": "amin", "amin": "amax", "any": "all", "all": "any", "abs": "float"}
+# Words for people, and shapes: not what is asked about here.
+NOT_THESE = ("__str__", "__repr__", "extra_repr", "__all__")
+SHAPES = ("dim", "keepdim", "axis", "dtype", "name", "maxsize", "strict", "frozen")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`text` in place of what stands from `start` to `end` (line, byte), in the function `owner`, by qualified name."""
+
+    kind: str
+    owner: str
+    start: tuple[int, int]
+    end: tuple[int, int]
+    before: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.start[0]}:{self.start[1]} {self.kind}: {self.before} → {self.text}"
+
+    def planted(self, source: str) -> str:
+        lines = [line.encode() for line in source.splitlines(keepends=True)]
+        (first, left), (last, right) = self.start, self.end
+        head, tail = lines[first - 1][:left], lines[last - 1][right:]
+        lines[first - 1 : last] = [head + self.text.encode() + tail]
+        return b"".join(lines).decode()
+
+
+def faults(source: str) -> list[Fault]:
+    return list(dict.fromkeys(_inside(ast.parse(source).body, "", source)))
+
+
+def _inside(body: list[ast.stmt], owner: str, source: str) -> Iterator[Fault]:
+    """In functions, and in constants of the module; class bodies are searched for functions alone."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            yield from _inside(list(functions), f"{owner}{node.name}.", source)
+        elif isinstance(node, ast.FunctionDef) and node.name not in NOT_THESE:
+            for part in node.body:
+                yield from _of(part, f"{owner}{node.name}", source)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not owner and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and target.id not in NOT_THESE:
+                yield from _of(node.value, f"={target.id}", source)
+
+
+def _of(node: ast.AST, owner: str, source: str) -> Iterator[Fault]:
+    for kind, text in _changes(node):
+        assert isinstance(node, ast.expr | ast.stmt) and node.end_lineno is not None and node.end_col_offset is not None
+        before = " ".join((ast.get_source_segment(source, node) or "").split())
+        text = text if isinstance(node, ast.stmt) else f"({text})"
+        ends = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        yield Fault(kind, owner, *ends, before, text)
+    for child in _children(node):
+        yield from _of(child, owner, source)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.JoinedStr() | ast.Raise() | ast.Import() | ast.ImportFrom():
+            return
+        case ast.Subscript():
+            yield node.value
+            if not isinstance(node.slice, ast.Constant | ast.Tuple | ast.Slice | ast.UnaryOp):
+                yield node.slice
+        case ast.AnnAssign():
+            yield from [node.value] if node.value else []
+        case ast.FunctionDef() | ast.Lambda():
+            yield from node.body if isinstance(node.body, list) else [node.body]
+        case ast.Call():
+            yield node.func
+            yield from node.args
+            yield from (each.value for each in node.keywords if each.arg not in SHAPES)
+        case _:
+            yield from ast.iter_child_nodes(node)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
+    match node:
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            sign = "-" if isinstance(op, ast.Sub) else ""
+            yield "drop a term", ast.unparse(left)
+            yield "drop a term", f"{sign}({ast.unparse(right)})"
+            if not isinstance(left, ast.Constant | ast.List | ast.Tuple | ast.JoinedStr):
+                other: ast.operator = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
+                yield "other sign", ast.unparse(ast.BinOp(left, other, right))
+        case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
+            yield "drop a factor", ast.unparse(left)
+            yield "drop a factor", ast.unparse(right) if isinstance(op, ast.Mult) else f"1 / ({ast.unparse(right)})"
+        case ast.BinOp(left, ast.Pow(), right):
+            yield "drop a factor", ast.unparse(left)
+        case ast.AugAssign(op=op) if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.BitOr):
+            yield "drop a term", "pass"
+        case ast.Compare(left, [op], [right]) if type(op) in COMPARISONS:
+            yield "edge", ast.unparse(ast.Compare(left, [COMPARISONS[type(op)]()], [right]))
+            if type(op) in TURNED:
+                yield "turned", ast.unparse(ast.Compare(left, [TURNED[type(op)]()], [right]))
+        case ast.BoolOp(op, values):
+            for k in range(len(values)):
+                rest = values[:k] + values[k + 1 :]
+                yield "drop a condition", ast.unparse(rest[0] if len(rest) == 1 else ast.BoolOp(op, rest))
+        case ast.UnaryOp(ast.Not(), operand) | ast.UnaryOp(ast.USub(), ast.expr() as operand):
+            yield "other sign", ast.unparse(operand)
+        case ast.IfExp(test, body, orelse):
+            yield "one way", ast.unparse(body)
+            yield "one way", ast.unparse(orelse)
+        case ast.If(test, body, orelse) if not (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"):
+            yield (
+                "check gone",
+                ast.unparse(ast.If(ast.Constant(False), body, orelse)).replace("\n", "\n" + " " * node.col_offset),
+            )
+        case ast.Constant(bool() as value):
+            yield "constant", repr(not value)
+        case ast.Constant(int() as value):
+            yield "constant", repr(value + 1)
+        case ast.Constant(float() as value):
+            yield "halve" if value else "constant", repr(value / 2) if value else "1.0"
+        case ast.Call(ast.Name(name), args, keywords) if name in OTHERS and not (name == "abs" and len(args) != 1):
+            yield (
+                "other function",
+                ast.unparse(ast.Call(ast.Name(OTHERS[name]), args, keywords))
+                if name != "abs"
+                else ast.unparse(args[0]),
+            )
+        case ast.Call(ast.Attribute(value, name), args, keywords) if name in OTHERS and name != "abs":
+            yield "other function", ast.unparse(ast.Call(ast.Attribute(value, OTHERS[name]), args, keywords))
+        case ast.Call(ast.Attribute(value, "abs"), [], []):
+            yield "other function", ast.unparse(value)
+        case ast.Return(ast.Name() | ast.BinOp() | ast.Call() as value):
+            yield "halve", f"return ({ast.unparse(value)}) / 2"
+        case ast.Expr(ast.Call() as value):
+            yield "call gone", "pass"
+        case ast.Dict(keys, values) if keys and all(isinstance(key, ast.Constant) for key in keys):
+            for k, value in enumerate(values):
+                if isinstance(value, ast.BinOp | ast.Call | ast.Name):
+                    halved = [*values[:k], ast.BinOp(value, ast.Div(), ast.Constant(2)), *values[k + 1 :]]
+                    yield "halve", ast.unparse(ast.Dict(keys, halved))
+
+
+def code_of(module: CodeType, owner: str) -> CodeType | None:
+    """The function's own code in a module's, by qualified name."""
+    pending = [module]
+    while pending:
+        code = pending.pop()
+        if code.co_qualname == owner:
+            return code
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return None

@@ -1,0 +1,252 @@
+"""Which small faults of a room do its tests notice? Planted one by one, in a fork of one process that has all imported.
+
+    nice -n 19 python tests/mutation/hunt.py src/emulon/certify tests/certify tests/approximation --out faults.jsonl
+        [--terms: only what drops or halves a term] [--only REGEX of functions] [--again: what went unnoticed before]
+
+Every test is first run with a trace of the lines it comes to. A fault then meets the tests that come to its line, the
+quickest first, until one fails; a fault that takes far longer than its tests do counts as noticed. Type checks at run
+time are off. What is on record in --out is not asked again; `python tests/mutation/hunt.py --table FILE` counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faults import TERMS, Fault, code_of, faults
+
+# Seconds: of tests that a fault meets, and what it may take beyond twice its tests' own time.
+BUDGET, GRACE = 4.0, 3.0
+UNNOTICED = ("survived", "no test comes here")
+Covered = dict[str, tuple[float, set[tuple[str, int]]]]
+Functions = dict[tuple[str, str], list[FunctionType]]
+
+
+class Hunt:
+    """A pytest plugin: in place of running the collected tests it plants faults, and runs those that may notice."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.files = [
+            file.resolve()
+            for source in options.sources
+            for file in (sorted(source.glob("*.py")) if source.is_dir() else [source])
+        ]
+        self.out: Path = options.out
+        self.again = UNNOTICED if options.again else ()
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        warm(session.items)
+        covered: Covered = in_fork(lambda: baseline(session.items, {str(file) for file in self.files}))
+        self.functions = functions_of({str(file) for file in self.files})
+        print(
+            f"{len(covered)} of {len(items)} tests pass, {sum(time for time, _ in covered.values()):.0f} s", flush=True
+        )
+        known = {(each["file"], each["fault"]) for each in records(self.out) if each["said"] not in self.again}
+        for file in self.files:
+            source = file.read_text()
+            for fault in faults(source):
+                if (file.name, fault.name) in known or (self.options.terms and fault.kind not in TERMS):
+                    continue
+                if self.options.only and not re.search(self.options.only, fault.owner):
+                    continue
+                self.put(fault, file, source, items, covered)
+        return True
+
+    def put(self, fault: Fault, file: Path, source: str, items: dict[str, Any], covered: Covered) -> None:
+        chosen = those_that_come_to(fault, str(file), covered)
+        started, seconds = time.monotonic(), sum(covered[name][0] for name in chosen)
+        said = "no test comes here"
+        if chosen:
+            said = in_fork(
+                lambda: met(fault, file, source, self.functions, [items[name] for name in chosen]), 2 * seconds + GRACE
+            )
+        record = {"file": file.name, "fault": fault.name, "kind": fault.kind, "owner": fault.owner, "said": said}
+        with self.out.open("a") as out:
+            out.write(json.dumps(record | {"seconds": round(time.monotonic() - started, 2)}, ensure_ascii=False) + "\n")
+
+
+def warm(items: list[pytest.Item]) -> None:
+    """Programs that another process compiles take half a minute: once for all, and what it leaves in caches is gone."""
+    for item in items:
+        if "programs" in getattr(item, "fixturenames", ()):
+            item.session._setupstate.setup(item)
+            item.session._setupstate.teardown_exact(item)
+            break
+    for one in gc.get_objects():
+        if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("emulon"):
+            one.cache_clear()
+
+
+def those_that_come_to(fault: Fault, file: str, covered: Covered) -> list[str]:
+    lines = set(range(fault.start[0], fault.end[0] + 1))
+    constant = fault.owner.startswith("=")
+    there = [
+        (seconds, name)
+        for name, (seconds, seen) in covered.items()
+        if any(where == file and (constant or line in lines) for where, line in seen)
+    ]
+    chosen, total = [], 0.0
+    for seconds, name in sorted(there):
+        if total and total + seconds > BUDGET:
+            break
+        chosen.append(name)
+        total += seconds
+    return chosen
+
+
+def baseline(items: list[pytest.Item], files: set[str]) -> Covered:
+    """(seconds, lines) of every test that passes."""
+    covered: Covered = {}
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        seen: set[tuple[str, int]] = set()
+
+        def of_line(frame: FrameType, event: str, _: Any, seen: set[tuple[str, int]] = seen) -> Any:
+            seen.add((frame.f_code.co_filename, frame.f_lineno))
+            return of_line
+
+        def of_call(frame: FrameType, event: str, _: Any, of_line: Any = of_line) -> Any:
+            return of_line if frame.f_code.co_filename in files else None
+
+        started = time.monotonic()
+        sys.settrace(of_call)
+        good = passes(item, after)
+        sys.settrace(None)
+        if good:
+            covered[item.nodeid] = time.monotonic() - started, seen
+    return covered
+
+
+def passes(item: pytest.Item, after: pytest.Item | None) -> bool:
+    from _pytest.runner import runtestprotocol
+
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=after))
+
+
+def functions_of(files: set[str]) -> Functions:
+    """All functions there are of these files, by file and qualified name, decorated or not."""
+    found: Functions = {}
+    for one in gc.get_objects():
+        if type(one) is FunctionType and one.__code__.co_filename in files:
+            found.setdefault((one.__code__.co_filename, one.__code__.co_qualname), []).append(one)
+    return found
+
+
+def met(fault: Fault, file: Path, source: str, functions: Functions, items: list[pytest.Item]) -> str:
+    """What the tests say with the fault planted: "survived", or the name of the one that fails."""
+    if not plant(fault, file, source, functions):
+        return "cannot be planted"
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        if not passes(item, after):
+            return item.nodeid
+    return "survived"
+
+
+def plant(fault: Fault, file: Path, source: str, functions: Functions) -> bool:
+    """In place: functions get other code, wherever they are already known; constants another value, likewise."""
+    planted = compile(fault.planted(source), str(file), "exec", dont_inherit=True)
+    if fault.owner.startswith("="):
+        return plant_constant(fault.owner[1:], file, planted)
+    code, known = code_of(planted, fault.owner), functions.get((str(file), fault.owner), [])
+    if code is None or any(len(code.co_freevars) != len(each.__code__.co_freevars) for each in known):
+        return False
+    for each in known:
+        each.__code__ = code
+    return bool(known)
+
+
+def plant_constant(name: str, file: Path, planted: Any) -> bool:
+    home = next(each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == str(file))
+    fresh = {"__name__": home.__name__, "__file__": str(file)}
+    exec(planted, fresh)
+    old = vars(home)[name]
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith(("emulon", "test_")) and vars(module).get(name) is old:
+            setattr(module, name, fresh[name])
+    return True
+
+
+def in_fork(job: Any, seconds: float | None = None) -> Any:
+    """What a job returns in a process of its own; "took too long" where that is so, "died" where it says nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer"
+        child = os.fork()
+        if not child:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1), os.dup2(quiet, 2)
+            os.setpgid(0, 0)
+            try:
+                said = job()
+            except BaseException as error:
+                said = f"stopped: {type(error).__name__}"
+            answer.write_bytes(pickle.dumps(said))
+            os._exit(0)
+        until = time.monotonic() + seconds if seconds else float("inf")
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "took too long"
+            time.sleep(0.005)
+        return pickle.loads(answer.read_bytes()) if answer.exists() else "died"
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """The last word on every fault."""
+    lines = map(json.loads, out.read_text().splitlines()) if out.exists() else []
+    return list({(each["file"], each["fault"]): each for each in lines}.values())
+
+
+def table(out: Path) -> None:
+    """Counts by file, all faults and those of terms alone, and what went unnoticed."""
+    asked = [each for each in records(out) if each["said"] != "cannot be planted"]
+    missed = [each for each in asked if each["said"] in UNNOTICED]
+    for title, kinds in (("all", None), ("terms", TERMS)):
+        counts = [
+            Counter(each["file"] for each in part if kinds is None or each["kind"] in kinds) for part in (asked, missed)
+        ]
+        for name in [*counts[0], None]:
+            total, gone = (counts[k][name] if name else counts[k].total() for k in (0, 1))
+            share = 100 * (total - gone) / max(total, 1)
+            print(f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {share:.1f} %")
+    for each in missed:
+        print(f"{each['file']} {each['owner']} {each['fault']} ({each['said']})")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("faults.jsonl"))
+    parser.add_argument("--terms", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        table(options.table)
+        return 0
+    options.sources = [path for path in options.paths if "src" in path.parts]
+    tests = [str(path) for path in options.paths if "src" not in path.parts]
+    flags = ["-n", "0", "-p", "no:cacheprovider", "-o", "addopts=-q", *tests]
+    return int(pytest.main(flags, plugins=[Hunt(options)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

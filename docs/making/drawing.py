@@ -58,12 +58,13 @@ class Drawing:
 
     def svg(self, caption: str) -> str:
         """A figure for a Markdown page; it has no blank line, which would end the HTML."""
-        size = f"{self.width + 8:.0f} {self.height + 8:.0f}"
-        body = "".join(self.parts)
+        width, size = f"{self.width + 8:.0f}", f"{self.width + 8:.0f} {self.height + 8:.0f}"
+        # On a phone a wide picture is scrolled, not shrunk until nobody can read it.
+        look = f'width="{width}" style="min-width: min({width}px, 26rem)" fill="currentColor" font-family="sans-serif"'
         return (
-            f'<figure class="picture"><svg xmlns="http://www.w3.org/2000/svg" viewBox="-4 -4 {size}" '
-            f'width="{self.width + 8:.0f}" role="img" aria-label="{escape(self.title)}" fill="currentColor" '
-            f'font-family="sans-serif">{body}</svg><figcaption>{escape(caption)}</figcaption></figure>'
+            f'<figure class="picture"><svg xmlns="http://www.w3.org/2000/svg" viewBox="-4 -4 {size}" {look} role="img" '
+            f'aria-label="{escape(self.title)}">{"".join(self.parts)}</svg>'
+            f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
 
 

@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "emulon"
 ROOMS = (
     *("interpreter", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
     *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
-    *("testing", "fuzz"),
+    *("testing", "fuzz", "export"),
 )
 
 

@@ -170,7 +170,7 @@ def truncated_linear() -> str:
 def linear_layer() -> str:
     """Tokens and weights of Remark 4.5."""
     made = LinearLayer(tokens=3, features=2, width=2, bound=2.0, tolerance=1e-6)
-    theta = torch.tensor([[0.8, -0.5], [0.3, 0.9]], dtype=torch.float64)
+    theta = torch.tensor([[2.0, -0.5], [0.3, 2.2]], dtype=torch.float64)
     with Trace() as trace:
         made(X, theta)
     holds = {"x": "xᵣ", "key": "slopeᵣ · θ", "one": "1", "value": "valueᵣ", "bias": "interceptᵣ"}

@@ -9,6 +9,7 @@ import torch
 from emulon import Certificate
 from emulon.certify import Band
 from emulon.certify.certificate import Promises
+from emulon.certify.rounding import EXP_ASSUMED
 from emulon.errors import EmulonError, NotCertified
 
 
@@ -77,6 +78,12 @@ def test_promises_come_smallest_first_and_mark_what_says_nothing():
 @pytest.mark.parametrize("bound", [0.5, math.inf, math.nan])
 def test_a_bound_as_large_as_what_it_bounds_says_nothing(bound):
     assert not Certificate({"a": bound}, torch.float64).says_something(0.5)
+
+
+def test_a_promise_for_a_domain_says_what_it_assumes_and_an_audit_assumes_nothing() -> None:
+    promise, audit = Certificate({}, torch.float64), Certificate({}, torch.float64, scope="run")
+    assert promise.assumes == (EXP_ASSUMED,) and audit.assumes == ()
+    assert replace(audit, note="x").assumes == () and Certificate({}, torch.float64, assumes=()).assumes == ()
 
 
 def test_the_sum_is_lifted_by_a_few_last_places() -> None:

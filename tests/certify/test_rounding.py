@@ -5,10 +5,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from flint import arb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.certify import rounding
+from emulon.evaluation import ball_arithmetic
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 
@@ -84,6 +86,17 @@ def test_softmax_weights_bounds_what_torch_softmax_does(dtype: torch.dtype, widt
     # Near the top, where it counts, the bound is close: exp and the division, not the score's own size.
     near = off[exact > np.take_along_axis(exact, first, 1) - 1]
     assert near.max() <= rounding.softmax_weights(0.0, 1.0, dtype)
+
+
+@DTYPES
+def test_torchs_exp_is_measured_within_half_of_what_is_assumed(dtype: torch.dtype) -> None:
+    """Assumed, not proved: `Certificate.assumes` says so. The scores of a softmax are not positive."""
+    s = -(10 ** torch.linspace(-8, 1.8, 4000, dtype=torch.float64)).to(dtype)
+    found = torch.exp(s).double().tolist()
+    with ball_arithmetic(120):
+        exact = [arb(x).exp() for x in s.double().tolist()]
+        worst = max(float(abs(arb(y) / x - 1)) for y, x in zip(found, exact, strict=True))
+    assert worst <= rounding.EXP_ROUNDINGS / 2 * rounding.unit(dtype)
 
 
 @pytest.mark.parametrize("dtype, digits", [(torch.float32, 24), (torch.float64, 53)], ids=["float32", "float64"])

@@ -161,6 +161,17 @@ def test_data_that_is_not_finite_is_refused_before_compiling():
         compile(Ridge(), data=(x, y / 0))
 
 
+def test_a_certificate_says_what_is_left_to_the_run():
+    x, y = dataset("value")
+    steep = compile(Ridge(0.1, 5, step_size=0.3), Domain(40, 4, 3.0, 5.0, 2.0), tolerance=1e-3)
+    assert any("step_size·L ≤ 2" in each for each in steep.certificate.assumes)
+    known = compile(Ridge(0.1, 5, step_size=0.3), Domain.of(x, y), tolerance=1e-3)
+    assert not any("step_size" in each for each in known.certificate.assumes)
+    chosen = compile(Ridge(0.1, 5), data=(x, y), tolerance=1e-3)
+    assert any(repr(chosen.step_size) in each for each in chosen.certificate.assumes)
+    assert Interpreter.fitting(chosen).run(chosen, x, y).audit.assumes == ()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex128])
 def test_other_dtypes_are_refused_by_name(dtype: torch.dtype):
     x, y = dataset("value")

@@ -8,10 +8,13 @@ import sys
 
 import pytest
 import torch
+from flint import arb
 from torch.nn.functional import gelu, layer_norm
 
-from emulon.certify.rounding import unit
+from emulon.certify.rounding import EXP_ASSUMED, unit
+from emulon.evaluation import ball_arithmetic
 from emulon.machine import Average, Register, RegisterProgram
+from emulon.machine.error import GELU_ASSUMED, GELU_ROUNDINGS
 from emulon.machine.normalisation import plan
 from emulon.machine.programs import sgd
 from emulon.machine.square import _square, square
@@ -28,6 +31,18 @@ def test_gelu_splits_into_an_exact_odd_part_and_the_even_part_of_the_design() ->
     z = torch.linspace(-8, 8, 1001, dtype=torch.float64)
     assert (gelu(z) - gelu(-z) - z).abs().max() < 1e-14
     assert (even(z) - z * torch.erf(z / math.sqrt(2))).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_torchs_gelu_is_measured_within_what_is_assumed(dtype: torch.dtype) -> None:
+    """Assumed, not proved: a machine's certificate says so. Products ask for no larger arguments."""
+    assert 2 * max(square(dtype).scales) <= 0.25
+    z = torch.linspace(-0.25, 0.25, 2001, dtype=torch.float64).to(dtype)
+    found, u = gelu(z).double().tolist(), unit(dtype)
+    with ball_arithmetic(120):
+        for at, near in zip(z.double().tolist(), found, strict=True):
+            true = arb(at) * (1 + (arb(at) / arb(2).sqrt()).erf()) / 2
+            assert abs(arb(near) - true) <= GELU_ROUNDINGS * u * abs(true) + u * abs(at)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -149,3 +164,11 @@ def test_the_machine_imports_without_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_machines_certificate_names_what_its_author_proved() -> None:
+    model = sgd(features=2, samples=2, step_size=0.05).compile()
+    for certificate in model.certificates.values():
+        exp, gelu_, *proofs = certificate.assumes or ()
+        assert (exp, gelu_) == (EXP_ASSUMED, GELU_ASSUMED)
+        assert proofs and all("proved by the program's author" in proof for proof in proofs)

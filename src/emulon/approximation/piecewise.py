@@ -169,14 +169,22 @@ class Piecewise:
     def _known(self) -> dict[tuple[float, float, float], Known]:
         return {}
 
+    @cached_property
+    def _lately(self) -> dict[int, Fit]:
+        """The last piece of every depth of cutting: the next one will be much like it."""
+        return {}
+
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
         spectral = self._spectral(lo, hi, sharpness)
         # Hopeless stretches are told by their largest grid alone, without climbing up to it.
         hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
-        fit = spectral.smallest(tolerance, limit=PIECE_LIMIT) if hopeful else None
+        like = self._lately.get(depth)
+        fit = spectral.smallest(tolerance, limit=PIECE_LIMIT, like=like) if hopeful else None
         # Rounding does not fall by cutting: where it rules, take the piece as it is and let the caller judge the whole.
         if fit is not None and (fit.error <= max(tolerance, self._noise(fit)) or fit.cost - fit.error > tolerance):
+            if depth:
+                self._lately[depth] = fit
             return [fit]
         if depth >= 12:
             return None
@@ -200,7 +208,7 @@ class Piecewise:
                 spectral = self._spectral(last.grid.lo, piece.grid.hi, sharpness)
                 most = spectral.best(limit)
                 if most is not None and most.cost <= tolerance:
-                    joint = spectral.smallest(tolerance, limit=limit)
+                    joint = spectral.smallest(tolerance, limit=limit, like=most)
             if joint is not None and joint.cost <= tolerance:
                 merged[-1] = joint
             else:
@@ -209,7 +217,8 @@ class Piecewise:
 
     def _trim(self, left: Fit, right: Fit, tolerance: float, sharpness: float) -> tuple[Fit, Fit]:
         """Move the seam into the piece with more keys, as far as the one with fewer still covers."""
-        if len(left.grid) == len(right.grid):
+        fewer, more = sorted((len(left.grid), len(right.grid)))
+        if more < 1.25 * fewer:
             return left, right
         forward = len(left.grid) < len(right.grid)
         small, large = (left, right) if forward else (right, left)

@@ -281,8 +281,19 @@ class Spectral:
         keys = Keys(*map(self._stored, parts))
         return Shaped(keys, *map(float, statistics(keys.weights(s), keys.values, f)))
 
-    def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
-        """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
+    def smallest(self, tolerance: float, limit: int = 512, like: Fit | None = None) -> Fit | None:
+        """The smallest grid within the tolerance; else the cheapest found, for the caller to judge.
+
+        A grid shaped `like` that of another stretch of the same function is tried first, and made smaller step by step.
+        """
+        found = self.best(len(like.grid), like) if like is not None and 2 < len(like.grid) <= limit else None
+        if found is not None and found.cost <= tolerance:
+            while len(found.grid) > 3:
+                fewer = self.best(len(found.grid) - 1, found)
+                if fewer is None or fewer.cost > tolerance:
+                    break
+                found = fewer
+            return found
         champion: Fit | None = None
         below, stale, settled = 0, 0, False
         for keys in [k for k in LADDER if k < limit] + [limit]:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from emulon.certify.rounding import EXP_ASSUMED
 from emulon.errors import NotCertified
 
 Scope = Literal["domain", "run"]
@@ -30,7 +31,9 @@ class Certificate:
 
     `scope` says what for: every input of the domain it was made for (a `certificate`), or this run only (an `audit`).
     `proved` is False where a term was only sampled (a plain callable has no expression to prove anything about).
-    `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out.
+    `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out. `assumes` says what is
+    neither proved nor checked here: how exact the platform's functions are, what a run checks of its input, what the
+    author of a program has proved. An audit compares answers, and assumes nothing of how they were computed.
     """
 
     terms: Mapping[str, float]
@@ -39,10 +42,13 @@ class Certificate:
     bands: tuple[Band, ...] = ()
     note: str = ""
     scope: Scope = "domain"
+    assumes: tuple[str, ...] | None = None
     bound: float = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", dict(self.terms))
+        if self.assumes is None:
+            object.__setattr__(self, "assumes", (EXP_ASSUMED,) if self.scope == "domain" else ())
         # The rounded sum may be a little below the true one: lift it.
         object.__setattr__(self, "bound", math.fsum(self.terms.values()) * (1 + 1e-15))
 

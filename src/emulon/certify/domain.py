@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from emulon.certify.spectrum import SLACK, Spectrum, eigenvalues
+from emulon.certify.spectrum import SLACK, Spectrum, enclosure
 from emulon.errors import BadShape, OutOfDomain
 
 
@@ -181,8 +181,8 @@ class Domain:
             raise OutOfDomain(f"‖x‖ reaches {longest:.6g} but the domain was built for {self.norm:.6g}")
         if not spectrum:
             return
-        values = eigenvalues(xs)
-        low, high = values.min().item(), values.max().item()
+        lows, highs = enclosure(xs)
+        low, high = lows.min().item(), highs.max().item()
         if high > self.largest * (1 + SLACK) or low < self.smallest - SLACK * self.largest:
             raise OutOfDomain(
                 f"XᵀX/{self.samples} has eigenvalues {low:.6g} to {high:.6g}, the domain was built for "

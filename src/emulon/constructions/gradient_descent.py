@@ -16,6 +16,7 @@ from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain
 from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
+from emulon.certify.rounding import EXP_ASSUMED
 from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
@@ -98,7 +99,8 @@ class DescentInContext(CertifiedModule):
         terms = {name: value * growth for name, value in one.terms.items()}
         bound = math.fsum(terms.values()) * (1 + SLACK)
         self.plan = with_proof(replace(plan, domain=self.step.stored), bound)
-        self.certificate = replace(one, terms=terms, proved=one.proved and self.plan.proves(bound))
+        proved = one.proved and self.plan.proves(bound)
+        self.certificate = replace(one, terms=terms, proved=proved, assumes=(EXP_ASSUMED, *self.plan.assumes))
 
     @classmethod
     def of(

@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.algorithms import GradientDescent
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
-from emulon.certify.spectrum import SLACK, eigenvalues
+from emulon.certify.spectrum import SLACK, enclosure
 from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan, require_gentle
 from emulon.errors import OutOfDomain
@@ -79,14 +79,15 @@ class CurvatureWatch:
 
     def __init__(self, plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], bound: float) -> None:
         self.plan, self.x, self.y = plan, x.double(), y.double()
-        self.spectrum = eigenvalues(self.x)
-        self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK)
+        self.low, self.high = enclosure(self.x)
+        rounded = rounding.dot(x.shape[-1] + 3, plan.inner.absolute, torch.float64)
+        self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK) + rounded
         self._require_spectrum()
         self.slopes = None
         if math.isinf(curvature := plan.curvature(bound)):
             self.slopes = Slopes(parse(plan.loss.derivative))
         else:
-            self._require_gentle(self.spectrum.new_tensor(curvature))
+            self._require_gentle(self.high.new_tensor(curvature))
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
@@ -95,7 +96,7 @@ class CurvatureWatch:
             lows, highs = (s - self.doubt).amin(dim=-1), (s + self.doubt).amax(dim=-1)
             ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)
             steepest = [self.slopes.steepest(low, high) for low, high in ends]
-            self._require_gentle(self.spectrum.new_tensor(steepest).reshape(lows.shape))
+            self._require_gentle(self.high.new_tensor(steepest).reshape(lows.shape))
         try:
             require_in_domain(self.plan.inner, self.x, self.y, w)
         except OutOfDomain as error:
@@ -103,8 +104,10 @@ class CurvatureWatch:
 
     def _require_spectrum(self) -> None:
         plan = self.plan
-        flattest, steepest = self.spectrum[..., 0].min().item(), self.spectrum[..., -1].max().item()
-        if plan.strong_convexity and flattest < plan.strong_convexity * (1 - SLACK):
+        flattest, steepest = self.low.min().item(), self.high.max().item()
+        # What `Plan.flattest` grants: a part SLACK of the smallest eigenvalue, and of the largest.
+        granted = plan.strong_convexity * (1 - SLACK) - SLACK * plan.max_step_times_smoothness / plan.step_size
+        if plan.strong_convexity and flattest < granted:
             raise OutOfDomain(
                 f"λmin(XᵀX/n) is {flattest:.4g}, below the promised strong_convexity {plan.strong_convexity:.4g}; "
                 "lower it, or compile for this data"
@@ -117,5 +120,5 @@ class CurvatureWatch:
     def _require_gentle(self, curvature: Float[Tensor, "*batch"]) -> None:
         """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
         plan = self.plan
-        steepest = (curvature * self.spectrum[..., -1] + plan.l2).max().item()
+        steepest = (curvature * self.high + plan.l2).max().item()
         require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)

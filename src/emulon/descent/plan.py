@@ -125,6 +125,17 @@ class Plan:
             return math.inf
         return stated
 
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What a certificate for the whole domain leaves to the run, or says of the algorithm it is about."""
+        found = []
+        top = self.max_step_times_smoothness
+        if not self.step_size * (self.loss.curvature * self.largest_eigenvalue + self.l2) <= top * (1 + SLACK):
+            found.append(f"step_size·L ≤ {top:g}, which a run checks on its data")
+        if self.step_from_data:
+            found.append(f"the algorithm's step size is {self.step_size!r}, which data may choose to within {SLACK:g}")
+        return tuple(found)
+
     @classmethod
     def of(cls, name: str, descent: GradientDescent, domain: Domain, data: Data | None) -> Plan:
         """For this domain, and with what data tell beyond it."""

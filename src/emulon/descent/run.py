@@ -20,7 +20,8 @@ from emulon.descent.plan import Plan
 class DescentRun:
     """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
 
-    `certificate`, the promise for every input of the domain, is about the exact algorithm on these data.
+    `certificate`, the promise for every input of the domain, is about the exact algorithm on these data, with the
+    plan's step size.
     """
 
     plan: Plan

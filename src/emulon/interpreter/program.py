@@ -12,6 +12,7 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
+from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size
 from emulon.descent.plan import Plan, with_proof
 from emulon.descent.run import DescentRun
@@ -88,7 +89,8 @@ class Program(Plan):
             more = phase_terms(self.proximal, self.proximal_bounds, line, 1.0, 0.0, 0.0)
             terms = {name: value + more[name] for name, value in terms.items()}
         grown = self.promised_growth
-        whole = Certificate({name: value * grown for name, value in terms.items()}, self.dtype, bands=bounds.bands)
+        grown_terms, assumes = {name: value * grown for name, value in terms.items()}, (EXP_ASSUMED, *self.assumes)
+        whole = Certificate(grown_terms, self.dtype, bands=bounds.bands, assumes=assumes)
         return whole if self._proved(whole.bound) else replace(whole, proved=False, note=SAMPLED)
 
     def _proved(self, bound: float) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from emulon.certify import rounding
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.descent.curvature import Slopes
 from emulon.descent.layout import SPARE
@@ -103,8 +104,13 @@ def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) ->
 
 
 def _apart(vectors: torch.Tensor) -> float:
-    """Less than which no code is from another: own products less those with others."""
-    products = vectors @ vectors.T
+    """Less than which no code is from another: own products less those with others, rounding taken off.
+
+    Of codes that are zeros and ones, as those of few samples, nothing is rounded.
+    """
+    products, width = vectors @ vectors.T, vectors.shape[1]
     own = products.diagonal().min().item()
     products.fill_diagonal_(-math.inf)
-    return own - products.max().item() if len(vectors) > 1 else own
+    plain = bool(((vectors == 0) | (vectors == 1)).all())
+    off = 0.0 if plain else 2 * rounding.dot(width + 1, vectors.square().sum(dim=1).max().item(), torch.float64)
+    return (own - products.max().item() if len(vectors) > 1 else own) - off

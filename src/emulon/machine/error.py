@@ -18,7 +18,7 @@ import torch
 
 from emulon.certify import Certificate
 from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import average, gamma, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, unit
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 from emulon.machine.normalisation import Normalisation
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
 GELU_ROUNDINGS = 4
+GELU_ASSUMED = "torch's GELU errs by at most 4u·|GELU(z)| + u·|z| for |z| ≤ 1/4"
 
 
 @dataclass(frozen=True)
@@ -269,10 +270,14 @@ def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> 
     for instruction in program.instructions:
         budget.step(instruction)
     out = {}
+    # Of an invariant its bounds are checked as a program runs; how errors grow is for its author to prove.
+    known = [each.invariant for each in program.instructions if each.invariant is not None]
+    proofs = {f"{each.reason} (proved by the program's author)" for each in known if each.growth or each.total}
+    assumes = (EXP_ASSUMED, GELU_ASSUMED, *sorted(proofs))
     for name, error in budget.errors.items():
         register, reach = program.registers[name], analysis.largest[name]
         final = local.read_out(name, reach, register.size)
         terms = added(budget.terms(error), final)
         note = "" if all(map(math.isfinite, terms.values())) else "the domain is too wide: nothing is promised"
-        out[name] = Certificate(terms, local.dtype, note=note)
+        out[name] = Certificate(terms, local.dtype, note=note, assumes=assumes)
     return out

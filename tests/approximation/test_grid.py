@@ -70,7 +70,8 @@ def test_the_range_of_the_normaliser_is_never_below_and_hardly_above(slopes, int
     s = torch.linspace(one.lo, one.hi, 400_001, dtype=f64)
     values = torch.logsumexp(torch.outer(s, one.slopes) + one.intercepts, dim=1)
     true = (values.max() - values.min()).item()
-    assert true <= one.log_normaliser_range <= true + 2e-5 * one.score_size
+    doubt = 1e-9 * (1 + one.score_size)
+    assert true + 0.9 * doubt <= one.log_normaliser_range <= true + 1.1 * doubt + (slopes[0] * slopes[-1] < 0) * 1e-5
 
 
 def test_samples_leave_out_the_bands_and_are_the_worst_of_the_rest() -> None:

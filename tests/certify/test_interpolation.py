@@ -260,7 +260,8 @@ def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, r
     numerator, denominator = powers[:16] @ (e * v), powers[:16] @ e
     tails, growth = np.abs(e * powers[16]) * np.exp(np.abs(kappa)), np.exp(np.abs(kappa))
     rest = far.sum() * np.exp(abs(a[0] - mean) * radius + 1 - 110)
-    largest = np.abs(keys.values - guess).max() if far.any() else 0.0
+    rest += keys.others * np.exp(-110) * ((e * growth).sum() + rest)
+    largest = np.abs(np.append(keys.values, [keys.spread, -keys.spread] if keys.others else []) - guess).max()
     rest_n, rest_d = tails @ np.abs(v) + rest * largest, tails.sum() + rest
     lowest = denominator[0] - np.abs(denominator[1:]).sum() - rest_d
     highest = denominator[0] + np.abs(denominator[1:]).sum() + rest_d
@@ -278,15 +279,16 @@ def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, r
     [
         ([0.5, -0.5], [0.25, 0.0], [1.0, -2.0], -1.0, 3.0),  # what the exponentials' sums leave out counts
         ([0.4, -0.7, 0.1], [0.9, 0.0, 0.2], [1.0, -2.0, 0.5], -1.0, 1.5),
-        ([0.5, -0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, 1e44], -1.0, 1.0),  # a key left out does
-        ([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 1.0),
-        ([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 1.0),  # one that comes near is not left out
+        ([0.5, -0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, 1e44], -1.0, 0.5),  # a key left out does
+        ([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),
+        ([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),  # one that comes near is not left out
     ],
 )
 @pytest.mark.parametrize("rate", [0.5, 3.0])
 def test_the_bounds_of_a_cell_are_their_formulas(slopes, intercepts, values, left, right, rate) -> None:
     """f = e^{rate·t}: what its polynomial leaves out, too, counts where the rate is high."""
-    keys, function = Keys(*map(np.array, (slopes, intercepts, values))), parse(f"exp({rate}*t)")
+    others = {"others": 2, "spread": 1e45} if len(slopes) == 2 else {}
+    keys, function = Keys(*map(np.array, (slopes, intercepts, values)), **others), parse(f"exp({rate}*t)")
     c, radius = (left + right) / 2, (right - left) / 2
     phi = np.array([math.exp(rate * c) * (rate * radius) ** k / math.factorial(k) for k in range(17)])
     wanted = by_the_formula(keys, phi[:16], phi[16] * math.exp(rate * radius), left, right)

@@ -127,3 +127,10 @@ def test_trees_mean_to_the_judge_what_their_text_means_to_emulon():
         ours = functions.parse(grammar.text(tree))(torch.tensor([0.7], dtype=torch.float64)).item()
         assert ours == pytest.approx(float(value), rel=1e-9, abs=1e-9), grammar.text(tree)
     assert seen > 40
+
+
+def test_audits_hold_where_numbers_underflow():
+    """Found by random cases: bounds of rounding are relative, and subnormal numbers are not."""
+    case = {"which": "looped causal newton", "x": [[0.0, 1.0], [0.0, 0.4], [0.0, 0.0], [0.0, 0.0]]}
+    case |= {"y": [1e-310, 0.0, 0.5, 0.0], "query": [0.0, 1.0], "loops": 1, "dtype": "float64"}
+    assert tried(Kind.registry["audit"], case).verdict == "kept"

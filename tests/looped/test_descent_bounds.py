@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from emulon.certify import Domain, Spectrum
+from emulon.errors import OutOfDomain
 from emulon.looped.descent import DescentAudit, DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.stencil import Stencil, truncation
 
@@ -78,19 +79,23 @@ def test_features_and_labels_that_are_off_have_terms_of_their_own() -> None:
     assert exact.largest_prediction(3) == largest_prediction(DOMAIN, 0.5, 3) + exact.bound(1, 3)
 
 
-@pytest.mark.parametrize("tau", [0.5, 1.5])
+@pytest.mark.parametrize("weights", [(1.0,), (4 / 3, -1 / 3), (1.5, -0.6, 0.1)], ids=["one", "two", "three"])
 @pytest.mark.parametrize("offset", [0.0, 2.0])
-def test_a_stencils_terms_are_what_its_docstring_says(tau: float, offset: float) -> None:
-    """One pair: w₁ = 1. Few tokens, so that no term drowns the others."""
-    made = Stencil(1, tau, 3.0, tokens=4, summed=3, width=2, dtype=f64, cauchy=1.5, offset=offset, lift=0.5)
-    sink = math.ceil(math.log(4) + tau - math.log(U))
+def test_a_stencils_terms_are_what_its_docstring_says(weights: tuple[float, ...], offset: float) -> None:
+    """Few tokens, so that no term drowns the others."""
+    pairs, tau = len(weights), 1.5
+    made = Stencil(pairs, tau, 3.0, tokens=4, summed=3, width=2, dtype=f64, cauchy=1.5, offset=offset, lift=0.5)
+    sink, top = math.ceil(math.log(4) + pairs * tau - math.log(U)), pairs * tau
     assert made.sink == sink
-    leak, amplified = 4 * math.exp(tau - sink), math.cosh(tau) / tau
-    score = (sink + 3 * 0.5 + tau + 4) * U + gamma(4) * offset
-    stray = U * math.exp((tau - 6.0) * 1.5) if offset else 0.0
-    sums = 2 * leak + stray + 3 * U + gamma(5) + gamma(6)
-    rounding = math.expm1(score + sums) * amplified * (1 + leak) + gamma(5) * 1.5 * math.exp(tau)
-    wanted = {"truncation": math.sinh(tau) / tau - 1, "leak": leak * amplified, "rounding": rounding}
+    leak = 4 * math.exp(top - sink)
+    amplified = sum(abs(w) * math.cosh(g * tau) / (g * tau) for g, w in enumerate(weights, 1))
+    plain = sum(abs(w) * math.exp(g * tau) for g, w in enumerate(weights, 1))
+    score = (sink + 3 * 0.5 + top + 4) * U + gamma(4) * offset
+    stray = U * math.exp((top - 6.0) * 1.5) if offset else 0.0
+    sums = 2 * leak + stray + 3 * U + gamma(5) + gamma(2 * pairs + 4)
+    rounding = math.expm1(score + sums) * amplified * (1 + leak) + gamma(5) * 1.5 * plain
+    truncated = abs(sum(w * math.sinh(g * tau) / (g * tau) for g, w in enumerate(weights, 1)) - 1)
+    wanted = {"truncation": truncated, "leak": leak * amplified, "rounding": rounding}
     assert made.terms == pytest.approx(wanted, rel=1e-9, abs=0.0)
     assert made.error(2.0) == pytest.approx(3.0 * 2.0 * sum(wanted.values()), rel=1e-9, abs=0.0)
 
@@ -100,6 +105,17 @@ def test_what_forty_terms_leave_out_of_the_series_is_counted() -> None:
     true = math.sinh(60) / 60 - 1
     assert true <= truncation(1, 60.0) <= 1.001 * true
     assert truncation(1, 100.0) == math.inf
+    true = abs(4 / 3 * math.sinh(30) / 30 - math.sinh(60) / 180 - 1)
+    assert true <= truncation(2, 30.0) <= 1.01 * true
+    # Lifted over its own rounding.
+    assert truncation(1, 1.0) == pytest.approx((math.sinh(1.0) - 1) * (1 + 1e-12), rel=2e-13, abs=0.0)
+
+
+def test_steps_beyond_two_over_l_are_refused() -> None:
+    DescentLoop(DOMAIN, 1.0, 6, f64)
+    for step_size in (1.0 + 1e-9, 0.0, -0.5):
+        with pytest.raises(OutOfDomain, match="step size"):
+            DescentLoop(DOMAIN, step_size, 6, f64)
 
 
 def audited(shock: float = 0.0, jump: float = 0.0, **errors: float) -> tuple[float, float]:

@@ -49,3 +49,9 @@ def test_a_wrong_register_shows():
     run = machine.run(**machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64)))
     run.result[-1] += 1e-3
     assert run.audit.bound >= 1e-3 * (1 - 1e-6)
+
+
+def test_a_single_example_has_no_past_and_is_audited():
+    machine = batch_gradient_descent(2, 1, 0.1, 2).compile()
+    run = machine.run(**machine.program.prompt.fill(torch.ones(1, 2, dtype=f64), torch.ones(1, dtype=f64)))
+    assert run.audit.bound < 1e-9

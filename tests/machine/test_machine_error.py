@@ -1,6 +1,7 @@
 """What an instruction adds to the error and what it passes on, term by term: the worst case, which no run shows."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,20 +27,20 @@ def read(terms: int, magnitude: float, coefficients: float, mean: float = 0.5) -
     return (terms + 10) * U * (magnitude + 2 * coefficients * mean)
 
 
-def scaling() -> float:
-    return (4.0**2 + 2 * 8.0**2) / (2 * 2.0**20) + (32 + 4 * 4) * U
+def scaling(pad: float = 2.0**10) -> float:
+    return (4.0**2 + 2 * 8.0**2) / (2 * pad**2) + (32 + 4 * 4) * U
 
 
-def attended(where, value: float, rounding: float) -> dict[str, float]:
+def attended(where, value: float, rounding: float, pad: float = 2.0**10) -> dict[str, float]:
     """Leak to unwanted tokens, twice; scores off by 2β times what their codes are; one more 8u for the softmax."""
     beta = sharpness(where, TOKENS, f64)
-    score = 2 * beta * (scaling() + 2 * read(2, 1.0, 2.0) + 4 * U)
+    score = 2 * beta * (scaling(pad) + 2 * read(2, 1.0, 2.0) + 4 * U)
     leak = TOKENS * math.exp(min(2 * score - beta * gap(where, TOKENS), 0.0))
     routing, spread = 2 * leak * value, 8 * U * value
     if isinstance(where, Average):
         routing += min(2 * value * math.tanh(score / 2), math.inf)
         spread += 2 * gamma(len(where.members) + 2) * value
-    return {"normalisation": scaling() * value, "routing": routing, "rounding": rounding + spread}
+    return {"normalisation": scaling(pad) * value, "routing": routing, "rounding": rounding + spread}
 
 
 def plus(*terms: dict[str, float]) -> dict[str, float]:
@@ -54,8 +55,8 @@ def program() -> RegisterProgram:
     return made
 
 
-def local(program: RegisterProgram, **divisions: Division) -> LocalError:
-    return LocalError(NORM, {int(n[1:]): each for n, each in divisions.items()}, SCALE, program.here, TOKENS)
+def local(program: RegisterProgram, norm: Normalisation = NORM, **divisions: Division) -> LocalError:
+    return LocalError(norm, {int(n[1:]): each for n, each in divisions.items()}, SCALE, program.here, TOKENS)
 
 
 def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
@@ -71,12 +72,14 @@ def test_pads_are_where_rounding_and_truncation_meet() -> None:
     plain, factors = plan(16, 4.0, 32.0, [], f64)
     assert factors == [] and plain.pad == up_to_power_of_two(4 * (48 * U * U) ** (-1 / 3))
     assert plain.mean == pytest.approx(2.0 + 48 * U * plain.pad, rel=1e-15, abs=0.0)
-    divided, factors = plan(16, 4.0, 32.0, [(0.5, 2.0), (1.0, 8.0)], f64)
-    step = math.sqrt(1 / (48 * U * 8))
+    divided, factors = plan(16, 4.0, 32.0, [(0.5, 6.0), (1.0, 8.0)], f64)
+    step = math.sqrt(1 / (48 * U * 12))
     assert factors == [up_to_power_of_two(4 * step / 0.5), up_to_power_of_two(4 * step)]
-    assert divided.divide_content == max(factors[0] * 2.0, factors[1] * 8.0)
+    assert divided.divide_content == max(factors[0] * 6.0, factors[1] * 8.0)
     assert divided.pad == up_to_power_of_two(divided.divide_content * step)
     assert plan(16, 0.25, 1.0, [], f64)[0].content == 1.0
+    assert [up_to_power_of_two(x) for x in (4.0, 5.0, 8.0, 0.3)] == [4.0, 8.0, 8.0, 0.5]
+    assert NORM.divide_scaling(2.0**40, 1.0) == pytest.approx(48 * U + (16 + 16e-5) / 2.0**81, rel=1e-14, abs=0.0)
 
 
 @pytest.mark.parametrize("where", [None, Average("some", (1, 3, 4))], ids=["here", "average"])
@@ -124,24 +127,33 @@ def test_a_product_truncates_rounds_and_sums() -> None:
         assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12, abs=0.0)
 
 
+def test_a_factor_that_is_always_zero_counts_as_one() -> None:
+    made = RegisterProgram("zero", TOKENS)
+    made.mul(made.register("q", 1), made.register("a", 1), made.register("c", 1))
+    zero = {"a": Range(0.0, 0.0, 0.0), "c": Range(0.0, 0.0, 0.0)}
+    assert local(made).of(made.instructions[0], zero)["product"] == pytest.approx(square(f64).truncation / 4, abs=0.0)
+
+
 @pytest.mark.parametrize("sweeps", [0, 1, 2])
-def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int) -> None:
+@pytest.mark.parametrize("pad", [2.0**10, 2.0**40], ids=["the bypass counts", "rounding counts"])
+def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int, pad: float) -> None:
+    factor = 64.0 if pad == 2.0**10 else pad
     a, b, c = (program.registers[name] for name in "abc")
     program.div(b, 3.0 * a, c)
-    division = Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps)
+    division = Division(factor=factor, low=0.5, high=4.0, sweeps=sweeps)
     c_read = read(1, 4.0, 4.0)
-    routing = attended(program.here, 4.0, c_read)["routing"]
-    left = 8.0 / 64.0 * (scaling() + 20 * U) ** sweeps if sweeps else 0.0
-    relative = 1.1 * (scaling() + 16 * U + (c_read + routing + left) / 0.5)
-    mean = 0.5 + 48 * U * 64.0 * 4.0
+    routing = attended(program.here, 4.0, c_read, pad)["routing"]
+    left = 8.0 / factor * (scaling(pad) + 20 * U) ** sweeps if sweeps else 0.0
+    relative = 1.1 * (scaling(pad) + 16 * U + (c_read + routing + left) / 0.5)
+    mean = 0.5 + 48 * U * factor * 4.0
     for old in (0.0, 1.0):
         before = BEFORE | ({"b": Range(-1.0, 1.0, 1.0)} if old else {})
         wanted = {
-            "division": (NORM.divide_scaling(64.0, 0.5) + relative) * 6.0 / 0.5,
+            "division": (NORM.divide_scaling(factor, 0.5) + relative) * 6.0 / 0.5,
             "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 16 * U * 12.0 + 4 * U * old,
         }
-        wanted = plus(wanted, attended(program.here, old, read(1, old, old))) if old else wanted
-        found = local(program, _1=division).of(program.instructions[0], before)
+        wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted
+        found = local(program, replace(NORM, pad=pad), _1=division).of(program.instructions[0], before)
         assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 
@@ -179,22 +191,24 @@ RANGES = {"a": Range(-2.0, 2.0, 3.0), "b": Range(-1.0, 1.0, 5.0), "c": Range(0.5
 def test_errors_pass_through_sums_products_and_quotients(program: RegisterProgram) -> None:
     a, b, c, p = (program.registers[name] for name in "abcp")
     program.aff(a, 0.0)
-    program.aff(c, 1.0)
+    program.aff(c, 2.0 * a)
     program.aff(b, 3.0 * a, plus=2.0 * c)
     program.mul(p, 2.0 * a, c)
     budget = Budget(by_hand(program, RANGES), fixed(program))
     for instruction in program.instructions:
         budget.step(instruction)
-    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 + 2 + 1.0})
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 + 2 * 3 + 1.0})
     # |2a| ≤ 4 and |c| ≤ 4: each error times the other factor, both times each other, and its own.
-    assert budget.terms(budget.errors["p"]) == pytest.approx({"aff": 2 * 4.0 + 4.0, "mul": 1.0, "second order": 2.0})
-    assert budget.size(budget.errors["p"]) == pytest.approx(15.0)
+    assert budget.terms(budget.errors["p"]) == pytest.approx(
+        {"aff": 2 * 4.0 + 3 * 4.0, "mul": 1.0, "second order": 6.0}
+    )
+    assert budget.size(budget.errors["p"]) == pytest.approx(27.0)
     program.div(b, 3.0 * a, c)
     budget = Budget(by_hand(program, RANGES), fixed(program))
     for instruction in program.instructions:
         budget.step(instruction)
     # 3a's error over the least divisor, and c's times the result's norm over it.
-    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 5 / 0.5, "div": 1.0})
+    assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 3 * 5 / 0.5, "div": 1.0})
 
 
 def test_an_invariant_says_how_a_states_error_grows(program: RegisterProgram) -> None:

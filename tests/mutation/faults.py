@@ -101,7 +101,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "other sign", ast.unparse(ast.BinOp(left, other, right))
         case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
             yield "drop a factor", ast.unparse(left)
-            yield "drop a factor", ast.unparse(right) if isinstance(op, ast.Mult) else f"1 / ({ast.unparse(right)})"
+            if isinstance(op, ast.Mult):
+                yield "drop a factor", ast.unparse(right)
+            elif not isinstance(left, ast.Constant):
+                yield "drop a factor", f"1 / ({ast.unparse(right)})"
         case ast.BinOp(left, ast.Pow(), right):
             yield "drop a factor", ast.unparse(left)
         case ast.AugAssign(op=op) if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.BitOr):

@@ -17,6 +17,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -125,12 +126,12 @@ def baseline(items: list[pytest.Item], files: set[str]) -> Covered:
         def of_call(frame: FrameType, event: str, _: Any, of_line: Any = of_line) -> Any:
             return of_line if frame.f_code.co_filename in files else None
 
-        started = time.monotonic()
+        started = time.process_time()
         sys.settrace(of_call)
         good = passes(item, after)
         sys.settrace(None)
         if good:
-            covered[item.nodeid] = time.monotonic() - started, seen
+            covered[item.nodeid] = time.process_time() - started, seen
     return covered
 
 
@@ -191,20 +192,18 @@ def in_fork(job: Any, seconds: float | None = None) -> Any:
         if not child:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1), os.dup2(quiet, 2)
-            os.setpgid(0, 0)
+            if seconds is not None:
+                # Of the processor, not of the clock: others may be at work.
+                resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1,) * 2)
             try:
                 said = job()
             except BaseException as error:
                 said = f"stopped: {type(error).__name__}"
             answer.write_bytes(pickle.dumps(said))
             os._exit(0)
-        until = time.monotonic() + seconds if seconds else float("inf")
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > until:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return "took too long"
-            time.sleep(0.005)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+            return "took too long"
         return pickle.loads(answer.read_bytes()) if answer.exists() else "died"
 
 

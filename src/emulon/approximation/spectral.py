@@ -156,8 +156,11 @@ class Spectral:
             offsets = np.arange(keys) - (keys - 1) / 2
             slopes = 2 * softness * offsets / spacing
             slopes, intercepts = self._stored(slopes), self._stored(-softness * offsets**2 - slopes * center)
+            # A narrow dtype holds no grid that is too sharp.
+            held = np.isfinite(slopes + intercepts).all(axis=-1, keepdims=True)
+            slopes, intercepts = np.where(held, slopes, 0.0), np.where(held, intercepts, 0.0)
             values = self._stored(least_squares(weights(slopes, intercepts, nodes), wanted))
-            fitting = np.abs(values).max(axis=-1) <= self.largest * np.abs(wanted).max()
+            fitting = held[:, 0] & (np.abs(values).max(axis=-1) <= self.largest * np.abs(wanted).max())
             found = statistics(weights(slopes[fitting], intercepts[fitting], s), values[fitting], f)
             made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
             for shape, works in zip(some, fitting, strict=True):

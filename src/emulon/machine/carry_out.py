@@ -93,7 +93,7 @@ def _read_at(values: Kind, where: Where) -> Kind:
         places = torch.tensor(table)
         kept = (places > 0).to(f64).unsqueeze(-1)
         return values.apply(lambda part: part[..., (places - 1).clamp(min=0), :] * kept)
-    members = torch.tensor(where.members) - 1
+    members = torch.tensor(where.members, dtype=torch.long) - 1
     chosen = torch.zeros(tokens, tokens, dtype=f64)
     chosen[:, members] = (members <= torch.arange(tokens).unsqueeze(-1)).to(f64)
     turned = values.apply(lambda part: part.mT).matmul(chosen.mT).apply(lambda part: part.mT)

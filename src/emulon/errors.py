@@ -33,9 +33,7 @@ class ToleranceTooTight(EmulonError):
     """
 
     def __init__(self, what: str, tolerance: float, smallest: float, advice: str = "") -> None:
-        # Rounded up, so that the figure read off the message is accepted.
-        shown = f"{smallest * 1.05:.1e}"
-        super().__init__(f"{what} can promise {shown}, not {tolerance:.1e}; loosen it{advice}")
+        super().__init__(too_tight(what, tolerance, smallest) + advice)
         self.smallest = smallest
         self.advice = advice
 
@@ -101,6 +99,12 @@ class CannotWrite(EmulonError):
 
     Cure: make room, or name a folder that you may write to.
     """
+
+
+def too_tight(what: str, tolerance: float, smallest: float) -> str:
+    """The one sentence for a tolerance that cannot be kept, whether that is refused or only told."""
+    # Rounded up, so that the figure read off the message is accepted.
+    return f"{what} can promise {smallest * 1.05:.1e}, not {tolerance:.1e}; loosen it"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

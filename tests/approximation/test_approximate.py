@@ -205,6 +205,10 @@ def test_its_repr_shows_what_it_does() -> None:
         assert part in text
 
 
+def fails(s: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("no\nway")
+
+
 @pytest.mark.parametrize(
     "arguments, error, reason",
     [
@@ -213,6 +217,14 @@ def test_its_repr_shows_what_it_does() -> None:
         ({"f": "tanh(t"}, BadExpression, "check brackets"),
         ({"f": "foo(t)"}, BadExpression, "unknown name"),
         ({"f": lambda s: 1 / (s - s)}, BadExpression, "not finite at t = -1"),
+        ({"f": fails}, BadExpression, r"fails fails on a tensor of numbers \(RuntimeError: no way\); mend it"),
+        ({"f": lambda s: s[:3]}, BadExpression, "fails on a tensor of numbers"),
+        ({"f": "exp(t)", "interval": (-700, 700)}, ToleranceTooTight, "can promise"),
+        ({"f": "t**6", "interval": (-1e59, 1e59)}, BadExpression, "not finite at t = -1e"),
+        ({"f": "1/t", "interval": (1e-300, 1)}, BadExpression, "not finite and smooth"),
+        ({"f": "t", "interval": (-1e59, 1e59)}, ToleranceTooTight, r"can promise \S+e\+45, not 1.0e-03"),
+        ({"f": "t", "interval": (-1e300, 1e300)}, OutOfDomain, "rescale"),
+        ({"f": "t", "interval": (0, 1e-300)}, OutOfDomain, "rescale"),
         ({"interval": (1, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (2, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (0, math.inf)}, OutOfDomain, "not finite"),
@@ -235,3 +247,10 @@ def test_bad_requests_are_refused_in_one_line(arguments: dict, error: type, reas
     with pytest.raises(error, match=reason) as refusal:
         approximate(**request)
     assert "\n" not in str(refusal.value)
+
+
+def test_wide_and_large_functions_are_approximated_like_others(capfd: pytest.CaptureFixture[str]) -> None:
+    for f, half, tolerance in (("t", 1e59, 1e50), ("t**4", 1e59, 1e230), ("1e-300*t", 1.0, 1e-305)):
+        F = approximate(f, (-half, half), tolerance=tolerance)
+        assert F.certificate.proved and observed(F, points(F, 201)) <= F.certificate.bound <= tolerance
+    assert capfd.readouterr() == ("", "")

@@ -100,6 +100,13 @@ def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table,
         assert list(csv.reader(file)) == wanted and len(wanted) == 4
 
 
+def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder, table, capsys):
+    words = ["--data", table, "--target", "y", "--steps", "2", "--tolerance", "1e-30"]
+    assert cli.main(["compile", "ridge", *words, "--out", str(folder / "tight")]) == 0
+    assert re.search(r"note: .* Ridge can promise \S+, not 1\.0e-30; loosen it\n", capsys.readouterr().err)
+    assert "can promise" in refused(capsys, "approximate", "t", "-1", "1", "--tolerance", "1e-30")
+
+
 def test_show_says_what_is_in_the_prompt(files, capsys):
     assert cli.main(["show", str(files[1])]) == 0
     out = capsys.readouterr().out
@@ -180,6 +187,8 @@ def test_one_feature_and_a_constant_column_work(folder, capsys):
         (["show", __file__], "not a whole safetensors file"),
         (["approximate", "1/t", "-1", "1"], "not finite"),
         (["approximate", "t", "1", "-1"], "give lo < hi"),
+        (["approximate", "t^2", "0", "1"], "t**2, not t^2"),
+        (["approximate", "9**9**9*t", "0", "1"], "more than 1000 digits"),
         (["approximate", "t", "-1"], "HI is missing"),
         (["approximate", "t", "-1", "1", "2"], "one word too many: '2'"),
         (["run", "ridge", "--report", "/proc/nowhere"], "/proc/nowhere could not be written"),

@@ -108,6 +108,13 @@ def test_a_residual_put_into_the_band_is_told():
     assert interpreter.run(program, x, near).entered_band
 
 
+def test_a_promise_that_lets_the_path_go_farther_than_was_enclosed_encloses_more(programs: Programs):
+    """As one on a coarser interpreter does than the program was compiled for."""
+    program = programs["huber_regression"]
+    program = replace(program, curvature_reach=program.inner.residual)
+    assert not program.proves(program.certificate.bound) and program.certificate.proved
+
+
 def test_no_step_enters_no_band(programs: Programs):
     c, program = case("perceptron"), replace(programs["perceptron"], steps=0)
     run = Interpreter.fitting(program).run(program, c.x, c.y)

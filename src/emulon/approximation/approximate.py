@@ -68,8 +68,8 @@ def approximate(
     maker = _Maker(function, _target(function), lo, hi, grid, dtype, rounding, noise)
     from threadpoolctl import threadpool_limits
 
-    # Thousands of tiny least-squares problems: threads would only wait for each other.
-    with threadpool_limits(1):
+    # Thousands of tiny least-squares problems: threads would only wait for each other. What overflows costs infinity.
+    with threadpool_limits(1), np.errstate(all="ignore"):
         return _made(maker, tolerance, points, beta, best_effort)
 
 
@@ -236,6 +236,8 @@ class _Maker:
                 # Where no grid was like the function, one for a looser tolerance may do much better: do not leap.
                 farthest = math.inf if self.way == "paper" else 30 * tolerance
                 tolerance = min(max(1.1 * tolerance, room * found), farthest)
+                if tolerance > self._scale:
+                    break  # zero everywhere would be as near
             result, found = self.within(tolerance)
             if result is not None:
                 return self._lower(failed, tolerance, result) if gated else (tolerance, result)
@@ -315,9 +317,9 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
 
 
 def _check_function(function: Function, lo: float, hi: float) -> None:
-    s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
     if function.provable:
         require_smooth(function, lo, hi)
+    s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
     values = function(s)
     finite = torch.isfinite(values)
     if not finite.all():

@@ -26,6 +26,9 @@ SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
 # Values far larger than f would cancel in the average; more than this is never worth it.
 LARGEST_VALUE = 30.0
 
+# Numbers up to this, and down to one over it, have squares and products of squares that float64 holds.
+SQUARES = 1e70
+
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 
 Target = Callable[[np.ndarray], np.ndarray]
@@ -56,6 +59,8 @@ def dense(lo: float, hi: float, keys: int) -> np.ndarray:
 
 def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Values whose averages are nearest to what is wanted; small singular values are cut, which keeps them modest."""
+    if not (np.isfinite(weights).all() and np.isfinite(wanted).all()):
+        return np.full((*weights.shape[:-2], weights.shape[-1]), np.nan)  # LAPACK would say so on the terminal
     u, sizes, v = np.linalg.svd(weights, full_matrices=False)
     scale = np.divide(1, sizes, out=np.zeros_like(sizes), where=sizes > 1e-14 * sizes[..., :1])
 
@@ -237,6 +242,8 @@ class Spectral:
 
         s = np.linspace(self.lo, self.hi, 4001)
         y = self.f(s)
+        if not all(1 / SQUARES < np.abs(each).max() < SQUARES for each in (s, y)):
+            return []  # fitting them squares numbers, which would overflow
         rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
         steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
         if not steepness > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +28,7 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(options.algorithm)
-    from emulon.experiments.run import algorithm_named, interpreter_for, kind_of, program_for
+    from emulon.experiments.run import algorithm_named, interpreter_for, kind_of, program_for, tolerance_missed
     from emulon.files import make_folder
     from emulon.interpreter import save
 
@@ -40,4 +41,6 @@ def main(options: Options) -> int:
         print(options.out / f"{name}.safetensors")
     print(f"interpreter sha256 {interpreter.sha256}")
     print(f"certificate {interpreter.certificate(program)}")
+    if missed := tolerance_missed(program, options.tolerance):
+        print(f"note: {missed}", file=sys.stderr)
     return 0

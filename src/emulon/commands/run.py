@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -38,7 +39,7 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(*options.algorithms)
-    from emulon.experiments.run import algorithm_named, common_kind, run_experiment
+    from emulon.experiments.run import algorithm_named, common_kind, run_experiment, tolerance_missed
     from emulon.files import make_folder
     from emulon.progress import progress_bar
     from emulon.report.page import write
@@ -63,6 +64,9 @@ def main(options: Options) -> int:
     console().print(results_table(experiment))
     for line in experiment.left_out:
         print(f"left out {line}")
+    for result in experiment.results:
+        if missed := tolerance_missed(result.run.program, options.tolerance):
+            print(f"note: {missed}", file=sys.stderr)
     before, after = experiment.sha256
     print(f"interpreter sha256 before {before}")
     print(f"                   after  {after} ({'the same' if before == after else 'CHANGED'})")

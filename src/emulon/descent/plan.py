@@ -259,6 +259,7 @@ def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
     return math.isinf(curvature) or Slopes(parse(derivative)).at_most(curvature * (1 + 1e-12), -reach, reach)
 
 
+@lru_cache(maxsize=256)
 def enclosed_negative_curvature(loss: Loss, reach: float) -> float | None:
     """sup −ℓ″ in ball arithmetic, 0 where it is below a part SLACK of sup ℓ″; None where it cannot be bounded."""
     lowest, highest = Slopes(parse(loss.derivative)).between(-reach, reach)

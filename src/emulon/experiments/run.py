@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
-from emulon.errors import EmulonError, unknown
+from emulon.errors import EmulonError, too_tight, unknown
 from emulon.experiments.data import BadData, Data
 from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
 from emulon.progress import Progress, silent
@@ -96,6 +96,12 @@ def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: 
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
     algorithm = named(steps=steps)  # type: ignore[call-arg]  # every one is a dataclass with steps
     return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
+
+
+def tolerance_missed(program: Program, tolerance: float) -> str | None:
+    """Programs come as near to their tolerance as they can: the sentence that says so where it is not kept."""
+    kept = program.certificate.terms["interpolation"]
+    return too_tight(f"the interpolation of {program.name}", tolerance, kept) if kept > 1.01 * tolerance else None
 
 
 def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpreter:

@@ -14,7 +14,7 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size
-from emulon.descent.plan import Plan
+from emulon.descent.plan import Plan, with_proof
 from emulon.descent.run import DescentRun
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
@@ -96,7 +96,8 @@ class Program(Plan):
     def _proved(self, bound: float) -> bool:
         """Every function interpolated with proof, and errors followed through a curvature that is enclosed."""
         functions = [each.proved for each in (self.gradient_bounds, self.proximal_bounds) if each is not None]
-        return all(functions) and self.proves(bound)
+        # A coarser interpreter lets the exact path go farther than was enclosed when this was compiled.
+        return all(functions) and with_proof(self, bound).proves(bound)
 
     def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""

@@ -12,10 +12,9 @@ from tiny_runs import FAST, TINY, assert_identical, checkpoints, final_state, in
 from emulon.training import NoRun, RunFolder, resume, train
 
 
-@pytest.mark.parametrize("name", ["TINY", "FAST"])
-def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(name, tmp_path):
-    long = dataclasses.replace({"TINY": TINY, "FAST": FAST}[name], steps=400)
-    process = in_a_process(f"train(replace({name}, steps=400), {str(tmp_path / 'killed')!r})")
+def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
+    long = dataclasses.replace(FAST, steps=400)  # Muon for the matrices, Adam for the rest
+    process = in_a_process(f"train(replace(FAST, steps=400), {str(tmp_path / 'killed')!r})")
     wanted = random.SystemRandom().randint(1, 30) * 7
     while process.poll() is None:
         found = checkpoints(tmp_path / "killed" / "checkpoints")

@@ -31,10 +31,11 @@ class LearnerOptions(TrainConfig, CommandOptions):
     def defaults(self) -> CommandOptions | None:
         if self.preset is not None and self.preset not in PRESETS:
             raise BadConfig(unknown("preset", self.preset, PRESETS))
-        changes = recipe_values(self.recipe, self.model)
+        start = TrainConfig() if self.preset is None else PRESETS[self.preset]
+        # the recipe that nobody asked for leaves a preset its own
+        changes = {} if self.recipe == TrainConfig.recipe else recipe_values(self.recipe, self.model)
         if self.preset is None and not changes:
             return None
-        start = TrainConfig() if self.preset is None else PRESETS[self.preset]
         return type(self)(**_values(start) | changes | {"model": ""})
 
     @property

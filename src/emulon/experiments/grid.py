@@ -104,14 +104,15 @@ class Grid:
         return tuple(runs)
 
     def _config(self, values: Mapping[str, Any]) -> TrainConfig:
-        chosen = {"model": "standard", "recipe": "paper"} | dict(self.base) | dict(values)
+        chosen = {"model": "standard"} | dict(self.base) | dict(values)
         preset = chosen.pop("preset", None)
         if preset is not None and preset not in PRESETS:
             raise BadGrid(unknown("preset", preset, PRESETS))
-        start = {} if preset is None else dataclasses.asdict(PRESETS[preset])
+        start = dataclasses.asdict(TrainConfig() if preset is None else PRESETS[preset])
+        if "recipe" in chosen:
+            start |= recipe_values(chosen["recipe"], chosen["model"])
         # the sweep speaks for all its runs
-        quiet = {"quiet": True}
-        return TrainConfig(**start | recipe_values(chosen["recipe"], chosen["model"]) | chosen | quiet)
+        return TrainConfig(**start | chosen | {"quiet": True})
 
 
 def read_grid(path: Path) -> Grid:

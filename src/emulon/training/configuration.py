@@ -224,11 +224,12 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe_values(recipe: str, model: str) -> dict[str, Any]:
-    """What a recipe sets for a model."""
+    """What a recipe sets for a model: all that any of them sets, so that one replaces another."""
     if recipe not in RECIPES:
         raise BadConfig(unknown("recipe", recipe, RECIPES))
-    gentle = {"lr": 5e-4, "muon_lr": 0.005} if (recipe, model) == ("fast", "algoformer") else {}
-    return RECIPES[recipe] | gentle
+    set_by_any = {name: getattr(TrainConfig, name) for values in RECIPES.values() for name in values}
+    gentle = {"muon_lr": 0.005} if (recipe, model) == ("fast", "algoformer") else {}
+    return set_by_any | RECIPES[recipe] | gentle
 
 
 # Minutes on one core: five features, and a learner that comes near the Bayes ridge predictor after 2·5 samples.

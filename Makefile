@@ -13,7 +13,7 @@ demo: .venv/installed
 	$(BIN)/emulon run
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 fuzz: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0

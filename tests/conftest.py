@@ -1,6 +1,7 @@
 """What every test runs under: one thread a worker, the same examples every time, a cache of the session's own."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -13,10 +14,17 @@ settings.register_profile(
     "emulon",
     deadline=None,
     derandomize=True,
-    max_examples=25,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("emulon")
+
+
+def pytest_collection_finish() -> None:
+    """What collection made lives as long as the worker: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
 
 # The workers of a session share what one of them has compiled; no session believes what another left behind.
 if "PYTEST_XDIST_WORKER" not in os.environ:

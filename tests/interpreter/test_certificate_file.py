@@ -22,7 +22,7 @@ from emulon.interpreter import Interpreter, Program, save
 from emulon.interpreter.certificate_file import certificate_of
 
 # With the hashes made anew everything that follows is computed again, which takes longer: fewer by default.
-TAMPERINGS, FORGERIES = (int(os.environ.get("EMULON_TAMPERINGS", count)) for count in ("60", "4"))
+TAMPERINGS, FORGERIES = (int(os.environ.get("EMULON_TAMPERINGS", count)) for count in ("40", "4"))
 ORIGINALS = ["ridge", "lasso", "logistic_regression"]
 Files = dict[str, Path]
 Made = tuple[Files, dict[str, Any], str]

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from emulon.algorithms import GradientDescent
@@ -26,13 +26,25 @@ def require_in_domain(
 
     Sums are computed in float64; where rounding could decide, they are formed again exactly.
     """
+    require_data_in_domain(domain, x, y)
+    require_weights_in_domain(domain, x.double(), y.double(), w)
+
+
+def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
+    """What does not depend on the weights."""
     require_shape(x, "x", domain.samples, domain.features)
     require_shape(y, "y", domain.samples)
-    require_shape(w, "w", domain.features)
     require_within(domain.x, x=x)
     require_within(domain.y, y=y)
+
+
+def require_weights_in_domain(
+    domain: Domain, x: Float64[Tensor, "*batch n d"], y: Float64[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+) -> None:
+    """What does, on data that are in the domain."""
+    require_shape(w, "w", domain.features)
     require_within(domain.w, w=w)
-    x, y, w = x.double(), y.double(), w.double()
+    w = w.double()
     if domain.residual < domain.widest:
         _require_sums("w·x − y", domain.residual, domain.absolute, x, y, w)
     if domain.absolute < domain.widest:
@@ -42,6 +54,8 @@ def require_in_domain(
 def _require_sums(what: str, bound: float, absolute: float, x: Tensor, y: Tensor, w: Tensor) -> None:
     sums = ((x @ w.unsqueeze(-1)).squeeze(-1) - y).abs()
     doubt = rounding.dot(x.shape[-1] + 5, max(absolute, bound), torch.float64)
+    if bool((sums < bound - doubt).all()):
+        return
     near = (sums - bound).abs() <= doubt
     require_within(bound, **{what: sums.where(~near, 0.0)})
     if near.any():
@@ -88,6 +102,7 @@ class CurvatureWatch:
             self.slopes = Slopes(parse(plan.loss.derivative))
         else:
             self._require_gentle(self.high.new_tensor(curvature))
+        require_data_in_domain(plan.inner, self.x, self.y)
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
@@ -98,7 +113,7 @@ class CurvatureWatch:
             steepest = [self.slopes.steepest(low, high) for low, high in ends]
             self._require_gentle(self.high.new_tensor(steepest).reshape(lows.shape))
         try:
-            require_in_domain(self.plan.inner, self.x, self.y, w)
+            require_weights_in_domain(self.plan.inner, self.x, self.y, w)
         except OutOfDomain as error:
             raise OutOfDomain(f"{error} (before step {number + 1})") from None
 

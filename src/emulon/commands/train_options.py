@@ -81,7 +81,7 @@ class SweepOptions(LearnerOptions):
     slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
     """for Slurm, as partition=gpu,gpus_per_node=1,timeout_min=600"""
     stack: bool = False
-    """train all runs at once on one device, in this process; for grids that vary seed, lr, muon_lr or noise alone"""
+    """train all runs at once on one device, in this process; for grids that vary seed, lr, muon_lr, noise or prior"""
     dry_run: bool = False
     """show the plan and write nothing"""
 

@@ -38,8 +38,7 @@ def run(setting: Setting) -> Numbers:
     rows: Numbers = {"layers": [], "width": []}
     for done, (seed, what, size) in enumerate(learners):
         config = TrainConfig.following(**sizes["training"] | {what: size, "seed": seed})
-        share = done / len(learners), 1 / len(learners)
-        measure = partial(left_unexplained, config, setting, *share)
+        measure = partial(left_unexplained, config, setting, done / len(learners), 1 / len(learners))
         row = setting.part(f"{what} {size}, seed {seed}", measure)
         rows[what].append({"size": size, "seed": seed, **row})
     return rows

@@ -25,6 +25,7 @@ MAP = [
     {"descent"},
     {"constructions"},
     {"interpreter"},
+    {"networks"},
     {"machine", "looped"},
     {"tasks"},
     {"models", "testing", "fuzz"},

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.errors import BadShape, EmulonError, OutOfDomain
 
 
@@ -65,6 +66,7 @@ class FunctionPredictor:
     def __init__(self, function: Callable[..., Any], *, each: bool = False) -> None:
         self.function, self.each = function, each
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         if not self.each:
             return self._call(xs, ys, x_query)
@@ -92,6 +94,7 @@ class EstimatorPredictor:
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         from sklearn.base import clone
 
@@ -112,6 +115,7 @@ class WeightsPredictor:
         domain = getattr(construction.step, "domain", None)
         self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         weights: Tensor = self.construction(xs, ys)
         return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
@@ -124,6 +128,7 @@ class LoopedPredictor:
         self.transformer, self.loops = transformer, loops
         self.examples = (transformer.domain.samples,)
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         answers: Tensor = self.transformer.predict(xs, ys, x_query, loops=self.loops)
         return answers
@@ -137,6 +142,7 @@ class MachinePredictor:
         self.samples: int = machine.program.prompt.samples
         self.examples = tuple(range(1, self.samples))
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
         return self.predict_prefixes(points, ys)[..., -1]

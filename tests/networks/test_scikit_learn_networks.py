@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
@@ -29,17 +28,17 @@ def tables(load):
 def test_a_classifier_gives_the_same_classes(activation):
     x, y, new = tables(load_breast_cancer)
     network = fitted(MLPClassifier((12,), activation=activation, max_iter=30, random_state=0), x, y)
-    program = compile_network(network, data=torch.from_numpy(np.concatenate([x, new])))
-    run = Interpreter.fitting(program).run(program, torch.from_numpy(new))
-    assert (classes_of(run.outputs).numpy() == network.predict(new)).all()
+    program = compile_network(network, data=np.concatenate([x, new]))
+    run = Interpreter.fitting(program).run(program, new)
+    assert (classes_of(run.outputs) == network.predict(new)).all()
 
 
 def test_a_regressor_gives_the_same_numbers():
     x, y, new = tables(load_diabetes)
     network = fitted(MLPRegressor(hidden_layer_sizes=(12, 6), activation="tanh", max_iter=30, random_state=0), x, y)
-    program = compile_network(network, data=torch.from_numpy(np.concatenate([x, new])))
-    run = Interpreter.fitting(program).run(program, torch.from_numpy(new))
-    assert abs(run.outputs[:, 0].numpy() - network.predict(new)).max() <= 1e-8
+    program = compile_network(network, data=np.concatenate([x, new]))
+    run = program(new)
+    assert abs(run.outputs[:, 0] - network.predict(new)).max() <= 1e-8
 
 
 def test_one_that_is_not_fitted_is_refused():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from emulon.arrays import as_tensor
 from emulon.certify.domain import require_finite, require_scale
 from emulon.errors import BadNetwork, BadShape, EmulonError
 from emulon.networks.attention import AttentionPhase
@@ -40,7 +41,7 @@ def compile_network(
     domain: float | tuple[float, float] | Box | None = None,
     tolerance: float = 1e-9,
     *,
-    data: Tensor | None = None,
+    data: Any = None,
     margin: float = 0.25,
     shape: tuple[int, ...] | None = None,
 ) -> NetworkProgram:
@@ -57,6 +58,7 @@ def compile_network(
     if (domain is None) == (data is None):
         raise EmulonError("compile_network needs a domain, or data=x to see ranges on, and not both")
     name, module = type(module).__name__, as_module(module)
+    data = None if data is None else as_tensor(data, "data")
     builder = module_to_layers(module, shape, data)
     if data is not None:
         inputs = _rows(data, builder)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from emulon.arrays import takes_arrays
 from emulon.errors import BadNetwork
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -42,6 +43,7 @@ def as_module(network: Any) -> nn.Module:
     return nn.Sequential(*parts)
 
 
+@takes_arrays("logits", like="logits")
 def classes_of(logits: Tensor) -> Tensor:
     """The class that a classifier's logits (..., outputs) name, counted from 0."""
     return (logits.squeeze(-1) > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)

@@ -9,9 +9,10 @@ from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
+from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.balls import Ball
@@ -104,18 +105,23 @@ class NetworkProgram:
             found.append(torch.where(errors <= room, errors, math.inf))
         return found
 
-    def run_on(self, interpreter: Interpreter, x: Tensor, y: Any, path: Path) -> NetworkRun:
+    def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
+        """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
+        return Interpreter.fitting(self).run(self, x, path=path)
+
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> NetworkRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
-        inputs, lead = self.prepared(x)
+        inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         rooms = [errors[-1] for errors in self.errors(interpreter.line)]
         registers = [inputs]
         for phase, room in zip(self.phases, rooms[1:], strict=True):
             registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
             _require_in_range(phase, registers[-1], room)
-        return NetworkRun(self, tuple(registers), lead, certificate, interpreter, (before, interpreter.sha256))
+        hashes = (before, interpreter.sha256)
+        return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))
 
     def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
         """x as (rows, positions, features), and what its leading dimensions were."""
@@ -138,6 +144,7 @@ class NetworkProgram:
             )
         return inputs, x.shape[: x.ndim - own]
 
+    @takes_arrays("x", like="x")
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
         inputs, lead = self.prepared(x)
@@ -173,7 +180,10 @@ class PhaseTrace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NetworkRun:
-    """All registers of a run, (rows, positions, features) each; `sha256` is the interpreter's before and after it."""
+    """All registers of a run, (rows, positions, features) each; `sha256` is the interpreter's before and after it.
+
+    `given` is what x came as, which `outputs` come back as.
+    """
 
     program: NetworkProgram
     registers: tuple[Tensor, ...]
@@ -181,9 +191,15 @@ class NetworkRun:
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
+    given: Given
 
     @property
-    def outputs(self) -> Float[Tensor, ...]:
+    def outputs(self) -> Any:
+        """What the network says of every row of x: a tensor, an array or a list."""
+        return self.given.back(self.last)
+
+    @property
+    def last(self) -> Tensor:
         return self.program.answers(self.registers[-1], self.lead)
 
     @cached_property
@@ -206,7 +222,7 @@ class NetworkRun:
 
     @property
     def promises(self) -> Promises:
-        return Promises(self.audit, self.certificate, self.outputs.abs().max().item())
+        return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     @cached_property
     def by_layer(self) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from emulon.tasks.domain import DomainTask
 from emulon.tasks.emulation import HeadEmulation, Statistical
-from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear
+from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
 from emulon.tasks.nonlinear import DecisionTree, ReluNetwork, Representation
 from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
 from emulon.tasks.randomness import at_step, normal, stream_seed, uniform
@@ -28,6 +28,7 @@ __all__ = [
     "SparseLinear",
     "Statistical",
     "Task",
+    "TaskSet",
     "at_step",
     "deinterleave",
     "interleave",

@@ -13,6 +13,7 @@ SOURCE = Path(emulon.__file__).parent
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
     {"errors", "progress"},
+    {"arrays"},
     {"files"},
     {"cache"},
     {"evaluation"},
@@ -42,7 +43,7 @@ RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
 # Narrower than their rank: attention stands on nothing, algorithms take of certify only domain and spectrum.
 ONLY = {
     "attention": {"errors"},
-    "algorithms": {"errors", "expression", "certify.domain", "certify.spectrum", "predictor"},
+    "algorithms": {"arrays", "errors", "expression", "certify.domain", "certify.spectrum", "predictor"},
 }
 
 

@@ -98,7 +98,8 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
     default_algorithm = "ridge"
 
     def fit(self, x: Any, y: Any) -> EmulatedRegressor:
-        x, y = validate_data(self, x, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        checks: dict[str, Any] = {"dtype": np.float64, "order": "C", "ensure_min_samples": 2}
+        x, y = validate_data(self, x, y, multi_output=True, y_numeric=True, **checks)
         algorithm, descent = _algorithm_and_descent(self, "regression")
         targets = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
         inputs = _Units.of(x, self.fit_intercept, self.scale)
@@ -133,7 +134,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
     default_algorithm = "logistic_regression"
 
     def fit(self, x: Any, y: Any) -> EmulatedClassifier:
-        x, y = validate_data(self, x, y, dtype=np.float64, ensure_min_samples=2)
+        x, y = validate_data(self, x, y, dtype=np.float64, order="C", ensure_min_samples=2)
         check_classification_targets(y)
         algorithm, _ = _algorithm_and_descent(self, "classification")
         self.classes_, index = np.unique(y, return_inverse=True)

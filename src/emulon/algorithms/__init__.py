@@ -35,6 +35,7 @@ from emulon.algorithms.named import (
     SquaredHinge,
 )
 from emulon.algorithms.registry import ALGORITHMS, name_of
+from emulon.algorithms.task_mixture import TaskMixture
 
 __all__ = [
     "ALGORITHMS",
@@ -68,6 +69,7 @@ __all__ = [
     "RidgeRegression",
     "ShermanMorrisonRidge",
     "SquaredHinge",
+    "TaskMixture",
     "Zero",
     "as_loss",
     "huber",

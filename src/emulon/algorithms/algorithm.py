@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.certify.domain import require_finite
 from emulon.errors import BadShape, EmulonError, OutOfDomain
 
@@ -33,18 +34,21 @@ class Algorithm(ABC):
         """The prediction that belongs to w·x."""
         return score
 
+    @takes_arrays("x", "y", like="x", side="columns")
     def run(
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Float[Tensor, "*batch features"]:
         """The weights after the last step."""
         return _finite(deque(self.weights_in_turn(x, y), maxlen=1).pop())
 
+    @takes_arrays("x", "y", like="x")
     def iterates(
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Float[Tensor, "*batch iterates features"]:
         """All weights, the initial ones included: steps + 1 of them."""
         return _finite(torch.stack(list(self.weights_in_turn(x, y)), dim=-2))
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],

@@ -9,6 +9,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
+from emulon.arrays import takes_arrays
 from emulon.errors import EmulonError
 
 
@@ -16,6 +17,7 @@ from emulon.errors import EmulonError
 class Zero:
     """Says 0."""
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -31,6 +33,7 @@ class Zero:
 class PreviousTarget:
     """Says again the last target it was shown."""
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -58,6 +61,7 @@ class NearestNeighbours:
         if self.neighbours < 1:
             raise EmulonError(f"neighbours must be at least 1, got {self.neighbours}")
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],

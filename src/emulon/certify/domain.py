@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.certify.spectrum import SLACK, Spectrum, enclosure
 from emulon.errors import BadShape, OutOfDomain
 
@@ -114,6 +115,7 @@ class Domain:
         return self.spectrum.smallest
 
     @classmethod
+    @takes_arrays("x", "y", "w", like="x")
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float | None = None) -> Domain:
         """The domain of this data; `w` is a tensor of weights, or a bound on them.
 
@@ -137,6 +139,7 @@ class Domain:
         return cls(*sizes, length, residual=widest, absolute=widest, spectrum=spectrum)
 
     @classmethod
+    @takes_arrays("xs", "ys", "x_query", like="xs")
     def covering(cls, xs: Tensor, ys: Tensor, x_query: Tensor, margin: float = 1.0) -> Domain:
         """The tightest domain that holds these problems of regression and their queries, widened by `margin` ≥ 1.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from emulon.arrays import Given, as_tensor
 from emulon.certify.certificate import Certificate
 from emulon.errors import NotCertified, OutOfDomain
 
@@ -54,10 +55,12 @@ class SealedModule(nn.Module, metaclass=_Sealing):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         require_own_dtype()
-        out = super().__call__(*args, **options)
-        if isinstance(out, Tensor):
-            require_answer(out)
-        return out
+        given = Given.of(args[0]) if args else Given()
+        out = super().__call__(*map(_read, args), **{name: _read(value) for name, value in options.items()})
+        if not isinstance(out, Tensor):
+            return out
+        require_answer(out)
+        return given.back(out)
 
 
 class CertifiedModule(SealedModule):
@@ -73,6 +76,11 @@ class CertifiedModule(SealedModule):
     @certificate.setter
     def certificate(self, promise: Certificate) -> None:
         self._promise = promise
+
+
+def _read(value: Any) -> Any:
+    """Numbers on their own are options of a call, and no data."""
+    return as_tensor(value) if hasattr(value, "__array__") or isinstance(value, list) else value
 
 
 def require_own_dtype() -> None:

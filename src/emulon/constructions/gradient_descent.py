@@ -13,6 +13,7 @@ from torch import Tensor
 from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
+from emulon.arrays import takes_arrays
 from emulon.certify import Domain
 from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
@@ -103,6 +104,7 @@ class DescentInContext(CertifiedModule):
         self.certificate = replace(one, terms=terms, proved=proved, assumes=(EXP_ASSUMED, *self.plan.assumes))
 
     @classmethod
+    @takes_arrays("x", "y", like="x")
     def of(
         cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: Any
     ) -> DescentInContext:
@@ -125,8 +127,9 @@ class DescentInContext(CertifiedModule):
         return f"{self.plan.name}, {self.plan.steps} steps, error {self.certificate}"
 
     def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
-        return self.run(x, y).weights
+        return self.run(x, y).last
 
+    @takes_arrays("x", "y", like="x")
     def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> DescentRun:
         """All weights, the initial zero included, and what is promised of them."""
         n, d = self.plan.domain.samples, self.plan.domain.features

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.arrays import Given, takes_arrays
 from emulon.certify import Certificate
 from emulon.certify.certificate import Promises
 from emulon.certify.domain import require_finite
@@ -21,7 +23,7 @@ class DescentRun:
     """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
 
     `certificate`, the promise for every input of the domain, is about the exact algorithm on these data, with the
-    plan's step size.
+    plan's step size. `given` is what x came as, which `weights` come back as.
     """
 
     plan: Plan
@@ -29,12 +31,18 @@ class DescentRun:
     y: Float[Tensor, "*batch samples"]
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
+    given: Given = field(default=Given(), kw_only=True)
 
     def __post_init__(self) -> None:
         require_answer(self.iterates)
 
     @property
-    def weights(self) -> Float[Tensor, "*batch features"]:
+    def weights(self) -> Any:
+        """After the last step, (..., features): a tensor, an array, a list, or a Series named by x's columns."""
+        return self.given.back(self.last, "columns")
+
+    @property
+    def last(self) -> Float[Tensor, "*batch features"]:
         return self.iterates[..., -1, :]
 
     @cached_property
@@ -45,7 +53,7 @@ class DescentRun:
     @property
     def promises(self) -> Promises:
         """Both, and how large the weights are that they are about."""
-        return Promises(self.audit, self.certificate, self.weights.abs().max().item())
+        return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     @property
     def entered_band(self) -> bool:
@@ -53,8 +61,9 @@ class DescentRun:
         x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
         return self.certificate.leaves_out(self.iterates[..., :-1, :].double(), x, y)
 
+    @takes_arrays("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:
         """The mean response to w·x (for Poisson exp(w·x)) for new rows."""
         require_finite(x_new=x_new)
-        scores = (x_new.to(self.weights.dtype) @ self.weights.unsqueeze(-1)).squeeze(-1)
+        scores = (x_new.to(self.last.dtype) @ self.last.unsqueeze(-1)).squeeze(-1)
         return self.plan.loss.mean_response(scores)

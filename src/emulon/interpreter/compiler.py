@@ -12,6 +12,7 @@ from torch import Tensor
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.approximation import Grid, approximate
 from emulon.approximation.spectral import Rounding
+from emulon.arrays import as_tensor
 from emulon.attention.codes import circular
 from emulon.cache import remembered
 from emulon.certify import Band, Domain
@@ -36,20 +37,22 @@ def compile(
     tolerance: float = 1e-8,
     dtype: torch.dtype = torch.float64,
     *,
-    data: tuple[Tensor, Tensor] | None = None,
+    data: tuple[Any, Any] | None = None,
 ) -> Program:
     """A program that runs this algorithm on any data of the domain.
 
     `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
     well, or as well as the dtype allows. What emulation and rounding add is in the certificate, which is about the data
-    as the dtype holds them. Without a domain, `data` gives one that covers the algorithm's path on it.
+    as the dtype holds them. Without a domain, `data`, tensors or any arrays of numbers, gives one that covers the
+    algorithm's path on it.
     """
     descent = descent_of(algorithm)
     if dtype not in LINE_NOISE:
         raise EmulonError(f"programs are in float32 or float64, not {str(dtype).removeprefix('torch.')}")
     if data is not None:
-        require_finite(x=data[0], y=data[1])
-        data = (data[0].to(dtype).double(), data[1].to(dtype).double())
+        x, y = as_tensor(data[0], "x"), as_tensor(data[1], "y")
+        require_finite(x=x, y=y)
+        data = (x.to(dtype).double(), y.to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
     octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them

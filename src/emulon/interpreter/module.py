@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -61,7 +61,7 @@ class Runnable(Protocol[Outcome]):
 
     def promise(self, line: NumberLine) -> Certificate: ...
 
-    def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Outcome: ...
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Outcome: ...
 
 
 class Interpreter(SealedModule):
@@ -120,8 +120,8 @@ class Interpreter(SealedModule):
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
 
-    def run(self, program: Runnable[Outcome], x: Tensor, y: Tensor, path: Path = "fast") -> Outcome:
-        """The program on this data: x (..., samples, features), y (..., samples).
+    def run(self, program: Runnable[Outcome], x: Any, y: Any, path: Path = "fast") -> Outcome:
+        """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
 
         The faithful path computes every token, head and score; the fast one leaves out what is certified negligible.
         """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
@@ -61,6 +63,7 @@ class Program(Plan):
         """A prompt is built for one number of in-context examples."""
         return (self.domain.samples,)
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -99,8 +102,13 @@ class Program(Plan):
         # A coarser interpreter lets the exact path go farther than was enclosed when this was compiled.
         return all(functions) and with_proof(self, bound).proves(bound)
 
-    def run_on(self, interpreter: Interpreter, x: Tensor, y: Tensor, path: Path) -> Run:
+    def __call__(self, x: Any, y: Any, path: Path = "fast") -> Run:
+        """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
+        return Interpreter.fitting(self).run(self, x, y, path)
+
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
+        given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
         require_finite(x=x, y=y)
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
@@ -114,7 +122,7 @@ class Program(Plan):
             watch.before_step(iterates[-1], number)
             iterates.append(machine.step(iterates[-1], iterates[max(number - 1, 0)]))
         hashes = (before, interpreter.sha256)
-        return Run(self, x, y, torch.stack(iterates, dim=-2), certificate, interpreter, hashes)
+        return Run(self, x, y, torch.stack(iterates, dim=-2), certificate, interpreter, hashes, given=given)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)

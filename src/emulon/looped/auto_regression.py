@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape
@@ -107,6 +108,7 @@ class LoopedAutoRegression(LoopedTransformer):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., -1, self.slots["y"]]
 
+    @takes_arrays("series", like="series")
     def run(self, series: Float[Tensor, "... time outputs"], *, loops: int) -> LoopedRun:
         self.require(loops, series=series)
         require_shape(series, "series", self.domain.samples, self.outputs)
@@ -115,6 +117,7 @@ class LoopedAutoRegression(LoopedTransformer):
         self.domain.check_problem(features[..., :-1, :], series, features[..., -1, :])
         return LoopedRun(self, (series,), self.prompt(series), loops)
 
+    @takes_arrays("series", like="series", side="columns")
     def predict(self, series: Float[Tensor, "... time outputs"], *, loops: int) -> Float[Tensor, "... outputs"]:
         """x_{N+1} predicted from x_1, …, x_N after `loops` steps."""
         return self.run(series, loops=loops).prediction

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify.rounding import unit
 from emulon.looped.heads import GAP, readout_heads
@@ -32,6 +33,7 @@ class CausalLoopedRegression(LoopedRegression):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., 1::2, self.slots["y"]]
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Float[Tensor, "... samples inputs"],

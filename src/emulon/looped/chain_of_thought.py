@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
@@ -147,6 +148,7 @@ class LoopedChainOfThought(LoopedTransformer):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., -2, self.slots["step"]]
 
+    @takes_arrays("chains", "start", like="start")
     def run(
         self,
         chains: Float[Tensor, "... samples stages features"],
@@ -164,6 +166,7 @@ class LoopedChainOfThought(LoopedTransformer):
         self.domain.check_problem(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
         return LoopedRun(self, (chains, start), self.prompt(chains, start), loops)
 
+    @takes_arrays("chains", "start", like="start", side="columns")
     def predict(
         self,
         chains: Float[Tensor, "... samples stages features"],

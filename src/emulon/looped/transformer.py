@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.balls import UNDERFLOW
@@ -163,6 +164,7 @@ class LoopedRegression(LoopedTransformer):
         """Refuse data outside the domain."""
         self.domain.check_problem(xs, labels, x_query)
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query")
     def run(
         self,
         xs: Float[Tensor, "... samples inputs"],
@@ -179,6 +181,7 @@ class LoopedRegression(LoopedTransformer):
         self.require_problem(xs, labels, x_query)
         return LoopedRun(self, (xs, labels, x_query), self.prompt(xs, labels, x_query), loops, scalar)
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Float[Tensor, "... samples inputs"],

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
+from emulon.arrays import takes_arrays
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
@@ -232,6 +233,7 @@ class Transformer(SealedModule):
         stored = {name: values.to(self.dtype) for name, values in inputs.items()}
         return MachineRun(self, self.registers(self(embedded)), stored)
 
+    @takes_arrays("xs", "ys", like="xs", side="rows")
     def predict(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
     ) -> Float[Tensor, "... samples"]:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
+from emulon.arrays import takes_arrays
 from emulon.errors import BadShape
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
@@ -117,6 +118,7 @@ class Learner(nn.Module):
         """The numbers of in-context examples that fit, with a query after them, into the tokens it reads."""
         return tuple(range(1, (self.tokens + 1) // 2))
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     @torch.no_grad()
     def predict(
         self,

@@ -3,7 +3,7 @@
 from emulon.tasks.corpus import Corpus, Split, Texts, load_corpus
 from emulon.tasks.domain import DomainTask
 from emulon.tasks.emulation import HeadEmulation, Statistical
-from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear
+from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
 from emulon.tasks.nonlinear import DecisionTree, ReluNetwork, Representation
 from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
 from emulon.tasks.randomness import at_step, normal, stream_seed, uniform
@@ -35,6 +35,7 @@ __all__ = [
     "Split",
     "Statistical",
     "Task",
+    "TaskSet",
     "TextTask",
     "Texts",
     "Tokeniser",

@@ -1,6 +1,8 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+# Bytecode is kept whatever the machine says: the many processes that the tests start then need not compile again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt

@@ -26,6 +26,7 @@ MAP = [
     {"descent"},
     {"constructions"},
     {"interpreter"},
+    {"networks"},
     {"machine", "looped"},
     {"tasks"},
     {"models", "testing", "fuzz"},

@@ -120,8 +120,10 @@ class Interpreter(SealedModule):
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
 
-    def run(self, program: Runnable[Outcome], x: Any, y: Any, path: Path = "fast") -> Outcome:
+    def run(self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast") -> Outcome:
         """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
+
+        A network has no y.
 
         The faithful path computes every token, head and score; the fast one leaves out what is certified negligible.
         """

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -168,8 +169,9 @@ def bleu(said: Sequence[str], references: Sequence[str], resamples: int = 0) -> 
     """sacreBLEU's (Post 2018): cased, its standard tokeniser, one reference each; and half of its 95 % interval, of so
     many resamples of the sentences."""
     try:
-        from sacrebleu.metrics import BLEU
+        import sacrebleu
     except ImportError:
         raise BadText("BLEU is counted by sacrebleu: pip install 'emulon[text]'") from None
-    score = BLEU().corpus_score(list(said), [list(references)], n_bootstrap=max(resamples, 1))
+    library: Any = sacrebleu  # its metrics are not among the names that it declares
+    score = library.BLEU().corpus_score(list(said), [list(references)], n_bootstrap=max(resamples, 1))
     return float(score.score), float(score._ci) if resamples > 1 else 0.0

@@ -37,7 +37,9 @@ def run(setting: Setting) -> Numbers:
         }
         found["trained"][name] = {"standard": standard} | found["trained"][name]
     few = shape | {"vocabulary": 4}  # next to nothing for the scores of words
-    found["blocks"] = {model: trained_operations(make(model, 10, 10, sizes["words"], **few), sizes) for model in MODELS}
+    found["blocks"] = {
+        model: trained_operations(make(model, *TRAINED["10, 10"], sizes["words"], **few), sizes) for model in MODELS
+    }
     # affine in T, so that two counts give all
     counts = {
         model: [operations(make(model, loops, 1, sizes["words"], **shape), sizes["words"]) for loops in (1, 2)]

@@ -106,23 +106,20 @@ def _ended(written: Int[Tensor, "texts beams words"]) -> Bool[Tensor, "texts bea
 
 
 @torch.no_grad()
-def class_scores(
-    learner: Learner, task: Classification, texts: Sequence[Sequence[int]]
-) -> Float[Tensor, "texts classes"]:
+def class_scores(learner: Learner, task: Classification, texts: Texts) -> Float[Tensor, "texts classes"]:
     """The probability of each class, of texts in words; longer ones than are read are cut."""
     learner.eval()
-    device, found = learner.position.device, Texts.of(texts)
-    longest = min(int(found.lengths.max()), task.longest_text)
+    device, longest = learner.position.device, min(int(texts.lengths.max()), task.longest_text)
     said = []
     for rows in torch.arange(len(texts)).split(PART):
-        tokens = task.read(found.padded(rows, longest, PAD)).to(device)
+        tokens = task.read(texts.padded(rows, longest, PAD)).to(device)
         said.append(task.asked(learner(tokens))[:, 0].float().softmax(-1).cpu())
     return torch.cat(said)
 
 
 def classified(learner: Learner, task: Classification, text: str) -> dict[str, float]:
     """The probability of each class of one text, the most probable first."""
-    chances = class_scores(learner, task, task.encode([text]))[0].tolist()
+    chances = class_scores(learner, task, Texts.of(task.encode([text])))[0].tolist()
     return dict(sorted(zip(task.corpus.classes, chances, strict=True), key=lambda each: -each[1]))
 
 
@@ -149,7 +146,7 @@ class Share:
 def accuracy(learner: Learner, task: Classification, split: str = "test") -> Share:
     whole = task.corpus.split(split)
     assert whole.classes is not None
-    said = class_scores(learner, task, [whole.texts[place] for place in range(len(whole))]).argmax(-1)
+    said = class_scores(learner, task, whole.texts).argmax(-1)
     return Share(int((said == whole.classes).sum()), len(whole))
 
 

@@ -98,7 +98,9 @@ def _floor(numbers: Numbers, name: str) -> float:
 
 
 def _shown(shares: dict[str, Share]) -> str:
-    return "/".join(f"{100 * shares[model].value:.1f}" for model in MODELS)
+    """All three in percent, and half of the widest interval."""
+    half = max(high - low for low, high in (share.interval for share in shares.values())) / 2
+    return "/".join(f"{100 * shares[model].value:.1f}" for model in MODELS) + f" (±{100 * half:.1f})"
 
 
 def figure(numbers: Numbers) -> Figure:

@@ -10,8 +10,8 @@ from emulon.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, save
 from emulon.interpreter.certificate_file import _of_line, _of_phase
 
-# Momentum, acceleration, batches, a fixed part, no labels: every term is somewhere what it is because of one of these. A second phase is in
-# `test_certificate_file`.
+# Momentum, acceleration, batches, a fixed part, no labels: every term is somewhere what it is because of one of these.
+# A second phase is in `test_certificate_file`.
 NAMES = ["heavy_ball", "logistic_regression", "mini_batch_descent", "nesterov", "poisson_regression", "ridge"]
 
 

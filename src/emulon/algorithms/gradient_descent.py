@@ -84,10 +84,10 @@ class GradientDescent(Algorithm):
         step = self.resolved_step_size(x, y)
         x, y, fixed = self.loss.effective(x.double(), y.double())
         weights = before = x.new_zeros(*x.shape[:-2], x.shape[-1])
-        (xs, ys), fixes = ([x], [y]), None if fixed is None else [fixed.mean(dim=-2)]
-        if self.batch is not None:
-            xs, ys = (part.unbind(dim) for part, dim in zip(in_batches(x, y, self.batch), (-3, -2), strict=True))
-            fixes = None if fixed is None else list(in_batches(fixed, y, self.batch)[0].mean(dim=-2).unbind(-2))
+        size = x.shape[-2] if self.batch is None else self.batch
+        by_batch = in_batches(x, y, size)
+        xs, ys = by_batch[0].unbind(-3), by_batch[1].unbind(-2)
+        fixes = None if fixed is None else in_batches(fixed, y, size)[0].mean(dim=-2).unbind(-2)
         yield weights
         for number in range(self.steps):
             x, y = xs[number % len(xs)], ys[number % len(xs)]

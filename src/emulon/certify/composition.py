@@ -44,7 +44,8 @@ def momentum_gains(steps: int, spread: float, momentum: float) -> list[float]:
 def accumulated_ahead(step_error: float, steps: int, contraction: float) -> float:
     """`accumulated` where step k = 0, 1, … starts from w + β·(w − w_before), β = k/(k + 3).
 
-    Claim: then e ≤ ρ·((1 + β)·e + β·e_before) + ε. It grows as 3^T: where nothing is known of how steps are related, errors may be thrown ahead every time.
+    Claim: then e ≤ ρ·((1 + β)·e + β·e_before) + ε.
+    It grows as 3^T: where nothing is known of how steps are related, errors may be thrown ahead every time.
     """
     before = total = 0.0
     for number in range(steps):
@@ -61,7 +62,7 @@ def accumulated_ahead_on_quadratics(step_error: float, steps: int, beyond: float
     d²)/2. Then E − E⁺ ≥ z·((p − y)² + z·(1 − z)·y²)/2, since β ≤ 1: at least 0 for z ≤ 1, and for z ≤ 1 + s at least
     −5s·E, as y² ≤ 4E·(1 + 1/z). At first p = d = 1 and E ≤ 1 + s/2, so that |d| ≤ √2·c ever after. QED
     """
-    lifted = math.sqrt(2) * (1 + 5 * beyond) ** ((steps + 1) / 2) * (1 + 1e-12)
+    lifted = math.sqrt(2) * math.pow(1 + 5 * beyond, (steps + 1) / 2) * (1 + 1e-12)
     return step_error * (steps + lifted * steps * (steps - 1) / 2)
 
 

@@ -104,7 +104,7 @@ class _Batch:
 def _matrix(part: Tensor) -> Any:
     from flint import arb_mat
 
-    return arb_mat(*part.shape, part.flatten().tolist())
+    return arb_mat(part.tolist())
 
 
 def _value(f: Function, s: Any) -> Any:

@@ -70,18 +70,9 @@ LOSSES = {
     "5*t**2": ExactLoss(lambda t: 10 * t),
     "cos(t)": ExactLoss(lambda t: -t.sin()),
 }
-SQUARED = (
-    "linear_regression",
-    "ridge",
-    "heavy_ball",
-    "lasso",
-    "elastic_net",
-    "nesterov",
-    "fista",
-    "mini_batch_descent",
-)
 # Those that only the interpreter runs.
 NOT_PLAIN = ("heavy_ball", "nesterov", "fista", "mini_batch_descent")
+SQUARED = ("linear_regression", "ridge", "lasso", "elastic_net", *NOT_PLAIN)
 # What each named algorithm minimises.
 LOSS_OF = {
     **dict.fromkeys(SQUARED, "squared"),

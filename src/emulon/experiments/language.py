@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -152,10 +153,25 @@ def accuracy(learner: Learner, task: Classification, split: str = "test") -> Sha
     return Share(int((said == whole.classes).sum()), len(whole))
 
 
-def bleu(said: Sequence[str], references: Sequence[str]) -> float:
-    """sacreBLEU's (Post 2018): cased, its standard tokeniser, one reference each."""
+@torch.no_grad()
+def entropy(learner: Learner, task: TextTask, split: str = "test") -> float:
+    """Mean cross entropy of all that is asked of a split, in nats."""
+    learner.eval()
+    whole, device, errors = task.corpus.split(split), learner.position.device, []
+    for rows in task.rows(split).split(128):
+        prompts = task.prompts_of(whole, rows)
+        said = task.asked(learner(prompts.tokens.to(device)))
+        errors.append(task.error_of(said, prompts.truth.to(device)).cpu())
+    return float(task.curve(torch.cat(errors)))
+
+
+def bleu(said: Sequence[str], references: Sequence[str], resamples: int = 0) -> tuple[float, float]:
+    """sacreBLEU's (Post 2018): cased, its standard tokeniser, one reference each; and half of its 95 % interval, of so
+    many resamples of the sentences."""
     try:
-        from sacrebleu import corpus_bleu
+        import sacrebleu
     except ImportError:
         raise BadText("BLEU is counted by sacrebleu: pip install 'emulon[text]'") from None
-    return float(corpus_bleu(list(said), [list(references)]).score)
+    library: Any = sacrebleu  # its metrics are not among the names that it declares
+    score = library.BLEU().corpus_score(list(said), [list(references)], n_bootstrap=max(resamples, 1))
+    return float(score.score), float(score._ci) if resamples > 1 else 0.0

@@ -79,7 +79,7 @@ class Learner(nn.Module):
             )
         if self.vocabulary:
             words, places = tokens.unbind(-1)
-            embedded: Tensor = self.read_in(words) + self.position[places]
+            embedded: Tensor = self.read_in(words) + F.embedding(places, self.position)
         else:
             embedded = self.read_in(tokens) + self.position[: tokens.shape[-2]]
         dropped: Tensor = self.drop(embedded)

@@ -30,7 +30,7 @@ MAP = [
     {"machine", "looped"},
     {"tasks"},
     {"models", "testing", "fuzz"},
-    {"training"},
+    {"training", "adapters"},
     {"loading"},
     {"interrogate"},
     {"estimators", "experiments", "export"},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from emulon.interrogate import Identification, Interrogation
     from emulon.loading import Subject
+    from emulon.predictor import Predictor
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
-# fitted anew for every question.
-PROGRAM_DATASETS, ESTIMATOR_DATASETS = 32, 64
+# fitted anew for every question, and a language model reads a page for each.
+PROGRAM_DATASETS, ESTIMATOR_DATASETS, TEXT_DATASETS, TEXT_POINTS = 32, 64, 16, 11
 EXAMPLES = """examples:
   emulon identify runs/standard                a trained learner, on its own task
   emulon identify files/program.safetensors    a compiled program, on data of its domain
@@ -35,16 +37,17 @@ class Options(CommandOptions):
     nearest, least squares, ridge and gradient descent are from it after each number of examples."""
 
     target: Positional[Annotated[str, arg(metavar="TARGET")]]
-    """a run folder, a program file, module:name, or file.py:name. A name is a function of (xs, ys, x_query), of one
-    dataset (n, d), (n,), (d,) or of a batch of them with a leading axis; an object with predict(xs, ys, x_query); or an
-    estimator with scikit-learn's fit and predict"""
+    """a run folder, a program file, the folder of a Hugging Face causal model with its tokenizer (asked in words) or of
+    Garg et al.'s code (config.yaml beside state.pt), module:name, or file.py:name. A name is a function of (xs, ys,
+    x_query), of one dataset (n, d), (n,), (d,) or of a batch of them with a leading axis; an object with
+    predict(xs, ys, x_query); or an estimator with scikit-learn's fit and predict"""
     task: Annotated[str | None, shown("TASK")] = None
     """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, data in a
     program's domain, a machine's number of features, or linear:features=8"""
     datasets: Annotated[Count | None, shown("COUNT")] = None
-    """256 by default, 64 for an estimator, 32 for a program"""
+    """256 by default, 64 for an estimator, 32 for a program, 16 for a language model"""
     points: Annotated[Count | None, shown("COUNT")] = None
-    """the in-context examples and the query; as many as TARGET reads, or 40"""
+    """the in-context examples and the query; as many as TARGET reads, or 40 (a language model: 11)"""
     fewest: Annotated[Count, shown("COUNT")] = 1
     """the fewest examples to ask after, for what cannot be fitted to one"""
     seed: Seed = 0
@@ -74,16 +77,15 @@ def main(options: Options) -> int:
 def show_one(subject: Subject, options: Options) -> int:
     """The predictor as it is."""
     from emulon.files import write_json
-    from emulon.interpreter import Program
     from emulon.interrogate import interrogate
-    from emulon.interrogate.sampling import DATASETS
-    from emulon.predictor import EstimatorPredictor, as_predictor
+    from emulon.predictor import as_predictor
     from emulon.progress import progress_bar
     from emulon.report.interrogation import write
 
     predictor = as_predictor(subject.thing, loops=options.loops)
-    usual = PROGRAM_DATASETS if isinstance(subject.thing, Program) else DATASETS
-    datasets = options.datasets or (ESTIMATOR_DATASETS if isinstance(predictor, EstimatorPredictor) else usual)
+    for note in getattr(subject.thing, "notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    usual, points = _usual_size(subject.thing, predictor)
     with progress_bar() as report_progress:
         interrogation = interrogate(
             predictor,
@@ -91,8 +93,8 @@ def show_one(subject: Subject, options: Options) -> int:
             target=options.target,
             report_progress=report_progress,
             seed=options.seed,
-            datasets=datasets,
-            points=options.points,
+            datasets=options.datasets or usual,
+            points=options.points or points,
             fewest=options.fewest,
         )
     print_interrogation(interrogation)
@@ -101,6 +103,20 @@ def show_one(subject: Subject, options: Options) -> int:
     if options.report is not None:
         print(f"report {write(interrogation, options.report)}")
     return 0
+
+
+def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
+    """How many datasets, of how many points, unless it is said otherwise."""
+    from emulon.adapters import TextPredictor
+    from emulon.interpreter import Program
+    from emulon.interrogate.sampling import DATASETS
+    from emulon.predictor import EstimatorPredictor
+
+    if isinstance(predictor, TextPredictor):
+        return TEXT_DATASETS, TEXT_POINTS
+    if isinstance(predictor, EstimatorPredictor):
+        return ESTIMATOR_DATASETS, None
+    return (PROGRAM_DATASETS if isinstance(thing, Program) else DATASETS), None
 
 
 def show_phases(subject: Subject, options: Options) -> int:

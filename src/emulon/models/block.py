@@ -109,7 +109,8 @@ class Block(nn.Module):
         attention, before = self.attention, builder.at
         builder.part(self.attention_norm, f"{place}.attention_norm")
         stacked = (attention.to_qkv.weight, attention.to_qkv.bias, attention.heads)
-        builder.self_attention(f"{place}.attention", *stacked, causal=True)
+        builder.self_attention(f"{place}.attention", *stacked, causal=attention.causal)
+        builder.part(self.drop, f"{place}.drop")  # refused while it drops
         before = builder.add_to(before, f"{place}.attention.merge", attention.merge.weight, attention.merge.bias)
         builder.part(self.mlp_norm, f"{place}.mlp_norm")
         builder.part(self.widen, f"{place}.widen")

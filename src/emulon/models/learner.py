@@ -101,11 +101,13 @@ class Learner(nn.Module):
         points = builder.given[0]
         if not builder.is_sequence or points > self.tokens:
             raise BadShape(f"this learner reads at most {self.tokens} tokens; compile it for such data")
-        position = builder.constant("position", self.position[:points])
-        width = len(self.read_in.weight)
-        both = torch.cat([self.read_in.weight, torch.eye(width).to(self.read_in.weight)], dim=-1)
+        if not isinstance(self.read_in, Affine):
+            raise BadNetwork("a learner that reads words is not compiled; learners of numbers are")
+        builder.part(self.drop, "drop")  # refused while it drops
+        position, weight = builder.constant("position", self.position[:points]), self.read_in.weight
+        both = torch.cat([weight, torch.eye(len(weight)).to(weight)], dim=-1)
         builder.linear("read_in", "linear, plus position", both, self.read_in.bias, 0, position)
-        builder.shape = (points, width)
+        builder.shape = (points, len(weight))
         self.lower_states(builder)
         builder.part(self.read_out, "read_out")
 

@@ -2,6 +2,7 @@
 
 from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
+from emulon.networks.composition import Composition, then
 from emulon.networks.layers import Box
 from emulon.networks.multilayer import classes_of
 from emulon.networks.normalisation import product
@@ -11,6 +12,7 @@ from emulon.networks.transformer import Heads, heads_of
 
 __all__ = [
     "Box",
+    "Composition",
     "Expression",
     "Heads",
     "NetworkProgram",
@@ -19,5 +21,6 @@ __all__ = [
     "compile_network",
     "heads_of",
     "product",
+    "then",
     "traced",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,8 @@ from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
-from emulon.networks.ranges import reading, states
+from emulon.networks.planning import layers_to_phases
+from emulon.networks.ranges import from_box, from_data, reading, states
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
@@ -110,6 +111,53 @@ class NetworkProgram:
             found.append(torch.where(errors <= room, errors, math.inf))
         return found
 
+    def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
+        """The same network with other numbers in one layer, by changing the prompt alone.
+
+        `layer` is its name, or its place in the module ("2", "decoder.0.widen"); `parts` are `weight` and `bias` of a
+        linear layer, `w_q` … `b_v` of an attention. Ranges seen on data stay as they are, unless `data` show others:
+        what leaves them is refused by a run.
+        """
+        number = self._find(layer, parts)
+        old, changed = self.layers[number], {}
+        for name, part in parts.items():
+            given = as_tensor(part, name).detach().to(f64)
+            if given.shape != getattr(old, name).shape:
+                wanted = tuple(getattr(old, name).shape)
+                raise BadShape(f"{name} of {old.name} has shape {wanted}, and is given {tuple(given.shape)}")
+            require_finite(**{f"{name} of {old.name}": given})
+            changed[name] = given.contiguous()
+        layers = [*self.layers[:number], replace(old, **changed), *self.layers[number + 1 :]]
+        if data is not None:
+            known = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)
+        else:
+            known = from_box(layers, self.box) if self.source == "domain" else [phase.known for phase in self.phases]
+        return replace(self, phases=layers_to_phases(layers, known, self.tolerance, self.box, self.positions))
+
+    def with_low_rank(self, layer: str, left: Any, right: Any, **options: Any) -> NetworkProgram:
+        """Θ + left·rightᵀ in a linear layer: left (out, rank), right (features, rank)."""
+        old: Any = self.layers[self._find(layer, {"weight": left})]
+        left, right = (as_tensor(part, name).detach().to(f64) for part, name in ((left, "left"), (right, "right")))
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+            raise BadShape(f"left {tuple(left.shape)} and right {tuple(right.shape)} are not (out, rank), (in, rank)")
+        update = left @ right.T
+        if update.shape != old.weight.shape:
+            raise BadShape(f"{old.name} is {tuple(old.weight.shape)}, and the update {tuple(update.shape)}")
+        return self.with_weights(layer, weight=old.weight + update, **options)
+
+    def _find(self, name: str, parts: Mapping[str, Any]) -> int:
+        """The number of the one layer of this name, or at this place, that has such parts."""
+        able = [(k, layer) for k, layer in enumerate(self.layers) if parts and all(hasattr(layer, p) for p in parts)]
+        exact = [k for k, layer in able if layer.name == name]
+        found = exact or [k for k, layer in able if layer.name.split(" ")[1] == name]
+        if len(found) != 1:
+            names = [layer.name for _, layer in able]
+            many = "several layers" if found else "no layer"
+            raise EmulonError(
+                f"{many} of {self.name} at {name!r} with {', '.join(parts)}; there are {', '.join(names)}"
+            )
+        return found[0]
+
     def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, path=path)
@@ -123,7 +171,10 @@ class NetworkProgram:
         rooms = [errors[-1] for errors in self.errors(interpreter.line)]
         registers = [inputs]
         for phase, room in zip(self.phases, rooms[1:], strict=True):
-            registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
+            try:
+                registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
+            except OutOfDomain as error:
+                raise OutOfDomain(f"{phase.layer.name}: {error}") from None
             _require_in_range(phase, registers[-1], room)
         hashes = (before, interpreter.sha256)
         return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))

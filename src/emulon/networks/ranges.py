@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float64
@@ -65,11 +64,6 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
 def input_box(x: Float64[Tensor, "rows positions features"], margin: float) -> Box:
     return _seen(x).widened(margin)
-
-
-def with_output(known: Known, layer: Layer, margin: float) -> Known:
-    """The same inputs, and the output that a changed layer makes of them, as far as an interval can tell."""
-    return replace(known, output=layer.interval(known.inputs).widened(margin), inner=layer.inside_of(known.inputs))
 
 
 def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:

@@ -3,6 +3,7 @@
 from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
 from emulon.networks.composition import Composition, then
+from emulon.networks.files import load_network, save_network
 from emulon.networks.layers import Box
 from emulon.networks.multilayer import classes_of
 from emulon.networks.normalisation import product
@@ -20,7 +21,9 @@ __all__ = [
     "classes_of",
     "compile_network",
     "heads_of",
+    "load_network",
     "product",
+    "save_network",
     "then",
     "traced",
 ]

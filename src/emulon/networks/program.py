@@ -26,7 +26,7 @@ from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.planning import layers_to_phases
-from emulon.networks.ranges import from_box, from_data, reading, states
+from emulon.networks.ranges import computed, from_box, from_data, reading, states
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
@@ -119,7 +119,7 @@ class NetworkProgram:
         what leaves them is refused by a run.
         """
         number = self._find(layer, parts)
-        old, changed = self.layers[number], {}
+        old, changed = self.layers[number], dict[str, Any]()
         for name, part in parts.items():
             given = as_tensor(part, name).detach().to(f64)
             if given.shape != getattr(old, name).shape:
@@ -169,15 +169,19 @@ class NetworkProgram:
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         rooms = [errors[-1] for errors in self.errors(interpreter.line)]
-        registers = [inputs]
-        for phase, room in zip(self.phases, rooms[1:], strict=True):
+
+        def compute(number: int, inputs: Tensor) -> Tensor:
+            phase = self.phases[number]
             try:
-                registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
+                register = phase.run(interpreter, inputs, path)
             except OutOfDomain as error:
                 raise OutOfDomain(f"{phase.layer.name}: {error}") from None
-            _require_in_range(phase, registers[-1], room)
+            _require_in_range(phase, register, rooms[number + 1])
+            return register
+
+        *_, register = computed(self.layers, inputs, compute)
         hashes = (before, interpreter.sha256)
-        return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
 
     def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
         """x as (rows, positions, features), and what its leading dimensions were."""
@@ -204,7 +208,8 @@ class NetworkProgram:
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
         inputs, lead = self.prepared(x)
-        return self.answers(states(self.layers, inputs)[-1], lead)
+        *_, register = states(self.layers, inputs)
+        return self.answers(register, lead)
 
     def answers(self, register: Tensor, lead: torch.Size) -> Tensor:
         last = (register.shape[-2], *self.out_shape[1:]) if self.is_sequence else self.out_shape
@@ -236,17 +241,19 @@ class PhaseTrace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NetworkRun:
-    """All registers of a run, (rows, positions, features) each; `sha256` is the interpreter's before and after it.
+    """The first register and the last, (rows, positions, features); `sha256` is the interpreter's before and after.
 
     `given` is what x came as, which `outputs` come back as.
     """
 
     program: NetworkProgram
-    registers: tuple[Tensor, ...]
+    inputs: Tensor
+    register: Tensor
     lead: torch.Size
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
+    path: Path
     given: Given
 
     @property
@@ -256,7 +263,7 @@ class NetworkRun:
 
     @property
     def last(self) -> Tensor:
-        return self.program.answers(self.registers[-1], self.lead)
+        return self.program.answers(self.register, self.lead)
 
     @cached_property
     def audit(self) -> Certificate:
@@ -267,8 +274,8 @@ class NetworkRun:
         encloses it with more bits.
         """
         away, radius = 0.0, 0.0
-        layers, inputs, own = self.program.layers, self.registers[0], self.registers[-1]
-        for rows in torch.arange(len(self.registers[0])).split(AUDITED):
+        layers, inputs, own = self.program.layers, self.inputs, self.register
+        for rows in torch.arange(len(self.inputs)).split(AUDITED):
             exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()
@@ -285,15 +292,15 @@ class NetworkRun:
     @cached_property
     def by_layer(self) -> dict[str, float]:
         """How far every register is from the exact network's, layer by layer, at most, on the first rows."""
-        rows = slice(0, AUDITED)
-        exact = enclosures(self.program.layers, self.registers[0][rows])
-        away = [ball.away(own[rows]).max().item() for ball, own in zip(exact, self.registers, strict=True)]
-        return {phase.layer.name: each for phase, each in zip(self.program.phases, away[1:], strict=True)}
+        layers, phases, x = self.program.layers, self.program.phases, self.inputs[:AUDITED]
+        own = computed(layers, x, lambda number, inputs: phases[number].run(self.interpreter, inputs, self.path))
+        exact = enclosures(layers, x)[1:]
+        return {layer.name: ball.away(mine).max().item() for layer, ball, mine in zip(layers, exact, own, strict=True)}
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:
         """Every phase on the first row of the input, faithfully, by the name of its layer."""
-        found, registers = {}, [self.registers[0][:1]]
+        found, registers = {}, [self.inputs[:1]]
         for phase in self.program.phases:
             x = reading(phase.layer, registers)
             prompts = list(phase.prompts(x))

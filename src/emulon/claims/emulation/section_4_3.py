@@ -83,7 +83,7 @@ def others(setting: Setting) -> dict[str, tuple[nn.Module, Tensor]]:
 
     layers = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten()]
     convolutional = nn.Sequential(*layers, nn.Linear(32, 10)).to(f64)
-    gpt2 = GPT2Model(GPT2Config(n_embd=64, n_head=4, n_layer=1)).eval()
+    gpt2 = GPT2Model(GPT2Config(n_embd=64, n_head=4, n_layer=1))  # type: ignore[no-untyped-call]  # transformers' own
     x = torch.randn(setting.sizes["rows"], 12, 64, dtype=f64)
     return {"convolutions, relu": (convolutional, digits()), "a head of GPT-2": (heads_of(gpt2.h[0].attn, [0]), x)}
 
@@ -208,13 +208,11 @@ def cost(width: int, setting: Setting) -> Numbers:
 
 
 def prompts_of(program: NetworkProgram, x: Tensor) -> list[Any]:
-    run = program(x)
-    registers = run.registers
-    return [
-        prompt
-        for phase in program.phases
-        for prompt in phase.prompts(torch.cat([registers[i] for i in phase.layer.reads], dim=-1))
-    ]
+    """Of a network whose phases read each what the one before has written."""
+    states = [x.unsqueeze(-2)]
+    for layer in program.layers:
+        states.append(layer.exact(states[-1]))
+    return [prompt for phase, state in zip(program.phases, states, strict=False) for prompt in phase.prompts(state)]
 
 
 def seconds_of(call: Callable[[], object], repeats: int = 3) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from fractions import Fraction
 
 import torch
@@ -17,6 +19,13 @@ from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan, require_gentle
 from emulon.errors import OutOfDomain
 from emulon.expression import parse
+from emulon.progress import Progress, silent
+
+# (state, the one before it) ↦ the next.
+Step = Callable[[Tensor, Tensor], Tensor]
+# States that are looked at together, at most, and residuals of theirs that are computed together; seconds after which
+# one does not wait for more of them.
+TOGETHER, LOOKED_AT, PATIENCE = 64, 1 << 17, 0.5
 
 
 def require_in_domain(
@@ -86,7 +95,7 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
 
 
 class CurvatureWatch:
-    """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
+    """Watches a plan run on data as its scalar function sees them: their spectrum once, and every state of the path.
 
     `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two.
     """
@@ -104,7 +113,45 @@ class CurvatureWatch:
             self._require_gentle(self.high.new_tensor(curvature))
         require_data_in_domain(plan.inner, self.x, self.y)
 
-    def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
+    def before_steps(self, path: Float[Tensor, "*batch t d"], first: int) -> None:
+        """Refuse states that steps `first`, `first` + 1, … are taken from, the earliest that is wrong, and say why.
+
+        Looked at together, where no state can be wrong, and one by one where that is not sure.
+        """
+        if not self._sure(path.double()):
+            for number, w in enumerate(path.unbind(dim=-2), first):
+                self._before_step(w, number)
+
+    def _sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
+        """Whether none of these states can be refused: bounds are kept with room for all rounding."""
+        inner = self.plan.inner
+        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
+            return False
+        asked = [bound for bound in (inner.residual, inner.absolute) if bound < inner.widest]
+        if not asked and self.slopes is None:
+            return True
+        doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
+        low, high, most = math.inf, -math.inf, 0.0
+        size = max(1, LOOKED_AT // max(path.shape[:-1].numel(), 1))
+        for start in range(0, self.x.shape[-2], size):
+            own = (..., slice(start, start + size), slice(None))
+            x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)
+            s = x @ path.mT - y
+            if self.slopes is not None:
+                off = self.doubt[..., start : start + size].unsqueeze(-1)
+                low, high = min(low, (s - off).min().item()), max(high, (s + off).max().item())
+            if inner.residual < inner.widest and not max(map(abs, _ends(s))) < inner.residual - doubt:
+                return False
+            if inner.absolute < inner.widest:
+                most = max(most, _ends((x.abs() @ path.abs().mT).add_(y.abs()))[1])
+        if inner.absolute < inner.widest and not most < inner.absolute - doubt:
+            return False
+        if self.slopes is None:
+            return True
+        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
+        return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
+
+    def _before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
         if self.slopes is not None:
             s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
@@ -137,3 +184,39 @@ class CurvatureWatch:
         plan = self.plan
         steepest = (curvature * self.high + plan.l2).max().item()
         require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)
+
+
+def watched_path(
+    watch: CurvatureWatch, start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
+) -> Float[Tensor, "*batch iterates d"]:
+    """All states of a run, each checked before what follows from it is given to anybody.
+
+    Checks take a block of states at a time. A step may refuse one, or go astray from it, before its turn has come: then
+    what is wrong with the path so far is said first.
+    """
+    path, checked, steps = [start], 0, watch.plan.steps
+    begin = time.monotonic()
+
+    def check(until: int) -> None:
+        nonlocal checked
+        if until > checked:
+            watch.before_steps(torch.stack(path[checked:until], dim=-2), checked)
+        checked = until
+
+    for number in range(steps):
+        if number == checked + TOGETHER or time.monotonic() - begin > PATIENCE:
+            check(number + 1)
+            report(f"step {number} of {steps}", number / steps)
+            begin = time.monotonic()
+        try:
+            path.append(step(path[-1], path[max(number - 1, 0)]))
+        except OutOfDomain:
+            check(len(path))
+            raise
+    check(steps)
+    return torch.stack(path, dim=-2)
+
+
+def _ends(numbers: Tensor) -> tuple[float, float]:
+    low, high = numbers.aminmax()
+    return low.item(), high.item()

@@ -15,13 +15,14 @@ from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.descent.checks import CurvatureWatch, require_step_size
+from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.descent.plan import Plan, with_proof
 from emulon.descent.run import DescentRun
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Faithful, Fast
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
+from emulon.progress import Progress, silent
 
 SAMPLED = (
     "the curvature of the loss was not enclosed wherever the exact path may go: its growth of errors is not proved"
@@ -106,7 +107,7 @@ class Program(Plan):
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, y, path)
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Run:
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
         given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
         require_finite(x=x, y=y)
@@ -116,13 +117,14 @@ class Program(Plan):
         inner = self.loss.effective(x, y)
         watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
         require_step_size(self, x, y)
-        machine = (Fast if path == "fast" else Faithful)(interpreter, self, self.gradient, self.proximal, inner)
-        iterates = [x.new_zeros(*x.shape[:-2], x.shape[-1])]
-        for number in range(self.steps):
-            watch.before_step(iterates[-1], number)
-            iterates.append(machine.step(iterates[-1], iterates[max(number - 1, 0)]))
+        machine: Fast | Faithful
+        if path == "fast":
+            machine = Fast(interpreter, self, self.gradient, self.proximal, inner, report_progress)
+        else:
+            machine = Faithful(interpreter, self, self.gradient, self.proximal, inner)
+        iterates = watched_path(watch, x.new_zeros(*x.shape[:-2], x.shape[-1]), machine.step, report_progress)
         hashes = (before, interpreter.sha256)
-        return Run(self, x, y, torch.stack(iterates, dim=-2), certificate, interpreter, hashes, given=given)
+        return Run(self, x, y, iterates, certificate, interpreter, hashes, given=given)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)

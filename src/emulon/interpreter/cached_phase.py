@@ -131,17 +131,17 @@ class CachedPhase:
 
     def apply(self, w: Tensor, carried: Tensor) -> Tensor:
         """One step from w; `carried` is what the value rows hold of the state."""
-        lead, phase, read = w.shape[:-1], self.phase, self.interpreter.read_quickly
-        w = w.reshape(-1, w.shape[-1])
-        query = read(w / phase.scales.x)
-        asked = torch.cat([query, self.asks[:1].expand(len(w), 1)], dim=-1) if self._has_y else query
+        lead, phase = w.shape[:-1], self.phase
+        query, state = self.interpreter.read_quickly(torch.stack([w / phase.scales.x, carried]))
+        query = query.reshape(-1, w.shape[-1])
+        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
         total = sum(self._answer(block, query, asked.to(self.narrow)) for block in self.blocks)
         assert isinstance(total, Tensor)
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
         mean = total / sum(block.x.shape[-2] for block in self.blocks)
         mean = (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1)
-        return mean + read(carried)
+        return mean + state
 
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
         """Σ_i of what the samples of a block answer, (datasets, features)."""

@@ -21,8 +21,8 @@ from emulon.progress import Progress, silent
 
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
 SCORES = 1 << 16
-# Bytes of an exact number, of a difference, and of what reading holds for each number in hand.
-WIDE, NARROW = 8, 4
+# Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
+WIDE, NARROW, COPIES, IN_HAND = 8, 4, 8, 1 << 27
 
 
 @dataclass(frozen=True)
@@ -132,16 +132,16 @@ class CachedPhase:
     def apply(self, w: Tensor, carried: Tensor) -> Tensor:
         """One step from w; `carried` is what the value rows hold of the state."""
         lead, phase = w.shape[:-1], self.phase
-        query, state = self.interpreter.read_quickly(torch.stack([w / phase.scales.x, carried]))
+        query, state = self.interpreter.read_quickly(torch.stack([w / phase.scales.x, carried])).unbind()
         query = query.reshape(-1, w.shape[-1])
         asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
-        total = sum(self._answer(block, query, asked.to(self.narrow)) for block in self.blocks)
-        assert isinstance(total, Tensor)
+        total = query.new_zeros(query.shape)
+        for block in self.blocks:
+            total = total + self._answer(block, query, asked.to(self.narrow))
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
-        mean = total / sum(block.x.shape[-2] for block in self.blocks)
-        mean = (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1)
-        return mean + state
+        mean = total / phase.domain.samples
+        return (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1) + state
 
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
         """Σ_i of what the samples of a block answer, (datasets, features)."""
@@ -161,12 +161,12 @@ class CachedPhase:
         return (answers.unsqueeze(-2) @ x).squeeze(-2) + added.to(self.dtype)
 
 
-def needed_bytes(phase: Phase, shape: torch.Size, dtype: torch.dtype) -> int:
-    """About what a cached phase takes for x of this shape, the differences in float32."""
-    *lead, samples, features = shape
-    datasets = torch.Size(lead).numel()
-    rows = len(torch.unique(phase.grid.slopes.abs())) * (features + 1) + len(phase.grid) * features
-    return datasets * samples * (rows * NARROW + 3 * features * WIDE)
+def needed_bytes(phase: Phase, x: Tensor) -> int:
+    """About what a cached phase takes for such data, with what a run has of them besides, and what is in hand."""
+    features = x.shape[-1]
+    keys, values = (len(torch.unique(part.abs())) for part in (phase.grid.slopes, phase.grid.values))
+    rows = keys * (features + 1) + values * features
+    return x.shape[:-1].numel() * (rows * NARROW + COPIES * (features + 1) * WIDE) + IN_HAND
 
 
 def _flat(part: Tensor, tail: int) -> Tensor:

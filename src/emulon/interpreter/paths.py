@@ -8,7 +8,7 @@ from torch import Tensor
 from emulon.algorithms.link import Effective
 from emulon.certify.domain import require_within
 from emulon.descent.plan import Plan
-from emulon.interpreter.cached_phase import CachedPhase
+from emulon.interpreter.cached_phase import CachedPhase, needed_bytes
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Phase
 from emulon.progress import Progress, silent
@@ -16,6 +16,12 @@ from emulon.progress import Progress, silent
 
 class Faithful:
     """Every token, head and score of the two layers, at every step."""
+
+    @staticmethod
+    def needed_bytes(phase: Phase, x: Tensor) -> int:
+        """Every sample's query meets every token, twice: as a score, and as a weight."""
+        datasets, tokens = x.shape[:-2].numel(), x.shape[-2] * len(phase.grid)
+        return datasets * tokens * (2 * x.shape[-2] + 8 * phase.slots.width) * x.element_size()
 
     def __init__(
         self, interpreter: Interpreter, plan: Plan, gradient: Phase, proximal: Phase | None, data: Effective
@@ -45,6 +51,8 @@ class Faithful:
 
 class Fast:
     """Keys and values of the data once; per step only the w-columns, and only one's own sample's tokens."""
+
+    needed_bytes = staticmethod(needed_bytes)
 
     def __init__(
         self,

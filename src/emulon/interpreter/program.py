@@ -22,6 +22,7 @@ from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Faithful, Fast
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
+from emulon.memory import require_memory
 from emulon.progress import Progress, silent
 
 SAMPLED = (
@@ -110,6 +111,10 @@ class Program(Plan):
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
         given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
+        require_shape(x, "x", self.domain.samples, self.domain.features)
+        way: type[Fast] | type[Faithful] = Fast if path == "fast" else Faithful
+        cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
+        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure)
         require_finite(x=x, y=y)
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
@@ -132,6 +137,10 @@ class Program(Plan):
         require_shape(y, "y", self.domain.samples)
         require_within(self.domain.y, y=y)
         require_within(self.domain.x, x=x)
+
+
+def _shown(x: Tensor) -> str:
+    return " × ".join(f"{size:,}" for size in x.shape)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Seam(Stretch):
     def read(self, s: Tensor) -> Tensor:
         slopes, intercepts, sums = (part.to(s.device) for part in (self.slopes, self.intercepts, self.sums))
         scores = torch.outer(slopes, s).add_(intercepts[:, None])
-        over, under = sums @ scores.sub_(scores.amax(dim=0)).exp_()
+        over, under = (sums @ scores.sub_(scores.amax(dim=0)).exp_()).unbind()
         return over / under
 
 

@@ -1,12 +1,14 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+# Bytecode is kept whatever the machine says: the many processes that the tests start then need not compile again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,docs,onnx]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,docs,onnx,text]'
 	touch $@
 
 demo: .venv/installed

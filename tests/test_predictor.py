@@ -3,6 +3,7 @@
 import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
+from sklearn.neighbors import KNeighborsRegressor
 
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
@@ -82,6 +83,39 @@ def test_several_queries_each_get_a_prompt_of_their_own():
     torch.testing.assert_close(predict_queries(RidgeRegression(1.0), XS, YS, queries), expected)
     alone = as_predictor(RidgeRegression(1.0).predict)
     torch.testing.assert_close(predict_queries(alone, XS, YS, queries), expected)
+
+
+class Tabular:
+    """Looks like an estimator and is none: nothing can be cloned, and fit returns nothing."""
+
+    def fit(self, x, y):
+        self.model = SklearnRidge(alpha=0.8, fit_intercept=False).fit(x, y)
+
+    def predict(self, x):
+        return self.model.predict(x)[:, None]
+
+
+def test_what_only_looks_like_an_estimator_is_asked_as_one():
+    queries = torch.randn(6, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(
+        predict_queries(as_predictor(Tabular()), XS, YS, queries), RidgeRegression(0.8).predict(XS, YS, queries)
+    )
+    with pytest.raises(NotAPredictor, match=r"KNeighborsRegressor failed .* ask after more"):
+        as_predictor(KNeighborsRegressor(5)).predict(XS[:, :2], YS[:, :2], XS[:, 2])
+
+
+def test_a_function_of_one_dataset_is_found_out_by_its_first_batch():
+    algorithm, asked = RidgeRegression(0.8), []
+
+    def one(xs, ys, x_query):
+        asked.append(xs.ndim)
+        return (x_query @ torch.linalg.solve(xs.T @ xs + 0.8 * torch.eye(3), xs.T @ ys)).item()
+
+    predictor = as_predictor(one)
+    for _ in range(2):
+        expected = algorithm.predict(XS[:, :8], YS[:, :8], XS[:, 8])
+        torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected)
+    assert asked == [3, *[2] * 12]
 
 
 def test_answers_of_the_wrong_kind_are_refused():

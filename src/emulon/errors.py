@@ -52,6 +52,13 @@ class BadProgram(EmulonError):
     """
 
 
+class BadNetwork(EmulonError):
+    """A network with a part that is not compiled, or that is not ready to be: training mode, a shape that cannot be.
+
+    Cure: the message names the part by its place in the network; replace it, or call `.eval()`.
+    """
+
+
 class NotCertified(EmulonError):
     """An observed error above the certified bound: a bug in emulon, please report it.
 

@@ -1,4 +1,5 @@
-"""From a name to what it names: a run folder, a program file, or module:name; and the task that suits it."""
+"""From a name to what it names: a run folder, a program file, somebody else's checkpoint, or module:name; and the task
+that suits it."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulon.adapters.garg import is_garg, load_garg
+from emulon.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
 from emulon.errors import EmulonError
 from emulon.interpreter import Program, load_program
 from emulon.predictor import NotAPredictor, Predictor, as_predictor, required_parameters
@@ -44,8 +47,13 @@ def is_program(path: Path) -> bool:
     return path.is_file() and path.suffix == ".safetensors"
 
 
+# What a language model reads as text is long, and every digit is a token.
+TEXT_FEATURES = 2
+
 # The first that accepts a path reads it; append to it to make more kinds readable.
 LOADERS = [
+    Loader(is_garg, load_garg, lambda path, learner: learner.task),
+    Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
     Loader(is_program, load_program),
 ]
@@ -70,18 +78,20 @@ def load_subject(target: str, task: str | None = None) -> Subject:
 
 
 def own_task(target: str | Path, thing: Any) -> Task:
-    """A run's own task; data in a program's domain; linear functions of a machine's features, or of 8."""
+    """A run's own task; data in a program's domain; linear functions of a machine's features, or of 8 (2 as text)."""
     loader = _loader(Path(target))
     if loader is not None and loader.task is not None:
         return loader.task(Path(target), thing)
     if isinstance(thing, Program):
         return DomainTask(thing)
+    if isinstance(thing, TextPredictor):
+        return Linear(TEXT_FEATURES)
     prompt = getattr(getattr(thing, "program", None), "prompt", None)
     return Linear(getattr(prompt, "features", FEATURES))
 
 
 def load_object(target: str | Path) -> Any:
-    """A run folder or program file through its loader, or what `module:name` (or `file.py:name`) is called.
+    """A run folder, checkpoint or program file through its loader, or what `module:name` (or `file.py:name`) is called.
 
     A class, or a function without required parameters, is called: it makes the predictor.
     """
@@ -90,10 +100,12 @@ def load_object(target: str | Path) -> Any:
         return loader.load(path)
     if path.exists():
         kind = "folder" if path.is_dir() else "file"
-        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: it is neither a run nor a program")
+        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: neither a run, a checkpoint nor a program")
     module, colon, name = str(target).rpartition(":")
     if not colon or not module or not name:
-        raise NotAPredictor(f"{target} is neither a run folder, nor a program file, nor module:function")
+        raise NotAPredictor(
+            f"{target} is neither a run folder, nor a checkpoint's, nor a program file, nor module:function"
+        )
     try:
         thing: Any = _module(module)
         for part in name.split("."):

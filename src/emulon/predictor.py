@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +15,9 @@ from torch import Tensor
 
 from emulon.arrays import takes_arrays
 from emulon.errors import BadShape, EmulonError, OutOfDomain
+
+# What other people's functions raise on data that they do not like.
+FAILURES = (TypeError, IndexError, KeyError, ValueError, RuntimeError)
 
 
 class NotAPredictor(EmulonError):
@@ -38,7 +43,8 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     """Anything that predicts, behind the one call.
 
     An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
-    weights, a scikit-learn estimator, or a function of (xs, ys, x_query).
+    weights, an estimator with scikit-learn's fit and predict, or a function of (xs, ys, x_query), which may take a
+    batch of datasets or one dataset.
     """
     parameters = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
     if hasattr(thing, "program") and parameters[:2] == ["xs", "ys"]:
@@ -61,15 +67,37 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
 
 
 class FunctionPredictor:
-    """A plain function of (xs, ys, x_query); with `each` it is called for one dataset at a time."""
+    """A plain function of (xs, ys, x_query), of a batch of datasets or of one.
 
-    def __init__(self, function: Callable[..., Any], *, each: bool = False) -> None:
+    `each` says that it takes one dataset at a time; where it is left open a batch is tried first, and one at a time
+    where the batch fails or its answer is not one number a dataset.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, each: bool | None = None) -> None:
         self.function, self.each = function, each
 
     @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        if not self.each:
-            return self._call(xs, ys, x_query)
+        if self.each is None and xs.ndim > 2 and xs.numel():
+            return self._tried(xs, ys, x_query)
+        return self._one_by_one(xs, ys, x_query) if self.each else self._call(xs, ys, x_query)
+
+    def _tried(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        """The first batch tells which it is."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what is for one dataset may grumble before it fails
+                answers = self._call(xs, ys, x_query)
+            self.each = False
+        except EmulonError as refused:
+            try:
+                answers = self._one_by_one(xs, ys, x_query)
+            except EmulonError:
+                raise refused from refused.__cause__  # it is about the call as it is documented
+            self.each = True
+        return answers
+
+    def _one_by_one(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         lead = xs.shape[:-2]
         flat = (xs.reshape(-1, *xs.shape[-2:]), ys.reshape(-1, ys.shape[-1]), x_query.reshape(-1, x_query.shape[-1]))
         rows = zip(*flat, strict=True)
@@ -78,31 +106,56 @@ class FunctionPredictor:
     def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         try:
             answer = self.function(xs, ys, x_query)
-        except (TypeError, IndexError, KeyError, ValueError) as error:
-            if isinstance(error, EmulonError):
+        except FAILURES as error:
+            # Whoever asks for a gradient knows what to do without one.
+            if isinstance(error, EmulonError) or "requires grad" in str(error):
                 raise
             name = getattr(self.function, "__name__", type(self.function).__name__)
-            first = next(iter(str(error).splitlines()), "")  # others explain themselves at length
-            what = f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}: {first}"
-            raise NotAPredictor(what) from error
+            raise _failed(name, xs.shape, error) from error
         return _numbers(answer, xs)
 
 
 class EstimatorPredictor:
-    """A scikit-learn estimator, fitted anew on every dataset: scikit-learn has no batches, so this one loops."""
+    """Anything with scikit-learn's fit(x, y) and predict(x), fitted anew on every dataset: it has no batches, so this
+    one loops. What scikit-learn cannot clone, as tabular models that only look like its estimators, is copied."""
+
+    several_queries = True
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
     @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        several = x_query.ndim == xs.ndim
+        queries = x_query if several else x_query.unsqueeze(-2)
+        parts = (part.detach().cpu().numpy() for part in (xs, ys, queries))
+        flat = [part.reshape(-1, *part.shape[xs.ndim - 2 :]) for part in parts]
+        said = np.array([self._answers(x, y, asked) for x, y, asked in zip(*flat, strict=True)])
+        return torch.from_numpy(said.reshape(x_query.shape[:-1])).to(xs.device)
+
+    def _answers(self, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        try:
+            model = self._new()
+            model.fit(x, y)
+            answers = np.asarray(model.predict(queries), dtype=np.float64)
+        except FAILURES as error:
+            if isinstance(error, EmulonError):
+                raise
+            failed = _failed(type(self.estimator).__name__, x.shape, error)
+            raise NotAPredictor(f"{failed}; if it needs more examples than that, ask after more (fewest)") from error
+        if answers.size != len(queries):
+            raise BadShape(f"{type(self.estimator).__name__} predicts {answers.shape} for {len(queries)} queries")
+        return answers.ravel()
+
+    def _new(self) -> Any:
         from sklearn.base import clone
 
-        def one(x: Tensor, y: Tensor, query: Tensor) -> float:
-            fitted = clone(self.estimator).fit(x.numpy(), y.numpy())
-            return float(fitted.predict(query.numpy()[None])[0])
+        return clone(self.estimator) if hasattr(self.estimator, "get_params") else copy.deepcopy(self.estimator)
 
-        return FunctionPredictor(one, each=True).predict(xs.detach(), ys.detach(), x_query.detach())
+
+def _failed(name: str, shape: Sequence[int], error: Exception) -> NotAPredictor:
+    first = next(iter(str(error).splitlines()), "")  # others explain themselves at length
+    return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {type(error).__name__}: {first}")
 
 
 class WeightsPredictor:
@@ -228,6 +281,6 @@ def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:
     if out.shape != like.shape[:-2]:
         raise BadShape(
             f"the function answered {tuple(out.shape)} for xs of shape {tuple(like.shape)}; wanted "
-            f"{tuple(like.shape[:-2])}, one number a dataset (wrap it with each=True if it takes one at a time)"
+            f"{tuple(like.shape[:-2])}, one number a dataset"
         )
     return out if out.is_floating_point() else out.double()

@@ -125,8 +125,8 @@ def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
     assert cli.main(["identify", *args]) == 0
     printed = capsys.readouterr().out
     assert "linear functions of 2 features, noise 0.5" in printed and "σ²/τ² = 0.25" in printed
-    table = printed[printed.index("distance by number of examples") :]
-    assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == list("12345")
+    tables = printed[printed.index("distance by number of examples") :]
+    assert [line.split("│")[1].strip() for line in tables.splitlines() if line.startswith("│")] == 2 * list("12345")
     assert f"report {report / 'index.html'}" in printed and (report / "index.html").stat().st_size > 10_000
     assert json.loads(numbers.read_text())["counts"] == [1, 2, 3, 4, 5]
     assert cli.main(["probe", str(tmp_path / "run"), "--datasets", "64"]) == 0

@@ -54,15 +54,15 @@ def test_steeper_data_are_refused_where_curvature_is_negative():
 def test_a_step_that_the_path_makes_too_long_is_refused_when_it_does():
     counts = Y.abs().round()
     gentle = watch(PoissonRegression(steps=5, step_size=0.05), y=counts)
-    gentle.before_steps(torch.zeros(1, 3, dtype=f64), 0)
+    gentle.before_step(torch.zeros(3, dtype=f64), 0)
     long = watch(PoissonRegression(steps=5, step_size=0.05), y=counts, step_size=10.0)
     with pytest.raises(OutOfDomain, match="step_size 10 is too long for this data"):
-        long.before_steps(torch.zeros(1, 3, dtype=f64), 0)
+        long.before_step(torch.zeros(3, dtype=f64), 0)
 
 
 def test_a_state_that_is_not_finite_is_refused():
     with pytest.raises(OutOfDomain, match="NaN"):
-        watch(Ridge(steps=5)).before_steps(torch.full((1, 3), torch.nan, dtype=f64), 0)
+        watch(Ridge(steps=5)).before_step(torch.full((3,), torch.nan, dtype=f64), 0)
 
 
 def test_a_curvature_that_is_too_small_to_be_true_is_not_believed():

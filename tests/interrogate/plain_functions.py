@@ -42,13 +42,16 @@ def references(seed: int) -> Iterator[Case]:
     yield "zero", {}, Zero().predict
     yield "previous target", {}, PreviousTarget().predict
     yield "ols", {}, LeastSquares().predict
+    yield "ols with intercept", {}, with_intercept(LeastSquares())
     yield "ridge", {"ridge": ridge}, RidgeRegression(ridge).predict
+    yield "ridge with intercept", {"ridge": ridge}, with_intercept(RidgeRegression(ridge))
     yield (
         "ridge on the mean",
         {"penalty": penalty},
         lambda x, y, q: RidgeRegression(penalty * x.shape[1]).predict(x, y, q),
     )
     yield "lasso", {"penalty": penalty}, LassoRegression(penalty).predict
+    yield "lasso with intercept", {"penalty": penalty}, with_intercept(LassoRegression(penalty))
     yield "gradient descent, safe steps", {"steps": safe}, LinearRegression(safe).predict
     yield "newton", {"steps": newton}, NewtonLeastSquares(newton).predict
     yield "sgd", {"step_size": sgd}, OnlineSGD(sgd).predict
@@ -75,6 +78,16 @@ def nobodies(seed: int) -> Iterator[tuple[str, Callable]]:
     yield f"constant {level}", lambda x, y, q: torch.full(x.shape[:1], level, dtype=torch.float64)
     yield f"random {scale:.2g}", lambda x, y, q: scale * torch.randn(len(x), generator=generator, dtype=torch.float64)
     yield "fixed weights", lambda x, y, q: q @ weights[: q.shape[-1]]
+
+
+def with_intercept(algorithm) -> Callable:
+    """Fitted to the data less their means: the intercept is free of any penalty."""
+
+    def predict(x, y, query):
+        middle, mean = x.mean(-2, keepdim=True), y.mean(-1, keepdim=True)
+        return mean.squeeze(-1) + algorithm.predict(x - middle, y - mean, query - middle.squeeze(-2))
+
+    return predict
 
 
 def _newton(x, y, query, steps, start):

@@ -2,20 +2,22 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 from plain_functions import nobodies, references
+from sklearn.linear_model import Ridge
 
-from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
+from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression, TaskMixture
 from emulon.errors import EmulonError, OutOfDomain
-from emulon.interrogate import depth_sweep, identify
+from emulon.interrogate import compare, depth_sweep, identify, telling
 from emulon.interrogate.references import REFERENCES
-from emulon.tasks import Datasets, Linear
+from emulon.tasks import Datasets, Linear, TaskSet
 
 SIZE = {"datasets": 32, "points": 11}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(15))
 def test_every_reference_is_identified_as_itself_with_its_parameters(seed: int):
     task = Linear(4, noise=0.5 * (seed % 2))
     for name, parameters, function in list(references(seed))[seed % 3 :: 3]:  # each on every third seed
@@ -54,6 +56,36 @@ def test_what_coincides_by_nature_is_reported_as_indistinguishable_and_the_simpl
     step = identify(function, Linear(4, noise=0.5), datasets=64, points=11, counts=[10])
     assert step.algorithm == "gradient descent" and "gradient descent on the sum" in step.ties
     assert step["gradient descent on the sum"].parameters["step_size"] == pytest.approx(parameters["step_size"] / 10)
+
+
+def test_scikit_learns_ridge_is_ridge_with_an_intercept_and_its_alpha():
+    found = identify(Ridge(), Linear(3), datasets=12, points=8)
+    assert found.algorithm == "ridge with intercept" and found.parameters["ridge"] == pytest.approx(1.0, rel=1e-6)
+    assert found.nearest.weight > 0.999
+
+
+def test_who_knows_a_finite_set_of_tasks_is_told_from_who_does_not():
+    task = TaskSet(4, noise=0.3, tasks=8)
+    knows, does_not = (identify(one, task, **SIZE) for one in (TaskMixture(task.vectors, 0.6), RidgeRegression(0.09)))
+    assert knows.algorithm == "task mixture" and knows.parameters["noise"] == pytest.approx(0.6, rel=1e-3)
+    assert does_not.algorithm == "ridge" and does_not["task mixture"].unexplained.low > 0.01
+    said = compare(TaskMixture(task.vectors, 0.6), task, telling(knows), **SIZE)
+    assert said.predictions[str(knows.nearest)].overall.value < 1e-9
+
+
+def test_posterior_weights_sum_to_one_and_charge_for_parameters():
+    ols = identify(LeastSquares(), Linear(4, noise=0.5), **SIZE)
+    assert sum(match.weight for match in ols.ranking) == pytest.approx(1)
+    # Both are exact, and 16 datasets charge √16 for a parameter.
+    assert ols["ols"].weight == pytest.approx(4 * ols["ridge"].weight, rel=1e-9)
+    assert ols["ridge with intercept"].weight < 1e-6
+
+
+def test_a_function_may_take_one_dataset_or_a_batch():
+    def one(xs, ys, x_query):
+        return x_query @ np.linalg.lstsq(xs, ys, rcond=None)[0]
+
+    assert identify(one, Linear(3, noise=0.3), datasets=8, points=7).algorithm == "ols"
 
 
 def disturbed(share: float):

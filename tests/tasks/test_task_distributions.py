@@ -18,6 +18,7 @@ from emulon.tasks import (
     RidgeMixture,
     SparseLinear,
     Statistical,
+    TaskSet,
     at_step,
     deinterleave,
     interleave,
@@ -73,6 +74,16 @@ def test_a_mixture_draws_every_noise_level():
     scales = RidgeMixture(noises=(0.1, 0.5, 1.0)).noise_scale(at_step(torch.Generator(), 0, 0), 3000)
     for level in (0.1, 0.5, 1.0):
         assert (scales == level).float().mean().item() == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_task_set_draws_its_vectors_and_no_others_and_who_knows_them_is_best():
+    task = TaskSet(features=3, points=6, noise=0.5, tasks=4)
+    drawn = task.weights(at_step(torch.Generator(), 0, 0), 400, torch.float64)
+    same = (drawn.unsqueeze(1) == task.vectors).all(dim=-1)
+    assert same.any(dim=1).all() and same.any(dim=0).all()
+    assert not torch.equal(task.vectors, TaskSet(features=3, points=6, tasks=4, task_seed=1).vectors)
+    curves = task.baselines(draw(task, 1024))
+    assert all((curves["task mixture"] <= curve * 1.02)[1:].all() for curve in curves.values())
 
 
 def test_laplace_errors_have_their_deviation_and_their_tails():

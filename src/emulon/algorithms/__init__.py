@@ -21,13 +21,16 @@ from emulon.algorithms.losses import (
 )
 from emulon.algorithms.named import (
     ElasticNet,
+    Fista,
     HeavyBall,
     HuberRegression,
     Lasso,
     LinearRegression,
     LogCoshRegression,
     LogisticRegression,
+    MiniBatchDescent,
     NamedAlgorithm,
+    Nesterov,
     Perceptron,
     PoissonRegression,
     QuantileRegression,
@@ -35,6 +38,7 @@ from emulon.algorithms.named import (
     SquaredHinge,
 )
 from emulon.algorithms.registry import ALGORITHMS, name_of
+from emulon.algorithms.task_mixture import TaskMixture
 
 __all__ = [
     "ALGORITHMS",
@@ -44,6 +48,7 @@ __all__ = [
     "RESIDUAL",
     "Algorithm",
     "ElasticNet",
+    "Fista",
     "GradientDescent",
     "HeavyBall",
     "HuberRegression",
@@ -56,8 +61,10 @@ __all__ = [
     "LogCoshRegression",
     "LogisticRegression",
     "Loss",
+    "MiniBatchDescent",
     "NamedAlgorithm",
     "NearestNeighbours",
+    "Nesterov",
     "NewtonLeastSquares",
     "OnlineSGD",
     "Perceptron",
@@ -68,6 +75,7 @@ __all__ = [
     "RidgeRegression",
     "ShermanMorrisonRidge",
     "SquaredHinge",
+    "TaskMixture",
     "Zero",
     "as_loss",
     "huber",

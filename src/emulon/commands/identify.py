@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -16,12 +18,15 @@ if TYPE_CHECKING:
 
     from emulon.interrogate import Identification, Interrogation
     from emulon.loading import Subject
+    from emulon.predictor import Predictor
 
-# A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much.
-PROGRAM_DATASETS = 32
+# A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
+# fitted anew for every question, and a language model reads a page for each.
+PROGRAM_DATASETS, ESTIMATOR_DATASETS, TEXT_DATASETS, TEXT_POINTS = 32, 64, 16, 11
 EXAMPLES = """examples:
   emulon identify runs/standard                a trained learner, on its own task
   emulon identify files/program.safetensors    a compiled program, on data of its domain
+  emulon identify sklearn.linear_model:Ridge   an estimator
   emulon identify runs/standard --checkpoints   which algorithm it ran at each checkpoint of its training
   emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
 
@@ -32,14 +37,19 @@ class Options(CommandOptions):
     nearest, least squares, ridge and gradient descent are from it after each number of examples."""
 
     target: Positional[Annotated[str, arg(metavar="TARGET")]]
-    """a run folder, a program file, module:function, or file.py:function"""
+    """a run folder, a program file, the folder of a Hugging Face causal model with its tokenizer (asked in words) or of
+    Garg et al.'s code (config.yaml beside state.pt), module:name, or file.py:name. A name is a function of (xs, ys,
+    x_query), of one dataset (n, d), (n,), (d,) or of a batch of them with a leading axis; an object with
+    predict(xs, ys, x_query); or an estimator with scikit-learn's fit and predict"""
     task: Annotated[str | None, shown("TASK")] = None
     """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, data in a
     program's domain, a machine's number of features, or linear:features=8"""
     datasets: Annotated[Count | None, shown("COUNT")] = None
-    """256 by default, 32 for a program"""
+    """256 by default, 64 for an estimator, 32 for a program, 16 for a language model"""
     points: Annotated[Count | None, shown("COUNT")] = None
-    """the in-context examples and the query; as many as TARGET reads, or 40"""
+    """the in-context examples and the query; as many as TARGET reads, or 40 (a language model: 11)"""
+    fewest: Annotated[Count, shown("COUNT")] = 1
+    """the fewest examples to ask after, for what cannot be fitted to one"""
     seed: Seed = 0
     """of the datasets"""
     loops: Annotated[Count | None, shown("COUNT")] = None
@@ -67,15 +77,15 @@ def main(options: Options) -> int:
 def show_one(subject: Subject, options: Options) -> int:
     """The predictor as it is."""
     from emulon.files import write_json
-    from emulon.interpreter import Program
     from emulon.interrogate import interrogate
-    from emulon.interrogate.sampling import DATASETS
     from emulon.predictor import as_predictor
     from emulon.progress import progress_bar
     from emulon.report.interrogation import write
 
     predictor = as_predictor(subject.thing, loops=options.loops)
-    datasets = options.datasets or (PROGRAM_DATASETS if isinstance(subject.thing, Program) else DATASETS)
+    for note in getattr(subject.thing, "notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    usual, points = _usual_size(subject.thing, predictor)
     with progress_bar() as report_progress:
         interrogation = interrogate(
             predictor,
@@ -83,8 +93,9 @@ def show_one(subject: Subject, options: Options) -> int:
             target=options.target,
             report_progress=report_progress,
             seed=options.seed,
-            datasets=datasets,
-            points=options.points,
+            datasets=options.datasets or usual,
+            points=options.points or points,
+            fewest=options.fewest,
         )
     print_interrogation(interrogation)
     if options.json is not None:
@@ -92,6 +103,20 @@ def show_one(subject: Subject, options: Options) -> int:
     if options.report is not None:
         print(f"report {write(interrogation, options.report)}")
     return 0
+
+
+def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
+    """How many datasets, of how many points, unless it is said otherwise."""
+    from emulon.adapters import TextPredictor
+    from emulon.interpreter import Program
+    from emulon.interrogate.sampling import DATASETS
+    from emulon.predictor import EstimatorPredictor
+
+    if isinstance(predictor, TextPredictor):
+        return TEXT_DATASETS, TEXT_POINTS
+    if isinstance(predictor, EstimatorPredictor):
+        return ESTIMATOR_DATASETS, None
+    return (PROGRAM_DATASETS if isinstance(thing, Program) else DATASETS), None
 
 
 def show_phases(subject: Subject, options: Options) -> int:
@@ -114,6 +139,7 @@ def show_phases(subject: Subject, options: Options) -> int:
             seed=options.seed,
             datasets=options.datasets or DATASETS,
             points=options.points,
+            fewest=options.fewest,
         )
     columns = ("steps", "algorithm", "nearest")
     rows = [(str(phase.place), *phase_row(phase)) for phase in phases]
@@ -134,7 +160,8 @@ def print_interrogation(interrogation: Interrogation) -> None:
     terminal = console()
     terminal.print(ranking_table(interrogation.target, interrogation.identification))
     terminal.print(str(interrogation.identification), markup=False, highlight=False)
-    terminal.print(distance_table(interrogation))
+    for distances in distance_tables(interrogation):
+        terminal.print(distances)
     print(f"asked about {interrogation.task}")
     fit = interrogation.ridge
     best = f"best ridge λ on a grid of half octaves: {fit.best:.3g}, difference {fit.difference}"
@@ -152,23 +179,33 @@ def ranking_table(target: str, identification: Identification) -> Table:
         share = match.unexplained
         named = match is identification.nearest and identification.near
         mark = "tie" if match.name in identification.ties else "named" if named else ""
-        rows.append((str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", mark))
-    columns = ("reference", "unexplained", "95% interval", "")
-    return table(columns, rows, title=f"{target}: {identification.algorithm}", words=columns)
+        rows.append(
+            (str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", _percent(match.weight), mark)
+        )
+    columns = ("reference", "unexplained", "95% interval", "weight", "")
+    return table(
+        columns,
+        rows,
+        title=f"{target}: {identification.algorithm}",
+        caption="weight: posterior among these references, fitted parameters penalised (BIC)",
+        words=columns,
+    )
 
 
-def distance_table(interrogation: Interrogation) -> Table:
-    """Rows for numbers of examples, a column for each reference and distance."""
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+
+
+def distance_tables(interrogation: Interrogation) -> Iterator[Table]:
+    """Rows for numbers of examples, a column for each reference: a table of predictions and one of weights."""
     from emulon.report.terminal import table
 
     comparison = interrogation.comparison
-    columns = ["examples"]
-    for what, curves in (("predictions", comparison.predictions), ("weights", comparison.weights)):
-        columns += [f"{what}\n{name.partition('(')[0]}" for name in curves]
-    every = [*comparison.predictions.values(), *comparison.weights.values(), comparison.linearity]
-    return table(
-        [*columns, "weights\nR²"],
-        [(str(n), *(f"{curve[n].value:.2g}" for curve in every)) for n in comparison.linearity.counts],
-        title="distance by number of examples",
-        caption="predictions: E(ŷ − ŷ′)²/d; weights: E‖w − w′‖²/d of the implicit linear weights, R²: their part of ŷ",
-    )
+    counts = comparison.linearity.counts
+    for what, curves, more in (
+        ("predictions, E(ŷ − ŷ′)²/d", comparison.predictions, {}),
+        ("implicit linear weights, E‖w − w′‖²/d", comparison.weights, {"R² of w·x in ŷ": comparison.linearity}),
+    ):
+        every = {name.partition("(")[0]: curve for name, curve in curves.items()} | more
+        rows = [(str(n), *(f"{curve[n].value:.2g}" for curve in every.values())) for n in counts]
+        yield table(("examples", *every), rows, title=f"distance by number of examples: {what}")

@@ -79,6 +79,8 @@ class DescentInContext(CertifiedModule):
             l2=float(l2),
             l1=float(l1),
             momentum=0.0,
+            accelerated=False,
+            rows=domain.samples,
             strong_convexity=float(strong_convexity),
             negative_curvature=bent,
             curvature_reach=reach,
@@ -110,7 +112,7 @@ class DescentInContext(CertifiedModule):
     ) -> DescentInContext:
         """The construction of this algorithm for this data: its step size, and a domain with room around its path."""
         descent = descent_of(algorithm)
-        if descent.momentum:
+        if descent.momentum or descent.accelerated or descent.batch:
             raise EmulonError(
                 f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here"
             )
@@ -137,7 +139,7 @@ class DescentInContext(CertifiedModule):
         inner = self.plan.loss.effective(x.double(), y.double())
         watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
         require_step_size(self.plan, x, y)
-        path = watched_path(watch, x.new_zeros(*x.shape[:-2], d), lambda w, _: self.step(x, y, w))
+        path = watched_path([watch], x.new_zeros(*x.shape[:-2], d), lambda _, w, before: self.step(x, y, w))
         return DescentRun(self.plan, x, y, path, self.certificate)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from emulon.algorithms import GradientDescent
+from emulon.algorithms.gradient_descent import look_ahead
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.spectrum import SLACK, enclosure
@@ -21,8 +22,8 @@ from emulon.errors import OutOfDomain
 from emulon.expression import parse
 from emulon.progress import Progress, silent
 
-# (state, the one before it) ↦ the next.
-Step = Callable[[Tensor, Tensor], Tensor]
+# (number of the step, state, the one before it) ↦ the next.
+Step = Callable[[int, Tensor, Tensor], Tensor]
 # States that are looked at together, at most, and residuals of theirs that are computed together; seconds after which
 # one does not wait for more of them.
 TOGETHER, LOOKED_AT, PATIENCE = 64, 1 << 17, 0.5
@@ -84,7 +85,7 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
     """Refuse data on which an algorithm that leaves its step size to the data would take another than the plan's."""
     if not plan.step_from_data:
         return
-    free = GradientDescent(plan.loss, plan.steps, l2=plan.l2, l1=plan.l1, momentum=plan.momentum)
+    free = replace(plan.descent, step_size=None)
     sizes = free.resolved_step_size(x, y)
     if ((sizes - plan.step_size).abs() > plan.step_size * SLACK).any():
         other = sizes.flatten()[(sizes - plan.step_size).abs().argmax()].item()
@@ -97,11 +98,13 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
 class CurvatureWatch:
     """Watches a plan run on data as its scalar function sees them: their spectrum once, and every state of the path.
 
-    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two.
+    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two. A bound that
+    is larger than the weights themselves says nothing of the path, and only ours is looked at.
     """
 
     def __init__(self, plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], bound: float) -> None:
         self.plan, self.x, self.y = plan, x.double(), y.double()
+        bound = bound if bound <= plan.domain.w else 0.0
         self.low, self.high = enclosure(self.x)
         rounded = rounding.dot(x.shape[-1] + 3, plan.inner.absolute, torch.float64)
         self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK) + rounded
@@ -113,16 +116,7 @@ class CurvatureWatch:
             self._require_gentle(self.high.new_tensor(curvature))
         require_data_in_domain(plan.inner, self.x, self.y)
 
-    def before_steps(self, path: Float[Tensor, "*batch t d"], first: int) -> None:
-        """Refuse states that steps `first`, `first` + 1, … are taken from, the earliest that is wrong, and say why.
-
-        Looked at together, where no state can be wrong, and one by one where that is not sure.
-        """
-        if not self._sure(path.double()):
-            for number, w in enumerate(path.unbind(dim=-2), first):
-                self._before_step(w, number)
-
-    def _sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
+    def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
         """Whether none of these states can be refused: bounds are kept with room for all rounding."""
         inner = self.plan.inner
         if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
@@ -151,7 +145,7 @@ class CurvatureWatch:
         steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
         return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
 
-    def _before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
+    def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
         if self.slopes is not None:
             s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
@@ -187,33 +181,35 @@ class CurvatureWatch:
 
 
 def watched_path(
-    watch: CurvatureWatch, start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
+    watches: Sequence[CurvatureWatch], start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
 ) -> Float[Tensor, "*batch iterates d"]:
-    """All states of a run, each checked before what follows from it is given to anybody.
+    """All states of a run, those that steps are taken from checked by the watches in turn before anybody sees them.
 
-    Checks take a block of states at a time. A step may refuse one, or go astray from it, before its turn has come: then
-    what is wrong with the path so far is said first.
+    Looked at together, where no state can be wrong, and one by one where that is not sure. A step may refuse a state,
+    or go astray from it, before its turn has come: then what is wrong with the path so far is said first.
     """
-    path, checked, steps = [start], 0, watch.plan.steps
-    begin = time.monotonic()
+    plan, path, asked, checked, begin = watches[0].plan, [start], list[Tensor](), 0, time.monotonic()
 
-    def check(until: int) -> None:
-        nonlocal checked
-        if until > checked:
-            watch.before_steps(torch.stack(path[checked:until], dim=-2), checked)
-        checked = until
+    def check() -> None:
+        nonlocal checked, begin
+        first, checked, begin = checked, len(asked), time.monotonic()
+        turns = [(watch, asked[first:][(k - first) % len(watches) :: len(watches)]) for k, watch in enumerate(watches)]
+        if not all(watch.sure(torch.stack(own, dim=-2).double()) for watch, own in turns if own):
+            for number, w in enumerate(asked[first:], first):
+                watches[number % len(watches)].before_step(w, number)
 
-    for number in range(steps):
-        if number == checked + TOGETHER or time.monotonic() - begin > PATIENCE:
-            check(number + 1)
-            report(f"step {number} of {steps}", number / steps)
-            begin = time.monotonic()
+    for number in range(plan.steps):
+        w, before = path[-1], path[max(number - 1, 0)]
+        asked.append(look_ahead(number, w, before) if plan.accelerated else w)
+        if len(asked) - checked >= TOGETHER or time.monotonic() - begin > PATIENCE:
+            check()
+            report(f"step {number} of {plan.steps}", number / plan.steps)
         try:
-            path.append(step(path[-1], path[max(number - 1, 0)]))
+            path.append(step(number, asked[-1], before))
         except OutOfDomain:
-            check(len(path))
+            check()
             raise
-    check(steps)
+    check()
     return torch.stack(path, dim=-2)
 
 

@@ -39,10 +39,14 @@ class Scales:
     def balancing(cls, grid: Grid, domain: Domain) -> Scales:
         """Both factors of every product about equally large."""
         slope, bias = grid.steepest, grid.highest
-        return cls(_root(domain.w, slope * domain.x), _root(1.0, slope * domain.y), _root(1.0, bias))
+        return cls(
+            balancing_power(domain.w, slope * domain.x),
+            balancing_power(1.0, slope * domain.y),
+            balancing_power(1.0, bias),
+        )
 
 
-def _root(query: float, key: float) -> float:
+def balancing_power(query: float, key: float) -> float:
     """The power of two nearest to √(query/key): then key·p and query/p are about equal."""
     return 2.0 ** round(math.log2(query / key) / 2) if query > 0 and key > 0 else 1.0
 

@@ -124,9 +124,11 @@ class Interpreter(SealedModule):
         )
 
     def run(
-        self, program: Runnable[Outcome], x: Any, y: Any, path: Path = "fast", report_progress: Progress = silent
+        self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast", report_progress: Progress = silent
     ) -> Outcome:
         """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
+
+        A network has no y.
 
         The faithful path computes every token, head and score; the fast one leaves out what is certified negligible.
         """

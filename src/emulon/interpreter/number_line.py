@@ -78,11 +78,25 @@ class NumberLine:
 
         return Stretches.of(self)
 
-    def error(self, magnitude: float) -> float:
-        """A bound on |F(s) − s| for all |s| ≤ magnitude, in the line's dtype."""
+    def error(self, magnitude: float, terms: int = TERMS, absolute: float = 0.0) -> float:
+        """A bound on |F(s) − s| for all |s| ≤ magnitude, in the line's dtype.
+
+        A row of W with more than a few entries rounds more: `terms` of them, whose products with a token's add up to
+        `absolute` in magnitude.
+        """
+        if terms > TERMS or absolute > magnitude:
+            return self._error_of_sums(magnitude, terms, absolute)
         for reach, error in zip(self.reaches, self.errors, strict=True):
             if magnitude <= reach:
                 return error
+        return math.inf
+
+    def _error_of_sums(self, magnitude: float, terms: int, absolute: float) -> float:
+        worst = 0.0
+        for lo, hi in pairwise([0.0, *self.reaches]):
+            worst = max(worst, _certified(self.grid, lo, hi, terms, absolute)[0])
+            if magnitude <= hi:
+                return worst
         return math.inf
 
 
@@ -234,8 +248,10 @@ def bands(octaves: int) -> list[tuple[float, float]]:
     return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
 
-def _certified(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
+def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: float = 0.0) -> tuple[float, float]:
     """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see.
+
+    s is a sum of `terms` products, which are `absolute` (or hi) in all.
 
     Keys that do not matter on a side are e^{−MATTERS} of another throughout, and what they add is so small: exact
     weights leave each a share of at most e^{−deficit}, computed ones that times e^{2δ}, δ bounding the error of any
@@ -244,9 +260,10 @@ def _certified(grid: Grid, lo: float, hi: float) -> tuple[float, float]:
     numbers, dtype = grid.numbers, grid.dtype
     below = [deficits(numbers, *side) for side in ((lo, hi), (-hi, -lo))]
     matter = (below[0] < MATTERS) | (below[1] < MATTERS)
-    scores, values = np.abs(numbers.slopes) * hi + np.abs(numbers.intercepts), np.abs(numbers.values)
+    scores = np.abs(numbers.slopes) * max(hi, absolute) + np.abs(numbers.intercepts)
+    values = np.abs(numbers.values)
     delta, any_delta = (
-        rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
+        rounding.softmax_weights(rounding.dot(terms + 1, size, dtype), min(2 * size, 64.0), dtype)
         for size in (float(scores[matter].max()), float(scores.max()))
     )
     largest = float(values[matter].max())

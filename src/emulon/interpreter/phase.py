@@ -97,10 +97,10 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
     """
     m = phase.magnitudes(0.0, 0.0, 0.0, 0.0)
-    emulated = _product_error(line, m["key_x"], m["query_x"], phase.domain.features)
-    emulated += _product_error(line, m["key_bias"], m["query_bias"], 1)
+    emulated = product_error(line, m["key_x"], m["query_x"], phase.domain.features)
+    emulated += product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
-        emulated += _product_error(line, m["key_y"], m["query_y"], 1)
+        emulated += product_error(line, m["key_y"], m["query_y"], 1)
     slope, intercept = phase.grid.steepest, phase.grid.highest
     magnitude = slope * phase.domain.absolute + intercept + phase.strength * 1.001
     return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
@@ -109,10 +109,10 @@ def score_error(phase: Phase, line: NumberLine) -> float:
 def code_error(phase: Phase, line: NumberLine) -> float:
     """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
     size = phase.magnitudes(0.0, 0.0, 0.0, 0.0)["key_code"]
-    return _product_error(line, size, size, phase.codes.width)
+    return product_error(line, size, size, phase.codes.width)
 
 
-def _product_error(line: NumberLine, key: float, query: float, count: int) -> float:
+def product_error(line: NumberLine, key: float, query: float, count: int) -> float:
     """Of `count` products of emulated numbers up to these sizes, added."""
     off_key, off_query = line.error(key), line.error(query)
     return count * (off_key * (query + off_query) + off_query * key)

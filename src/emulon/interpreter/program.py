@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
-from emulon.certify import Certificate
+from emulon.certify import Certificate, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
@@ -63,7 +63,7 @@ class Program(Plan):
     @property
     def examples(self) -> tuple[int, ...]:
         """A prompt is built for one number of in-context examples."""
-        return (self.domain.samples,)
+        return (self.rows,)
 
     @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -93,6 +93,7 @@ class Program(Plan):
         if self.proximal is not None and self.proximal_bounds is not None:
             more = phase_terms(self.proximal, self.proximal_bounds, line, 1.0, 0.0, 0.0)
             terms = {name: value + more[name] for name, value in terms.items()}
+        terms["rounding"] += rounding.dot(4, self.ahead, self.dtype)
         grown = self.promised_growth
         grown_terms, assumes = {name: value * grown for name, value in terms.items()}, (EXP_ASSUMED, *self.assumes)
         whole = Certificate(grown_terms, self.dtype, bands=bounds.bands, assumes=assumes)
@@ -111,7 +112,7 @@ class Program(Plan):
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
         given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
-        require_shape(x, "x", self.domain.samples, self.domain.features)
+        require_shape(x, "x", self.rows, self.domain.features)
         way: type[Fast] | type[Faithful] = Fast if path == "fast" else Faithful
         cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
         require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure)
@@ -119,22 +120,24 @@ class Program(Plan):
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        inner = self.loss.effective(x, y)
-        watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
+        batches = self.batches(self.loss.effective(x, y))
+        watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
-        machine: Fast | Faithful
-        if path == "fast":
-            machine = Fast(interpreter, self, self.gradient, self.proximal, inner, report_progress)
-        else:
-            machine = Faithful(interpreter, self, self.gradient, self.proximal, inner)
-        iterates = watched_path(watch, x.new_zeros(*x.shape[:-2], x.shape[-1]), machine.step, report_progress)
+        told: dict[str, Progress] = {"report_progress": report_progress} if path == "fast" else {}
+        machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
+        iterates = watched_path(
+            watches,
+            x.new_zeros(*x.shape[:-2], x.shape[-1]),
+            lambda number, w, before: machines[number % len(batches)].step(w, before),
+            report_progress,
+        )
         hashes = (before, interpreter.sha256)
         return Run(self, x, y, iterates, certificate, interpreter, hashes, given=given)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)
-        require_shape(x, "x", self.domain.samples, self.domain.features)
-        require_shape(y, "y", self.domain.samples)
+        require_shape(x, "x", self.rows, self.domain.features)
+        require_shape(y, "y", self.rows)
         require_within(self.domain.y, y=y)
         require_within(self.domain.x, x=x)
 
@@ -162,9 +165,10 @@ class Run(DescentRun):
     @cached_property
     def trace(self) -> Trace:
         """Both layers of the last step, faithfully: scores and weights of every attention, in the order they ran."""
-        start, before = (self.iterates[..., max(self.iterates.shape[-2] - back, 0), :] for back in (2, 3))
-        program = self.program
-        inner = program.loss.effective(self.x, self.y)
+        program, last = self.program, max(self.iterates.shape[-2] - 2, 0)
+        start = program.descent.starts(self.iterates)[..., last, :]
+        batches = program.batches(program.loss.effective(self.x, self.y))
+        machine = Faithful(self.interpreter, program, program.gradient, program.proximal, batches[last % len(batches)])
         with Trace() as trace:
-            Faithful(self.interpreter, program, program.gradient, program.proximal, inner).step(start, before)
+            machine.step(start, self.iterates[..., max(last - 1, 0), :])
         return trace

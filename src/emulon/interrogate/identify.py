@@ -14,8 +14,9 @@ from torch import Tensor
 from emulon.errors import EmulonError
 from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.interrogate.fit import Observations, fit
-from emulon.interrogate.references import REFERENCES, Parameters, Reference
+from emulon.interrogate.references import Parameters, Reference
 from emulon.interrogate.sampling import DATASETS, Prefixes, Sampling, draw
+from emulon.interrogate.task_sets import references_for
 from emulon.predictor import as_predictor
 from emulon.tasks import RegressionTask
 
@@ -36,12 +37,14 @@ FEW, MANY = (8, 5), (64, 12)
 class Match:
     """A reference with the parameters that bring it nearest, and the fraction of the predictor it leaves unexplained.
 
-    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half.
+    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half. `weight` is its
+    posterior weight among the references, see `posterior`.
     """
 
     name: str
     parameters: Parameters
     unexplained: Interval
+    weight: float
 
     def __str__(self) -> str:
         inside = ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
@@ -100,10 +103,10 @@ def identify(
     predictor: object,
     task: RegressionTask,
     *,
-    references: Sequence[Reference] = REFERENCES,
+    references: Sequence[Reference] | None = None,
     **sampling: Unpack[Sampling],
 ) -> Identification:
-    """Rank the references by how much of the predictor they leave unexplained.
+    """Rank the references, by default all that suit the task, by how much of the predictor they leave unexplained.
 
     Unexplained: the mean over counts n of E(predictor − reference)²/Var(predictor), each n divided by its own variance,
     so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero; a
@@ -114,12 +117,13 @@ def identify(
     Ties: OLS is the limit of ridge, of the lasso, of many steps of descent and of Newton's; one neighbour needs no
     weights. References whose distance from the predictor does not differ significantly from the nearest's (a paired
     bootstrap over datasets), or is as exact, are reported as ties, and the one with the fewest parameters is named.
+    Beside the ranking every reference has its posterior weight (`posterior`).
     """
     if (datasets := sampling.get("datasets", DATASETS)) < 4:
         raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
     subject = as_predictor(predictor)
     prefixes = draw(task, subject, **sampling)
-    return _identify(prefixes.answers(subject), prefixes, references)
+    return _identify(prefixes.answers(subject), prefixes, references or references_for(task))
 
 
 def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:
@@ -131,10 +135,10 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     answered = [reference.predict(to_measure.prefixes, one) for reference, one in zip(references, fitted, strict=True)]
     errors = torch.stack([to_measure.errors(one).mean(dim=1) for one in answered], dim=1)
     order, tied = rank(errors, references)
-    ranges = intervals(errors)
+    ranges, weights = intervals(errors), posterior(errors, references)
     between = [((one - answered[order[0]]).square() / observed.scale).mean().item() for one in answered]
     alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
-    matches = tuple(Match(references[i].name, fitted[i], ranges[i]) for i in order)
+    matches = tuple(Match(references[i].name, fitted[i], ranges[i], weights[i]) for i in order)
     limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
     return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half)
 
@@ -158,6 +162,21 @@ def rank(errors: Float[Tensor, "datasets references"], references: Sequence[Refe
     named = min(alike, key=lambda i: (references[i].free, i))
     rest = sorted((i for i in everyone if i != named), key=lambda i: mean[i].item())
     return [named, *rest], [i for i in rest if i in alike]
+
+
+def posterior(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> list[float]:
+    """A weight for each reference, summing to one: exp(−BIC/2), BIC = N·log(mean error) + k·log N (Schwarz 1978).
+
+    N counts datasets, as what is left at different numbers of examples of one dataset goes together; k is the number of
+    fitted parameters. The model behind it: answers are the reference's and a Gaussian rest, of a size of its own.
+    What is exact is exact: below `EXACT` all are alike, and the parameters alone decide. The weights compare the
+    references with each other, and say nothing about whether any of them is near.
+    """
+    datasets = errors.shape[0]
+    free = torch.tensor([float(reference.free) for reference in references], dtype=errors.dtype)
+    evidence = datasets * errors.mean(dim=0).clamp(min=EXACT).log() + free * math.log(datasets)
+    weights: list[float] = (-0.5 * evidence).softmax(dim=0).tolist()
+    return weights
 
 
 def to_other_kinds(named: int, between: list[float], references: Sequence[Reference]) -> float:

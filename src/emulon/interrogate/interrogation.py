@@ -13,9 +13,10 @@ from torch import Tensor
 from emulon.interrogate.curves import Curve
 from emulon.interrogate.differences import fresh_queries, weights_on
 from emulon.interrogate.identify import Identification, Match, identify
-from emulon.interrogate.references import reference_named
+from emulon.interrogate.references import Reference
 from emulon.interrogate.ridge_fit import RidgeFit, ridge_on
 from emulon.interrogate.sampling import Prefixes, Sampling, draw
+from emulon.interrogate.task_sets import references_for
 from emulon.predictor import Predictor, as_predictor
 from emulon.progress import Progress, silent
 from emulon.tasks import RegressionTask
@@ -47,7 +48,7 @@ def compare(
     subject = as_predictor(predictor)
     drawn = draw(task, subject, **sampling)
     queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
-    return compare_on(subject, drawn, drawn.answers(subject), queries, matches)
+    return compare_on(subject, drawn, drawn.answers(subject), queries, matches, references_for(task))
 
 
 def compare_on(
@@ -56,15 +57,17 @@ def compare_on(
     answers: Float[Tensor, "datasets counts"],
     queries: Float[Tensor, "datasets queries features"],
     matches: Sequence[Match],
+    references: Sequence[Reference],
 ) -> Comparison:
     """The same on datasets already drawn and answered; implicit weights come from answers at these queries."""
     datasets = max(4, QUESTIONS // queries.shape[1])
     few = drawn.take(slice(0, datasets), WEIGHED_COUNTS)
     queries = queries[:datasets]
     own = weights_on(subject, few, queries)
+    known = {reference.name: reference for reference in references}
     predictions, weights = {}, {}
     for match in matches:
-        reference = reference_named(match.name)
+        reference = known[match.name]
         apart = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
         predictions[str(match)] = drawn.curve("squared prediction difference / features", apart)
         weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
@@ -129,9 +132,8 @@ def interrogate(
     drawn = draw(task, subject, **sampling)
     answers = drawn.answers(subject)
     report_progress("comparing implicit weights", 0.6)
-    comparison = compare_on(
-        subject, drawn, answers, fresh_queries(task, drawn, None, seed + NEXT), telling(identification)
-    )
+    queries = fresh_queries(task, drawn, None, seed + NEXT)
+    comparison = compare_on(subject, drawn, answers, queries, telling(identification), references_for(task))
     bayes = task.bayes_ridge or None
     return Interrogation(
         target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes

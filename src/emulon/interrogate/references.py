@@ -181,11 +181,27 @@ def least_squares(prefixes: Prefixes, integers: Integers, continuous: Continuous
     return answers.expand(len(integers), *answers.shape)
 
 
+@reference("ols with intercept", "least squares")
+def least_squares_with_intercept(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    answers = prefixes.centred.means + prefixes.centred.spectrum.shares.sum(dim=-1)
+    return answers.expand(len(integers), *answers.shape)
+
+
 @reference("ridge", "least squares", continuous=ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64))
 def ridge(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the sum of squares: (XᵀX + λI)⁻¹Xᵀy."""
     squares = prefixes.spectrum.squares
     return _filtered(prefixes, squares / (squares + _column(continuous)))
+
+
+@reference(
+    "ridge with intercept", "least squares", continuous=ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64)
+)
+def ridge_with_intercept(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """λ on the sum of squares and none on the intercept: scikit-learn's Ridge(alpha=λ)."""
+    centred, squares = prefixes.centred, prefixes.centred.spectrum.squares
+    filtered = squares / (squares + _column(continuous))
+    return centred.means + torch.einsum("gbcd,bcd->gbc", filtered, centred.spectrum.shares)
 
 
 @reference(
@@ -200,9 +216,15 @@ def ridge_on_the_mean(prefixes: Prefixes, integers: Integers, continuous: Contin
 @reference("lasso", "least squares", continuous=ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48))
 def lasso(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """‖Xw − y‖²/2n + λ‖w‖₁: its predictions are piecewise linear in λ."""
-    knots, values = prefixes.lasso_path
-    wanted = continuous.expand(*knots.shape[:-1], 1, len(continuous))
-    return interpolate(knots, values.unsqueeze(-2), wanted).squeeze(-2).movedim(-1, 0)
+    return _on_path(*prefixes.lasso_path, continuous)
+
+
+@reference(
+    "lasso with intercept", "least squares", continuous=ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48)
+)
+def lasso_with_intercept(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """The same with an intercept that is not penalised: scikit-learn's Lasso(alpha=λ)."""
+    return prefixes.centred.means + _on_path(*prefixes.centred.lasso_path, continuous)
 
 
 @reference("gradient descent, safe steps", "least squares", integer=_STEPS)
@@ -291,6 +313,11 @@ def _averages(weights: Tensor, targets: Tensor, integers: Tensor) -> Tensor:
     places = integers.clamp(max=weights.shape[-1]) - 1
     sums, totals = (weights * targets).cumsum(dim=-1), weights.cumsum(dim=-1)
     return (sums[..., places] / totals[..., places]).movedim(-1, 0)
+
+
+def _on_path(knots: Tensor, values: Tensor, penalties: Tensor) -> Tensor:
+    wanted = penalties.expand(*knots.shape[:-1], 1, len(penalties))
+    return interpolate(knots, values.unsqueeze(-2), wanted).squeeze(-2).movedim(-1, 0)
 
 
 def _filtered(prefixes: Prefixes, response: Tensor) -> Tensor:

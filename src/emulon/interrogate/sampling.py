@@ -25,12 +25,13 @@ class Sampling(TypedDict, total=False):
     """What every comparison can be given: how many datasets, of how many points, asked after which counts of examples.
 
     By default 256 datasets, of as many points as the predictors can read (40 where there is no limit), asked after
-    1, 2, …, points − 1 examples.
+    fewest, …, points − 1 examples, `fewest` being 1.
     """
 
     seed: int
     datasets: int
     points: int | None
+    fewest: int
     counts: Sequence[int] | None
 
 
@@ -42,6 +43,16 @@ class GramSpectrum:
 
     squares: Float[Tensor, "datasets counts features"]
     shares: Float[Tensor, "datasets counts features"]
+
+
+@dataclass(frozen=True)
+class Centred:
+    """The same prefixes with the means of their n examples taken off inputs, targets and query: what is fitted to them
+    is a fit with an intercept that no penalty sees, once the mean target is added to its answer."""
+
+    means: Float[Tensor, "datasets counts"]
+    spectrum: GramSpectrum
+    lasso_path: tuple[Float[Tensor, "datasets counts knots"], Float[Tensor, "datasets counts knots"]]
 
 
 @dataclass(frozen=True)
@@ -94,9 +105,23 @@ class Prefixes:
 
     @cached_property
     def spectrum(self) -> GramSpectrum:
-        parts = [self._svd(n) for n in self.counts]
-        squares, shares = (torch.stack(part, dim=1) for part in zip(*parts, strict=True))
-        return GramSpectrum(squares, shares)
+        return _spectrum([_svd(self.xs[:, :n], self.ys[:, :n], self.xs[:, n], n) for n in self.counts])
+
+    @cached_property
+    def centred(self) -> Centred:
+        means, spectra, grams, moments, queries = [], [], [], [], []
+        for n in self.counts:
+            x, y, query = self.xs[:, :n], self.ys[:, :n], self.xs[:, n]
+            middle, mean = x.mean(dim=1, keepdim=True), y.mean(dim=1, keepdim=True)
+            x, y, query = x - middle, y - mean, query - middle.squeeze(1)
+            means.append(mean.squeeze(1))
+            # n centred examples span n − 1 directions; what is left of the last is rounding.
+            spectra.append(_svd(x, y, query, n - 1))
+            grams.append(x.mT @ x / n)
+            moments.append((x.mT @ y.unsqueeze(-1)).squeeze(-1) / n)
+            queries.append(query)
+        gram, moment, query = (torch.stack(part, dim=1) for part in (grams, moments, queries))
+        return Centred(torch.stack(means, dim=1), _spectrum(spectra), _path(gram, moment, query))
 
     @cached_property
     def neighbours(self) -> tuple[Float[Tensor, "datasets counts points"], Float[Tensor, "datasets counts points"]]:
@@ -111,8 +136,7 @@ class Prefixes:
     def lasso_path(self) -> tuple[Float[Tensor, "datasets counts knots"], Float[Tensor, "datasets counts knots"]]:
         """The penalties at which the lasso's weights turn, and what it predicts there."""
         sizes = self.sizes[:, None]
-        path = lasso_path(self.grams / sizes.unsqueeze(-1), self.moments / sizes)
-        return path.knots, (path.weights * self.queries.unsqueeze(-2)).sum(dim=-1)
+        return _path(self.grams / sizes.unsqueeze(-1), self.moments / sizes, self.queries)
 
     def take(self, datasets: slice, counts: int | None = None) -> Prefixes:
         """Some of the datasets, and at most so many of the counts, evenly spread."""
@@ -123,17 +147,29 @@ class Prefixes:
     def _last(self) -> list[int]:
         return [n - 1 for n in self.counts]
 
-    def _svd(self, n: int) -> tuple[Tensor, Tensor]:
-        """Directions in which the data has no more than rounding error take no part: least norm, as for OLS."""
-        u, sigma, vt = torch.linalg.svd(self.xs[:, :n], full_matrices=False)
-        cut = torch.finfo(torch.float64).eps * max(n, self.features) * sigma[:, :1]
-        kept = sigma > cut
-        inverse = torch.where(kept, 1 / sigma, 0.0)
-        onto = (vt @ self.xs[:, n].unsqueeze(-1)).squeeze(-1)
-        shares = onto * (u.mT @ self.ys[:, :n].unsqueeze(-1)).squeeze(-1) * inverse
-        missing = self.features - sigma.shape[-1]
-        pad = torch.nn.functional.pad
-        return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
+
+def _svd(x: Tensor, y: Tensor, query: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Directions in which the data has no more than rounding error take no part: least norm, as for OLS."""
+    n, features = x.shape[-2:]
+    u, sigma, vt = torch.linalg.svd(x, full_matrices=False)
+    cut = torch.finfo(torch.float64).eps * max(n, features) * sigma[:, :1]
+    kept = (sigma > cut) & (torch.arange(sigma.shape[-1]) < rank)
+    inverse = torch.where(kept, 1 / sigma, 0.0)
+    onto = (vt @ query.unsqueeze(-1)).squeeze(-1)
+    shares = onto * (u.mT @ y.unsqueeze(-1)).squeeze(-1) * inverse
+    missing = features - sigma.shape[-1]
+    pad = torch.nn.functional.pad
+    return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
+
+
+def _spectrum(parts: list[tuple[Tensor, Tensor]]) -> GramSpectrum:
+    squares, shares = (torch.stack(part, dim=1) for part in zip(*parts, strict=True))
+    return GramSpectrum(squares, shares)
+
+
+def _path(gram: Tensor, moment: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    path = lasso_path(gram, moment)
+    return path.knots, (path.weights * query.unsqueeze(-2)).sum(dim=-1)
 
 
 def draw(
@@ -142,6 +178,7 @@ def draw(
     seed: int = 0,
     datasets: int = DATASETS,
     points: int | None = None,
+    fewest: int = 1,
     counts: Sequence[int] | None = None,
 ) -> Prefixes:
     """Datasets for all these predictors; the same for the same arguments."""
@@ -149,14 +186,14 @@ def draw(
     able = [set(limit) for limit in limits if limit is not None]
     if points is None:
         points = min((max(limit) + 1 for limit in able), default=POINTS)
-    counts = counts_for(points, able, counts)
+    counts = counts_for(points, able, range(fewest, points) if counts is None else counts)
     xs, ys = task.held_out(seed, datasets, points).pairs
     return Prefixes(xs.double(), ys.double(), counts)
 
 
-def counts_for(points: int, able: Sequence[set[int]], counts: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The numbers of examples to ask about: those given, or 1 … points − 1; always those all predictors can take."""
-    numbers = set(range(1, points)) if counts is None else set(counts)
+def counts_for(points: int, able: Sequence[set[int]], counts: Sequence[int]) -> tuple[int, ...]:
+    """Of these numbers of examples to ask about those that all predictors can take."""
+    numbers = set(counts)
     if not numbers <= set(range(1, points)):
         raise EmulonError(f"counts must lie in 1 … {points - 1}, as {points} points leave one to ask; got {counts}")
     numbers = numbers.intersection(*able)

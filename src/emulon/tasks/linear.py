@@ -1,14 +1,24 @@
-"""Linear functions: Gaussian, sparse, with a noise that changes from dataset to dataset, and with Laplace errors."""
+"""Linear functions: Gaussian, sparse, with a noise that changes from dataset to dataset, with Laplace errors, and from
+a finite set."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms import HuberRegression, Lasso, LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
+from emulon.algorithms import (
+    HuberRegression,
+    Lasso,
+    LeastSquares,
+    LinearRegression,
+    NearestNeighbours,
+    RidgeRegression,
+    TaskMixture,
+)
 from emulon.errors import EmulonError
 from emulon.predictor import Predictor
 from emulon.tasks.randomness import normal, uniform
@@ -124,3 +134,45 @@ class LaplaceLinear(LinearFunctions, name="laplace"):
     def predictors(self) -> dict[str, Predictor]:
         robust = {"huber": HuberRegression(delta=self.noise, steps=200)} if self.noise > 0 else {}
         return super().predictors() | robust
+
+
+@dataclass(frozen=True)
+class TaskSet(LinearFunctions, name="task_set"):
+    """Linear functions from a finite set, `tasks` vectors drawn once from `task_seed` (Raventós et al. 2023).
+
+    With few tasks the best predictor knows them by heart (`TaskMixture`), with many it is ridge regression: which of
+    the two a learner became is a question for `identify`.
+    """
+
+    noise: float = 0.5
+    tasks: int = 16
+    task_seed: int = 0
+
+    what = "linear functions from a finite set"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tasks < 1:
+            raise EmulonError(f"tasks={self.tasks} leaves nothing to draw from; tasks must be 1 or more")
+
+    @property
+    def vectors(self) -> Float[Tensor, "tasks features"]:
+        return self.prior * _vectors(self.task_seed, self.tasks, self.features, torch.device("cpu"))
+
+    def weights(
+        self, generator: torch.Generator, batch: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch features"]:
+        vectors = _vectors(self.task_seed, self.tasks, self.features, generator.device)
+        which = (uniform(generator, batch, dtype=torch.float64) * self.tasks).long()
+        return self.prior * vectors[which].to(dtype)
+
+    def predictors(self) -> dict[str, Predictor]:
+        mixture = {"task mixture": TaskMixture(self.vectors, self.noise)} if self.noise > 0 else {}
+        return super().predictors() | mixture
+
+
+@functools.cache
+def _vectors(seed: int, tasks: int, features: int, device: torch.device) -> Float[Tensor, "tasks features"]:
+    """The same on every device, and made once: copying a table would break a CUDA graph."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tasks, features, generator=generator, dtype=torch.float64).to(device)

@@ -1,0 +1,45 @@
+"""The Bayes predictor of finitely many linear functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+
+from emulon.algorithms.algorithm import require_data, require_queries
+from emulon.errors import EmulonError
+
+
+@dataclass(frozen=True, eq=False)
+class TaskMixture:
+    """E(y | examples) where w is one of `vectors`, each as likely as the others, and y = w·x + noise·ε.
+
+    The posterior of a vector is in proportion to exp(−‖Xw − y‖²/(2·noise²)), and the answer is its mean of w·x: what
+    Raventós et al. 2023 call dMMSE, the predictor of a learner that knows its tasks and no others. With noise → 0 it is
+    the vector that fits best; ridge regression is the same for a Gaussian of vectors.
+    """
+
+    vectors: Float[Tensor, "tasks features"]
+    noise: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise < math.inf:
+            raise EmulonError(f"a mixture of tasks needs a noise that is positive and finite, got {self.noise}")
+
+    def predict(
+        self,
+        xs: Real[Tensor, "*batch samples features"],
+        ys: Real[Tensor, "*batch samples"],
+        x_query: Real[Tensor, "*query"],
+    ) -> Float[Tensor, "*answers"]:
+        """x_query is (..., features) or (..., queries, features)."""
+        require_data(xs, ys)
+        require_queries(xs, x_query)
+        vectors = self.vectors.to(xs.device)
+        left = (xs.double() @ vectors.mT - ys.double().unsqueeze(-1)).square().sum(dim=-2)
+        posterior = torch.softmax(left / (-2 * self.noise**2), dim=-1)
+        said = x_query.double() @ vectors.mT
+        return (said * (posterior.unsqueeze(-2) if x_query.ndim == xs.ndim else posterior)).sum(dim=-1)

@@ -1,0 +1,9 @@
+"""Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
+
+from emulon.networks.activations import Expression
+from emulon.networks.compiler import compile_network
+from emulon.networks.layers import Box
+from emulon.networks.multilayer import classes_of
+from emulon.networks.program import NetworkProgram, NetworkRun
+
+__all__ = ["Box", "Expression", "NetworkProgram", "NetworkRun", "classes_of", "compile_network"]

@@ -1,0 +1,186 @@
+"""From a module to layers: `lower` asks the registry how each part is written, and names it by its place.
+
+A part is added with `@lowers(nn.Something)`: a function of the builder, the module and the name of its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from emulon.certify.domain import require_finite
+from emulon.errors import BadNetwork, nearest
+from emulon.networks.layers import Attention, Constant, Elementwise, Gated, Layer, Linear
+
+f64 = torch.float64
+Lowering = Callable[["Builder", Any, str], None]
+REGISTRY: dict[type, Lowering] = {}
+
+
+def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
+    """Registers how modules of these classes are written in layers."""
+
+    def register(lowering: Lowering) -> Lowering:
+        REGISTRY.update(dict.fromkeys(kinds, lowering))
+        return lowering
+
+    return register
+
+
+class Builder:
+    """Layers so far; `at` is the register that the next part reads, and `shape` how its numbers are to be read."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.layers: list[Layer] = []
+        self.given = self.shape = shape
+        self.at = 0
+        self.is_sequence = len(shape) == 2
+        self.sizes = [shape[-1] if self.is_sequence else math.prod(shape)]
+
+    @property
+    def features(self) -> int:
+        return self.sizes[self.at]
+
+    def add(self, layer: Layer, features: int) -> int:
+        """The register that it writes, which is the next part's to read."""
+        self.layers.append(layer)
+        self.sizes.append(features)
+        self.at = len(self.layers)
+        return self.at
+
+    def name(self, place: str, what: str) -> str:
+        return f"{len(self.layers)} {place} {what}" if place else f"{len(self.layers)} {what}"
+
+    def linear(self, place: str, what: str, weight: Tensor, bias: Tensor | None = None, *reads: int) -> int:
+        """Θ·(registers side by side) + b; without `reads`, of the register at hand."""
+        weight = weight.detach().to(f64)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+        require_finite(**{f"the weight of {place or what}": weight, f"the bias of {place or what}": bias})
+        reads = reads or (self.at,)
+        if weight.shape[1] != sum(self.sizes[i] for i in reads):
+            raise BadNetwork(
+                f"{place or what} takes {weight.shape[1]} features and is given {sum(self.sizes[i] for i in reads)}"
+            )
+        layer = Linear(name=self.name(place, what), reads=reads, weight=weight.contiguous(), bias=bias.contiguous())
+        return self.add(layer, len(weight))
+
+    def elementwise(self, place: str, what: str, f: str, gated: Gated | None = None) -> int:
+        return self.add(Elementwise(name=self.name(place, what), reads=(self.at,), f=f, gated=gated), self.features)
+
+    def constant(self, place: str, values: Tensor) -> int:
+        values = values.detach().to(f64)
+        require_finite(**{place: values})
+        layer = Constant(name=self.name(place, "constant"), reads=(), values=values.contiguous())
+        return self.add(layer, values.shape[1])
+
+    def attention(self, place: str, parts: dict[str, Tensor], causal: bool) -> int:
+        parts = {name: part.detach().to(f64).contiguous() for name, part in parts.items()}
+        require_finite(**{f"{name} of {place}": part for name, part in parts.items()})
+        name = self.name(place, "attention")
+        return self.add(Attention(name=name, reads=(self.at,), causal=causal, **parts), parts["b_v"].numel())
+
+    def add_to(self, before: int, place: str, weight: Tensor, bias: Tensor | None = None) -> int:
+        """before + Θ·(the register at hand) + b, the residual sum being part of the linear map."""
+        weight = weight.detach().to(f64)
+        both = torch.cat([torch.eye(len(weight), dtype=f64), weight], dim=-1)
+        return self.linear(place, "linear, plus what was before", both, bias, before, self.at)
+
+
+def lower(module: nn.Module, shape: tuple[int, ...]) -> Builder:
+    """The layers of a module on inputs of this shape: (features,), (positions, features) or (channels, …)."""
+    builder = Builder(shape)
+    lower_part(builder, module, "")
+    if not builder.layers:
+        raise BadNetwork("the network has no layer that computes anything")
+    return builder
+
+
+def lower_part(builder: Builder, module: Any, place: str) -> None:
+    for kind in type(module).__mro__:
+        if kind in REGISTRY:
+            REGISTRY[kind](builder, module, place)
+            return
+    known = sorted({kind.__name__ for kind in REGISTRY})
+    name, where = type(module).__name__, f" at {place}" if place else ""
+    hint = nearest(name, known) or f"; compiled are {', '.join(known)}"
+    raise BadNetwork(f"a {name}{where} is not compiled{hint}")
+
+
+def joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+@lowers(nn.Sequential)
+def sequential(builder: Builder, module: nn.Sequential, place: str) -> None:
+    # Not `named_children`, which passes over a part that is used twice.
+    for name, part in module._modules.items():
+        lower_part(builder, part, joined(place, name))
+
+
+@lowers(nn.Linear)
+def linear(builder: Builder, module: nn.Linear, place: str) -> None:
+    if not builder.is_sequence and len(builder.shape) > 1:
+        raise BadNetwork(f"{place or 'a Linear'} is given numbers of shape {builder.shape}; put a Flatten before it")
+    builder.linear(place, "linear", module.weight, module.bias)
+    builder.shape = (*builder.shape[:-1], module.out_features)
+
+
+@lowers(nn.Flatten)
+def flatten(builder: Builder, module: nn.Flatten, place: str) -> None:
+    if builder.is_sequence or (module.start_dim, module.end_dim) not in ((1, -1), (1, len(builder.shape))):
+        raise BadNetwork(f"{place or 'Flatten'}: only a Flatten of all dimensions of an image is compiled")
+    builder.shape = (math.prod(builder.shape),)
+
+
+@lowers(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample)
+def linear_on_images(builder: Builder, module: nn.Module, place: str) -> None:
+    """Any map that is linear but for its bias, as the matrix that it is: what it makes of unit vectors."""
+    plain: Any = copy.deepcopy(module).to(f64)
+    bias: Tensor | None = getattr(plain, "bias", None)
+    if bias is not None:
+        plain.bias = None
+    try:
+        units = torch.eye(builder.features, dtype=f64).reshape(-1, *builder.shape)
+        with torch.no_grad():
+            images = plain(units)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:100]
+        raise BadNetwork(
+            f"{place or type(module).__name__} does not take numbers of shape {builder.shape} ({why})"
+        ) from None
+    each = images[0, 0].numel()
+    whole = None if bias is None else bias.detach().repeat_interleave(each)
+    builder.linear(place, type(module).__name__.lower(), images.flatten(1).T, whole)
+    builder.shape = tuple(images.shape[1:])
+
+
+@lowers(nn.BatchNorm1d, nn.BatchNorm2d)
+def batch_norm(builder: Builder, module: Any, place: str) -> None:
+    """Once trained it is a scale and a shift for every channel."""
+    if module.training or module.running_mean is None:
+        raise BadNetwork(f"{place or 'BatchNorm'} is in training mode, or keeps no statistics; call .eval() first")
+    scale = 1 / torch.sqrt(module.running_var.double() + module.eps)
+    if module.affine:
+        scale = scale * module.weight.detach().double()
+    shift = -module.running_mean.double() * scale
+    if module.affine:
+        shift = shift + module.bias.detach().double()
+    each = builder.features // module.num_features
+    scale, shift = (part.repeat_interleave(each) for part in (scale, shift))
+    builder.linear(place, "batch norm", torch.diag(scale), shift)
+
+
+@lowers(nn.Identity)
+def identity(builder: Builder, module: nn.Module, place: str) -> None:
+    """Nothing."""
+
+
+@lowers(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+def dropout(builder: Builder, module: Any, place: str) -> None:
+    if module.training and module.p > 0:
+        raise BadNetwork(f"{place or 'a Dropout'} is in training mode and would draw at random; call .eval() first")

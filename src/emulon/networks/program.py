@@ -1,0 +1,266 @@
+"""A network as a program for the interpreter: phases, one after the other, and a run of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from emulon.arrays import Given, as_tensor, takes_arrays
+from emulon.attention import Trace
+from emulon.certify import Certificate
+from emulon.certify.balls import Ball
+from emulon.certify.certificate import Promises
+from emulon.certify.domain import require_finite
+from emulon.certify.rounding import EXP_ASSUMED
+from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.interpreter.module import Capacity, Interpreter, Path
+from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.networks.layers import Box, Layer
+from emulon.networks.phase import NetworkPhase, Prompt, answered
+from emulon.networks.ranges import reading, states
+from emulon.progress import Progress, silent
+
+f64 = torch.float64
+RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
+# Rows of the input that are audited together.
+AUDITED = 64
+Source = Literal["domain", "data"]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkProgram:
+    """Phase i reads the registers that its layer names and writes register i + 1; register 0 is the input.
+
+    Inside the interpreter's attention: linear maps with their biases and residual sums, activations, normalisations,
+    attention between positions. Outside: putting registers into prompts, times constants, and writing answers back.
+    `source` says whether ranges were computed for every input of the `box`, or seen on data.
+    """
+
+    name: str
+    phases: tuple[NetworkPhase, ...]
+    box: Box
+    shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    tolerance: float
+    source: Source
+    several_queries = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return f64
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return tuple(phase.layer for phase in self.phases)
+
+    @property
+    def positions(self) -> int:
+        """1 where rows are no sequences."""
+        return self.shape[0] if self.is_sequence else 1
+
+    @property
+    def is_sequence(self) -> bool:
+        return len(self.shape) == 2
+
+    @property
+    def capacity(self) -> Capacity:
+        """What an interpreter must have to run this."""
+        return reduce(Capacity.__or__, (phase.capacity for phase in self.phases))
+
+    @property
+    def certificate(self) -> Certificate:
+        """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
+        return self.promise(number_line(self.capacity.reach))
+
+    def promise(self, line: NumberLine) -> Certificate:
+        """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
+
+        A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
+        a bound is as wide as the range it is in: nothing is known there.
+        """
+        grown = self.errors(line)[-1].amax(dim=-1).tolist()
+        terms, before = dict[str, float](), 0.0
+        for phase, after in zip(self.phases, grown[1:], strict=True):
+            terms[phase.layer.name] = after - before if math.isfinite(after) else math.inf * math.isfinite(before)
+            before = after
+        terms = {name: 0.0 if math.isnan(term) else max(term, 0.0) for name, term in terms.items()}
+        assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
+        return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
+
+    def errors(self, line: NumberLine) -> list[Float64[Tensor, "erring features"]]:
+        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features)."""
+        count = len(self.phases)
+        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64)]
+        for number, phase in enumerate(self.phases):
+            layer, known = phase.layer, phase.known
+            errors = phase.layer.carried(reading(layer, found), known)
+            errors[number + 1 :] += phase.own_error(line)
+            room = (known.output.hi - known.output.lo).min().item() / 4 if layer.kind != "constant" else math.inf
+            found.append(torch.where(errors <= room, errors, math.inf))
+        return found
+
+    def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
+        """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
+        return Interpreter.fitting(self).run(self, x, path=path)
+
+    def run_on(
+        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+    ) -> NetworkRun:
+        """`Interpreter.run` is the way to call it."""
+        if y is not None:
+            raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
+        inputs, lead = self.prepared(as_tensor(x, "x"))
+        certificate, before = interpreter.certificate(self), interpreter.sha256
+        rooms = [errors[-1] for errors in self.errors(interpreter.line)]
+        registers = [inputs]
+        for phase, room in zip(self.phases, rooms[1:], strict=True):
+            registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
+            _require_in_range(phase, registers[-1], room)
+        hashes = (before, interpreter.sha256)
+        return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))
+
+    def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
+        """x as (rows, positions, features), and what its leading dimensions were."""
+        require_finite(x=x)
+        own = len(self.shape)
+        fits = x.ndim > own and tuple(x.shape[-own:]) == self.shape
+        if self.is_sequence and x.ndim > own:
+            fits = x.shape[-1] == self.shape[-1] and 0 < x.shape[-2] <= self.shape[0]
+        if not fits:
+            wanted = ", ".join(["…", *map(str, self.shape)])
+            raise BadShape(f"x has shape {tuple(x.shape)}, and {self.name} reads ({wanted})")
+        last = x.shape[-2:] if self.is_sequence else (1, math.prod(self.shape))
+        inputs = x.double().reshape(-1, *last)
+        low, high = inputs.flatten(0, 1).amin(dim=0), inputs.flatten(0, 1).amax(dim=0)
+        if bool(((low < self.box.lo) | (high > self.box.hi)).any()):
+            lo, hi = self.box.ends
+            raise OutOfDomain(
+                f"x reaches from {low.min().item():.6g} to {high.max().item():.6g}, outside of what {self.name} was "
+                f"compiled for, about ({lo:.6g}, {hi:.6g}); compile for a wider domain or more data"
+            )
+        return inputs, x.shape[: x.ndim - own]
+
+    @takes_arrays("x", like="x")
+    def exact(self, x: Tensor) -> Tensor:
+        """The network itself, in plain float64 and without attention by prompt."""
+        inputs, lead = self.prepared(x)
+        return self.answers(states(self.layers, inputs)[-1], lead)
+
+    def answers(self, register: Tensor, lead: torch.Size) -> Tensor:
+        last = (register.shape[-2], *self.out_shape[1:]) if self.is_sequence else self.out_shape
+        return register.reshape(*lead, *last)
+
+
+def _require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
+    """Both the computed numbers and the exact ones, at most `room` away, must be where the phase was planned for."""
+    if phase.layer.kind == "constant":
+        return
+    box, room = phase.known.output, torch.where(room.isfinite(), room, 0.0)
+    low, high = register.flatten(0, -2).amin(dim=0), register.flatten(0, -2).amax(dim=0)
+    if bool(((low - room < box.lo) | (high + room > box.hi)).any()) or not torch.isfinite(register).all():
+        lo, hi = box.ends
+        raise OutOfDomain(
+            f"{phase.layer.name} gives numbers from {low.min().item():.6g} to {high.max().item():.6g}, outside of its "
+            f"range, about ({lo:.6g}, {hi:.6g}); compile for more data, a wider margin or a smaller domain"
+        )
+
+
+class PhaseTrace(NamedTuple):
+    """One phase on one row of the input: what it was given, what both layers did, and what was written back."""
+
+    phase: NetworkPhase
+    prompts: list[Prompt]
+    attention: Trace
+    written: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkRun:
+    """All registers of a run, (rows, positions, features) each; `sha256` is the interpreter's before and after it.
+
+    `given` is what x came as, which `outputs` come back as.
+    """
+
+    program: NetworkProgram
+    registers: tuple[Tensor, ...]
+    lead: torch.Size
+    certificate: Certificate
+    interpreter: Interpreter
+    sha256: tuple[str, str]
+    given: Given
+
+    @property
+    def outputs(self) -> Any:
+        """What the network says of every row of x: a tensor, an array or a list."""
+        return self.given.back(self.last)
+
+    @property
+    def last(self) -> Tensor:
+        return self.program.answers(self.registers[-1], self.lead)
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """The bound for this run only: the exact network on the same input, enclosed in balls of twice the precision.
+
+        Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
+        exact input, so that nothing has to be known of how errors grow.
+        """
+        away, radius = 0.0, 0.0
+        for rows in torch.arange(len(self.registers[0])).split(AUDITED):
+            exact = enclosures(self.program.layers, self.registers[0][rows])[-1]
+            middle = Ball(exact.high, exact.low, torch.zeros_like(exact.radius))
+            # NaN says that nothing is known.
+            off, wide = (
+                part.nan_to_num(nan=math.inf) for part in (middle.away(self.registers[-1][rows]), exact.radius)
+            )
+            away, radius = max(away, off.max().item()), max(radius, wide.max().item())
+        return Certificate({"distance to exact": away, "its enclosure": radius}, f64, scope="run")
+
+    @property
+    def promises(self) -> Promises:
+        return Promises(self.audit, self.certificate, self.last.abs().max().item())
+
+    @cached_property
+    def by_layer(self) -> dict[str, float]:
+        """How far every register is from the exact network's, layer by layer, at most, on the first rows."""
+        rows = slice(0, AUDITED)
+        exact = enclosures(self.program.layers, self.registers[0][rows])
+        away = [ball.away(own[rows]).max().item() for ball, own in zip(exact, self.registers, strict=True)]
+        return {phase.layer.name: each for phase, each in zip(self.program.phases, away[1:], strict=True)}
+
+    @cached_property
+    def trace(self) -> dict[str, PhaseTrace]:
+        """Every phase on the first row of the input, faithfully, by the name of its layer."""
+        found, registers = {}, [self.registers[0][:1]]
+        for phase in self.program.phases:
+            x = reading(phase.layer, registers)
+            prompts = list(phase.prompts(x))
+            with Trace() as attention:
+                written = phase.written([answered(self.interpreter, prompt) for prompt in prompts], x.shape)
+            found[phase.layer.name] = PhaseTrace(phase, prompts, attention, written)
+            registers.append(written)
+        return found
+
+
+def enclosures(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"]) -> list[Ball]:
+    """All registers of the exact network on exactly this input, in balls."""
+    registers = [Ball.of(x)]
+    for layer in layers:
+        registers.append(layer.enclosed(_beside(layer, registers)))
+    return registers
+
+
+def _beside(layer: Layer, registers: Sequence[Ball]) -> Ball:
+    if len(layer.reads) == 1:
+        return registers[layer.reads[0]]
+    if not layer.reads:
+        return registers[0]
+    parts = [registers[i] for i in layer.reads]
+    return Ball(*(torch.cat([getattr(ball, name) for ball in parts], dim=-1) for name in ("high", "low", "radius")))

@@ -1,0 +1,77 @@
+"""Where the numbers of a network may be: by interval arithmetic from a box, or as data show it, with a margin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from emulon.errors import OutOfDomain
+from emulon.networks.layers import Box, Inner, Known, Layer
+
+# Computed numbers may lie this part outside of where exact ones are.
+ROOM = 1e-3
+
+
+def reading(layer: Layer, registers: Sequence[Tensor]) -> Tensor:
+    """What a layer sees: its registers side by side; one that reads nothing sees the input's shape."""
+    if len(layer.reads) == 1:
+        return registers[layer.reads[0]]
+    return torch.cat([registers[i] for i in layer.reads], dim=-1) if layer.reads else registers[0][..., :0]
+
+
+def states(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"]) -> list[Tensor]:
+    """All registers of the exact network, in plain float64."""
+    registers = [x]
+    for layer in layers:
+        registers.append(layer.exact(reading(layer, registers)))
+    return registers
+
+
+def from_box(layers: Sequence[Layer], box: Box) -> list[Known]:
+    """For every input of the box, by interval arithmetic: sure, and wider with every layer."""
+    boxes, found = [box], []
+    for layer in layers:
+        inputs = _beside(layer, boxes)
+        exact = layer.interval(inputs)
+        if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
+            raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
+        boxes.append(exact.widened(ROOM))
+        found.append(Known(inputs, boxes[-1], layer.inside_of(inputs)))
+    return found
+
+
+def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"], margin: float) -> list[Known]:
+    """As these inputs show it, all features of a register in one interval, widened by the margin."""
+    registers, found = states(layers, x), []
+    boxes = [_seen(register, margin) for register in registers]
+    for layer, output in zip(layers, boxes[1:], strict=True):
+        inner = layer.inside(reading(layer, registers))
+        if inner is not None:
+            part = 1 + margin
+            inner = Inner(inner.q * part, inner.k * part, inner.v * part, inner.score * part**2)
+        found.append(Known(_beside(layer, boxes), output, inner))
+    return found
+
+
+def input_box(x: Float64[Tensor, "rows positions features"], margin: float) -> Box:
+    return _seen(x, margin)
+
+
+def with_output(known: Known, layer: Layer, margin: float) -> Known:
+    """The same inputs, and the output that a changed layer makes of them, as far as an interval can tell."""
+    return replace(known, output=layer.interval(known.inputs).widened(margin), inner=layer.inside_of(known.inputs))
+
+
+def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:
+    return Box.beside([boxes[i] for i in layer.reads] or [Box(torch.zeros(0).double(), torch.zeros(0).double())])
+
+
+def _seen(register: Tensor, margin: float) -> Box:
+    if not torch.isfinite(register).all():
+        raise OutOfDomain("the network's own numbers on this data are not finite; check its weights and the data")
+    lo, hi = (end.expand(register.shape[-1]).clone() for end in (register.min(), register.max()))
+    return Box(lo, hi).widened(margin)

@@ -1,0 +1,126 @@
+"""A network whose weights stand in the prompt gives what it gives in PyTorch, on the module that runs algorithms."""
+
+from dataclasses import replace
+
+import mpmath
+import pytest
+import torch
+from small_networks import ACTIVATIONS, perceptron
+from torch import nn
+
+from emulon import Interpreter, compile_network
+from emulon.errors import NotCertified
+from emulon.networks import Box, classes_of
+from emulon.networks.function import FunctionPhase
+from emulon.networks.gate import GatePhase
+from emulon.networks.linear import LinearPhase
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_one_interpreter_runs_every_network_and_its_promises_hold(name, cases, interpreter):
+    case = cases[name]
+    run = interpreter.run(case.program, case.x)
+    error = (run.outputs - case.wanted).abs().max().item()
+    # PyTorch rounds, too.
+    assert error <= 1e-9 and error <= run.audit.bound + 1e-14
+    assert run.audit.bound <= run.certificate.bound <= 1e-6
+    assert run.sha256 == (interpreter.sha256, interpreter.sha256)
+
+
+def test_the_same_interpreter_runs_algorithms(algorithms, regression, interpreter):
+    before = interpreter.sha256
+    for program in algorithms:
+        run = interpreter.run(program, *regression)
+        assert run.sha256 == (before, before) and run.audit.bound < 1e-4
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu", "relu"])
+def test_the_faithful_path_gives_what_the_fast_one_gives(name, cases):
+    case = cases[name]
+    own, x = Interpreter.fitting(case.program), case.x[:2]
+    fast, faithful = (own.run(case.program, x, path=path).outputs for path in ("fast", "faithful"))
+    assert (fast - faithful).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu"])
+def test_a_domain_gives_ranges_by_interval_arithmetic(name):
+    network, x = perceptron(ACTIVATIONS[name]), 6 * torch.rand(200, 5, dtype=torch.float64) - 3
+    box = Box(torch.full((5,), -3.0, dtype=torch.float64), torch.full((5,), 3.0, dtype=torch.float64))
+    program = compile_network(network, box, tolerance=1e-9)
+    run = Interpreter.fitting(program).run(program, x)
+    assert run.certificate.verify(run.outputs, network(x).detach()) < 1e-9
+    assert len(run.certificate.assumes) == 1 and run.certificate.proved
+    for register, phase in zip(run.registers[1:], program.phases, strict=True):
+        assert (register >= phase.known.output.lo).all() and (register <= phase.known.output.hi).all()
+
+
+def test_a_certificate_has_a_term_for_every_layer_and_what_follows_multiplies_it(cases):
+    program = cases["relu"].program
+    terms = program.certificate.terms
+    assert list(terms) == [layer.name for layer in program.layers] and min(terms.values()) > 0
+    last = program.phases[-1]
+    doubled = replace(last, layer=replace(last.layer, weight=2 * last.layer.weight))
+    wider = replace(program, phases=(*program.phases[:-1], doubled)).certificate.terms
+    for name in list(terms)[:-1]:
+        assert wider[name] == pytest.approx(2 * terms[name], rel=1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize(("name", "activation"), [("tanh", mpmath.tanh), ("silu", lambda t: t / (1 + mpmath.exp(-t)))])
+def test_an_audit_holds_against_fifty_digits(name, activation, cases, interpreter):
+    case = cases[name]
+    run = interpreter.run(case.program, case.x[:2])
+    for row, own in zip(case.x[:2].tolist(), run.outputs.tolist(), strict=True):
+        with mpmath.workdps(50):
+            state = mpmath.matrix(row)
+            for layer in case.network:
+                if isinstance(layer, nn.Linear):
+                    state = mpmath.matrix(layer.weight.tolist()) * state + mpmath.matrix(layer.bias.tolist())
+                else:
+                    state = state.apply(activation)
+            off = max(abs(exact - number) for exact, number in zip(state, own, strict=True))
+        assert 0 < off <= run.audit.bound
+    worst = run.by_layer[case.program.layers[-1].name]
+    assert worst == pytest.approx(run.audit.bound, rel=1e-3, abs=0.0)
+
+
+def test_an_audit_sees_what_is_wrong(cases, interpreter):
+    run = interpreter.run(cases["gelu"].program, cases["gelu"].x)
+    spoilt = run.registers[-1].clone()
+    spoilt[3, 0, 1] += 1e-5
+    bound = replace(run, registers=(*run.registers[:-1], spoilt)).audit.bound
+    assert 0.99e-5 < bound < 1.01e-5
+    with pytest.raises(NotCertified):
+        run.audit.verify(spoilt, run.registers[-1])
+
+
+def test_a_trace_shows_prompts_attention_and_what_is_written_back(cases, interpreter):
+    run = interpreter.run(cases["relu"].program, cases["relu"].x)
+    traced = list(run.trace.values())
+    assert [type(each.phase) for each in traced[:2]] == [LinearPhase, GatePhase]
+    first, gate = traced[:2]
+    theta = run.program.layers[0].weight
+    assert torch.equal(first.prompts[0].w_v[:, :-1] * first.phase.scale, theta)
+    assert first.prompts[0].tokens.shape == (1, 1, 6) and first.attention["layer 2"].weights.item() == 1.0
+    assert gate.prompts[0].tokens.shape[-2:] == (2, 3)
+    assert (traced[-1].written - run.registers[-1][:1]).abs().max() <= 1e-12
+
+
+def test_a_gate_errs_near_its_kink_as_much_as_it_says():
+    program = compile_network(nn.Sequential(nn.ReLU()), 4.0, tolerance=1e-6, shape=(1,))
+    gate = program.phases[0]
+    near = torch.linspace(0, 8, 400, dtype=torch.float64) / gate.sharpness
+    x = torch.cat([-near, near, torch.linspace(-4, 4, 101, dtype=torch.float64)]).unsqueeze(-1)
+    run = Interpreter.fitting(program).run(program, x)
+    error = run.certificate.verify(run.outputs, x.clamp(min=0))
+    assert 0.9 * run.certificate.bound < error <= 1e-6
+
+
+def test_silu_is_exact_and_gelu_a_grid(cases):
+    silu, gelu = (cases[name].program.phases[1] for name in ("silu", "gelu"))
+    assert isinstance(silu, GatePhase) and silu.sharpness == 1.0
+    assert isinstance(gelu, FunctionPhase) and gelu.softmax.proved
+
+
+def test_logits_name_classes():
+    assert classes_of(torch.tensor([[0.1], [-0.1]])).tolist() == [1, 0]
+    assert classes_of(torch.tensor([[0.1, 0.3, 0.2]])).tolist() == [1]

@@ -244,10 +244,10 @@ def _by_arb(f: Function, s: Ball) -> Ball:
             left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
             try:
                 branches = f.arb_branches(left, right)
-            except OpenSwitches:
+                values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
+            except (OpenSwitches, ValueError, ZeroDivisionError):  # or a ball around a pole
                 ends.append((-math.inf, math.inf))
                 continue
-            values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
     lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2

@@ -39,3 +39,14 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory):
+    """A few sentences as corpora, by task."""
+    import few_texts
+
+    folder = tmp_path_factory.mktemp("corpora")
+    few_texts.translations().save(folder / "translation.safetensors")
+    few_texts.topics().save(folder / "classification.safetensors")
+    return {name: str(folder / f"{name}.safetensors") for name in ("translation", "classification")}

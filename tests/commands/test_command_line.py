@@ -22,6 +22,7 @@ SOURCE = Path(cli.__file__).parents[1]
 NEEDED = {
     "compile": ["ridge", "--out", "never"],
     "exec": ["interpreter", "program"],
+    "predict": ["model", "table"],
     "show": ["program"],
     "certify": ["program", "--out", "never"],
     "check": ["certificate"],
@@ -30,6 +31,8 @@ NEEDED = {
     "sweep": ["standard"],
     "identify": ["mine.py:predict"],
     "probe": ["mine.py:machine"],
+    "corpus": ["imdb", "--out", "never"],
+    "classify": ["run", "text"],
 }
 
 
@@ -110,6 +113,7 @@ MISSPELT_NAMES = [
     ("reproduce", ["emulation-table-5"], "emulation-table-4"),
     ("reproduce", ["--scale", "smal"], "small"),
     ("speedrun", ["--track", "opne"], "open"),
+    ("corpus", ["mutli30k", "--out", "never"], "multi30k"),
 ]
 WRONG_TYPES = [
     ("run", ["--steps", "many"], "--steps: many is not a whole number"),
@@ -129,13 +133,16 @@ WRONG_TYPES = [
     ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
     ("bench", ["--json"], "--json needs a value"),
     ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
+    ("corpus", ["imdb", "--out", "never", "--vocabulary", "0"], "--vocabulary: 0 is not a whole number"),
+    ("translate", ["run", "Hund", "--beams", "x"], "--beams: x is not a whole number"),
     ("speedrun", ["--seeds", "few"], "--seeds: few is not a whole number"),
 ]
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - {"show", "certify", "check", "playground"}
-    assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - {"show", "certify", "check"}
+    files = {"show", "certify", "check", "classify", "predict"}  # these take nothing else
+    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - {"playground", "translate"}
+    assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
 
 
 @pytest.mark.parametrize(("command", "words", "right"), MISSPELT_NAMES)

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -50,16 +50,19 @@ def attend(
     values: Float[Tensor, "... tokens out"],
     *,
     causal: bool = False,
+    visible: Bool[Tensor, "*rows tokens"] | None = None,
     name: str = "attention",
 ) -> Float[Tensor, "... queries out"]:
     """softmax(queries · keysᵀ) · values. There is no hidden scale: whoever wants one folds it into the keys.
 
-    `causal` lets query i see tokens 0..i only.
+    `causal` lets query i see tokens 0..i only, `visible` those that are true. Every query must see some token.
     """
     scores = queries @ keys.mT
     if causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -torch.inf)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
     weights = torch.softmax(scores, dim=-1)
     output = weights @ values
     trace = _active.get()

@@ -65,12 +65,14 @@ def main(options: Options) -> int:
 
 
 def summary(trained: Trained) -> str:
-    """Errors at a few numbers of in-context samples, the learner's beside the baselines'."""
+    """Errors at a few numbers of in-context samples, the learner's beside the baselines'; of texts one number each."""
+    measure = trained.evaluation.task.measure
     last = len(trained.curve) - 1
     columns = sorted({0, last // 4, last // 2, 3 * last // 4, last})
     rows = {"learner": trained.curve, **trained.baselines}
-    lines = [f"after {trained.steps} steps, squared error by in-context samples"]
-    lines.append(" " * 12 + "".join(f"{column:>10}" for column in columns))
+    lines = [f"after {trained.steps} steps, {measure}" + (" by in-context samples" if last else "")]
+    if last:
+        lines.append(" " * 12 + "".join(f"{column:>10}" for column in columns))
     for name, curve in rows.items():
         lines.append(f"{name:<12}" + "".join(f"{curve[column]:>10.4g}" for column in columns))
     return "\n".join(lines)

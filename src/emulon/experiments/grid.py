@@ -61,10 +61,9 @@ class Run:
         task = self.config.make_task()
         with torch.device("meta"):
             learner = self.config.make_learner(task)
-            tokens = torch.zeros(1, task.tokens, task.width_in)
-            targets = torch.zeros_like(task.asked(torch.zeros(1, task.tokens, task.width_out)))
+            blank = task.blank()
             with FlopCounterMode(display=False) as counter:
-                learner.loss(tokens, targets, task.asked).backward()
+                learner.loss(blank.tokens, blank.targets, task.asked).backward()
         parameters = sum(parameter.numel() for parameter in learner.parameters())
         return parameters, self.config.batch * float(counter.get_total_flops())
 

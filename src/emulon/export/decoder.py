@@ -35,7 +35,10 @@ def machine_to_onnx(machine: Transformer) -> bytes:
 
 def learner_to_onnx(learner: Learner) -> bytes:
     """`tokens` (x₁, y₁, …, as training lays them out) to `answers`, one at every token."""
-    graph = Graph("learner", learner.read_in.weight.dtype)
+    if not isinstance(learner.read_in, Affine):
+        raise EmulonError("learners of numbers can be exported, and this one reads words")
+    dtype = learner.read_in.weight.dtype
+    graph = Graph("learner", dtype)
     tokens = graph.input("tokens", ["batch", "tokens", learner.width_in])
     count = graph("Slice", graph("Shape", tokens), graph.whole(1), graph.whole(2))
 
@@ -46,7 +49,7 @@ def learner_to_onnx(learner: Learner) -> bytes:
         return table
 
     position = first(graph.weight("position", learner.position), 0)
-    mask = first(graph.weight("mask", _mask(learner.tokens, learner.read_in.weight.dtype)), 0, 1)
+    mask = first(graph.weight("mask", _mask(learner.tokens, dtype)), 0, 1)
     embedded = graph("Add", _affine(graph, learner.read_in, tokens, "read_in"), position)
 
     def run(decoder: Decoder, stream: str, name: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from emulon.attention import attend
-from emulon.errors import BadShape
+from emulon.errors import BadShape, EmulonError
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,16 @@ class BlockShape:
     """what is added to the residual stream starts at zero: every block begins as the identity"""
     fused: bool = False
     """one fused attention kernel instead of the traced, readable one"""
+    causal: bool = True
+    """no token sees a later one"""
+    dropout: float = 0.0
+    """in training, the share of the embedding, and of what a block adds to the residual stream, that is left out"""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.heads < 1 or self.width % self.heads:
             raise BadShape(f"{self.heads} heads do not divide a width of {self.width}; choose a multiple")
+        if not 0 <= self.dropout < 1:
+            raise EmulonError(f"dropout must lie in [0, 1), got {self.dropout}")
 
     @property
     def deviation(self) -> float:
@@ -45,20 +51,27 @@ class Affine(nn.Linear):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head causal self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
+    """Multi-head self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
 
     def __init__(self, shape: BlockShape, name: str = "attention") -> None:
         super().__init__()
-        self.heads, self.fused, self.name = shape.heads, shape.fused, name
+        self.heads, self.fused, self.causal, self.name = shape.heads, shape.fused, shape.causal, name
         self.to_qkv = Affine(shape.width, 3 * shape.width, bias=shape.bias)
         self.merge = Affine(shape.width, shape.width, bias=shape.bias)
 
-    def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
+    def forward(
+        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
+    ) -> Float[Tensor, "*batch tokens width"]:
+        """`visible` are the tokens that may be seen at all: those that are no padding."""
         q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4).unbind(dim=-2)
-        if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = None if visible is None else visible[..., None, None, :]
+        if not self.fused:
+            out = attend(q / math.sqrt(q.shape[-1]), k, v, causal=self.causal, visible=seen, name=self.name)
+        elif seen is None:
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         else:
-            out = attend(q / math.sqrt(q.shape[-1]), k, v, causal=True, name=self.name)
+            past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen & (past.tril() if self.causal else past))
         merged: Tensor = self.merge(out.movedim(-3, -2).flatten(-2))
         return merged
 
@@ -73,15 +86,18 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(shape.width)
         self.widen = Affine(shape.width, 4 * shape.width, bias=shape.bias)
         self.narrow = Affine(4 * shape.width, shape.width, bias=shape.bias)
+        self.drop = nn.Dropout(shape.dropout)
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
         """The four weight matrices."""
         return self.attention.to_qkv.weight, self.attention.merge.weight, self.widen.weight, self.narrow.weight
 
-    def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
-        x = x + self.attention(self.attention_norm(x))
-        added: Tensor = self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh"))
+    def forward(
+        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
+    ) -> Float[Tensor, "*batch tokens width"]:
+        x = x + self.drop(self.attention(self.attention_norm(x), visible))
+        added: Tensor = self.drop(self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh")))
         return x + added
 
 
@@ -109,8 +125,10 @@ class Decoder(nn.Module):
                 # what is added to the residual stream shrinks with depth, so that the stream's size does not grow
                 parameter.normal_(0.0, shape.deviation / (math.sqrt(2 * layers) if output else 1.0))
 
-    def forward(self, x: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch tokens width"]:
+    def forward(
+        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
+    ) -> Float[Tensor, "*batch tokens width"]:
         for block in self.blocks:
-            x = block(x)
+            x = block(x, visible)
         normed: Tensor = self.last_norm(x)
         return normed

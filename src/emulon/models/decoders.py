@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from emulon.errors import EmulonError
@@ -17,15 +17,20 @@ from emulon.models.learner import Learner
 class Standard(Learner, name="standard"):
     """`layers` different blocks, one after the other."""
 
-    def __init__(self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, **blocks: Any) -> None:
+    def __init__(
+        self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, vocabulary: int = 0, **blocks: Any
+    ) -> None:
         shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape)
+        super().__init__(width_in, width_out, tokens, shape, vocabulary)
         self.decoder = Decoder(shape, layers)
 
     def states(
-        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+        self,
+        embedded: Float[Tensor, "batch tokens width"],
+        window: int | None = None,
+        visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "1 batch tokens width"]:
-        final: Tensor = self.decoder(embedded)
+        final: Tensor = self.decoder(embedded, visible)
         return final.unsqueeze(0)
 
 
@@ -41,10 +46,11 @@ class LoopingLearner(Learner):
         layers: int = 1,
         loops: int = 20,
         window: int = 15,
+        vocabulary: int = 0,
         **blocks: Any,
     ) -> None:
         shape = BlockShape(**blocks)
-        super().__init__(width_in, width_out, tokens, shape)
+        super().__init__(width_in, width_out, tokens, shape, vocabulary)
         if loops < 1 or window < 1:
             raise EmulonError(f"loops and window must be at least 1, got {loops} and {window}")
         self.loops, self.window = loops, window
@@ -66,9 +72,12 @@ class Looped(LoopingLearner, name="looped"):
         self.decoder = Decoder(shape, layers, "loop")
 
     def states(
-        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+        self,
+        embedded: Float[Tensor, "batch tokens width"],
+        window: int | None = None,
+        visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "loops batch tokens width"]:
-        return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window)
+        return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window, visible)
 
 
 class AlgoFormer(LoopingLearner, name="algoformer"):
@@ -84,11 +93,15 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
         self.post = Decoder(shape, layers, "post")
 
     def states(
-        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+        self,
+        embedded: Float[Tensor, "batch tokens width"],
+        window: int | None = None,
+        visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "loops batch tokens width"]:
-        prepared = self.pre(embedded)
-        turns = loop(self.body, prepared, prepared, self.loops, window or self.window)
-        finished: Tensor = self.post(turns.flatten(0, 1))
+        prepared = self.pre(embedded, visible)
+        turns = loop(self.body, prepared, prepared, self.loops, window or self.window, visible)
+        each = None if visible is None else visible.repeat(len(turns), 1)
+        finished: Tensor = self.post(turns.flatten(0, 1), each)
         return finished.view_as(turns)
 
 
@@ -98,14 +111,15 @@ def loop(
     injected: Float[Tensor, "batch tokens width"],
     loops: int,
     window: int,
+    visible: Bool[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "window batch tokens width"]:
     """The states after loops − window + 1, …, loops applications of state ← decoder(state + injected)."""
     kept = []
     before = max(loops - window, 0)
     with torch.no_grad():
         for _ in range(before):
-            state = decoder(state + injected)
+            state = decoder(state + injected, visible)
     for _ in range(before, loops):
-        state = decoder(state + injected)
+        state = decoder(state + injected, visible)
         kept.append(state)
     return torch.stack(kept)

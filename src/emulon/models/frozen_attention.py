@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from emulon.attention import attend
@@ -56,7 +56,10 @@ class FrozenAttention(Learner, name="frozen"):
         self.parts = nn.ModuleDict({name: MultiHead(width, width, width, heads, name) for name in names})
 
     def states(
-        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+        self,
+        embedded: Float[Tensor, "batch tokens width"],
+        window: int | None = None,
+        visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "1 batch tokens width"]:
         made: dict[str, Tensor] = {name: part(embedded) for name, part in self.parts.items()}
         if not self.assemble:

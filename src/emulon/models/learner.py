@@ -9,14 +9,15 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Real
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
 from emulon.arrays import takes_arrays
 from emulon.errors import BadShape
 from emulon.models.block import Affine, Block, BlockShape
-from emulon.tasks.prompts import interleave
+from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
 
 # Prompts that a learner reads at once when it is asked: memory, not answers, depends on it.
 PROMPTS = 1024
@@ -24,6 +25,9 @@ PROMPTS = 1024
 
 class Learner(nn.Module):
     """Supplies `states`; reads tokens in with a linear map and positions, and answers out with another.
+
+    Tokens of text, where `vocabulary` is not 0, are pairs of a word and its place, and answers are scores of words or
+    classes. What is asked of them decides the loss: numbers squared error, words and classes cross entropy.
 
     `causal`: no answer depends on a later token, so that one pass answers at every prefix.
     A subclass with a name is a learner that configurations and the command line know: `class Mine(Learner, name=…)`.
@@ -38,10 +42,15 @@ class Learner(nn.Module):
         if name:
             Learner.registry[name] = cls
 
-    def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape) -> None:
+    def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape, vocabulary: int = 0) -> None:
         super().__init__()
-        self.width_in, self.width_out, self.tokens = width_in, width_out, tokens
-        self.read_in = Affine(width_in, shape.width)
+        self.width_in, self.width_out, self.tokens, self.vocabulary = width_in, width_out, tokens, vocabulary
+        self.causal = self.causal and shape.causal
+        self.drop = nn.Dropout(shape.dropout)
+        self.read_in: nn.Module = Affine(width_in, shape.width)
+        if vocabulary:
+            self.read_in = nn.Embedding(vocabulary, shape.width)
+            nn.init.normal_(self.read_in.weight, 0.0, shape.init or 0.02)
         self.position = nn.Parameter(torch.empty(tokens, shape.width).normal_(0.0, shape.init or 0.02))
         self.read_out = Affine(shape.width, width_out)
 
@@ -55,36 +64,52 @@ class Learner(nn.Module):
 
     @abstractmethod
     def states(
-        self, embedded: Float[Tensor, "batch tokens width"], window: int | None = None
+        self,
+        embedded: Float[Tensor, "batch tokens width"],
+        window: int | None = None,
+        visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "loops batch tokens width"]:
         """The states after the last `window` loop counts, the final one last; None for as many as the loss uses."""
 
-    def embed(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens width"]:
+    def embed(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens width"]:
         if tokens.shape[-1] != self.width_in or tokens.shape[-2] > self.tokens:
             raise BadShape(
                 f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {self.tokens} of width"
                 f" {self.width_in}"
             )
-        embedded: Tensor = self.read_in(tokens) + self.position[: tokens.shape[-2]]
-        return embedded
+        if self.vocabulary:
+            words, places = tokens.unbind(-1)
+            embedded: Tensor = self.read_in(words) + self.position[places]
+        else:
+            embedded = self.read_in(tokens) + self.position[: tokens.shape[-2]]
+        dropped: Tensor = self.drop(embedded)
+        return dropped
 
-    def forward(self, tokens: Float[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
-        answers: Tensor = self.read_out(self.states(self.embed(tokens), window=1)[-1])
+    def visible(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Bool[Tensor, "batch tokens"] | None:
+        """Which tokens are no padding; None where there never is any."""
+        return tokens[..., 0] != PAD if self.vocabulary else None
+
+    def forward(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
+        answers: Tensor = self.read_out(self.states(self.embed(tokens), 1, self.visible(tokens))[-1])
         return answers
 
     def loss(
         self,
-        tokens: Float[Tensor, "batch tokens width_in"],
-        targets: Float[Tensor, "batch asked out"],
+        tokens: Real[Tensor, "batch tokens width_in"],
+        targets: Real[Tensor, "batch asked out"],
         asked: Callable[[Tensor], Tensor],
         weight: Float[Tensor, " asked"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean squared error over loop counts, datasets and asked positions, these with a curriculum's weights.
+        """Mean squared error over loop counts, datasets and asked positions, these with a curriculum's weights; of
+        words and classes mean cross entropy over loop counts and all that are no padding.
 
         Gao et al. 2024, Eq. 3, divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in
         Yang et al. 2023, where the inputs have gone through at least one loop.
         """
-        answers = self.read_out(asked(self.states(self.embed(tokens)))).float()
+        answers = self.read_out(asked(self.states(self.embed(tokens), None, self.visible(tokens)))).float()
+        if not targets.is_floating_point():
+            wanted = targets[..., 0].expand(answers.shape[:-1])
+            return F.cross_entropy(answers.flatten(0, -2), wanted.flatten(), ignore_index=NOT_ASKED)
         errors: Tensor = (answers - targets).square().mean(dim=(0, 1, 3))
         return errors.mean() if weight is None else (errors * weight).sum() / weight.sum()
 
@@ -133,7 +158,7 @@ class Learner(nn.Module):
         blocks = [part for part in self.modules() if isinstance(part, Block)]
         hooks = [block.register_forward_hook(lambda _, given, stream: streams.append(stream)) for block in blocks]
         try:
-            last = self.states(streams[0], window=1)[-1]
+            last = self.states(streams[0], 1)[-1]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -147,7 +172,7 @@ class Learner(nn.Module):
                 f"predict is for learners of y from x: this one reads tokens of width {self.width_in} and answers"
                 f" {self.width_out} numbers, and x has {features} features"
             )
-        device = self.read_in.weight.device
+        device = self.position.device
         # interleave leaves the last y out
-        ys = torch.nn.functional.pad(ys, (0, 1))
+        ys = F.pad(ys, (0, 1))
         return interleave(xs.to(device, torch.float32), ys.to(device, torch.float32))

@@ -27,7 +27,12 @@ def draw_curve(folder: Path) -> None:
 
 
 def run_figure(record: Mapping[str, Any]) -> Figure:
-    """One run's, from its curve.json."""
+    """One run's, from its curve.json: over in-context samples, or, where these are no part of it, over training."""
+    if len(record["curve"]) == 1 and record.get("history"):
+        steps, errors = zip(*((each["step"], each["error"]) for each in record["history"]), strict=True)
+        series = [Series(record["config"]["model"], steps, errors)]
+        series += [Series(name, steps, len(steps) * curve, "dashes") for name, curve in record["baselines"].items()]
+        return Figure([Panel("training steps", record["measure"], series, title=record["config"]["task"])])
     learner = Series(record["config"]["model"], range(len(record["curve"])), record["curve"])
     return Figure([_panel(f"{record['config']['task']}, {record['steps']} steps", [learner], record["baselines"])])
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from torch import Tensor
+
+# Of texts: the word that fills a text up to the length of its batch, and a target at which nothing is asked.
+PAD, NOT_ASKED = 0, -1
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,13 @@ class Datasets:
 class Prompts:
     """A batch of token sequences.
 
-    `targets` are what a learner is trained on (noise included), `truth` what it is judged by (noise-free).
+    `targets` are what a learner is trained on (noise included), `truth` what it is judged by (noise-free). Of texts all
+    are whole numbers: tokens are pairs of a word and its place, targets are words or classes.
     """
 
-    tokens: Float[Tensor, "batch tokens width"]
-    targets: Float[Tensor, "batch asked out"]
-    truth: Float[Tensor, "batch asked out"]
+    tokens: Real[Tensor, "batch tokens width"]
+    targets: Real[Tensor, "batch asked out"]
+    truth: Real[Tensor, "batch asked out"]
 
     def rows(self, start: int, stop: int) -> Prompts:
         """Some of the datasets: a process's share of the batch."""

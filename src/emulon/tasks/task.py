@@ -6,19 +6,22 @@ import dataclasses
 import math
 import typing
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.errors import EmulonError, unknown
 from emulon.tasks.prompts import Prompts
+from emulon.tasks.randomness import at_step
 
 # By name, in the order in which they were registered.
 TASKS: dict[str, type[Task]] = {}
 # The features of a task that is given by its name alone.
 FEATURES = 8
+HELD_OUT = -1  # the step whose stream is the evaluation's: training counts from 0
 
 
 class Task(ABC):
@@ -31,6 +34,9 @@ class Task(ABC):
 
     features: int
     points: int
+    # What the curve of an evaluation is of, and whether a learner may see the tokens after one that is asked.
+    measure: str = "squared error"
+    causal: bool = True
 
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -59,6 +65,20 @@ class Task(ABC):
     def tokens(self) -> int:
         """Tokens in a prompt."""
 
+    @property
+    def vocabulary(self) -> int:
+        """Words, where tokens are words and their places; 0 where they are vectors."""
+        return 0
+
+    @property
+    def buckets(self) -> tuple[Task, ...]:
+        """What the batches of training are drawn from: tasks whose prompts have one size each. Itself, but of texts."""
+        return (self,)
+
+    def bucket_at(self, seed: int, step: int) -> int:
+        """Which of the buckets a step is drawn from."""
+        return 0
+
     @abstractmethod
     def sample(self, generator: torch.Generator, batch: int, live: Float[Tensor, " features"] | None = None) -> Prompts:
         """A batch of prompts; `live` is 1 for the features a curriculum has reached and 0 for the others."""
@@ -67,13 +87,36 @@ class Task(ABC):
     def asked(self, states: Float[Tensor, "*batch tokens width"]) -> Float[Tensor, "*batch asked width"]:
         """The states of the tokens at which an answer is asked."""
 
+    def held_out_prompts(self, seed: int, batch: int) -> Prompts:
+        """What a learner is evaluated on: drawn on the CPU, so that it is the same whatever the device."""
+        return self.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
+
+    def blank(self) -> Prompts:
+        """One prompt of the right sizes and no content: what costs are counted on."""
+        targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out)))
+        return Prompts(torch.zeros(1, self.tokens, self.width_in), targets, targets)
+
+    def error_of(
+        self, answers: Float[Tensor, "batch asked scores"], truth: Real[Tensor, "batch asked out"]
+    ) -> Float[Tensor, "batch asked out"]:
+        """What `curve` is made of: squared errors."""
+        return (answers.float() - truth).square()
+
+    def keep_beside(self, folder: Path) -> None:
+        """Write into a run's folder what its learner needs of the task's data later on: nothing, but of texts."""
+        return
+
+    def beside(self, folder: Path) -> Task:
+        """Itself, as far as a run's folder has kept it."""
+        return self
+
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
         """For each simple predictor, the squared error after 0, 1, 2, … in-context samples."""
         return {"zero": self.curve(prompts.truth.square())}
 
-    def curve(self, squared_errors: Float[Tensor, "batch asked out"]) -> Float[Tensor, " curve"]:
+    def curve(self, errors: Float[Tensor, "batch asked out"]) -> Float[Tensor, " curve"]:
         """Errors at the asked positions as a curve over the number of in-context samples."""
-        return squared_errors.double().mean(dim=(0, 2)).cpu()
+        return errors.double().mean(dim=(0, 2)).cpu()
 
 
 def task_named(name: str) -> type[Task]:
@@ -98,7 +141,7 @@ def read_task(text: str, **settings: Any) -> Task:
     for option in settings:
         if option not in options:
             raise EmulonError(f"the task {name} has no {option!r}; it takes {', '.join(options)}")
-    values: dict[str, Any] = {"features": FEATURES} | settings
+    values: dict[str, Any] = ({"features": FEATURES} if "features" in options else {}) | settings
     written = [option for option in options if option != "points"]
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")

@@ -11,7 +11,7 @@ import torch
 
 from emulon.errors import BadConfig, EmulonError, unknown
 from emulon.models import Learner
-from emulon.tasks import TASKS, Task, read_task, task_options
+from emulon.tasks import TASKS, Task, TextTask, read_task, task_options
 
 VERSION = 1
 
@@ -25,6 +25,7 @@ class TrainConfig:
     task: str = "linear"
     """a task's name, and behind it options that have no field here, as mixture:noises=0.1/0.5"""
     features: int = 20
+    """of x; texts have none, and take neither these nor a curriculum"""
     points: int = 41
     noise: float | None = None
     prior: float | None = None
@@ -49,6 +50,8 @@ class TrainConfig:
     """what a block adds to the residual stream starts at zero"""
     fused: bool = True
     """one fused attention kernel instead of the traced, readable one"""
+    dropout: float | None = None
+    """in training, the share of the embedding, and of what a block adds, that is left out"""
 
     steps: int = 10_000
     batch: int = 64
@@ -136,7 +139,9 @@ class TrainConfig:
         for name in ("hold", "beta2", "momentum", "curriculum"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadConfig(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        self.make_task()
+        task = self.make_task()
+        if isinstance(task, TextTask) and (self.start_points is not None or self.early_weight != 1):
+            raise BadConfig("start_points and early_weight are about in-context samples, and texts have none")
         self._learner_options()
         return self
 
@@ -149,7 +154,10 @@ class TrainConfig:
 
     def make_task(self) -> Task:
         """Options without a flag of their own are written behind the task's name."""
+        name = self.task.partition(":")[0]
         options = {option for name in TASKS for option in task_options(name)}
+        # both have defaults here, so that they are always set, and texts have neither
+        options -= {option for option in ("features", "points") if option not in task_options(name)}
         flags = tuple(field.name for field in dataclasses.fields(self) if field.name in options)
         try:
             return read_task(self.task, **self._given(flags))
@@ -160,11 +168,16 @@ class TrainConfig:
         """A new learner, its weights a function of the seed alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return Learner.registry[self.model](task.width_in, task.width_out, task.tokens, **self._learner_options())
+            options = self._learner_options()
+            if task.vocabulary:
+                options |= {"vocabulary": task.vocabulary, "causal": task.causal}
+            return Learner.registry[self.model](task.width_in, task.width_out, task.tokens, **options)
 
     def _learner_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"width": self.width, "heads": self.heads} | self._given(_MODEL_OPTIONS)
         takes = Learner.registry[self.model].options()
+        if isinstance(self.make_task(), TextTask) and "vocabulary" not in takes:
+            raise BadConfig(f"the model {self.model} reads vectors, not texts; choose standard, looped or algoformer")
         for name in options:
             if name not in takes:
                 raise BadConfig(f"the model {self.model} has no {name!r}; it takes {', '.join(takes)}")
@@ -198,7 +211,7 @@ class TrainConfig:
             raise BadConfig(f"a value of the configuration is of the wrong type ({error}); put it back") from error
 
 
-_MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble")
+_MODEL_OPTIONS = ("layers", "init", "bias", "zero_output", "loops", "window", "assemble", "dropout")
 
 # Measured on one H200 (results/bench/speedrun.json): Muon at 0.02 diverges at a batch of 64, and AlgoFormer at 0.01.
 # With Adam at 1e-3, momentum 0.95 and no decay the error after d examples rises again beyond 4,500 steps.

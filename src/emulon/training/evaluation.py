@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.models import Learner
-from emulon.tasks import Prompts, Task, at_step
+from emulon.tasks import Prompts, Task
 
-HELD_OUT = -1  # the step whose stream is the evaluation's: training counts from 0
+# Prompts that are evaluated at once: memory, not errors, depends on it.
+PART = 256
 
 
 class Evaluation:
     """A fixed set of datasets that training never sees, and what everybody says about it."""
 
     def __init__(self, task: Task, seed: int, batch: int, device: torch.device) -> None:
-        # drawn on the CPU: the same datasets whatever the device
-        prompts = task.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
+        prompts = task.held_out_prompts(seed, batch)
         self.task, self._drawn = task, prompts
         self.prompts = Prompts(*(part.to(device) for part in (prompts.tokens, prompts.targets, prompts.truth)))
 
@@ -30,6 +30,11 @@ class Evaluation:
 
     @torch.no_grad()
     def curve(self, learner: Learner) -> Float[Tensor, " curve"]:
-        """The learner's squared error after 0, 1, 2, … in-context samples, against the noise-free truth."""
-        said = torch.cat([learner(tokens) for tokens in self.prompts.tokens.split(256)])
-        return self.task.curve((self.task.asked(said).float() - self.prompts.truth).square())
+        """The learner's squared error after 0, 1, 2, … in-context samples, against the noise-free truth; of texts, its
+        cross entropy. Nothing is dropped out."""
+        training = learner.training
+        learner.eval()
+        parts = zip(self.prompts.tokens.split(PART), self.prompts.truth.split(PART), strict=True)
+        errors = [self.task.error_of(self.task.asked(learner(tokens)), truth) for tokens, truth in parts]
+        learner.train(training)
+        return self.task.curve(torch.cat(errors))

@@ -8,6 +8,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ class Trained:
             "from_step": self.start,  # a resumed run's seconds are of its last part alone
             "seconds": round(self.seconds, 3),
             "cpu_seconds": round(self.cpu_seconds, 3),
+            "measure": self.evaluation.task.measure,
             "curve": self.curve,
+            "history": [{"step": each["step"], "error": fmean(each["curve"])} for each in self.history],
             "baselines": self.baselines,
         }
 
@@ -171,6 +174,7 @@ class _Run:
         self.evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
         if self.folder is not None and self.processes.leads:
             self.folder.rewind(self.start)
+            task.keep_beside(self.folder.path)
             self.folder.write_json("baselines.json", self.evaluation.baselines)
         self.step.build()
         self.build_seconds = time.perf_counter() - began

@@ -68,6 +68,7 @@ def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path |
     """A run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot."""
     folder = RunFolder(Path(path))
     folder.begin(config)
+    config.make_task().keep_beside(folder.path)
     write_checkpoint(folder.checkpoints, steps, weights_of(learner), {})
 
 
@@ -82,6 +83,6 @@ def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, Tr
         raise NoRun(f"{folder.checkpoints} holds no checkpoint after {step} steps; those it holds: {kept}")
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
-    learner = config.make_learner(config.make_task())
+    learner = config.make_learner(config.make_task().beside(folder.path))
     copy_into(weights_of(learner), found[1], folder.checkpoints)
     return learner.eval(), config

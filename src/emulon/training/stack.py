@@ -33,6 +33,8 @@ def require_stackable(configs: Sequence[TrainConfig]) -> None:
                 raise BadConfig(f"a stack's runs differ in {', '.join(MAY_DIFFER)} alone, and here in {field.name}")
     if first.patience:
         raise BadConfig("a stack's runs end together: leave patience at 0, or train them one by one")
+    if first.dropout or first.make_task().vocabulary:
+        raise BadConfig("a stack's runs read vectors and drop nothing out: train these one by one")
     if first.compile == "block":
         raise BadConfig("a stack is compiled as a whole or not at all; use compile whole, auto or off")
 

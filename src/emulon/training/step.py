@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.models import Learner
-from emulon.tasks import Task, at_step
+from emulon.tasks import Task, at_step, stream_seed
 from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.optimiser import Optimiser
@@ -36,10 +36,12 @@ class GraphedStep(ABC):
         self.config, self.device = config, device
         self.generators = [torch.Generator(device=device) for _ in range(models)]
         asked = len(task.asked(torch.zeros(task.tokens, 1)))
-        self.live = torch.ones(config.features, device=device) if config.start_features is not None else None
+        curriculum = config.start_features is not None and task.features
+        self.live = torch.ones(config.features, device=device) if curriculum else None
         weighted = config.start_points is not None or config.early_weight != 1
         self.weight = torch.ones(asked, device=device) if weighted else None
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.task, self.bucket = task, 0
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
 
     @abstractmethod
@@ -64,16 +66,18 @@ class GraphedStep(ABC):
             self._work()
             return self.loss
         self.build()
-        assert self._graph is not None
         with torch.cuda.stream(self._stream):
             self._prepare(step)
-            self._graph.replay()
+            self._graphs[self.bucket].replay()
         return self.loss
 
     def build(self) -> None:
-        """What the first step would do before it: on a GPU, compile and capture. The weights stay as they are."""
-        if self._stream is not None and self._graph is None:
-            self._capture()
+        """What the first step would do before it: on a GPU, compile and capture, a graph for each size of prompts. The
+        weights stay as they are."""
+        if self._stream is not None and not self._graphs:
+            for bucket in range(len(self.task.buckets)):
+                self.bucket = bucket
+                self._capture()
 
     def synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -104,10 +108,12 @@ class GraphedStep(ABC):
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, stream=self._stream):
+        # replayed one at a time, so that the graphs may share their memory
+        pool = next((other.pool() for other in self._graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
             self._work()
         self.synchronise()
-        self._graph = graph
+        self._graphs[self.bucket] = graph
         self.load(saved)
         self.synchronise()
 
@@ -125,7 +131,8 @@ class TrainStep(GraphedStep):
     ) -> None:
         config = config.on(device)
         super().__init__(task, config, device)
-        self.learner, self.task = learner.to(device), task
+        self.learner = learner.to(device)
+        self.dropout = _default_generator(device) if config.dropout else None
         self.processes = processes or Processes()
         self.worker = Worker(learner, config.precision)
         self.parameters = list(learner.parameters())
@@ -171,6 +178,10 @@ class TrainStep(GraphedStep):
 
     def _prepare(self, step: int) -> None:
         at_step(self.generators[0], self.config.seed, step)
+        if self.dropout is not None:
+            # PyTorch drops out by the device's own generator; every process another part
+            at_step(self.dropout, stream_seed(self.config.seed, self.processes.rank), step)
+        self.bucket = self.task.bucket_at(self.config.seed, step)
         factor = rate_factor(self.config, step)
         self.optimiser.lr.fill_(self.config.lr * factor)
         self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
@@ -179,7 +190,8 @@ class TrainStep(GraphedStep):
     def _sample_and_descend(self) -> None:
         batch, rank = self.config.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
-        prompts = self.task.sample(self.generators[0], batch * self.processes.world, self.live)
+        drawn_from = self.task.buckets[self.bucket]
+        prompts = drawn_from.sample(self.generators[0], batch * self.processes.world, self.live)
         prompts = prompts.rows(rank * batch, (rank + 1) * batch)
         self.worker.forget_gradients()
         loss = self._loss_of(prompts.tokens, prompts.targets)
@@ -218,6 +230,13 @@ class Together:
     def synchronise(self) -> None:
         for one in self.steps:
             one.synchronise()
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type != "cuda":
+        return torch.default_generator
+    torch.cuda.init()
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def rate_factor(config: TrainConfig, step: int) -> float:

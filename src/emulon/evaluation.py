@@ -125,7 +125,7 @@ def arb_operations() -> Operations:
 
     def constant(node: sympy.Expr) -> Any:
         # Kept for whatever precision it will be used with.
-        with ball_arithmetic(512):
+        with ball_arithmetic(1024):
             if node.is_Float:
                 node = sympy.Rational(float(node))
             if node.is_Rational:

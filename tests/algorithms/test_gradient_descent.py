@@ -20,6 +20,7 @@ from emulon.algorithms import (
     squared,
     squared_hinge,
 )
+from emulon.errors import EmulonError
 
 ALL = [squared(), huber(), log_cosh(), quantile(), logistic(), squared_hinge(), perceptron(), poisson()]
 CONVEX = [squared(), huber(0.5), log_cosh(), logistic(), squared_hinge(), poisson()]
@@ -107,3 +108,72 @@ def test_soft_threshold_is_the_proximal_map_of_the_l1_norm(v: list[float], thres
 
     found = soft_threshold(point, torch.tensor([threshold], dtype=torch.float64))
     assert (cost(found) <= cost(torch.full_like(point, candidate)) + 1e-12).all()
+
+
+@pytest.mark.parametrize(("loss", "l1"), [(squared(), 0.0), (huber(0.5), 0.05), (logistic(), 0.05)])
+def test_accelerated_the_objective_is_as_near_to_its_minimum_as_theory_says(loss, l1):
+    x, y = dataset(loss, seed=1)
+    x = x * torch.tensor([1.0, 0.1, 0.01], dtype=torch.float64)  # far from round: descent is slow
+    minimum = GradientDescent(loss, steps=1500, l2=1e-3, l1=l1, accelerated=True)
+    best = minimum.run(x, y)
+    step, lowest = minimum.resolved_step_size(x, y), minimum.objective(x, y, best)
+    for steps in (1, 5, 30):
+        weights = GradientDescent(loss, steps, l2=1e-3, l1=l1, accelerated=True, step_size=step.item()).run(x, y)
+        off = minimum.objective(x, y, weights) - lowest
+        assert off <= 2 * best.square().sum() / (step * (steps + 1) ** 2) + 1e-12
+
+
+def test_accelerated_steps_start_ahead_of_where_the_last_ended():
+    x, y = dataset(squared(), seed=2)
+    algorithm = GradientDescent(squared(), steps=5, step_size=0.2, l2=0.1, l1=0.05, accelerated=True)
+    w, before, expected = np.zeros(3), np.zeros(3), [np.zeros(3)]
+    for k in range(5):
+        start = w + k / (k + 3) * (w - before)
+        gradient = sum((row @ start - target) * row for row, target in zip(x.numpy(), y.numpy(), strict=True)) / 12
+        moved = start - 0.2 * (gradient + 0.1 * start)
+        w, before = np.sign(moved) * np.maximum(np.abs(moved) - 0.2 * 0.05, 0), w
+        expected.append(w)
+    iterates = algorithm.iterates(x, y)
+    np.testing.assert_allclose(iterates.numpy(), expected, atol=1e-14)
+    np.testing.assert_allclose(algorithm.starts(iterates)[4], w_ahead(expected, 4), atol=1e-14)
+
+
+def w_ahead(path, k):
+    return path[k] + k / (k + 3) * (path[k] - path[k - 1])
+
+
+def test_batches_of_one_are_scikit_learns_stochastic_descent():
+    from sklearn.linear_model import SGDRegressor
+
+    x, y = dataset(squared(), seed=3)
+    theirs = SGDRegressor(alpha=0.2, learning_rate="constant", eta0=0.05, shuffle=False, fit_intercept=False)
+    for _ in range(2):
+        theirs.partial_fit(x.numpy(), y.numpy())
+    ours = GradientDescent(squared(), steps=24, step_size=0.05, l2=0.2, batch=1).run(x, y)
+    np.testing.assert_allclose(ours.numpy(), theirs.coef_, atol=1e-13)
+
+
+def test_batches_are_taken_in_order_and_the_last_is_filled_up_with_the_first():
+    x, y = dataset(poisson(), seed=4)
+    rows = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 0, 1, 2]]
+    w = torch.zeros(3, dtype=torch.float64)
+    for number in range(7):
+        part = rows[number % 3]
+        w = w - 0.05 * ((x[part] @ w).exp() - y[part]) @ x[part] / 5
+    torch.testing.assert_close(GradientDescent(poisson(), 7, 0.05, batch=5).run(x, y), w, rtol=0, atol=1e-14)
+    whole = GradientDescent(poisson(), 7, 0.05).run(x, y)
+    assert GradientDescent(poisson(), 7, 0.05, batch=99).run(x, y).equal(whole)
+
+
+def test_the_step_for_batches_is_the_one_for_the_steepest_of_them():
+    x, y = dataset(squared(), seed=5)
+    steps = [GradientDescent(squared(), 1).resolved_step_size(x[k : k + 4], y[k : k + 4]) for k in (0, 4, 8)]
+    assert GradientDescent(squared(), 1, batch=4).resolved_step_size(x, y) == min(steps)
+
+
+def test_kinds_of_steps_that_do_not_go_together_are_refused():
+    for options in ({"momentum": 0.5, "accelerated": True}, {"accelerated": True, "batch": 3}):
+        with pytest.raises(EmulonError, match="do not go together; choose one"):
+            GradientDescent(squared(), **options)
+    with pytest.raises(EmulonError, match="at least one sample, not 0"):
+        GradientDescent(squared(), batch=0)

@@ -72,6 +72,8 @@ CASES = [
     Case("linear_regression", algorithms.LinearRegression(steps=400), "value", least_squares, 1e-12),
     Case("ridge", algorithms.Ridge(0.3, steps=400), "value", lambda x, y: ridge(x, y, 0.3), 1e-12),
     Case("heavy_ball", algorithms.HeavyBall(0.3, 0.8, steps=400), "value", lambda x, y: ridge(x, y, 0.3), 1e-12),
+    Case("nesterov", algorithms.Nesterov(0.3, steps=400), "value", lambda x, y: ridge(x, y, 0.3), 1e-12),
+    Case("fista", algorithms.Fista(0.3, steps=400), "value", scikit(linear_model.Lasso(alpha=0.3, **FIT)), 1e-9),
     Case("lasso", algorithms.Lasso(0.3, steps=400), "value", scikit(linear_model.Lasso(alpha=0.3, **FIT)), 1e-9),
     Case(
         "elastic_net",
@@ -134,7 +136,8 @@ def test_lasso_finds_exact_zeros():
 
 
 def test_every_algorithm_is_compared_with_a_reference():
-    elsewhere = {"quantile_regression", "perceptron"}  # these do not converge to weights: see test_step_sizes.py
+    # These do not converge to weights: see test_step_sizes.py and test_gradient_descent.py.
+    elsewhere = {"quantile_regression", "perceptron", "mini_batch_descent"}
     assert {case.name for case in CASES} | elsewhere == set(ALGORITHMS)
 
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.certify.composition import accumulated, accumulated_with_momentum, momentum_gains, step_lipschitz
+from emulon.certify.composition import (
+    accumulated,
+    accumulated_ahead,
+    accumulated_ahead_on_quadratics,
+    accumulated_with_momentum,
+    momentum_gains,
+    step_lipschitz,
+)
 
 
 @given(step_error=st.floats(1e-12, 1), steps=st.integers(1, 200), rho=st.floats(0, 1.2))
@@ -118,6 +125,34 @@ def test_growth_up_to_what_a_float_can_hold_is_followed() -> None:
 )
 def test_either_end_of_the_spectrum_may_rule(step_size: float, smoothness: float, strong: float, wanted: float) -> None:
     assert step_lipschitz(step_size, smoothness, strong) == wanted
+
+
+def ahead(steps: int, made: int, z: np.ndarray) -> np.ndarray:
+    """What an error of 1, made in the step before step `made`, has become after `steps`, on eigenvalues z/η."""
+    before, p = np.zeros_like(z), np.ones_like(z)
+    for number in range(made, steps):
+        before, p = p, (1 - z) * (p + number / (number + 3) * (p - before))
+    return np.abs(p)
+
+
+@given(steps=st.integers(1, 80), beyond=st.sampled_from([0.0, 1e-6, 0.01]))
+def test_no_accelerated_quadratic_with_wrong_steps_strays_further(steps: int, beyond: float) -> None:
+    z = np.linspace(0, 1 + beyond, 65) ** 2
+    worst = sum(ahead(steps, made, z[z <= 1 + beyond]) for made in range(1, steps + 1)).max()
+    assert worst <= accumulated_ahead_on_quadratics(1.0, steps, beyond)
+    assert accumulated_ahead_on_quadratics(0.5, steps, beyond) <= accumulated_ahead(0.5, steps, 1.0) * 3
+
+
+def test_thrown_ahead_the_worst_error_of_an_accelerated_step_exists() -> None:
+    """A step may turn an error round each time: then (1 + β)·e + β·e_before is what becomes of it."""
+    off, before = 0.0, 0.0
+    for number in range(30):
+        beta = number / (number + 3)
+        off, before = 0.9 * ((1 + beta) * off + beta * before) + 2.0, off
+    assert accumulated_ahead(2.0, 30, 0.9) == pytest.approx(off, rel=1e-12)
+    # Errors that add up in a quadratic come to a sixth of the bound.
+    worst = sum(ahead(40, made, np.linspace(0, 0.1, 200)) for made in range(1, 41)).max()
+    assert worst >= accumulated_ahead_on_quadratics(1.0, 40, 0.0) / 6
 
 
 def test_ratios_of_heavy_ball_are_lifted_as_well_as_their_products() -> None:

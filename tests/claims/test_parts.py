@@ -40,12 +40,13 @@ def test_what_was_measured_before_is_not_measured_again_and_its_seconds_count(tm
     kept = json.loads(path.read_text())
     for part in kept["parts"].values():
         part["seconds"] = 100.0
-        part["about"]["commit"] = "an older one"
+        part["about"] |= {"commit": "an older one", "machine": "another machine"}
     path.write_text(json.dumps(kept))
     measured: list[int] = []
     record = measure(counting(-1, measured), "small", 0, tmp_path)
     assert measured == [2, 3] and record.numbers == {"squares": [0, 1, 4, 9]}
     assert record.seconds > 200 and record.about["commit"].startswith("an older one, ")
+    assert record.about["machine"].startswith("another machine; then ")
     write(record, tmp_path)
     assert not path.exists()
 

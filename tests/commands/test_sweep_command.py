@@ -116,3 +116,13 @@ def test_without_submitit_one_line_says_what_to_install(tmp_path, capsys, monkey
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert cli.main(["sweep", "standard", *TINY.split(), "--vary", "seed=0", "--executor", "local"]) == 2
     assert "pip install 'emulon[cluster]'" in capsys.readouterr().err
+
+
+def test_a_sweep_over_texts_compares_cross_entropies(corpora, tmp_path, capsys):
+    task = f"classification:data={corpora['classification']},longest=8"
+    words = ["sweep", "standard", "--task", task, "--layers", "1", *TINY.split()[4:], "--vary", "lr=0.001,0.01"]
+    assert cli.main([*words, "--dry-run"]) == 0 and "6 steps" in capsys.readouterr().out
+    assert cli.main([*words, "--executor", "inline", "--out", "out"]) == 0
+    assert "cross entropy" in capsys.readouterr().out
+    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert all(0.1 < run["cross_entropy"] < 2 and "last" not in run for run in record["runs"])

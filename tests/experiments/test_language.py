@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.experiments.language import Share, accuracy, bleu, open_run, translated, translations
+from emulon.experiments.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 from emulon.tasks import BadText, Classification, Translation
 from emulon.tasks.tokeniser import END
 from emulon.training import TrainConfig, load_learner, resume, train
@@ -29,7 +29,7 @@ def translator(corpora, tmp_path_factory):
     """A run folder on its own: the corpus that it was trained on is gone."""
     out = tmp_path_factory.mktemp("runs") / "de-en"
     copy = {"translation": shutil.copy(corpora["translation"], out.parent / "gone.safetensors")}
-    begin("translation", copy, out, layers=1, steps=200, lr=5e-3)
+    begin("translation", copy, out, layers=1, steps=160, lr=5e-3, evaluate_every=200)
     (out.parent / "gone.safetensors").unlink()
     return out
 
@@ -57,7 +57,12 @@ def test_a_run_classifies(classifier, corpora, capsys):
     chances = [float(line.split()[-1]) for line in said[1:]]
     assert sum(chances) == pytest.approx(1, abs=2e-3) and chances[0] > 0.5
     learner, task = open_run(classifier, Classification)
-    found = accuracy(learner, dataclasses.replace(task, data=corpora["classification"]))
+    task = dataclasses.replace(task, data=corpora["classification"])
+    found = accuracy(learner, task)
+    learner.window = 1  # the loss of the last loop count alone
+    prompts = task.prompts_of(task.corpus.split("test"), task.rows("test"))
+    loss = learner.loss(prompts.tokens, prompts.targets, task.asked).item()
+    assert entropy(learner, task) == pytest.approx(loss, rel=1e-5)
     assert found.value > 0.9 and found.asked == len(few_texts.TOPICS[3::4])
 
 
@@ -124,6 +129,8 @@ def test_bad_requests_are_one_line_each(translator, classifier, tmp_path, capsys
     assert "a run on translation, and this asks for one on classification" in refusal(capsys, "classify", run, "a")
     assert "holds no run" in refusal(capsys, "classify", str(tmp_path), "a")
     assert "TEXT is missing" in refusal(capsys, "translate", run)
+    nowhere = ["train", "standard", "--task", "translation:data=nowhere", "--out", str(tmp_path / "new")]
+    assert "there is no corpus 'nowhere'" in refusal(capsys, *nowhere) and not (tmp_path / "new").exists()
     assert "does not ask for a y from an x" in refusal(capsys, "identify", run)
 
 
@@ -139,8 +146,9 @@ def test_wilsons_interval_solves_its_quadratic_and_stays_within_0_and_1():
 
 def test_bleu_is_sacrebleus(monkeypatch):
     references = ["A dog runs over the green meadow.", "Two cats sleep in the house today."]
-    assert bleu(references, references) == pytest.approx(100)
-    assert 20 < bleu(["A dog runs over a green field.", "Two cats sleep in the house today."], references) < 90
+    assert bleu(references, references) == (pytest.approx(100), 0)
+    score, half = bleu(["A dog runs over a green field.", references[1]], references, resamples=50)
+    assert 20 < score < 90 and half > 0
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
     with pytest.raises(BadText, match="pip install"):
         bleu(references, references)

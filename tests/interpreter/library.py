@@ -11,7 +11,7 @@ from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.interpreter import compile, save
 
 SAMPLES, FEATURES, STEPS = 40, 4, 60
-KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
+KINKS = {"lasso", "fista", "elastic_net", "huber_regression", "squared_hinge"}
 JUMPS = {"quantile_regression", "perceptron"}
 LABELS = {"logistic_regression", "squared_hinge", "perceptron"}
 

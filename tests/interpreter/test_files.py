@@ -234,7 +234,11 @@ def test_a_header_that_is_none_is_refused(pair: tuple[Path, Path], tmp_path: Pat
     refused("checksum|not whole", load_program, tmp_path / "facts")
     save_file({"weight": torch.zeros(3)}, tmp_path / "list", {"emulon": "[]"})
     refused("not emulon's", load_program, tmp_path / "list")
-    save_file({"weight": torch.zeros(3)}, tmp_path / "bare", {"emulon": json.dumps({"kind": "program", "format": "4"})})
+    save_file(
+        {"weight": torch.zeros(3)},
+        tmp_path / "bare",
+        {"emulon": json.dumps({"kind": "program", "format": files.FORMAT["program"]})},
+    )
     refused("is not whole", load_program, tmp_path / "bare")
 
 

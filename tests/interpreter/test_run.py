@@ -42,9 +42,18 @@ def test_one_hash_before_and_after_all_programs(programs: Programs, interpreter:
     assert hashes == {interpreter.sha256}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "fista"])
 def test_certificates_say_something(name: str, programs: Programs, interpreter: Interpreter):
-    assert interpreter.certificate(programs[name]).bound < (1.0 if name in KINKS else 1e-6)
+    limits = {"nesterov": 1e-5} | dict.fromkeys(KINKS, 1.0)  # acceleration lets errors grow with the square of steps
+    assert interpreter.certificate(programs[name]).bound < limits.get(name, 1e-6)
+
+
+def test_where_a_certificate_says_nothing_the_audit_does(programs: Programs, interpreter: Interpreter):
+    """Nothing bounds what accelerated steps with a kink make of errors, for all data; of a run it can be seen."""
+    c = case("fista")
+    run = interpreter.run(programs["fista"], c.x, c.y)
+    error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()
+    assert error <= run.audit.bound <= 1.01 * error + 1e-15 and run.certificate.bound > run.weights.abs().max()
 
 
 @pytest.mark.parametrize("name", NAMES)

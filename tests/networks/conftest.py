@@ -1,34 +1,37 @@
 """Small networks, compiled once, and one frozen interpreter for all of them and for three algorithms."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-import torch
-from small_networks import ACTIVATIONS, Case, perceptron
+import small_networks
+from small_networks import Case
 from torch import Tensor
 
-from emulon import Interpreter, compile, compile_network
-from emulon.algorithms import Lasso, LogisticRegression, Ridge
+from emulon import Interpreter
 from emulon.interpreter import Program
 
 
 @pytest.fixture(scope="session")
-def cases() -> dict[str, Case]:
-    torch.manual_seed(1)
-    x = torch.randn(24, 5, dtype=torch.float64)
-    networks = {name: perceptron(activation) for name, activation in ACTIVATIONS.items()}
-    return {name: Case(each, x, compile_network(each, data=x)) for name, each in networks.items()}
+def warm() -> None:
+    """What is searched for is in the cache, left there by another process."""
+    subprocess.run([sys.executable, str(Path(__file__).with_name("small_networks.py"))], check=True)
+
+
+@pytest.fixture(scope="session")
+def cases(warm: None) -> dict[str, Case]:
+    return small_networks.compiled()
 
 
 @pytest.fixture(scope="session")
 def regression() -> tuple[Tensor, Tensor]:
-    torch.manual_seed(2)
-    x = torch.randn(12, 3, dtype=torch.float64)
-    return x, (x @ x.new_tensor([1.0, -0.5, 0.2])).sign()
+    return small_networks.regression()
 
 
 @pytest.fixture(scope="session")
-def algorithms(regression: tuple[Tensor, Tensor]) -> list[Program]:
-    made = (Ridge(penalty=0.1, steps=3), Lasso(penalty=0.05, steps=3), LogisticRegression(steps=3))
-    return [compile(algorithm, data=regression, tolerance=1e-6) for algorithm in made]
+def algorithms(warm: None, regression: tuple[Tensor, Tensor]) -> list[Program]:
+    return small_networks.algorithms(*regression)
 
 
 @pytest.fixture(scope="session")

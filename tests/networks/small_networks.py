@@ -5,7 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from emulon.networks import Expression, NetworkProgram
+from emulon import compile, compile_network
+from emulon.algorithms import Lasso, LogisticRegression, Ridge
+from emulon.interpreter import Program
+from emulon.models import Standard
+from emulon.networks import NetworkProgram
 
 ACTIVATIONS = {
     "tanh": nn.Tanh(),
@@ -13,7 +17,6 @@ ACTIVATIONS = {
     "relu": nn.ReLU(),
     "silu": nn.SiLU(),
     "leaky": nn.LeakyReLU(0.1),
-    "sine": Expression("sin(2*t)"),
 }
 
 
@@ -33,3 +36,43 @@ def perceptron(activation: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
     # One activation, used twice: whoever walks over different modules only would pass over the second.
     return nn.Sequential(nn.Linear(5, 7), activation, nn.Linear(7, 6), activation, nn.Linear(6, 2)).double()
+
+
+def random(*shape: int) -> Tensor:
+    torch.manual_seed(3)
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def small_encoder() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, norm_first=True).eval().double()
+
+
+def small_learner() -> Standard:
+    torch.manual_seed(0)
+    return Standard(3, 1, 7, width=4, heads=2, layers=1, init=0.5)
+
+
+def compiled() -> dict[str, Case]:
+    """One of each activation."""
+    networks, x = {name: perceptron(activation) for name, activation in ACTIVATIONS.items()}, random(24, 5)
+    return {name: Case(each, x, compile_network(each, data=x)) for name, each in networks.items()}
+
+
+def algorithms(x: Tensor, y: Tensor) -> list[Program]:
+    made = (Ridge(penalty=0.1, steps=3), Lasso(penalty=0.05, steps=3), LogisticRegression(steps=3))
+    return [compile(algorithm, data=(x, y), tolerance=1e-6) for algorithm in made]
+
+
+def regression() -> tuple[Tensor, Tensor]:
+    x = random(12, 3)
+    return x, (x @ x.new_tensor([1.0, -0.5, 0.2])).sign()
+
+
+if __name__ == "__main__":
+    # Type checks make the search for grids several times slower: this process has none, and leaves them in the cache.
+    compiled()
+    algorithms(*regression())
+    compile_network(small_encoder(), data=random(6, 3, 4))
+    xs, ys = random(6, 4, 2), random(6, 4)
+    compile_network(small_learner(), data=small_learner()._prompt(xs, ys[:, :3]).double(), margin=0.5)

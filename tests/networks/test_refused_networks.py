@@ -65,7 +65,7 @@ def test_a_run_refuses_what_leaves_its_ranges(cases, interpreter):
         interpreter.run(case.program, 10 * case.x)
     # Inputs that are each in range, and together drive the first layer out of its own.
     theta = case.program.layers[0].weight
-    driven = case.program.box.hi[0] * 0.999 * theta[theta.abs().sum(dim=-1).argmax()].sign()
+    driven = min(-case.program.box.ends[0], case.program.box.ends[1]) * theta[theta.abs().sum(dim=-1).argmax()].sign()
     with pytest.raises(OutOfDomain, match="0 0 linear gives numbers"):
         interpreter.run(case.program, driven[None])
 

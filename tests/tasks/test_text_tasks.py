@@ -87,7 +87,7 @@ def test_places_do_not_depend_on_the_bucket(translation):
 
 
 def test_every_training_text_is_in_one_bucket_and_longer_pairs_in_none(corpora, translation, classification):
-    rows = [bucket._rows("train") for bucket in translation.buckets]
+    rows = [bucket.rows("train") for bucket in translation.buckets]
     lengths = translation.lengths_of(translation.corpus.split("train"))
     assert sorted(torch.cat(rows).tolist()) == (lengths <= LONGEST).nonzero().squeeze(-1).tolist()
     for bucket, those in zip(translation.buckets, rows, strict=True):

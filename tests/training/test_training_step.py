@@ -1,5 +1,6 @@
 """One step: the same on every path, and nothing depends on what was trained beside it."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -137,3 +138,49 @@ def test_an_extra_that_is_not_installed_is_named(tmp_path, extra):
             train(dataclasses.replace(TINY, **{extra: True}), tmp_path / "run")
     else:
         pytest.skip(f"{extra} is installed here")
+
+
+class Stream:
+    def wait_stream(self, other):
+        pass
+
+
+class Graph:
+    """Stands for a CUDA graph where there is no GPU: replaying it does the step's work on the bucket it was made on."""
+
+    def register_generator_state(self, generator):
+        self.generator = generator
+
+    def pool(self):
+        return "the first one's"
+
+    def replay(self):
+        assert self.step.bucket == self.bucket
+        self.step._work()
+
+
+def test_every_size_of_prompts_has_a_graph_of_its_own_and_building_changes_nothing(corpora, monkeypatch):
+    task = f"translation:data={corpora['translation']},longest=24"
+    config = dataclasses.replace(TINY, task=task, noise=None, features=20, points=41)
+    eager, graphed = begin(config), begin(config)
+    pools = []
+
+    @contextlib.contextmanager
+    def captured(graph, pool, stream):
+        graph.step, graph.bucket = graphed, graphed.bucket
+        pools.append(pool)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    graphed._stream = Stream()
+    for k in range(6):
+        assert eager(k).item() == graphed(k).item()
+    assert (
+        pools == [None, "the first one's", "the first one's"]
+        and len({eager.task.bucket_at(0, k) for k in range(6)}) > 1
+    )
+    for name, tensor in eager.state().items():
+        assert torch.equal(tensor, graphed.state()[name])

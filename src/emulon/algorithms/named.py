@@ -114,6 +114,38 @@ class HeavyBall(NamedAlgorithm):
 
 @register
 @dataclass(frozen=True)
+class Nesterov(NamedAlgorithm):
+    """`Ridge`'s objective by accelerated steps: as near to its minimum in √T steps, about, as plain descent in T."""
+
+    penalty: float = 0.0
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, accelerated=True)
+
+
+@register
+@dataclass(frozen=True)
+class MiniBatchDescent(NamedAlgorithm):
+    """`Ridge`'s objective by steps that see one batch of samples after the other, in order and round again.
+
+    With a fixed step size it ends near the minimum and goes round it; scikit-learn's SGDRegressor has batches of one.
+    """
+
+    penalty: float = 0.1
+    batch: int = 16
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, batch=self.batch)
+
+
+@register
+@dataclass(frozen=True)
 class Lasso(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty."""
 
@@ -124,6 +156,20 @@ class Lasso(NamedAlgorithm):
     @property
     def descent(self) -> GradientDescent:
         return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty)
+
+
+@register
+@dataclass(frozen=True)
+class Fista(NamedAlgorithm):
+    """`Lasso`'s objective by accelerated proximal steps. scikit-learn's Lasso has alpha = penalty."""
+
+    penalty: float = 0.1
+    steps: int = 100
+    step_size: float | None = None
+
+    @property
+    def descent(self) -> GradientDescent:
+        return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty, accelerated=True)
 
 
 @register

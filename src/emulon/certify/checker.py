@@ -65,7 +65,7 @@ routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
 emulated values = copies*off(step*(largest*x + fixed)) + mean*off(state)
 carried = 2*gamma(keys + 2)*(state + step*fixed) + gamma(n + 2)*(state + entry*size + step*fixed)
-rounding = entry*rounded(weights) + carried
+rounding = entry*rounded(weights) + carried + gamma(4)*ahead
 """
 TERMS = ("interpolation", "routing leak", "emulated scores", "emulated values", "rounding")
 GROWTH = """
@@ -365,8 +365,10 @@ def derived(certificate: Content) -> Content:
 
     domain, mine = facts["domain"], numbers(facts)
     step, state = mine["step_size"], (abs(1 - mine["step_size"] * mine["l2"]) + 2 * mine["momentum"]) * arb(domain["w"])
-    parts = [phase("gradient", step=step, state=state, fixed=fixed_part(facts))]
-    parts += [phase("proximal", step=arb(1), state=arb(0), fixed=arb(0))] if facts["proximal"] else []
+    ahead = 3 * facts["accelerated"] * arb(domain["w"])
+    parts = [phase("gradient", step=step, state=state, fixed=fixed_part(facts), ahead=ahead)]
+    if facts["proximal"]:
+        parts.append(phase("proximal", step=arb(1), state=arb(0), fixed=arb(0), ahead=arb(0)))
     grown = (arb(domain["features"]).sqrt() * growth(facts)).max(arb(1))
     terms = {name: sum(each) * grown for name, each in zip(TERMS, zip(*parts, strict=True), strict=True)}
     lines = [band | {"error": above(error)} for band, error in zip(claims["line"], errors, strict=True)]
@@ -381,16 +383,33 @@ def fixed_part(facts: Content) -> Any:
 
 def growth(facts: Content) -> Any:
     """Σ p_k, p_k bounding what an error has become after k exact steps: p_{k+1} = a·p_k − m·p_{k−1}, which is aᵏ
-    without momentum m, and Chebyshev's on a quadratic with it; a bounds |1 + m − step·λ| over the Hessian's λ."""
+    without momentum m, and Chebyshev's on a quadratic with it; a bounds |1 + m − step·λ| over the Hessian's λ.
+    Accelerated, p_k ≤ 1 + √2·k on a quadratic whose step·λ ≤ 1, and elsewhere every error may be thrown ahead."""
     spectrum, x = facts["domain"]["spectrum"], arb(facts["domain"]["x"])
     norm = (arb(facts["domain"]["features"]).sqrt() * x).min(arb(spectrum["norm"] or math.inf))
     largest = arb(spectrum["largest"]) if spectrum["largest"] else norm * norm
     known = numbers(facts) | {"step": arb(facts["step_size"]), "slack": arb(SLACK), "eigenvalue": largest}
     a = ratio = following(GROWTH, **known, root=known["momentum"].sqrt())["ratio"][0]
     p, total = arb(1), arb(0)
+    if facts["accelerated"]:
+        return thrown_ahead(facts, ratio)
     for _ in range(facts["steps"]):
         total, p, ratio = total + p, p * ratio, a - known["momentum"] / ratio
     return total
+
+
+def thrown_ahead(facts: Content, ratio: Any) -> Any:
+    steps, before, total = facts["steps"], arb(0), arb(0)
+    if is_quadratic(facts) and facts["max_step_times_smoothness"] == 1:
+        return steps + (2 * arb(1 + 15 * SLACK) ** (steps + 1)).sqrt() * steps * (steps - 1) / 2
+    for k in range(steps):
+        before, total = total, ratio * (total + arb(k) / (k + 3) * (total + before)) + 1
+    return total
+
+
+def is_quadratic(facts: Content) -> bool:
+    whole = facts["rows"] == facts["domain"]["samples"]
+    return facts["loss"]["derivative"] == "t" and not facts["l1"] and whole
 
 
 def require_sound(certificate: Content) -> None:
@@ -410,9 +429,11 @@ def require_sound(certificate: Content) -> None:
     seen |= {name: widest if domain[name] >= followed else domain[name] for name in ("residual", "absolute")}
     ours = facts["gradient"]["domain"] == seen and link in ("residual", "margin", "rate")
     need(ours, "program/facts/gradient/domain", "is not the program's")
-    quadratic = facts["loss"]["derivative"] == "t" and not (facts["momentum"] and facts["l1"])
-    plain = not (facts["momentum"] or facts["strong_convexity"])
-    need(quadratic or plain, "program/facts", "only quadratics have these")
+    kinds = [bool(facts["momentum"]), facts["accelerated"], facts["rows"] > domain["samples"]]
+    need(sum(kinds) <= 1 and facts["rows"] >= domain["samples"], "program/facts", "is no algorithm")
+    need(is_quadratic(facts) or not facts["momentum"], "program/facts/momentum", "only quadratics have it")
+    squared = facts["loss"]["derivative"] == "t"
+    need(squared or not facts["strong_convexity"], "program/facts/strong_convexity", "only quadratics have it")
     need(bool(facts["l1"]) == bool(facts["proximal"]), "program/facts/proximal", "does not fit l1")
     if facts["proximal"]:
         phases["proximal"], inner, step = "sum", facts["proximal"]["domain"], arb(facts["step_size"])

@@ -44,6 +44,6 @@ class Parts:
         assert isinstance(numbers, dict)
         return numbers
 
-    def commits(self) -> list[str]:
-        """Of all the parts, the oldest first."""
-        return list(dict.fromkeys(part["about"]["commit"] for part in self.kept.values()))
+    def seen(self, what: str) -> list[str]:
+        """Every commit, or machine, that parts were measured by, the oldest first."""
+        return list(dict.fromkeys(part["about"][what] for part in self.kept.values()))

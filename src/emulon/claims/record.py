@@ -21,6 +21,7 @@ from emulon.files import make_folder, provenance, write_json
 from emulon.progress import Progress, silent
 
 PARTS = ".parts.json"
+JOINTS = {"machine": "; then ", "commit": ", "}
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def measure(claim: Claim, scale: ScaleName, seed: int, results: Path, report_pro
         numbers = {"cannot": str(error)}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = provenance(device)
-    commits = list(dict.fromkeys([*parts.commits(), about["commit"]]))
-    about |= {"commit": ", ".join(commits)}
+    # measured in parts by one machine and put together by another: both are named
+    about |= {what: joint.join(dict.fromkeys([*parts.seen(what), about[what]])) for what, joint in JOINTS.items()}
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     seconds += parts.seconds_before

@@ -136,7 +136,7 @@ def print_plan(runs: Sequence[Run]) -> None:
 
 
 def print_table(record: Mapping[str, Any]) -> None:
-    from emulon.report.sweep import ERRORS
+    from emulon.report.sweep import ERRORS, TEXT
     from emulon.report.terminal import console, table
 
     measured = [name for name in ERRORS if any(name in row for row in record["runs"])]
@@ -147,4 +147,5 @@ def print_table(record: Mapping[str, Any]) -> None:
         state = "not finished" if "failed" in row else ""
         rows.append((*values, str(row["steps"]), f"{row['seconds']:.1f}" if "seconds" in row else "", *errors, state))
     columns = (*record["varies"], "steps", "seconds", *(ERRORS[name] for name in measured), "")
-    console().print(table(columns, rows, caption="squared errors over the number of features d"))
+    caption = "" if TEXT in measured else "squared errors over the number of features d"
+    console().print(table(columns, rows, caption=caption))

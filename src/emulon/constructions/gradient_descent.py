@@ -79,6 +79,8 @@ class DescentInContext(CertifiedModule):
             l2=float(l2),
             l1=float(l1),
             momentum=0.0,
+            accelerated=False,
+            rows=domain.samples,
             strong_convexity=float(strong_convexity),
             negative_curvature=bent,
             curvature_reach=reach,
@@ -110,7 +112,7 @@ class DescentInContext(CertifiedModule):
     ) -> DescentInContext:
         """The construction of this algorithm for this data: its step size, and a domain with room around its path."""
         descent = descent_of(algorithm)
-        if descent.momentum:
+        if descent.momentum or descent.accelerated or descent.batch:
             raise EmulonError(
                 f"{type(algorithm).__name__} is not plain gradient descent; only that is constructed here"
             )

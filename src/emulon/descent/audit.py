@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.algorithms import GradientDescent
 from emulon.certify import Certificate
 from emulon.certify.balls import LIFT, Ball, ball_operations, product
 from emulon.certify.composition import momentum_gains
 from emulon.certify.rounding import unit
 from emulon.certify.spectrum import enclosure
 from emulon.descent.curvature import Slopes
+from emulon.descent.enclosure import distance_to_exact
 from emulon.descent.plan import Plan
 from emulon.errors import BadExpression, OutOfDomain
 from emulon.evaluation import ball_arithmetic
@@ -42,9 +42,10 @@ ROUNDS = 6
 def audited(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
     """Of the last of the iterates (..., steps + 1, features), for the worst dataset of a batch."""
     x, y = x.double(), y.double()
-    beside = GradientDescent(plan.loss, plan.steps, plan.step_size, plan.l2, plan.l1, plan.momentum)
+    if plan.accelerated or plan.batch is not None:
+        return _by_enclosure(plan, x, y, iterates)
     try:
-        path = beside.iterates(x, y)
+        path = plan.descent.iterates(x, y)
     except OutOfDomain:  # it overflows
         return Certificate({"float64 beside it": math.inf}, iterates.dtype, scope="run")
     away = (iterates[..., -1, :].double() - path[..., -1, :]).abs().amax(dim=-1) * LIFT
@@ -53,6 +54,15 @@ def audited(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
     worst = (away + own).argmax()
     terms = {"distance to float64": away[worst].item(), "float64's own error": own[worst].item()}
     return Certificate(terms, iterates.dtype, scope="run")
+
+
+def _by_enclosure(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
+    """For steps that are no contraction, or not the same at every step: all of the exact ones, in balls."""
+    last = iterates[..., -1, :].double()
+    flat = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, y.shape[-1]), last.reshape(-1, last.shape[-1])
+    found = [distance_to_exact(plan, *each) for each in zip(*flat, strict=True)]
+    away, radius = max(found, key=sum, default=(0.0, 0.0))
+    return Certificate({"distance to exact": away, "its enclosure": radius}, iterates.dtype, scope="run")
 
 
 @dataclass(frozen=True)
@@ -213,10 +223,10 @@ def _by_arb(f: Function, s: Ball) -> Ball:
             left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
             try:
                 branches = f.arb_branches(left, right)
-            except OpenSwitches:
+                values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
+            except (OpenSwitches, ValueError, ZeroDivisionError):  # or a ball around a pole
                 ends.append((-math.inf, math.inf))
                 continue
-            values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
     lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from emulon.algorithms import GradientDescent
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.spectrum import SLACK, enclosure
@@ -75,7 +75,7 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
     """Refuse data on which an algorithm that leaves its step size to the data would take another than the plan's."""
     if not plan.step_from_data:
         return
-    free = GradientDescent(plan.loss, plan.steps, l2=plan.l2, l1=plan.l1, momentum=plan.momentum)
+    free = replace(plan.descent, step_size=None)
     sizes = free.resolved_step_size(x, y)
     if ((sizes - plan.step_size).abs() > plan.step_size * SLACK).any():
         other = sizes.flatten()[(sizes - plan.step_size).abs().argmax()].item()
@@ -88,11 +88,13 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
 class CurvatureWatch:
     """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
 
-    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two.
+    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two. A bound that
+    is larger than the weights themselves says nothing of the path, and only ours is looked at.
     """
 
     def __init__(self, plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], bound: float) -> None:
         self.plan, self.x, self.y = plan, x.double(), y.double()
+        bound = bound if bound <= plan.domain.w else 0.0
         self.low, self.high = enclosure(self.x)
         rounded = rounding.dot(x.shape[-1] + 3, plan.inner.absolute, torch.float64)
         self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK) + rounded

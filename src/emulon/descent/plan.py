@@ -11,10 +11,18 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
+from emulon.algorithms.gradient_descent import in_batches
+from emulon.algorithms.link import Effective
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
-from emulon.certify import Domain
-from emulon.certify.composition import accumulated, accumulated_with_momentum, step_lipschitz
+from emulon.certify import Domain, Spectrum
+from emulon.certify.composition import (
+    accumulated,
+    accumulated_ahead,
+    accumulated_ahead_on_quadratics,
+    accumulated_with_momentum,
+    step_lipschitz,
+)
 from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
 from emulon.descent.curvature import Slopes
 from emulon.errors import EmulonError, OutOfDomain
@@ -36,7 +44,8 @@ class Plan:
     from above, and is 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤ `curvature_reach`, and only
     sampled where that is 0. `max_step_times_smoothness`, 1 or 2, bounds step_size·L, L being the largest eigenvalue of
     the Hessian; it is checked as the plan runs. `step_from_data` says that the algorithm left the choice of `step_size`
-    to the data: other data, on which it would choose another, are refused.
+    to the data: other data, on which it would choose another, are refused. Where `rows` of data are more than the
+    domain's samples, each step sees a batch of so many, and everything here is about single batches.
     """
 
     name: str
@@ -46,6 +55,8 @@ class Plan:
     l2: float
     l1: float
     momentum: float
+    accelerated: bool
+    rows: int
     strong_convexity: float
     negative_curvature: float
     curvature_reach: float
@@ -63,9 +74,38 @@ class Plan:
         return 1 - self.step_size * self.l2
 
     @property
+    def descent(self) -> GradientDescent:
+        """The exact algorithm, with this step size."""
+        parts = (self.loss, self.steps, self.step_size, self.l2, self.l1, self.momentum, self.accelerated, self.batch)
+        return GradientDescent(*parts)
+
+    @property
+    def batch(self) -> int | None:
+        return None if self.rows == self.domain.samples else self.domain.samples
+
+    def batches(self, data: Effective) -> list[Effective]:
+        """What step after step sees of the data, round again after the last."""
+        if self.batch is None:
+            return [data]
+        x, y = in_batches(data.x, data.y, self.batch)
+        rows = x.new_zeros(0) if data.fixed is None else in_batches(data.fixed, data.y, self.batch)[0]
+        fixes = [None] * x.shape[-3] if data.fixed is None else rows.unbind(-3)
+        return [Effective(*part) for part in zip(x.unbind(-3), y.unbind(-2), fixes, strict=True)]
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether errors meet the same symmetric matrix at every step."""
+        return self.loss.derivative == "t" and not self.l1 and self.batch is None
+
+    @property
     def fixed(self) -> float:
         """Bound on the entries of what tokens carry of the data, y_i·x_i for Poisson."""
         return self.loss.link.largest_fixed(self.domain)
+
+    @property
+    def ahead(self) -> float:
+        """What rounding adds to where an accelerated step starts, which is outside attention: w + β·(w − w_before)."""
+        return 3 * self.domain.w if self.accelerated else 0.0
 
     @property
     def largest_eigenvalue(self) -> float:
@@ -78,8 +118,10 @@ class Plan:
 
         ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong_convexity −
         negative_curvature·λmax and max_step_times_smoothness/step_size. Where ℓ is not convex, ρ is above 1 and errors
-        grow. Momentum has a sum of its own.
+        grow. Momentum and acceleration have sums of their own.
         """
+        if self.accelerated:  # as on a quadratic: what is to be expected elsewhere, too
+            return max(1.0, math.sqrt(self.domain.features) * accumulated_ahead_on_quadratics(1.0, self.steps, 0.0))
         return self._growth(0.0)
 
     @property
@@ -98,6 +140,10 @@ class Plan:
         if self.momentum:
             spread = max(abs(1 + self.momentum - edge) for edge in (self.step_size * flattest, top))
             grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)
+        elif self.accelerated and self.quadratic and self.max_step_times_smoothness == 1:
+            grown = accumulated_ahead_on_quadratics(1.0, self.steps, 3 * slack)
+        elif self.accelerated:
+            grown = accumulated_ahead(1.0, self.steps, step_lipschitz(self.step_size, top / self.step_size, flattest))
         else:
             ratio = step_lipschitz(self.step_size, top / self.step_size, flattest)
             grown = accumulated(1.0, self.steps, ratio)
@@ -139,7 +185,9 @@ class Plan:
     @classmethod
     def of(cls, name: str, descent: GradientDescent, domain: Domain, data: Data | None) -> Plan:
         """For this domain, and with what data tell beyond it."""
+        rows, domain = domain.samples, batch_domain(descent, domain)
         step_size = step_size_for(descent, domain, data)
+        data = in_its_batches(descent, data)
         strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
         reach = 2 * descent.loss.link.effective_domain(domain).residual
         bent, reach = negative_curvature(descent.loss, reach)
@@ -151,10 +199,12 @@ class Plan:
             l2=descent.l2,
             l1=descent.l1,
             momentum=descent.momentum,
+            accelerated=descent.accelerated,
+            rows=rows,
             strong_convexity=strong if top == 1 else 0.0,
             negative_curvature=bent,
             curvature_reach=reach,
-            max_step_times_smoothness=top if strong or descent.l2 else 2.0,
+            max_step_times_smoothness=top if strong or descent.l2 or descent.accelerated else 2.0,
             step_from_data=descent.step_size is None,
             domain=domain,
         )
@@ -182,12 +232,23 @@ def descent_of(algorithm: Algorithm) -> GradientDescent:
 def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) -> Domain:
     """Bounds that hold along the exact iterates on this data, with some room; a run checks them."""
     x, y = x.double(), y.double()
-    path = descent.iterates(x, y)
+    path = descent.starts(descent.iterates(x, y))
     inner_x, inner_y, _ = descent.loss.effective(x, y)
     residual = (inner_x @ path.mT - inner_y.unsqueeze(-1)).abs().max().item()
     absolute = (inner_x.abs() @ path.abs().mT + inner_y.abs().unsqueeze(-1)).max().item()
     wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
     return replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
+
+
+def batch_domain(descent: GradientDescent, domain: Domain) -> Domain:
+    """What a domain of whole datasets says of their batches: nothing of their spectrum."""
+    if descent.batch is None or descent.batch >= domain.samples:
+        return domain
+    return replace(domain, samples=descent.batch, spectrum=Spectrum())
+
+
+def in_its_batches(descent: GradientDescent, data: Data | None) -> Data | None:
+    return data if data is None or descent.batch is None else in_batches(*data, descent.batch)
 
 
 def step_size_for(descent: GradientDescent, domain: Domain, data: Data | None) -> float:

@@ -59,7 +59,8 @@ class DescentRun:
     def entered_band(self) -> bool:
         """Whether a residual came so close to a jump of ℓ′ that the promise does not cover this run."""
         x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
-        return self.certificate.leaves_out(self.iterates[..., :-1, :].double(), x, y)
+        starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
+        return self.certificate.leaves_out(starts, x, y)
 
     @takes_arrays("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -105,23 +106,20 @@ def _ended(written: Int[Tensor, "texts beams words"]) -> Bool[Tensor, "texts bea
 
 
 @torch.no_grad()
-def class_scores(
-    learner: Learner, task: Classification, texts: Sequence[Sequence[int]]
-) -> Float[Tensor, "texts classes"]:
+def class_scores(learner: Learner, task: Classification, texts: Texts) -> Float[Tensor, "texts classes"]:
     """The probability of each class, of texts in words; longer ones than are read are cut."""
     learner.eval()
-    device, found = learner.position.device, Texts.of(texts)
-    longest = min(int(found.lengths.max()), task.longest_text)
+    device, longest = learner.position.device, min(int(texts.lengths.max()), task.longest_text)
     said = []
     for rows in torch.arange(len(texts)).split(PART):
-        tokens = task.read(found.padded(rows, longest, PAD)).to(device)
+        tokens = task.read(texts.padded(rows, longest, PAD)).to(device)
         said.append(task.asked(learner(tokens))[:, 0].float().softmax(-1).cpu())
     return torch.cat(said)
 
 
 def classified(learner: Learner, task: Classification, text: str) -> dict[str, float]:
     """The probability of each class of one text, the most probable first."""
-    chances = class_scores(learner, task, task.encode([text]))[0].tolist()
+    chances = class_scores(learner, task, Texts.of(task.encode([text])))[0].tolist()
     return dict(sorted(zip(task.corpus.classes, chances, strict=True), key=lambda each: -each[1]))
 
 
@@ -148,14 +146,29 @@ class Share:
 def accuracy(learner: Learner, task: Classification, split: str = "test") -> Share:
     whole = task.corpus.split(split)
     assert whole.classes is not None
-    said = class_scores(learner, task, [whole.texts[place] for place in range(len(whole))]).argmax(-1)
+    said = class_scores(learner, task, whole.texts).argmax(-1)
     return Share(int((said == whole.classes).sum()), len(whole))
 
 
-def bleu(said: Sequence[str], references: Sequence[str]) -> float:
-    """sacreBLEU's (Post 2018): cased, its standard tokeniser, one reference each."""
+@torch.no_grad()
+def entropy(learner: Learner, task: TextTask, split: str = "test") -> float:
+    """Mean cross entropy of all that is asked of a split, in nats."""
+    learner.eval()
+    whole, device, errors = task.corpus.split(split), learner.position.device, []
+    for rows in task.rows(split).split(128):
+        prompts = task.prompts_of(whole, rows)
+        said = task.asked(learner(prompts.tokens.to(device)))
+        errors.append(task.error_of(said, prompts.truth.to(device)).cpu())
+    return float(task.curve(torch.cat(errors)))
+
+
+def bleu(said: Sequence[str], references: Sequence[str], resamples: int = 0) -> tuple[float, float]:
+    """sacreBLEU's (Post 2018): cased, its standard tokeniser, one reference each; and half of its 95 % interval, of so
+    many resamples of the sentences."""
     try:
-        from sacrebleu import corpus_bleu
+        import sacrebleu
     except ImportError:
         raise BadText("BLEU is counted by sacrebleu: pip install 'emulon[text]'") from None
-    return float(corpus_bleu(list(said), [list(references)]).score)
+    library: Any = sacrebleu  # its metrics are not among the names that it declares
+    score = library.BLEU().corpus_score(list(said), [list(references)], n_bootstrap=max(resamples, 1))
+    return float(score.score), float(score._ci) if resamples > 1 else 0.0

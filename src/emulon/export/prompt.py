@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from emulon.attention import Slots
 from emulon.descent.layout import HALF
+from emulon.errors import EmulonError
 from emulon.files import write_atomically
 from emulon.interpreter.module import Capacity
 from emulon.interpreter.phase import Phase
@@ -38,6 +39,10 @@ class Prompt:
 
 def prompt_of(program: Program, capacity: Capacity) -> Prompt:
     """The program's prompt, padded with zeros to an interpreter's capacity."""
+    if program.accelerated or program.batch is not None:
+        raise EmulonError(
+            f"{program.name} has another prompt at every step, which a file does not hold; export another"
+        )
     numbers = {"gradient": (program.step_size, program.shrink, program.momentum), "proximal": (-1.0, 0.0, 0.0)}
     tensors: dict[str, Tensor] = {}
     phases = []

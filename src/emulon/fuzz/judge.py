@@ -88,15 +88,22 @@ def descended(
     from flint import arb
 
     eta, l2, l1, momentum = (arb(numbers.get(name, 0.0)) for name in ("step_size", "l2", "l1", "momentum"))
-    count, width = len(x), len(x[0])
+    size, width = int(numbers.get("batch", 0)) or len(x), len(x[0])
+    whole, targets = x, y
     w = before = [arb(0)] * width if start is None else start
-    for _ in range(steps):
+    for number in range(steps):
+        # Batches in order and round again; the first samples fill up the last.
+        first = number % -(-len(whole) // size) * size
+        x, y = ([part[(first + k) % len(part)] for k in range(size)] for part in (whole, targets))
+        last = w
+        if numbers.get("accelerated"):
+            w = [a + (a - b) * number / (number + 3) for a, b in zip(w, before, strict=True)]
         slopes = [slope(dot(row, w) - target) for row, target in zip(x, y, strict=True)]
-        gradient = [dot(slopes, [row[k] for row in x]) / count for k in range(width)]
+        gradient = [dot(slopes, [row[k] for row in x]) / size for k in range(width)]
         if fixed is not None:
             gradient = [g - f for g, f in zip(gradient, fixed, strict=True)]
         moved = [(1 - eta * l2) * a - eta * g + momentum * (a - b) for a, g, b in zip(w, gradient, before, strict=True)]
-        w, before = [soft_threshold(one, eta * l1) for one in moved], w
+        w, before = [soft_threshold(one, eta * l1) for one in moved], last
     return w
 
 

@@ -70,9 +70,12 @@ LOSSES = {
     "5*t**2": ExactLoss(lambda t: 10 * t),
     "cos(t)": ExactLoss(lambda t: -t.sin()),
 }
+# Those that only the interpreter runs.
+NOT_PLAIN = ("heavy_ball", "nesterov", "fista", "mini_batch_descent")
+SQUARED = ("linear_regression", "ridge", "lasso", "elastic_net", *NOT_PLAIN)
 # What each named algorithm minimises.
 LOSS_OF = {
-    **dict.fromkeys(("linear_regression", "ridge", "heavy_ball", "lasso", "elastic_net"), "squared"),
+    **dict.fromkeys(SQUARED, "squared"),
     "huber_regression": "huber",
     "log_cosh_regression": "log_cosh",
     "quantile_regression": "quantile",
@@ -92,6 +95,7 @@ def settings(random: Random) -> dict[str, Any]:
         "penalty": random.choice((0.1, 0.1, 0.0, 1.0, 1e-6)),
         "l1_ratio": random.choice((0.5, 0.25, 0.0, 1.0)),
         "momentum": random.choice((0.9, 0.5, 0.0)),
+        "batch": random.choice((1, 2, 3, 16)),
         **{name: random.choice(choices) for name, choices in PARAMETERS.items()},
     }
 
@@ -140,7 +144,8 @@ def exact_weights(
 
 
 def numbers_of(plan: Plan) -> dict[str, float]:
-    return {name: getattr(plan, name) for name in ("step_size", "l2", "l1", "momentum")}
+    numbers = {name: getattr(plan, name) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
+    return numbers | {"batch": plan.batch or 0}
 
 
 def judged_run(values: Values, run: DescentRun, given: Sequence[Tensor]) -> None:
@@ -202,7 +207,7 @@ class Descending(Kind, name="descent"):
     weight = 2.0
 
     def draw(self, random: Random) -> dict[str, Any]:
-        return drawn_run(random, [name for name in LOSS_OF if name != "heavy_ball"] + ["sqrt(1 + t**2)"])
+        return drawn_run(random, [name for name in LOSS_OF if name not in NOT_PLAIN] + ["sqrt(1 + t**2)"])
 
     def check(self, values: Values) -> None:
         dtype, guise = values["dtype"], values["guise"]

@@ -27,7 +27,7 @@ from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 
-FORMAT = {"interpreter": "2", "program": "4"}
+FORMAT = {"interpreter": "2", "program": "5"}
 PLAIN = {
     "name": str,
     "steps": int,
@@ -35,6 +35,8 @@ PLAIN = {
     "l2": float,
     "l1": float,
     "momentum": float,
+    "accelerated": bool,
+    "rows": int,
     "strong_convexity": float,
     "negative_curvature": float,
     "curvature_reach": float,

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.algorithms.gradient_descent import look_ahead
 from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
-from emulon.certify import Certificate
+from emulon.certify import Certificate, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size
@@ -61,7 +62,7 @@ class Program(Plan):
     @property
     def examples(self) -> tuple[int, ...]:
         """A prompt is built for one number of in-context examples."""
-        return (self.domain.samples,)
+        return (self.rows,)
 
     @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -91,6 +92,7 @@ class Program(Plan):
         if self.proximal is not None and self.proximal_bounds is not None:
             more = phase_terms(self.proximal, self.proximal_bounds, line, 1.0, 0.0, 0.0)
             terms = {name: value + more[name] for name, value in terms.items()}
+        terms["rounding"] += rounding.dot(4, self.ahead, self.dtype)
         grown = self.promised_growth
         grown_terms, assumes = {name: value * grown for name, value in terms.items()}, (EXP_ASSUMED, *self.assumes)
         whole = Certificate(grown_terms, self.dtype, bands=bounds.bands, assumes=assumes)
@@ -113,21 +115,24 @@ class Program(Plan):
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        inner = self.loss.effective(x, y)
-        watch = CurvatureWatch(self, inner.x, inner.y, certificate.bound)
+        batches = self.batches(self.loss.effective(x, y))
+        watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
-        machine = (Fast if path == "fast" else Faithful)(interpreter, self, self.gradient, self.proximal, inner)
+        kind = Fast if path == "fast" else Faithful
+        machines = [kind(interpreter, self, self.gradient, self.proximal, part) for part in batches]
         iterates = [x.new_zeros(*x.shape[:-2], x.shape[-1])]
         for number in range(self.steps):
-            watch.before_step(iterates[-1], number)
-            iterates.append(machine.step(iterates[-1], iterates[max(number - 1, 0)]))
+            w, w_before = iterates[-1], iterates[max(number - 1, 0)]
+            start = look_ahead(number, w, w_before) if self.accelerated else w
+            watches[number % len(batches)].before_step(start, number)
+            iterates.append(machines[number % len(batches)].step(start, w_before))
         hashes = (before, interpreter.sha256)
         return Run(self, x, y, torch.stack(iterates, dim=-2), certificate, interpreter, hashes, given=given)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)
-        require_shape(x, "x", self.domain.samples, self.domain.features)
-        require_shape(y, "y", self.domain.samples)
+        require_shape(x, "x", self.rows, self.domain.features)
+        require_shape(y, "y", self.rows)
         require_within(self.domain.y, y=y)
         require_within(self.domain.x, x=x)
 
@@ -151,9 +156,10 @@ class Run(DescentRun):
     @cached_property
     def trace(self) -> Trace:
         """Both layers of the last step, faithfully: scores and weights of every attention, in the order they ran."""
-        start, before = (self.iterates[..., max(self.iterates.shape[-2] - back, 0), :] for back in (2, 3))
-        program = self.program
-        inner = program.loss.effective(self.x, self.y)
+        program, last = self.program, max(self.iterates.shape[-2] - 2, 0)
+        start = program.descent.starts(self.iterates)[..., last, :]
+        batches = program.batches(program.loss.effective(self.x, self.y))
+        machine = Faithful(self.interpreter, program, program.gradient, program.proximal, batches[last % len(batches)])
         with Trace() as trace:
-            Faithful(self.interpreter, program, program.gradient, program.proximal, inner).step(start, before)
+            machine.step(start, self.iterates[..., max(last - 1, 0), :])
         return trace

@@ -69,6 +69,8 @@ def _possible(program: Program) -> bool:
         and 0 < program.step_size < math.inf
         and 0 < program.max_step_times_smoothness <= 2
         and 0 <= program.momentum < 1
+        and program.rows >= program.domain.samples
+        and sum(map(bool, (program.momentum, program.accelerated, program.batch))) <= 1
         and all(0 <= number < math.inf for number in numbers)
         and all(bool(torch.isfinite(part).all()) for part in parts)
     )

@@ -1,6 +1,7 @@
 """Learners: transformers that have to find the algorithm themselves. All of them are predictors."""
 
 from emulon.models.block import Affine, Block, BlockShape, Decoder, SelfAttention
+from emulon.models.by_prompt import by_prompt
 from emulon.models.decoders import AlgoFormer, Looped, Standard
 from emulon.models.frozen_attention import FrozenAttention
 from emulon.models.learner import Learner
@@ -16,4 +17,5 @@ __all__ = [
     "Looped",
     "SelfAttention",
     "Standard",
+    "by_prompt",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 
 from emulon.attention import attend
 from emulon.errors import BadShape, EmulonError
+
+if TYPE_CHECKING:
+    from emulon.networks.lowering import Builder
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,19 @@ class Block(nn.Module):
         added: Tensor = self.drop(self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh")))
         return x + added
 
+    def lower_into(self, builder: Builder, place: str) -> None:
+        """The same as layers for `compile_network`."""
+        attention, before = self.attention, builder.at
+        builder.part(self.attention_norm, f"{place}.attention_norm")
+        stacked = (attention.to_qkv.weight, attention.to_qkv.bias, attention.heads)
+        builder.self_attention(f"{place}.attention", *stacked, causal=attention.causal)
+        builder.part(self.drop, f"{place}.drop")  # refused while it drops
+        before = builder.add_to(before, f"{place}.attention.merge", attention.merge.weight, attention.merge.bias)
+        builder.part(self.mlp_norm, f"{place}.mlp_norm")
+        builder.part(self.widen, f"{place}.widen")
+        builder.part(nn.GELU(approximate="tanh"), place)
+        builder.add_to(before, f"{place}.narrow", self.narrow.weight, self.narrow.bias)
+
 
 class Decoder(nn.Module):
     """Several blocks and a last norm, initialised as GPT-2 is: matrices from N(0, init²).
@@ -132,3 +149,8 @@ class Decoder(nn.Module):
             x = block(x, visible)
         normed: Tensor = self.last_norm(x)
         return normed
+
+    def lower_into(self, builder: Builder, place: str) -> None:
+        for number, block in enumerate(self.blocks):
+            builder.part(block, f"{place}.{number}")
+        builder.part(self.last_norm, f"{place}.last_norm")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,9 @@ from torch import Tensor
 from emulon.errors import EmulonError
 from emulon.models.block import BlockShape, Decoder
 from emulon.models.learner import Learner
+
+if TYPE_CHECKING:
+    from emulon.networks.lowering import Builder
 
 
 class Standard(Learner, name="standard"):
@@ -32,6 +35,9 @@ class Standard(Learner, name="standard"):
     ) -> Float[Tensor, "1 batch tokens width"]:
         final: Tensor = self.decoder(embedded, visible)
         return final.unsqueeze(0)
+
+    def lower_states(self, builder: Builder) -> None:
+        builder.part(self.decoder, "decoder")
 
 
 class LoopingLearner(Learner):
@@ -79,6 +85,13 @@ class Looped(LoopingLearner, name="looped"):
     ) -> Float[Tensor, "loops batch tokens width"]:
         return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window, visible)
 
+    def lower_states(self, builder: Builder) -> None:
+        injected = builder.at
+        for turn in range(self.loops):
+            if turn:
+                builder.plus(builder.at, injected, f"turn {turn}")
+            builder.part(self.decoder, f"turn {turn}")
+
 
 class AlgoFormer(LoopingLearner, name="algoformer"):
     """post ∘ loop^T ∘ pre, Gao et al. 2024, Eq. 2, trained with the loss of Eq. 3 over the last `window` loop counts.
@@ -103,6 +116,13 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
         each = None if visible is None else visible.repeat(len(turns), 1)
         finished: Tensor = self.post(turns.flatten(0, 1), each)
         return finished.view_as(turns)
+
+    def lower_states(self, builder: Builder) -> None:
+        prepared = builder.part(self.pre, "pre")
+        for turn in range(self.loops):
+            builder.plus(builder.at, prepared, f"turn {turn}")
+            builder.part(self.body, f"turn {turn}")
+        builder.part(self.post, "post")
 
 
 def loop(

@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,12 @@ from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
 from emulon.arrays import takes_arrays
-from emulon.errors import BadShape
+from emulon.errors import BadNetwork, BadShape
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
+
+if TYPE_CHECKING:
+    from emulon.networks.lowering import Builder
 
 # Prompts that a learner reads at once when it is asked: memory, not answers, depends on it.
 PROMPTS = 1024
@@ -79,7 +82,7 @@ class Learner(nn.Module):
             )
         if self.vocabulary:
             words, places = tokens.unbind(-1)
-            embedded: Tensor = self.read_in(words) + self.position[places]
+            embedded: Tensor = self.read_in(words) + F.embedding(places, self.position)
         else:
             embedded = self.read_in(tokens) + self.position[: tokens.shape[-2]]
         dropped: Tensor = self.drop(embedded)
@@ -92,6 +95,25 @@ class Learner(nn.Module):
     def forward(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
         answers: Tensor = self.read_out(self.states(self.embed(tokens), 1, self.visible(tokens))[-1])
         return answers
+
+    def lower_into(self, builder: Builder, place: str) -> None:
+        """The same as layers for `compile_network`."""
+        points = builder.given[0]
+        if not builder.is_sequence or points > self.tokens:
+            raise BadShape(f"this learner reads at most {self.tokens} tokens; compile it for such data")
+        if not isinstance(self.read_in, Affine):
+            raise BadNetwork("a learner that reads words is not compiled; learners of numbers are")
+        builder.part(self.drop, "drop")  # refused while it drops
+        position, weight = builder.constant("position", self.position[:points]), self.read_in.weight
+        both = torch.cat([weight, torch.eye(len(weight)).to(weight)], dim=-1)
+        builder.linear("read_in", "linear, plus position", both, self.read_in.bias, 0, position)
+        builder.shape = (points, len(weight))
+        self.lower_states(builder)
+        builder.part(self.read_out, "read_out")
+
+    def lower_states(self, builder: Builder) -> None:
+        """`states` for one loop count, its last."""
+        raise BadNetwork(f"a {type(self).__name__} is not compiled; learners made of blocks are")
 
     def loss(
         self,

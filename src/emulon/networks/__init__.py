@@ -4,6 +4,20 @@ from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
 from emulon.networks.layers import Box
 from emulon.networks.multilayer import classes_of
+from emulon.networks.normalisation import product
 from emulon.networks.program import NetworkProgram, NetworkRun
+from emulon.networks.tracing import traced
+from emulon.networks.transformer import Heads, heads_of
 
-__all__ = ["Box", "Expression", "NetworkProgram", "NetworkRun", "classes_of", "compile_network"]
+__all__ = [
+    "Box",
+    "Expression",
+    "Heads",
+    "NetworkProgram",
+    "NetworkRun",
+    "classes_of",
+    "compile_network",
+    "heads_of",
+    "product",
+    "traced",
+]

@@ -97,7 +97,7 @@ class AttentionPhase(NetworkPhase):
         if self.layer.causal:
             place = torch.eye(positions, self.positions, dtype=f64)
             tokens[..., slots["place"]] = place
-            tokens[..., slots["ahead"]] = 1 - place.cumsum(dim=-1)
+            tokens[..., slots["ahead"]] = place.cumsum(dim=-1) - place
         for head in range(self.layer.heads):
             yield Prompt(tokens, *self.weights(head), positions)
 

@@ -23,11 +23,12 @@ from emulon.networks.multilayer import as_module
 from emulon.networks.phase import ConstantPhase, NetworkPhase
 from emulon.networks.program import NetworkProgram
 from emulon.networks.ranges import from_box, from_data, input_box, reading
+from emulon.networks.roots import with_short_roots
 from emulon.networks.softmaxes import softmax_for
 
 f64 = torch.float64
 # Of the numbers in a register, the part that its interpolation is never asked to be below: about float64's own.
-FINEST = 2.0**-46
+FINEST = 2.0**-44
 # How gains are measured: errors so small that their squares do not matter.
 TINY = 1e-12
 # A module and its layers, both in float64, may differ by rounding: by this part at most.
@@ -60,13 +61,15 @@ def compile_network(
     name, module = type(module).__name__, as_module(module)
     data = None if data is None else as_tensor(data, "data")
     builder = module_to_layers(module, shape, data)
-    if data is not None:
-        inputs = _rows(data, builder)
-        box, known = input_box(inputs, margin), from_data(builder.layers, inputs, margin)
-    else:
-        box = _box(domain, builder.sizes[0])
-        known = from_box(builder.layers, box)
-    phases = layers_to_phases(builder.layers, known, tolerance, _positions(builder))
+    inputs = None if data is None else _rows(data, builder)
+    box = _box(domain, builder.sizes[0]) if inputs is None else input_box(inputs, margin)
+
+    def ranges(layers: Sequence[Layer]) -> list[Known]:
+        return from_box(layers, box) if inputs is None else from_data(layers, inputs, margin)
+
+    builder = with_short_roots(builder, ranges(builder.layers))
+    layers = builder.numbered
+    phases = layers_to_phases(layers, ranges(layers), tolerance, box, _positions(builder))
     shapes = (builder.given, builder.shape)
     program = NetworkProgram(name, phases, box, *shapes, tolerance, "domain" if data is None else "data")
     require_same(module, program, data)
@@ -106,10 +109,10 @@ def module_to_layers(module: nn.Module, shape: tuple[int, ...] | None, data: Ten
 
 
 def layers_to_phases(
-    layers: Sequence[Layer], known: Sequence[Known], tolerance: float, positions: int
+    layers: Sequence[Layer], known: Sequence[Known], tolerance: float, box: Box, positions: int
 ) -> tuple[NetworkPhase, ...]:
     """Every activation gets an equal share of the tolerance, divided by what follows makes of its error."""
-    gains = gains_of(layers, known)
+    gains = gains_of(layers, known, len(box.lo))
     count = max(1, sum(isinstance(layer, Elementwise) for layer in layers))
     phases = []
     for layer, where, gain in zip(layers, known, gains, strict=True):
@@ -136,10 +139,10 @@ def layer_to_phase(layer: Layer, known: Known, tolerance: float, positions: int)
     return GatePhase(layer, known, low, sharpness if kinked else 1.0, kinked)
 
 
-def gains_of(layers: Sequence[Layer], known: Sequence[Known]) -> list[float]:
+def gains_of(layers: Sequence[Layer], known: Sequence[Known], features: int) -> list[float]:
     """How far an error of every layer's output can move the network's, per unit: Lipschitz constants, sup to sup."""
     count = len(layers)
-    found = [torch.zeros(count, len(known[0].inputs.lo), dtype=f64)]
+    found = [torch.zeros(count, features, dtype=f64)]
     for number, (layer, where) in enumerate(zip(layers, known, strict=True)):
         errors = layer.carried(reading(layer, found), where)
         errors[number] += TINY

@@ -54,12 +54,13 @@ class Box:
         return Box(torch.cat([box.lo for box in boxes]), torch.cat([box.hi for box in boxes]))
 
     def widened(self, by: float) -> Box:
-        """By this part: in proportion where all numbers have one sign, which they keep; of the width elsewhere."""
-        above, below, part = self.lo > 0, self.hi < 0, 1 + by
+        """By this part of the width, to both sides."""
         room = by * (self.hi - self.lo) + by * 1e-3 * torch.maximum(self.lo.abs(), self.hi.abs())
-        lo = torch.where(above, self.lo / part, torch.where(below, self.lo * part, self.lo - room))
-        hi = torch.where(below, self.hi / part, torch.where(above, self.hi * part, self.hi + room))
-        return Box(lo, hi)
+        return Box(self.lo - room, self.hi + room)
+
+    def stretched(self, by: float) -> Box:
+        """By this part of the numbers themselves, which are positive and stay so."""
+        return Box(self.lo / (1 + by), self.hi * (1 + by))
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,13 @@ class Elementwise(Layer):
 
     def _steepest(self, inputs: Box) -> float:
         return slope_bound(self.f, *inputs.ends) if self.gated is None else self.gated.steepest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Root(Elementwise):
+    """1/√t; `within` is where t is known to be, whatever data show."""
+
+    within: tuple[float, float] | None = None
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,14 @@ from torch import Tensor, nn
 
 from emulon.certify.domain import require_finite
 from emulon.errors import BadNetwork, nearest
-from emulon.networks.layers import Attention, Constant, Elementwise, Gated, Layer, Linear
+from emulon.networks.layers import Attention, Constant, Elementwise, Gated, Layer, Linear, Root
 
 f64 = torch.float64
 Lowering = Callable[["Builder", Any, str], None]
 REGISTRY: dict[type, Lowering] = {}
+SQUARE, ROOT = "t**2", "1/sqrt(t)"
+# What a head is made of.
+HEAD = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
 
 
 def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
@@ -53,8 +57,14 @@ class Builder:
         self.at = len(self.layers)
         return self.at
 
-    def name(self, place: str, what: str) -> str:
-        return f"{len(self.layers)} {place} {what}" if place else f"{len(self.layers)} {what}"
+    @staticmethod
+    def name(place: str, what: str) -> str:
+        return f"{place} {what}" if place else what
+
+    @property
+    def numbered(self) -> list[Layer]:
+        """With names of their own: a place may have several layers of one kind."""
+        return [replace(layer, name=f"{number} {layer.name}") for number, layer in enumerate(self.layers)]
 
     def linear(self, place: str, what: str, weight: Tensor, bias: Tensor | None = None, *reads: int) -> int:
         """Θ·(registers side by side) + b; without `reads`, of the register at hand."""
@@ -72,6 +82,10 @@ class Builder:
     def elementwise(self, place: str, what: str, f: str, gated: Gated | None = None) -> int:
         return self.add(Elementwise(name=self.name(place, what), reads=(self.at,), f=f, gated=gated), self.features)
 
+    def root(self, place: str, within: tuple[float, float] | None = None) -> int:
+        name = self.name(place, "reciprocal root")
+        return self.add(Root(name=name, reads=(self.at,), f=ROOT, within=within), self.features)
+
     def constant(self, place: str, values: Tensor) -> int:
         values = values.detach().to(f64)
         require_finite(**{place: values})
@@ -83,6 +97,26 @@ class Builder:
         require_finite(**{f"{name} of {place}": part for name, part in parts.items()})
         name = self.name(place, "attention")
         return self.add(Attention(name=name, reads=(self.at,), causal=causal, **parts), parts["b_v"].numel())
+
+    def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
+        """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; with their 1/√width."""
+        weight = weight.detach().to(f64)
+        width = len(weight) // 3 // heads
+        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+        (w_q, w_k, w_v), (b_q, b_k, b_v) = (part.unflatten(0, (3, heads, width)) for part in (weight, bias))
+        scale = 1 / math.sqrt(width)
+        parts = (w_q * scale, w_k, w_v, b_q * scale, b_k, b_v)
+        return self.attention(place, dict(zip(HEAD, parts, strict=True)), causal)
+
+    def part(self, module: nn.Module, place: str) -> int:
+        """Whatever the module is made of."""
+        lower_part(self, module, place)
+        return self.at
+
+    def plus(self, first: int, second: int, place: str, sign: float = 1.0) -> int:
+        """The sum, or the difference, of two registers."""
+        one = torch.eye(self.sizes[first], dtype=f64)
+        return self.linear(place, "sum", torch.cat([one, sign * one], dim=-1), None, first, second)
 
     def add_to(self, before: int, place: str, weight: Tensor, bias: Tensor | None = None) -> int:
         """before + Θ·(the register at hand) + b, the residual sum being part of the linear map."""
@@ -101,14 +135,29 @@ def lower(module: nn.Module, shape: tuple[int, ...]) -> Builder:
 
 
 def lower_part(builder: Builder, module: Any, place: str) -> None:
+    """By what the module says of itself (`lower_into`), by the registry, or by a trace of its forward."""
+    if hasattr(module, "lower_into"):
+        module.lower_into(builder, place)
+        return
     for kind in type(module).__mro__:
-        if kind in REGISTRY:
+        if kind in REGISTRY and (kind is not nn.Module or _has_parts(module)):
             REGISTRY[kind](builder, module, place)
             return
-    known = sorted({kind.__name__ for kind in REGISTRY})
+    known = sorted({kind.__name__ for kind in REGISTRY} - {"Module"})
     name, where = type(module).__name__, f" at {place}" if place else ""
     hint = nearest(name, known) or f"; compiled are {', '.join(known)}"
     raise BadNetwork(f"a {name}{where} is not compiled{hint}")
+
+
+def knows(module: nn.Module) -> bool:
+    """Whether a module is lowered as a whole, and not by following its forward."""
+    kinds = type(module).__mro__
+    return hasattr(module, "lower_into") or any(kind in REGISTRY and kind is not nn.Module for kind in kinds)
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """A module of one's own: torch's own, where they are not registered, are refused by name."""
+    return not type(module).__module__.startswith("torch.nn.")
 
 
 def joined(place: str, name: str) -> str:

@@ -22,12 +22,17 @@ from emulon.certify.rounding import EXP_ASSUMED
 from emulon.errors import BadShape, EmulonError, OutOfDomain
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.ranges import reading, states
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
+# An error bound wider than this part of a range is no bound: what lies so near to the edges would be refused.
+VOID = 1e-4
+# An enclosure wider than this part of what it says is made again, with more bits.
+TELLS = 0.1
 # Rows of the input that are audited together.
 AUDITED = 64
 Source = Literal["domain", "data"]
@@ -82,7 +87,7 @@ class NetworkProgram:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
-        a bound is as wide as the range it is in: nothing is known there.
+        a bound is no longer small beside the range it is in: nothing is known there.
         """
         grown = self.errors(line)[-1].amax(dim=-1).tolist()
         terms, before = dict[str, float](), 0.0
@@ -101,7 +106,7 @@ class NetworkProgram:
             layer, known = phase.layer, phase.known
             errors = phase.layer.carried(reading(layer, found), known)
             errors[number + 1 :] += phase.own_error(line)
-            room = (known.output.hi - known.output.lo).min().item() / 4 if layer.kind != "constant" else math.inf
+            room = VOID * (known.output.hi - known.output.lo).min().item() if layer.kind != "constant" else math.inf
             found.append(torch.where(errors <= room, errors, math.inf))
         return found
 
@@ -207,18 +212,20 @@ class NetworkRun:
         """The bound for this run only: the exact network on the same input, enclosed in balls of twice the precision.
 
         Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
-        exact input, so that nothing has to be known of how errors grow.
+        exact input, so that nothing has to be known of how errors grow; where many layers make it too wide, Arb
+        encloses it with more bits.
         """
         away, radius = 0.0, 0.0
+        layers, inputs, own = self.program.layers, self.registers[0], self.registers[-1]
         for rows in torch.arange(len(self.registers[0])).split(AUDITED):
-            exact = enclosures(self.program.layers, self.registers[0][rows])[-1]
-            middle = Ball(exact.high, exact.low, torch.zeros_like(exact.radius))
+            exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
-            off, wide = (
-                part.nan_to_num(nan=math.inf) for part in (middle.away(self.registers[-1][rows]), exact.radius)
-            )
-            away, radius = max(away, off.max().item()), max(radius, wide.max().item())
-        return Certificate({"distance to exact": away, "its enclosure": radius}, f64, scope="run")
+            wide = exact.radius.nan_to_num(nan=math.inf).max().item()
+            off = exact.away(own[rows]).nan_to_num(nan=math.inf).max().item()
+            if not (math.isfinite(off) and wide <= TELLS * off):
+                wide, off = 0.0, away_from_exact(layers, inputs[rows], own[rows])
+            away, radius = max(away, off), max(radius, wide)
+        return Certificate({"distance to exact": away - radius, "its enclosure": radius}, f64, scope="run")
 
     @property
     def promises(self) -> Promises:

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from emulon.errors import OutOfDomain
-from emulon.networks.layers import Box, Inner, Known, Layer
+from emulon.networks.layers import Box, Inner, Known, Layer, Root
 
 # Computed numbers may lie this part outside of where exact ones are.
 ROOM = 1e-3
@@ -45,9 +45,15 @@ def from_box(layers: Sequence[Layer], box: Box) -> list[Known]:
 
 
 def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"], margin: float) -> list[Known]:
-    """As these inputs show it, all features of a register in one interval, widened by the margin."""
+    """As these inputs show it, all features of a register in one interval, widened by the margin.
+
+    What a root is taken of is widened in proportion, and twice as much: it must stay above zero.
+    """
     registers, found = states(layers, x), []
-    boxes = [_seen(register, margin) for register in registers]
+    boxes = [_seen(register).widened(margin) for register in registers]
+    for layer in layers:
+        if isinstance(layer, Root):
+            boxes[layer.reads[0]] = _under_a_root(layer, _seen(registers[layer.reads[0]]), margin)
     for layer, output in zip(layers, boxes[1:], strict=True):
         inner = layer.inside(reading(layer, registers))
         if inner is not None:
@@ -58,7 +64,7 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
 
 def input_box(x: Float64[Tensor, "rows positions features"], margin: float) -> Box:
-    return _seen(x, margin)
+    return _seen(x).widened(margin)
 
 
 def with_output(known: Known, layer: Layer, margin: float) -> Known:
@@ -70,8 +76,14 @@ def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:
     return Box.beside([boxes[i] for i in layer.reads] or [Box(torch.zeros(0).double(), torch.zeros(0).double())])
 
 
-def _seen(register: Tensor, margin: float) -> Box:
+def _under_a_root(layer: Root, seen: Box, margin: float) -> Box:
+    if layer.within is not None:
+        return Box(*(torch.full_like(seen.lo, end) for end in layer.within))
+    return seen.stretched((1 + margin) ** 2 - 1) if seen.ends[0] > 0 else seen
+
+
+def _seen(register: Tensor) -> Box:
     if not torch.isfinite(register).all():
         raise OutOfDomain("the network's own numbers on this data are not finite; check its weights and the data")
     lo, hi = (end.expand(register.shape[-1]).clone() for end in (register.min(), register.max()))
-    return Box(lo, hi).widened(margin)
+    return Box(lo, hi)

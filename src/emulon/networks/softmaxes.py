@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from emulon.approximation import Grid, approximate
+from emulon.approximation import Approximation, Grid, approximate
 from emulon.cache import remembered
 from emulon.certify import Band, rounding
 from emulon.descent.layout import balancing_power
 from emulon.errors import EmulonError
 from emulon.expression import parse
+from emulon.files import write_json
+from emulon.interpreter.compiler import EXPECTED
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import product_error
+from emulon.networks.lowering import ROOT, SQUARE
 from emulon.networks.phase import power_for
 
 f64 = torch.float64
 # The number line's relative error at the scores of a jump, in units of float64's own.
 LINE_NOISE = 5e4
+# What squares and roots of numbers about 1 are asked for, for all others.
+UNIT = 2.0**-46
+# By this factor a tolerance may be missed before another way is tried.
+MISSED = 100.0
 # Numbers that a grid may ask an interpreter to read; sharper ones are not worth their line.
 FARTHEST = 1e7
 
@@ -71,6 +80,14 @@ class Softmax:
         emulated += product_error(line, grid.highest * self.bias, 1 / self.bias, 1)
         return emulated + rounding.dot(3, grid.score_size, f64)
 
+    def scaled(self, argument: int, result: int) -> Softmax:
+        """For an argument 2^argument times as large, and 2^result times the result; nothing is rounded."""
+        grid, wide, high = self.grid, 2.0**argument, 2.0**result
+        slopes, values = grid.slopes / wide, grid.values * high
+        made = replace(grid, slopes=slopes, values=values, lo=grid.lo * wide, hi=grid.hi * wide)
+        bounds = (self.interpolation * high, self.deviation * high, self.size * high)
+        return Softmax(self.f, made, *bounds, self.proved)
+
     @property
     def facts(self) -> dict[str, Any]:
         """As plain numbers, for files."""
@@ -94,31 +111,79 @@ class Softmax:
         return cls(facts["f"], grid, interpolation, deviation, size, bool(facts["proved"]))
 
 
-@lru_cache(maxsize=256)
 def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
-    """The smallest softmax that is f on [lo, hi] to the tolerance, or about the best that there is."""
-    found = remembered("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
+    """The smallest softmax that is f on [lo, hi] to the tolerance, or about the best that there is.
+
+    Intervals and tolerances are taken a little wider and finer, so that many layers of a network share one softmax;
+    but not where a function may end near its interval. Squares and roots of all magnitudes are one softmax each.
+    """
+    if f == SQUARE:
+        power = math.ceil(math.log2(max(abs(lo), abs(hi), 1e-300)))
+        return _softmax_for(f, -1.0, 1.0, UNIT).scaled(power, 2 * power)
+    if f == ROOT and lo > 0:
+        power = 2 * math.ceil(math.log2(hi) / 2 - 1)
+        if lo >= 2.0**power / 4:  # as it is wherever hi ≤ 4·lo
+            return _softmax_for(f, 0.25, 4.0, UNIT).scaled(power, -power // 2)
+    if not parse(f).conditions:
+        step = 2.0 ** (math.floor(math.log2(hi - lo)) - 3) if hi > lo else 1.0
+        lo, hi = math.floor(lo / step) * step, math.ceil(hi / step) * step
+    return _softmax_for(f, lo, hi, 2.0 ** math.floor(math.log2(tolerance)))
+
+
+@lru_cache(maxsize=256)
+def _softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
+    shipped = _shipped().get(claim_of(f, lo, hi, tolerance))
+    found = shipped or remembered("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
     parts = {name: torch.tensor(found[name], dtype=f64) for name in ("slopes", "intercepts", "values")}
     return Softmax.from_parts(found, parts)
 
 
+# Squares and roots are in every normalisation: their softmaxes come with the package, found and proved.
+UNITS = ((SQUARE, -1.0, 1.0, UNIT), (ROOT, 0.25, 4.0, UNIT))
+FILE = Path(__file__).with_suffix(".json")
+
+
+def claim_of(f: str, lo: float, hi: float, tolerance: float) -> str:
+    return f"{f} on ({lo!r}, {hi!r}) to {tolerance!r}"
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    """By request. The tests prove them again; `python -m emulon.networks.softmaxes` writes them."""
+    known: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return known
+
+
 def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
+    """Weighed by the noise that is to be expected; what is promised is the worst case."""
+
     def noise(grid: Grid, deviation: float, size: float) -> float:
         made = Softmax(f, grid, 0.0, deviation, size, False)
         if made.reach > FARTHEST:
             return math.inf
-        return made.own_error(number_line(made.reach))
+        return made.own_error(number_line(made.reach)) / EXPECTED
 
-    made = approximate(
-        parse(f),
-        (lo, hi),
-        tolerance=tolerance,
-        rounding=noise,
-        best_effort=True,
-        score_noise=LINE_NOISE * torch.finfo(f64).eps,
-    )
+    def made_by(way: str) -> Approximation:
+        return approximate(
+            parse(f),
+            (lo, hi),
+            tolerance=tolerance,
+            grid=way,
+            rounding=noise,
+            best_effort=True,
+            score_noise=LINE_NOISE * torch.finfo(f64).eps,
+        )
+
+    made = made_by("auto")
+    if made.certificate.bound > MISSED * tolerance:
+        # Where one grid cannot follow, as 1/√t over a long range, several may.
+        made = min(made, made_by("piecewise"), key=lambda each: each.certificate.bound)
     known = made.interpolation
     softmax = Softmax(f, made.grid, known.error, known.deviation, known.size, known.proved)
     if made.grid.bands:
         raise EmulonError(f"{f} jumps between {lo:g} and {hi:g}: a network with jumps is not compiled")
     return softmax.facts | {name: part.tolist() for name, part in softmax.tensors.items()}
+
+
+if __name__ == "__main__":
+    write_json(FILE, {claim_of(*unit): _found(*unit) for unit in UNITS})

@@ -95,4 +95,4 @@ def for_points(program: Program, points: int) -> Program:
         return replace(phase, domain=replace(phase.domain, samples=points), codes=codes)
 
     domain = replace(program.domain, samples=points)
-    return replace(program, domain=domain, gradient=shorter(program.gradient))
+    return replace(program, domain=domain, rows=points, gradient=shorter(program.gradient))

@@ -68,9 +68,9 @@ def facts(program: Program) -> list[tuple[str, str]]:
     domain = program.domain
     lines = [
         ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
-        ("steps", f"{program.steps} of size {program.step_size:.6g}, momentum {program.momentum:g}"),
+        ("steps", f"{program.steps} of size {program.step_size:.6g}, {_kind_of_steps(program)}"),
         ("penalties", f"l2 {program.l2:g}, l1 {program.l1:g}"),
-        ("data", f"{domain.samples} samples, {domain.features} features, |x| ≤ {domain.x:.4g}, |y| ≤ {domain.y:.4g}"),
+        ("data", f"{program.rows} samples, {domain.features} features, |x| ≤ {domain.x:.4g}, |y| ≤ {domain.y:.4g}"),
         ("state", f"|w| ≤ {domain.w:.4g}, argument of ℓ′ within ±{program.inner.residual:.4g}"),
     ]
     for phase in phases(program):
@@ -93,6 +93,14 @@ def facts(program: Program) -> list[tuple[str, str]]:
     lines.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
     lines.append(("certificate", str(program.certificate)))
     return lines
+
+
+def _kind_of_steps(program: Program) -> str:
+    if program.accelerated:
+        return "accelerated"
+    if program.batch is not None:
+        return f"each on a batch of {program.batch}"
+    return f"momentum {program.momentum:g}"
 
 
 @dataclass(frozen=True)
@@ -140,10 +148,11 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
 
 
 def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
-    """x and y as ℓ′ sees them, and the weights before the last step; of the first class where there are several."""
-    first = (0,) * (run.x.ndim - 2)
-    x, y, _ = run.program.loss.effective(run.x[first], run.y[first])
-    return x, y, run.iterates[first][-2]
+    """x and y as ℓ′ sees them, and where the last step started; of the first class where there are several."""
+    first, program, last = (0,) * (run.x.ndim - 2), run.program, run.iterates.shape[-2] - 2
+    batches = program.batches(program.loss.effective(run.x[first], run.y[first]))
+    x, y, _ = batches[last % len(batches)]
+    return x, y, program.descent.starts(run.iterates[first])[last]
 
 
 def _affordable(run: Run) -> int:

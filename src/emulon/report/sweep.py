@@ -15,8 +15,11 @@ from emulon.files import provenance, write_atomically, write_json
 from emulon.report.chart import chart
 from emulon.report.curves import draw_curve
 
-# After d and 2d examples, d the number of features, over d; and after as many as there are.
+# Squared errors after d and 2d examples, d the number of features, over d, and after as many as there are; texts have
+# neither examples nor features.
+TEXT = "cross_entropy"
 ERRORS = {"after_d": "after d examples", "after_2d": "after 2d examples", "last": "after all examples"}
+ERRORS[TEXT] = "cross entropy"
 
 
 def keep_sweep(folder: Path, runs: Sequence[Run], reasons: Mapping[str, str]) -> dict[str, Any]:
@@ -41,7 +44,10 @@ def sweep_row(run: Run) -> dict[str, Any]:
     record = json.loads((run.folder / CURVE).read_text())
     d, curve = run.config.features, record["curve"]
     errors = {"after_d": d, "after_2d": 2 * d, "last": len(curve) - 1}
-    row |= {name: curve[n] / d for name, n in errors.items() if n < len(curve)}
+    if record.get("measure", "").startswith(ERRORS[TEXT]):
+        row[TEXT] = curve[-1]
+    else:
+        row |= {name: curve[n] / d for name, n in errors.items() if n < len(curve)}
     taken = ("steps", "from_step", "seconds", "machine", "torch", "commit", "time")
     return row | {name: record[name] for name in taken}
 
@@ -49,11 +55,11 @@ def sweep_row(run: Run) -> dict[str, Any]:
 def sweep_figure(record: Mapping[str, Any]) -> Figure | None:
     """A panel for each error that some run has: over what varies most, a line for each combination of the rest, from
     the best seed to the worst around their median. None where no run is finished."""
-    rows = [row for row in record["runs"] if "last" in row]
+    rows = [row for row in record["runs"] if "last" in row or TEXT in row]
     varies = record["varies"]
     axis = max(varies, key=lambda name: (name != "seed", _numeric(varies[name]), len(varies[name])))
     measured = [name for name in ERRORS if any(name in row for row in rows)]
-    if len(measured) == len(ERRORS):
+    if {"after_d", "after_2d"} <= set(measured):
         measured.remove("last")
     panels = [_panel([row for row in rows if name in row], axis, varies, name) for name in measured]
     return Figure(panels) if panels else None
@@ -82,7 +88,8 @@ def _panel(rows: Sequence[Mapping[str, Any]], axis: str, varies: Mapping[str, Se
             )
         )
     log_x = numeric and min(places) > 0 and max(places) >= 10 * min(places)
-    return Panel(axis, "squared error / d", series, title=ERRORS[error], log_x=log_x, log_y=True)
+    label = ERRORS[TEXT] if error == TEXT else "squared error / d"
+    return Panel(axis, label, series, title=ERRORS[error], log_x=log_x, log_y=True)
 
 
 def _numeric(values: Sequence[Any]) -> bool:

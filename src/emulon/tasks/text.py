@@ -102,9 +102,9 @@ class TextTask(Task):
     @property
     def size(self) -> int:
         """Training texts."""
-        return len(self._rows("train"))
+        return len(self.rows("train"))
 
-    def _rows(self, name: str) -> Int[Tensor, " rows"]:
+    def rows(self, name: str) -> Int[Tensor, " rows"]:
         """The texts of a split that belong here: in this bucket and in no shorter one."""
         lengths = self.lengths_of(self.corpus.split(name))
         below = max((edge for edge in self._edges if edge < self.only), default=0)
@@ -119,7 +119,7 @@ class TextTask(Task):
             raise EmulonError("texts have no features for a curriculum to begin with; leave start_features out")
         device = generator.device
         if device not in self._placed:
-            rows = self._rows("train")
+            rows = self.rows("train")
             if not len(rows):
                 raise BadText(f"{self.data} has no training text of at most {self.length} words; raise longest")
             whole = self.prompts_of(self.corpus.split("train"), rows)
@@ -130,7 +130,7 @@ class TextTask(Task):
 
     def held_out_prompts(self, seed: int, batch: int) -> Prompts:
         """The validation split, or so many texts of it."""
-        rows = self._rows("validation")
+        rows = self.rows("validation")
         if not len(rows):
             raise BadText(f"{self.data} has no validation text of at most {self.length} words; raise longest")
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:batch]
@@ -155,7 +155,7 @@ class TextTask(Task):
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
         """How often each answer occurs in training, whatever the text (add-one smoothed)."""
         train = self.corpus.split("train")
-        given = torch.cat([self.prompts_of(train, rows).targets.flatten() for rows in self._rows("train").split(4096)])
+        given = torch.cat([self.prompts_of(train, rows).targets.flatten() for rows in self.rows("train").split(4096)])
         counts = torch.bincount(given[given != NOT_ASKED], minlength=self.width_out).double() + 1
         scores = (counts / counts.sum()).log().expand(*prompts.truth.shape[:2], -1)
         return {"frequencies": self.curve(self.error_of(scores, prompts.truth))}

@@ -78,7 +78,9 @@ def _fields(algorithm: Algorithm) -> set[str]:
 def _claims_descent(algorithm: Algorithm) -> bool:
     """What `GradientDescent` claims about its default step size: for bounded curvature and for rates, unaccelerated."""
     descent = getattr(algorithm, "descent", None)
-    if not isinstance(descent, GradientDescent) or descent.step_size is not None or descent.momentum:
+    if not isinstance(descent, GradientDescent) or descent.step_size is not None:
+        return False
+    if descent.momentum or descent.accelerated or descent.batch:
         return False
     return math.isfinite(descent.loss.curvature) or descent.loss.link == RATE
 

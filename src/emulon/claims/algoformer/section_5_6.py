@@ -1,0 +1,207 @@
+"""Section 5.6: what AlgoFormer costs beside the standard and the looped transformer, counted and measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emulon.claims.algoformer.language import MODELS, PAPER
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.figure import Figure, Panel, Series
+from emulon.claims.learners import best_device
+from emulon.models import Learner
+
+# The paper's shares of pre and post in all of the computation, by T; and what "negligible" is taken to mean.
+SHARES = {20: 1 / 10, 200: 1 / 100}
+WITHIN, NEGLIGIBLE = 1.25, 1.1
+# (T, ΔT) of section 5.5, and of sections 5.2 and 5.6.
+TRAINED = {"10, 10": (10, 10), "20, 15": (20, 15)}
+
+
+def run(setting: Setting) -> Numbers:
+    """Parameters and operations of every model, counted; seconds and kept activations of a training step, measured."""
+    sizes = setting.sizes
+    shape = {key: sizes[key] for key in ("width", "heads", "vocabulary")}
+    found: Numbers = {"trained": {}, "inference": {}}
+    setting.report_progress("a training step of the standard model", 0.0)
+    standard = step_cost(make("standard", 0, 0, sizes["words"], **shape), sizes, shape)
+    for done, (name, (loops, window)) in enumerate(TRAINED.items()):
+        setting.report_progress(f"a training step at (T, ΔT) = ({name})", done / len(TRAINED))
+        found["trained"][name] = {
+            model: step_cost(make(model, loops, window, sizes["words"], **shape), sizes, shape) for model in MODELS[1:]
+        }
+        found["trained"][name] = {"standard": standard} | found["trained"][name]
+    few = shape | {"vocabulary": 4}  # next to nothing for the scores of words
+    found["blocks"] = {
+        model: trained_operations(make(model, *TRAINED["10, 10"], sizes["words"], **few), sizes) for model in MODELS
+    }
+    # affine in T, so that two counts give all
+    counts = {
+        model: [operations(make(model, loops, 1, sizes["words"], **shape), sizes["words"]) for loops in (1, 2)]
+        for model in MODELS
+    }
+    for loops in (10, *SHARES):
+        found["inference"][str(loops)] = {
+            model: one + (loops - 1) * (two - one) for model, (one, two) in counts.items()
+        }
+    return found
+
+
+def make(model: str, loops: int, window: int, words: int, **shape: int) -> Callable[..., Learner]:
+    """A decoder of text of the paper's size, made when it is called."""
+    options: dict[str, Any] = PAPER[model] | shape | {"fused": False}
+    if model != "standard":
+        options |= {"loops": loops, "window": window}
+    return lambda **more: Learner.registry[model](2, shape["vocabulary"], 2 * words, **options | more)
+
+
+def asked(states: Tensor) -> Tensor:
+    return states[..., states.shape[-2] // 2 :, :]
+
+
+def a_batch(batch: int, words: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Random words at their places, and random words that are asked."""
+    draw = torch.Generator().manual_seed(0)
+    text = torch.randint(3, vocabulary, (batch, 2 * words), generator=draw)
+    tokens = torch.stack([text, torch.arange(2 * words).expand_as(text)], dim=-1)
+    return tokens, torch.randint(3, vocabulary, (batch, words, 1), generator=draw)
+
+
+def operations(build: Callable[..., Learner], words: int) -> float:
+    """Floating-point operations of one text's blocks at inference, counted without doing them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        learner = build()
+        tokens = torch.ones(1, 2 * words, 2, dtype=torch.long)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            learner.states(learner.embed(tokens), 1, learner.visible(tokens))
+    return float(counter.get_total_flops())
+
+
+def trained_operations(build: Callable[..., Learner], sizes: Mapping[str, Any]) -> float:
+    """The same of one text's loss, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        learner = build()
+        tokens, targets = torch.ones(1, 2 * sizes["words"], 2).long(), torch.ones(1, sizes["words"], 1).long()
+        with FlopCounterMode(display=False) as counter:
+            learner.loss(tokens, targets, asked).backward()
+    return float(counter.get_total_flops())
+
+
+def step_cost(build: Callable[..., Learner], sizes: Mapping[str, Any], shape: dict[str, int]) -> Numbers:
+    """Of one training step's forward and backward pass: operations a text; seconds a step; bytes kept for the backward
+    pass, and on a GPU the most that was allocated."""
+    device = best_device()
+    real, batch = build(fused=True).to(device), a_batch(sizes["batch"], sizes["words"], shape["vocabulary"])
+    tokens, targets = (part.to(device) for part in batch)
+    bytes_kept = kept_bytes(real, tokens, targets)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = [timed(real, tokens, targets) for _ in range(sizes["repeats"])]
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return {
+        "parameters": sum(parameter.numel() for parameter in real.parameters()),
+        "operations": trained_operations(build, sizes),
+        "seconds": median(seconds),
+        "kept_bytes": bytes_kept,
+        "peak_bytes": peak,
+    }
+
+
+def kept_bytes(learner: Learner, tokens: Tensor, targets: Tensor) -> int:
+    """What the forward pass keeps for the backward pass, weights apart."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in learner.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learner.loss(tokens, targets, asked).backward()
+    return sum(kept.values())
+
+
+def timed(learner: Learner, tokens: Tensor, targets: Tensor) -> float:
+    learner.zero_grad()
+    began = time.perf_counter()
+    learner.loss(tokens, targets, asked).backward()
+    if tokens.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def share_of_ends(models: Numbers) -> float:
+    """What AlgoFormer's pre and post are of all its computation: all that the looped one does not do."""
+    return float((models["algoformer"] - models["looped"]) / models["algoformer"])
+
+
+def judge(numbers: Numbers) -> Verdict:
+    """Both of: at inference pre and post are within a factor of 1.25 of 1/10 (T = 20) and 1/100 (T = 200) of all
+    operations; and a training step at the paper's (T, ΔT) = (10, 10) takes at most 1.1 times the standard model's
+    operations."""
+    shares = {loops: share_of_ends(numbers["inference"][str(loops)]) for loops in SHARES}
+    near = all(stated / WITHIN <= shares[loops] <= stated * WITHIN for loops, stated in SHARES.items())
+    own = ratio(numbers["trained"]["10, 10"], "operations")
+    times, kept = (ratio(numbers["trained"]["10, 10"], what) for what in ("seconds", "kept_bytes"))
+    blocks = numbers["blocks"]["algoformer"] / numbers["blocks"]["standard"]
+    parameters = {model: each["parameters"] for model, each in numbers["trained"]["10, 10"].items()}
+    sizes = "/".join(f"{parameters[model] / 1e6:.1f}" for model in MODELS)
+    more = ratio(numbers["trained"]["20, 15"], "operations", "looped") - 1
+    return Verdict.that(
+        near and own <= NEGLIGIBLE,
+        f"pre and post at inference {shares[20]:.3f} (T = 20), {shares[200]:.4f} (T = 200); a training step at (10, 10)"
+        f" costs {own:.2f} times the standard model's operations ({blocks:.2f} without scores of words),"
+        f" {times:.2f} its time, {kept:.2f} its kept activations; millions of parameters, standard/looped/AlgoFormer:"
+        f" {sizes}",
+        f"the shares at inference are {'as' if near else 'not as'} stated; in training, where the post-transformer and"
+        f" the read-out run for every loop count of the loss, AlgoFormer costs {more:.0%} more than looped at (20, 15)"
+        f" (asked: at most {NEGLIGIBLE:g} times the standard model's at (10, 10))",
+    )
+
+
+def ratio(models: Numbers, what: str, of: str = "standard") -> float:
+    return float(models["algoformer"][what] / models[of][what])
+
+
+def figure(numbers: Numbers) -> Figure:
+    panels = []
+    for what, label in (("operations", "operations"), ("seconds", "seconds"), ("kept_bytes", "kept activations")):
+        series = [
+            Series(f"(T, ΔT) = ({name})", list(MODELS), [ratio_of(models, model, what) for model in MODELS], "bars")
+            for name, models in numbers["trained"].items()
+        ]
+        panels.append(Panel("", "times the standard model's", series, title=f"{label} of a training step"))
+    return Figure(panels)
+
+
+def ratio_of(models: Numbers, model: str, what: str) -> float:
+    return float(models[model][what] / models["standard"][what])
+
+
+SIZES: dict[str, Any] = {"width": 256, "heads": 8, "vocabulary": 8000, "words": 20}
+CLAIM = Claim(
+    name="algoformer-section-5.6",
+    source="Gao et al. 2024, section 5.6",
+    statement="AlgoFormer's additional cost over the standard and the looped transformer is negligible.",
+    theirs="pre and post are about 1/10 of all computation at T = 20 and 1/100 at T = 200; no times are given",
+    scales={
+        "small": Scale(1, SIZES | {"batch": 4, "repeats": 3}),
+        "gpu": Scale(1, SIZES | {"batch": 64, "repeats": 20}),
+    },
+    run=run,
+    judge=judge,
+    figure=figure,
+    differs="Decoders of section 5.5's size with 8,000 words and prompts of 40, the standard one of 12 layers; a step "
+    "is its forward and backward pass.",
+)

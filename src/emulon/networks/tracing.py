@@ -1,0 +1,103 @@
+"""Modules with a forward of their own, by torch.fx: sums, products and activations between parts that are known."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from emulon.errors import BadNetwork
+from emulon.networks.lowering import Builder, joined, knows, lower_part, lowers
+from emulon.networks.normalisation import product
+
+ADD, SUBTRACT = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
+MULTIPLY, DIVIDE = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
+FLATTEN = (torch.flatten, "flatten")
+ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
+    **dict.fromkeys((functional.relu, torch.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((functional.tanh, torch.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((functional.sigmoid, torch.sigmoid, "sigmoid"), nn.Sigmoid),
+    functional.silu: nn.SiLU,
+    functional.gelu: nn.GELU,
+    functional.softplus: nn.Softplus,
+    functional.leaky_relu: nn.LeakyReLU,
+}
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return knows(m)
+
+
+@lowers(nn.Module)
+def traced(builder: Builder, module: nn.Module, place: str) -> None:
+    """The graph of its forward, node by node."""
+    try:
+        graph = _Tracer().trace(module)
+    except Exception as error:  # whatever somebody's forward does with a proxy for a tensor
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise BadNetwork(f"the forward of a {type(module).__name__} cannot be followed ({why})") from None
+    places: dict[fx.Node, tuple[int, tuple[int, ...]]] = {}
+    given = (builder.at, builder.shape)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if places:
+                raise BadNetwork(f"a {type(module).__name__} has several inputs; one is compiled")
+            places[node] = given
+        elif node.op == "output":
+            if not isinstance(node.args[0], fx.Node):
+                raise BadNetwork(f"a {type(module).__name__} gives several outputs; one is compiled")
+            builder.at, builder.shape = places[node.args[0]]
+        else:
+            _node(builder, module, node, places, place)
+            places[node] = (builder.at, builder.shape)
+
+
+def _node(
+    builder: Builder, module: nn.Module, node: fx.Node, places: dict[fx.Node, tuple[int, tuple[int, ...]]], place: str
+) -> None:
+    operands = [places[arg][0] if isinstance(arg, fx.Node) else arg for arg in node.args]
+    first = next((arg for arg in node.args if isinstance(arg, fx.Node)), None)
+    if first is None or not set(node.all_input_nodes) <= set(places):
+        raise BadNetwork(f"{node.name} in a {type(module).__name__} reads what is no result of its input")
+    builder.at, builder.shape = places[first]
+    here, target = joined(place, node.name), node.target
+    if node.op == "call_module":
+        lower_part(builder, module.get_submodule(str(target)), joined(place, str(target)))
+    elif target in ACTIVATIONS:
+        options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
+        builder.part(ACTIVATIONS[target](**options), here)
+    elif target in FLATTEN and not builder.is_sequence:
+        builder.part(nn.Flatten(), here)
+    elif target in (*ADD, *SUBTRACT, *MULTIPLY, *DIVIDE) and len(operands) == 2 and not node.kwargs:
+        _arithmetic(builder, here, target, node.args, operands)
+    else:
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        raise BadNetwork(f"{name} in the forward of a {type(module).__name__} is not compiled")
+
+
+def _arithmetic(builder: Builder, place: str, target: Any, args: tuple[Any, ...], operands: list[Any]) -> None:
+    """Between two registers, or a register and a number."""
+    left, right = (isinstance(arg, fx.Node) for arg in args)
+    one = torch.eye(builder.features, dtype=torch.float64)
+    if left and right:
+        if target in DIVIDE:
+            raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
+        if target in MULTIPLY:
+            product(builder, place, *operands)
+        else:
+            builder.plus(operands[0], operands[1], place, 1.0 if target in ADD else -1.0)
+        return
+    number = operands[1] if left else operands[0]
+    if not isinstance(number, int | float) or (target in DIVIDE and not left):
+        raise BadNetwork(f"{place} is not compiled: give numbers, and no number divided by a register")
+    if target in MULTIPLY or target in DIVIDE:
+        builder.linear(place, "linear", one * number if target in MULTIPLY else one / number)
+    else:
+        sign = -1.0 if target in SUBTRACT and not left else 1.0
+        shift = torch.full((builder.features,), -float(number) if target in SUBTRACT and left else float(number))
+        builder.linear(place, "linear", sign * one, shift.double())

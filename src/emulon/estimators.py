@@ -235,8 +235,6 @@ def _weighted(
         return x, y, np.ones(len(x))
     weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
-    if not len(x):
-        raise EmulonError("sample_weight is zero for every row; give some of them a weight")
     if loss.derivative == "t":
         return x, y, weight
     unit = float(np.gcd.reduce(weight.astype(np.int64))) if (weight == np.round(weight)).all() else weight.min()

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from emulon.algorithms import Ridge
 from emulon.errors import EmulonError
 from emulon.experiments.data import Data, load
 from emulon.experiments.run import (
@@ -74,7 +75,7 @@ def test_what_learns_numbers_and_what_learns_classes_is_not_mixed():
 
 
 def test_the_faithful_path_takes_the_shortest_line_and_gives_the_same_answer(diabetes: Data):
-    program = program_for(algorithm_named("ridge"), diabetes, 3, 1e-8)
+    program = program_for(Ridge(steps=3), diabetes, 1e-8)
     short, long = interpreter_for([program], "faithful"), interpreter_for([program])
     assert short.sha256 == Interpreter.fitting(program).sha256
     assert len(short.slopes) < len(long.slopes)

@@ -129,6 +129,8 @@ def test_bad_requests_are_one_line_each(translator, classifier, tmp_path, capsys
     assert "a run on translation, and this asks for one on classification" in refusal(capsys, "classify", run, "a")
     assert "holds no run" in refusal(capsys, "classify", str(tmp_path), "a")
     assert "TEXT is missing" in refusal(capsys, "translate", run)
+    nowhere = ["train", "standard", "--task", "translation:data=nowhere", "--out", str(tmp_path / "new")]
+    assert "there is no corpus 'nowhere'" in refusal(capsys, *nowhere) and not (tmp_path / "new").exists()
     assert "does not ask for a y from an x" in refusal(capsys, "identify", run)
 
 

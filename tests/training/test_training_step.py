@@ -160,7 +160,8 @@ class Graph:
 
 
 def test_every_size_of_prompts_has_a_graph_of_its_own_and_building_changes_nothing(corpora, monkeypatch):
-    config = dataclasses.replace(TINY, task=f"translation:data={corpora['translation']},longest=24", noise=None)
+    task = f"translation:data={corpora['translation']},longest=24"
+    config = dataclasses.replace(TINY, task=task, noise=None, features=20, points=41)
     eager, graphed = begin(config), begin(config)
     pools = []
 

@@ -42,6 +42,7 @@ def check(words: Sequence[str]) -> None:
 def main(options: Options) -> int:
     from emulon.models import Learner
     from emulon.report.curves import keep_curve
+    from emulon.tasks import BadText
     from emulon.training import BadConfig, NoRun, resume, train
 
     try:
@@ -54,7 +55,7 @@ def main(options: Options) -> int:
                 raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
             out = options.out or Path("runs") / options.model
             trained = train(options.config, out)
-    except (BadUsage, BadConfig, NoRun):
+    except (BadUsage, BadConfig, BadText, NoRun):
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error

@@ -21,11 +21,14 @@ from emulon.certify.domain import require_finite, require_within
 from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.errors import BadShape, EmulonError, unknown
 from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
+from emulon.progress import Progress, silent
 
 Path = Literal["fast", "faithful"]
 Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
+# No more numbers than this are read by all keys on both paths, which then agree to the last places.
+FEW = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Runnable(Protocol[Outcome]):
 
     def promise(self, line: NumberLine) -> Certificate: ...
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Outcome: ...
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress) -> Outcome: ...
 
 
 class Interpreter(SealedModule):
@@ -120,7 +123,9 @@ class Interpreter(SealedModule):
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
 
-    def run(self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast") -> Outcome:
+    def run(
+        self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast", report_progress: Progress = silent
+    ) -> Outcome:
         """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
 
         A network has no y.
@@ -131,7 +136,7 @@ class Interpreter(SealedModule):
             raise EmulonError(unknown("path", path, ("fast", "faithful")))
         self.require_program(program)
         require_own_dtype()
-        return program.run_on(self, x, y, path)
+        return program.run_on(self, x, y, path, report_progress)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""
@@ -145,10 +150,18 @@ class Interpreter(SealedModule):
         parts = [attend(part, keys, self.values.unsqueeze(-1), name=name) for part in queries.split(SLICE // len(keys))]
         return torch.cat(parts).reshape(s.shape) if parts else s.clone()
 
+    def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The same, of many numbers by the keys alone that can be felt at each, within what the line promises."""
+        stretches = self.line.stretches if s.numel() > FEW else None
+        return self.read(s) if stretches is None else stretches.read(s)
+
     def project(
         self, tokens: Float[Tensor, "... tokens features"], rows: Float[Tensor, "... rows features"]
     ) -> Float[Tensor, "... tokens rows"]:
         """Layer 1 as it stands: a head per row θ with keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
+        if rows.ndim == 2 < tokens.ndim:  # it sees one token at a time: many prompts with the same head are one
+            flat: Tensor = self.project(tokens.flatten(0, -2), rows)
+            return flat.reshape(*tokens.shape[:-1], len(rows))
         queries = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
         out = []
         for part in rows.split(max(1, SLICE // (tokens.shape[-2] * len(self.slopes))), dim=-2):

@@ -27,6 +27,7 @@ from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.planning import layers_to_phases
 from emulon.networks.ranges import computed, from_box, from_data, reading, states
+from emulon.progress import Progress, silent
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
@@ -162,7 +163,9 @@ class NetworkProgram:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, path=path)
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> NetworkRun:
+    def run_on(
+        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+    ) -> NetworkRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
@@ -172,6 +175,7 @@ class NetworkProgram:
 
         def compute(number: int, inputs: Tensor) -> Tensor:
             phase = self.phases[number]
+            report_progress(phase.layer.name, number / len(self.phases))
             try:
                 register = phase.run(interpreter, inputs, path)
             except OutOfDomain as error:

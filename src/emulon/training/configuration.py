@@ -140,10 +140,16 @@ class TrainConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise BadConfig(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         task = self.make_task()
-        if isinstance(task, TextTask) and (self.start_points is not None or self.early_weight != 1):
-            raise BadConfig("start_points and early_weight are about in-context samples, and texts have none")
+        if isinstance(task, TextTask):
+            self._check_text()
         self._learner_options()
         return self
+
+    def _check_text(self) -> None:
+        """What is about vectors and in-context samples must be left alone; a recipe's curriculum passes texts by."""
+        for name in ("features", "points", "start_points", "early_weight"):
+            if getattr(self, name) != getattr(TrainConfig, name):
+                raise BadConfig(f"{name} is about in-context samples, and texts have none; leave it out")
 
     def on(self, device: torch.device) -> TrainConfig:
         """Itself, with `auto` settled for this device."""

@@ -104,7 +104,7 @@ def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
     """Begins a run in a new folder. `resume` continues one."""
-    config.check()
+    _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
     with joined(config.device) as processes:
         if processes.leads:
             RunFolder(Path(out)).begin(config)

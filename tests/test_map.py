@@ -13,7 +13,7 @@ SOURCE = Path(emulon.__file__).parent
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
     {"errors", "progress"},
-    {"arrays"},
+    {"arrays", "memory"},
     {"files"},
     {"cache"},
     {"evaluation"},

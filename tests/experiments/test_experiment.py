@@ -21,7 +21,7 @@ from emulon.experiments.run import (
 )
 from emulon.interpreter import Interpreter
 
-KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
+KINKS = {"lasso", "fista", "elastic_net", "huber_regression", "squared_hinge"}
 CONVERGE = ["heavy_ball", "ridge", "lasso", "elastic_net", "logistic_regression"]
 
 

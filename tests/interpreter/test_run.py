@@ -53,7 +53,8 @@ def test_where_a_certificate_says_nothing_the_audit_does(programs: Programs, int
     c = case("fista")
     run = interpreter.run(programs["fista"], c.x, c.y)
     error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()
-    assert error <= run.audit.bound <= 1.01 * error + 1e-15 and run.certificate.bound > run.weights.abs().max()
+    # The algorithm in float64 is itself off the exact one, in its last places.
+    assert error - 1e-15 <= run.audit.bound <= 1.01 * error + 1e-15 and run.certificate.bound > run.weights.abs().max()
 
 
 @pytest.mark.parametrize("name", NAMES)

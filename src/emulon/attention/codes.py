@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# Speeds are drawn so many times; draws are compared at so many shifts first; and shifts are looked up so often at most.
+DRAWS, FIRST, LOOKUPS = 4000, 512, 1 << 25
+
 
 @dataclass(frozen=True)
 class Codes:
@@ -29,38 +32,64 @@ def one_hot(samples: int, dtype: torch.dtype) -> Codes:
 
 
 def circular(samples: int, dtype: torch.dtype, pairs: int | None = None) -> Codes:
-    """Points on `pairs` circles turning at different whole speeds: width 2·pairs, whatever the number of samples.
+    """Points on `pairs` circles turning at different whole speeds f: width 2·pairs, in time and memory O(samples).
 
-    code_i·code_j = mean_k cos(2π f_k (i − j)/samples), so the gap depends on the speeds f alone. Three pairs by
-    default, four from 256 samples on, five from 2048 on: a wider gap rounds better. No code is longer than it need be:
-    up to 2·pairs samples the one-hot code is as short, and wider apart.
+    Three pairs by default, four from 256 samples on, and one more for every eightfold: a wider gap rounds better. No
+    code is longer than it need be: up to 2·pairs samples the one-hot code is as short, and wider apart.
+
+    Claim: no two stored codes are nearer than the gap. Proof. But for rounding, code_i·code_j is mean_k cos(2π f_k
+    (i − j)/samples), so that the largest product is that of some shift i − j, and all of them are looked up. Turns f·i
+    are reduced in whole numbers, so that an angle is off by less than 2·10⁻¹⁵, an entry by e ≤ (4·10⁻¹⁵ + u)/√pairs, u
+    the dtype's unit, and a product, own or other, by less than 3·√(2·pairs)·e < 2·10⁻¹⁴ + 5u: both have room. QED
     """
     if pairs is None:
-        pairs = 3 + (samples >= 256) + (samples >= 2048)
+        pairs = 3 + max(0, (samples.bit_length() - 6) // 3)
     if samples <= 2 * pairs:
         return one_hot(samples, dtype)
-    speeds = _speeds(samples, pairs)
-    angles = 2 * np.pi * np.outer(np.arange(samples), speeds) / samples
+    speeds = np.array(_speeds(samples, pairs))
+    angles = 2 * np.pi * (np.outer(np.arange(samples), speeds) % samples) / samples
     vectors = torch.tensor(np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(pairs), dtype=dtype)
-    # Measured on the stored numbers. A product of 2·pairs terms in [−1, 1] rounds by less than 10⁻¹⁴ in any order of
-    # summation, and 1 less a code's own square is at most 2·pairs roundings of its entries: both have their room.
-    exact = vectors.double()
-    products = exact @ exact.T - 2 * torch.eye(samples, dtype=torch.float64)
-    return Codes(vectors, 1.0 - products.max().item() - 1e-12 - 8 * pairs * torch.finfo(dtype).eps)
+    nearest = _nearest(speeds[None], _cosines(samples), np.arange(1, samples // 2 + 1))
+    return Codes(vectors, 1.0 - float(nearest[0]) - 1e-12 - 8 * pairs * torch.finfo(dtype).eps)
 
 
 @lru_cache(maxsize=64)
 def _speeds(samples: int, pairs: int) -> tuple[int, ...]:
-    """Whole speeds with the widest gap among a few thousand seeded draws; the first is 1, so that all codes differ."""
-    draws = np.random.default_rng(0).integers(1, samples // 2 + 1, size=(4000, pairs))
+    """Whole speeds with the widest gap among a few thousand seeded draws; the first is 1, so that all codes differ.
+
+    How near codes come at some shifts is no more than how near they come at all: draws are looked at in that order,
+    until none of the others can be better, or LOOKUPS are spent, as on many samples.
+    """
+    random = np.random.default_rng(0)
+    draws = random.integers(1, samples // 2 + 1, size=(DRAWS, pairs))
     draws[:, 0] = 1
     step = max(1, round(samples ** (1 / pairs)))
     draws[0] = [step**k for k in range(pairs)]
-    shifts = np.arange(1, samples // 2 + 1)
-    table = np.cos(2 * np.pi * np.outer(np.arange(samples // 2 + 1), shifts) / samples)
-    worst = np.zeros(len(draws))
-    for start in range(0, len(draws), 500):
-        chunk = draws[start : start + 500] % samples
-        chunk = np.minimum(chunk, samples - chunk)
-        worst[start : start + 500] = table[chunk].mean(axis=1).max(axis=1)
-    return tuple(int(speed) for speed in draws[worst.argmin()])
+    shifts, cosines = np.arange(1, samples // 2 + 1), _cosines(samples)
+    some = shifts
+    if len(shifts) > FIRST:
+        some = np.unique(np.concatenate([shifts[: FIRST // 4], random.choice(shifts, FIRST, replace=False)]))
+    least = np.concatenate([_nearest(part, cosines, some) for part in np.array_split(draws, 8)])
+    order = np.argsort(least, kind="stable")
+    best, chosen = np.inf, draws[order[0]]
+    for number in order[: max(1, LOOKUPS // (pairs * len(shifts)))]:
+        if least[number] >= best:
+            break
+        if (found := float(_nearest(draws[number][None], cosines, shifts)[0])) < best:
+            best, chosen = found, draws[number]
+    return tuple(int(speed) for speed in chosen)
+
+
+def _cosines(samples: int) -> np.ndarray:
+    """Of every whole number of turns over samples."""
+    table: np.ndarray = np.cos(2 * np.pi * np.arange(samples) / samples)
+    return table
+
+
+def _nearest(speeds: np.ndarray, cosines: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """For each row of speeds the largest product of two codes that are one of these shifts apart."""
+    products = np.zeros((len(speeds), len(shifts)))
+    for column in speeds.T:
+        products += cosines[np.outer(column, shifts) % len(cosines)]
+    nearest: np.ndarray = products.max(axis=1) / speeds.shape[1]
+    return nearest

@@ -22,7 +22,7 @@ from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
-from emulon.descent.checks import CurvatureWatch, require_step_size
+from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.descent.plan import (
     Plan,
     covering,
@@ -139,11 +139,8 @@ class DescentInContext(CertifiedModule):
         inner = self.plan.loss.effective(x.double(), y.double())
         watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
         require_step_size(self.plan, x, y)
-        path = [x.new_zeros(*x.shape[:-2], d)]
-        for number in range(self.plan.steps):
-            watch.before_step(path[-1], number)
-            path.append(self.step(x, y, path[-1]))
-        return DescentRun(self.plan, x, y, torch.stack(path, dim=-2), self.certificate)
+        path = watched_path([watch], x.new_zeros(*x.shape[:-2], d), lambda _, w, before: self.step(x, y, w))
+        return DescentRun(self.plan, x, y, path, self.certificate)
 
 
 def _require_convex(plan: Plan) -> None:

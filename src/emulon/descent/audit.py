@@ -80,39 +80,54 @@ class PathError:
             return torch.zeros_like(self.path[..., 0, 0])
         f = parse(self.plan.loss.derivative)
         rows, targets, fixed = self.plan.loss.effective(self.x, self.y)
-        residuals = [part - targets.unsqueeze(-2) for part in self._scores(rows)]
-        defects = self._defects(f, rows, fixed, residuals)
+        defects = self._defects(f, rows, targets, fixed)
         low, top = enclosure(rows)
         if f.smooth == parse("t").smooth:
             if self.plan.momentum:
                 return self._with_momentum(defects, low, top)
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
-        return self._grown_between(f, residuals, defects, rows, (low, top))
+        return self._grown_between(f, rows, targets, defects, (low, top))
 
-    def _scores(self, rows: Tensor) -> Iterator[Ball]:
-        """w·x for the states before every step, (..., steps, samples), a few steps at a time."""
-        for states in self.path[..., :-1, :].split(max(1, SLICE // rows.shape[-2]), dim=-2):
-            yield product(states, rows.mT)
+    def _residuals(self, rows: Tensor, targets: Tensor) -> Iterator[tuple[slice, slice, Ball]]:
+        """w·x − y for the states before some steps on some samples, (..., steps, samples), and which these are.
 
-    def _defects(self, f: Function, rows: Tensor, fixed: Tensor | None, residuals: list[Ball]) -> Tensor:
+        Never more than about SLICE at a time, whatever the number of samples: they are computed again for every use.
+        """
+        steps, samples = self.path.shape[-2] - 1, rows.shape[-2]
+        wide = min(samples, SLICE)
+        high = max(1, SLICE // wide)
+        for step in range(0, steps, high):
+            states = self.path[..., step : min(step + high, steps), :]
+            for sample in range(0, samples, wide):
+                own = slice(sample, min(sample + wide, samples))
+                s = product(states, rows[..., own, :].mT) - targets[..., own].unsqueeze(-2)
+                yield slice(step, step + states.shape[-2]), own, s
+
+    def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> Tensor:
         """‖v_{t+1} − Step(v_t)‖₂, (..., steps)."""
-        plan, path, found, start = self.plan, self.path, [self.path.new_zeros(*self.path.shape[:-2], 0)], 0
-        eta, momentum = Ball.of(plan.step_size), Ball.of(plan.momentum)
-        kept, threshold = 1 - eta * plan.l2, eta * plan.l1
-        before = torch.cat([path[..., :1, :], path[..., :-1, :]], dim=-2)
-        for s in residuals:
-            stop = start + s.high.shape[-2]
-            w = Ball.of(path[..., start:stop, :])
-            gradient = enclosed(f, s).matmul(rows) / float(rows.shape[-2])
-            if fixed is not None:
-                gradient = gradient - _mean(fixed)
-            moved = kept * w - eta * gradient
-            if plan.momentum:
-                moved = moved + momentum * (w - before[..., start:stop, :])
-            stepped = soft_thresholded(moved, threshold) if plan.l1 else moved
-            found.append((stepped - path[..., start + 1 : stop + 1, :]).size.norm(dim=-1) * LIFT)
-            start = stop
+        found = [self.path.new_zeros(*self.path.shape[:-2], 0)]
+        total: Ball | None = None
+        mean = None if fixed is None else _mean(fixed)
+        for when, own, s in self._residuals(rows, targets):
+            part = enclosed(f, s).matmul(rows[..., own, :])
+            total = part if total is None else total + part
+            if own.stop == rows.shape[-2]:
+                gradient, total = total / float(rows.shape[-2]), None
+                found.append(self._defect(gradient if mean is None else gradient - mean, when))
         return torch.cat(found, dim=-1)
+
+    def _defect(self, gradient: Ball, when: slice) -> Tensor:
+        """Of these steps, given the gradient before each."""
+        plan, path = self.plan, self.path
+        eta, momentum = Ball.of(plan.step_size), Ball.of(plan.momentum)
+        w = Ball.of(path[..., when, :])
+        moved = (1 - eta * plan.l2) * w - eta * gradient
+        if plan.momentum:
+            before = torch.cat([path[..., :1, :], path[..., :-1, :]], dim=-2)
+            moved = moved + momentum * (w - before[..., when, :])
+        stepped = soft_thresholded(moved, eta * plan.l1) if plan.l1 else moved
+        off: Tensor = (stepped - path[..., when.start + 1 : when.stop + 1, :]).size.norm(dim=-1) * LIFT
+        return off
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
         """ρ where lowest ≤ ℓ″ ≤ highest, of each dataset: the Hessian lies between these times its own eigenvalues."""
@@ -128,7 +143,7 @@ class PathError:
         return (defects * defects.new_tensor(gains).flip(0)).sum(dim=-1) * (1 + 1e-9)
 
     def _grown_between(
-        self, f: Function, residuals: list[Ball], defects: Tensor, rows: Tensor, spectrum: tuple[Tensor, Tensor]
+        self, f: Function, rows: Tensor, targets: Tensor, defects: Tensor, spectrum: tuple[Tensor, Tensor]
     ) -> Tensor:
         """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger."""
         slopes, lengths = Slopes(f), rows.norm(dim=-1).unsqueeze(-2) * (1 + 1e-12)
@@ -136,11 +151,17 @@ class PathError:
         for _ in range(ROUNDS):
             if not bool(assumed.isfinite().all()):
                 break
-            parts = assumed.split([s.high.shape[-2] for s in residuals], dim=-1)
-            near = [s.widened(part.unsqueeze(-1) * lengths) for s, part in zip(residuals, parts, strict=True)]
-            lows, highs = ([(s.high + side * s.size.sub(s.high.abs())) for s in near] for side in (-1, 1))
-            lowest, highest = slopes.between(min(map(_least, lows)), max(map(_most, highs)))
-            torn, shift = (torch.cat(part, dim=-1) for part in zip(*(_torn(f, s, lengths) for s in near), strict=True))
+            torn, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
+            low, high = math.inf, -math.inf
+            for when, own, exact in self._residuals(rows, targets):
+                s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
+                room = s.size.sub(s.high.abs())
+                low, high = min(low, _least(s.high - room)), max(high, _most(s.high + room))
+                open_, apart = _torn(f, s, lengths[..., own])
+                torn[..., when] |= open_
+                shift[..., when] += apart
+            lowest, highest = slopes.between(low, high)
+            shift = shift / float(rows.shape[-2]) * (1 + 1e-9)
             one = self._ratio(lowest, highest, *spectrum).unsqueeze(-1)
             # A sample that may be on either side of a break has no slope: what it may change is added instead.
             other = self._ratio(min(lowest, 0.0), max(highest, 0.0), *spectrum).unsqueeze(-1)
@@ -199,7 +220,7 @@ def enclosed(f: Function, s: Ball) -> Ball:
 
 
 def _torn(f: Function, s: Ball, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in mean."""
+    """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in sum."""
     if not f.switches:
         return torch.zeros_like(s.high[..., 0], dtype=torch.bool), torch.zeros_like(s.high[..., 0])
     try:
@@ -210,7 +231,7 @@ def _torn(f: Function, s: Ball, lengths: Tensor) -> tuple[Tensor, Tensor]:
     spread = torch.zeros_like(s.high)
     if open_.any():
         spread[open_] = 2 * enclosed(f, s[open_]).radius
-    return open_.any(dim=-1), (spread * lengths).mean(dim=-1) * (1 + 1e-9)
+    return open_.any(dim=-1), (spread * lengths).sum(dim=-1)
 
 
 def _by_arb(f: Function, s: Ball) -> Ball:

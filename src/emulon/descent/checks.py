@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from emulon.algorithms.gradient_descent import look_ahead
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.spectrum import SLACK, enclosure
@@ -17,6 +20,13 @@ from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan, require_gentle
 from emulon.errors import OutOfDomain
 from emulon.expression import parse
+from emulon.progress import Progress, silent
+
+# (number of the step, state, the one before it) ↦ the next.
+Step = Callable[[int, Tensor, Tensor], Tensor]
+# States that are looked at together, at most, and residuals of theirs that are computed together; seconds after which
+# one does not wait for more of them.
+TOGETHER, LOOKED_AT, PATIENCE = 64, 1 << 17, 0.5
 
 
 def require_in_domain(
@@ -86,7 +96,7 @@ def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tenso
 
 
 class CurvatureWatch:
-    """Watches a plan run on data as its scalar function sees them: their spectrum once, the path before every step.
+    """Watches a plan run on data as its scalar function sees them: their spectrum once, and every state of the path.
 
     `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two. A bound that
     is larger than the weights themselves says nothing of the path, and only ours is looked at.
@@ -105,6 +115,35 @@ class CurvatureWatch:
         else:
             self._require_gentle(self.high.new_tensor(curvature))
         require_data_in_domain(plan.inner, self.x, self.y)
+
+    def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
+        """Whether none of these states can be refused: bounds are kept with room for all rounding."""
+        inner = self.plan.inner
+        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
+            return False
+        asked = [bound for bound in (inner.residual, inner.absolute) if bound < inner.widest]
+        if not asked and self.slopes is None:
+            return True
+        doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
+        low, high, most = math.inf, -math.inf, 0.0
+        size = max(1, LOOKED_AT // max(path.shape[:-1].numel(), 1))
+        for start in range(0, self.x.shape[-2], size):
+            own = (..., slice(start, start + size), slice(None))
+            x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)
+            s = x @ path.mT - y
+            if self.slopes is not None:
+                off = self.doubt[..., start : start + size].unsqueeze(-1)
+                low, high = min(low, (s - off).min().item()), max(high, (s + off).max().item())
+            if inner.residual < inner.widest and not max(map(abs, _ends(s))) < inner.residual - doubt:
+                return False
+            if inner.absolute < inner.widest:
+                most = max(most, _ends((x.abs() @ path.abs().mT).add_(y.abs()))[1])
+        if inner.absolute < inner.widest and not most < inner.absolute - doubt:
+            return False
+        if self.slopes is None:
+            return True
+        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
+        return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
         require_finite(w=w)
@@ -139,3 +178,41 @@ class CurvatureWatch:
         plan = self.plan
         steepest = (curvature * self.high + plan.l2).max().item()
         require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)
+
+
+def watched_path(
+    watches: Sequence[CurvatureWatch], start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
+) -> Float[Tensor, "*batch iterates d"]:
+    """All states of a run, those that steps are taken from checked by the watches in turn before anybody sees them.
+
+    Looked at together, where no state can be wrong, and one by one where that is not sure. A step may refuse a state,
+    or go astray from it, before its turn has come: then what is wrong with the path so far is said first.
+    """
+    plan, path, asked, checked, begin = watches[0].plan, [start], list[Tensor](), 0, time.monotonic()
+
+    def check() -> None:
+        nonlocal checked, begin
+        first, checked, begin = checked, len(asked), time.monotonic()
+        turns = [(watch, asked[first:][(k - first) % len(watches) :: len(watches)]) for k, watch in enumerate(watches)]
+        if not all(watch.sure(torch.stack(own, dim=-2).double()) for watch, own in turns if own):
+            for number, w in enumerate(asked[first:], first):
+                watches[number % len(watches)].before_step(w, number)
+
+    for number in range(plan.steps):
+        w, before = path[-1], path[max(number - 1, 0)]
+        asked.append(look_ahead(number, w, before) if plan.accelerated else w)
+        if len(asked) - checked >= TOGETHER or time.monotonic() - begin > PATIENCE:
+            check()
+            report(f"step {number} of {plan.steps}", number / plan.steps)
+        try:
+            path.append(step(number, asked[-1], before))
+        except OutOfDomain:
+            check()
+            raise
+    check()
+    return torch.stack(path, dim=-2)
+
+
+def _ends(numbers: Tensor) -> tuple[float, float]:
+    low, high = numbers.aminmax()
+    return low.item(), high.item()

@@ -32,6 +32,8 @@ from emulon.expression import parse
 # included, and keep a part for that; the interpreter's tolerance is about interpolation alone.
 CONSTRUCTION_SHARES = {False: (0.9, 0.0), True: (0.55, 0.36)}
 INTERPRETER_SHARES = {False: (1.0, 0.0), True: (0.5, 0.5)}
+# Samples that are looked at together.
+ROWS = 4096
 Data = tuple[Tensor, Tensor]
 Planned = TypeVar("Planned", bound="Plan")
 
@@ -234,8 +236,10 @@ def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) 
     x, y = x.double(), y.double()
     path = descent.starts(descent.iterates(x, y))
     inner_x, inner_y, _ = descent.loss.effective(x, y)
-    residual = (inner_x @ path.mT - inner_y.unsqueeze(-1)).abs().max().item()
-    absolute = (inner_x.abs() @ path.abs().mT + inner_y.abs().unsqueeze(-1)).max().item()
+    residual = absolute = 0.0
+    for rows, targets in zip(inner_x.split(ROWS, dim=-2), inner_y.unsqueeze(-1).split(ROWS, dim=-2), strict=True):
+        residual = max(residual, (rows @ path.mT - targets).abs().max().item())
+        absolute = max(absolute, (rows.abs() @ path.abs().mT + targets.abs()).max().item())
     wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
     return replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
 

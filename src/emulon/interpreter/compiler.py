@@ -25,8 +25,9 @@ from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error
 from emulon.interpreter.program import Program
 
-# How far errors on ordinary data stay below their bound, about.
-EXPECTED = 512.0
+# How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
+# far below it, and of that little is spent: half of the bound counts, which takes half the keys.
+EXPECTED, SPENT = 512.0, 2.0
 # The number line's relative error at the scores of a jump, in units of the dtype's own.
 LINE_NOISE = {torch.float64: 5e4, torch.float32: 32.0}
 
@@ -74,7 +75,7 @@ def data_to_domain(descent: GradientDescent, data: tuple[Tensor, Tensor] | None)
 def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
     """The gradient phase: f = ℓ′ on the residuals, read out by the mean."""
     entry = plan.step_size * max(plan.domain.x, 1e-300)
-    return _phase("gradient", plan.inner, "mean", plan.loss.derivative, tolerance / entry, dtype)
+    return _phase("gradient", plan.inner, "mean", plan.loss.derivative, tolerance / entry, entry, dtype)
 
 
 def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
@@ -84,7 +85,7 @@ def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> 
     reach = (abs(program.shrink) * program.domain.w + moved) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
     threshold = program.step_size * program.l1
-    return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, dtype)
+    return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, 1.0, dtype)
 
 
 def program_to_proof(program: Program) -> Program:
@@ -94,8 +95,9 @@ def program_to_proof(program: Program) -> Program:
 
 @lru_cache(maxsize=64)
 def _phase(
-    name: str, domain: Domain, readout: str, f: str, tolerance: float, dtype: torch.dtype
+    name: str, domain: Domain, readout: str, f: str, tolerance: float, entry: float, dtype: torch.dtype
 ) -> tuple[Phase, ProvedBounds]:
+    """`entry` is what an error of f is multiplied by on its way into the state."""
     codes = circular(domain.samples, dtype)
     routing = Routing(domain, codes, False, LEAK_SHARE * tolerance)
 
@@ -104,16 +106,19 @@ def _phase(
 
     # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
     function = parse(f)
-    expected = EXPECTED if function.breaks(-domain.residual, domain.residual) else 1.0
+    expected = EXPECTED if function.breaks(-domain.residual, domain.residual) else SPENT
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)
         reach = max(phase.magnitudes(0.0, 0.0, 0.0, 0.0).values())
         if reach > 1e9:
             return float("inf")
-        return function_error(phase, number_line(reach, dtype), deviation, size) / expected
+        line, value = number_line(reach, dtype), entry * grid.largest
+        # Values are read, too, and large ones worse.
+        read = number_line(value, dtype).error(value) / entry if value < 1e9 else float("inf")
+        return (function_error(phase, line, deviation, size) + read) / expected
 
-    request = [name, asdict(domain), readout, f, tolerance, str(dtype)]
+    request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]
     found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
     parts = {part: torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values")}
     bands = tuple(Band(*band) for band in found["bands"])

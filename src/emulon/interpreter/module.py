@@ -21,11 +21,14 @@ from emulon.certify.domain import require_finite, require_within
 from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.errors import BadShape, EmulonError, unknown
 from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
+from emulon.progress import Progress, silent
 
 Path = Literal["fast", "faithful"]
 Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
+# No more numbers than this are read by all keys on both paths, which then agree to the last places.
+FEW = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Runnable(Protocol[Outcome]):
 
     def promise(self, line: NumberLine) -> Certificate: ...
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Outcome: ...
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress) -> Outcome: ...
 
 
 class Interpreter(SealedModule):
@@ -120,7 +123,9 @@ class Interpreter(SealedModule):
             f"heads={3 * c.width}+1, keys={len(self.slopes)}, sha256={self.sha256[:12]}…"
         )
 
-    def run(self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast") -> Outcome:
+    def run(
+        self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast", report_progress: Progress = silent
+    ) -> Outcome:
         """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
 
         A network has no y.
@@ -131,7 +136,7 @@ class Interpreter(SealedModule):
             raise EmulonError(unknown("path", path, ("fast", "faithful")))
         self.require_program(program)
         require_own_dtype()
-        return program.run_on(self, x, y, path)
+        return program.run_on(self, x, y, path, report_progress)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""
@@ -144,6 +149,11 @@ class Interpreter(SealedModule):
         queries = torch.stack([s, torch.ones_like(s)], dim=-1).reshape(-1, 2)
         parts = [attend(part, keys, self.values.unsqueeze(-1), name=name) for part in queries.split(SLICE // len(keys))]
         return torch.cat(parts).reshape(s.shape) if parts else s.clone()
+
+    def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The same, of many numbers by the keys alone that can be felt at each, within what the line promises."""
+        stretches = self.line.stretches if s.numel() > FEW else None
+        return self.read(s) if stretches is None else stretches.read(s)
 
     def project(
         self, tokens: Float[Tensor, "... tokens features"], rows: Float[Tensor, "... rows features"]

@@ -15,10 +15,10 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from emulon.errors import OutOfDomain
 from emulon.evaluation import ball_arithmetic
 from emulon.expression import parse
 from emulon.files import write_json
+
+if TYPE_CHECKING:
+    from emulon.interpreter.stretches import Stretches
 
 INNER = 32.0
 GROWTH = 8.0
@@ -67,6 +70,13 @@ class NumberLine:
     @property
     def reach(self) -> float:
         return self.reaches[-1]
+
+    @cached_property
+    def stretches(self) -> Stretches | None:
+        """The line as it is read quickly, where it can be."""
+        from emulon.interpreter.stretches import Stretches  # which are made of lines
+
+        return Stretches.of(self)
 
     def error(self, magnitude: float, terms: int = TERMS, absolute: float = 0.0) -> float:
         """A bound on |F(s) − s| for all |s| ≤ magnitude, in the line's dtype.
@@ -117,7 +127,7 @@ def _grid(octaves: int, dtype: torch.dtype) -> Grid:
     right = [_piece(k, dtype) for k in range(1, octaves + 1)]
     pieces = [*(_mirrored(piece) for piece in reversed(right)), _piece(0, dtype), *right]
     slopes, intercepts, values = (np.concatenate(parts) for parts in zip(*map(_parts, pieces), strict=True))
-    reach = _covered(octaves)[1]
+    reach = covered(octaves)[1]
     return Grid.stored(slopes, intercepts, values, dtype, -reach, reach, "piecewise")
 
 
@@ -130,7 +140,7 @@ def _mirrored(keys: Keys) -> Keys:
     return Keys(-keys.slopes[::-1], keys.intercepts[::-1], -keys.values[::-1])
 
 
-def _covered(piece: int) -> tuple[float, float]:
+def covered(piece: int) -> tuple[float, float]:
     """The magnitudes that a piece is fitted on: its own, and a little beyond."""
     if not piece:
         return -INNER * (1 + OVERLAP), INNER * (1 + OVERLAP)
@@ -147,7 +157,7 @@ def _piece(number: int, dtype: torch.dtype) -> Keys:
     from flint import arb
 
     keys, softness, reach = SHAPES[dtype][number > 0]
-    lo, hi = _covered(number)
+    lo, hi = covered(number)
     before = _piece(number - 1, dtype) if number else None
     with ball_arithmetic(PRECISION):
         center, spacing = (arb(lo) + arb(hi)) / 2, (arb(hi) - arb(lo)) / (2 * arb(reach))
@@ -173,7 +183,7 @@ def _handed_over(number: int, before: Keys, slopes: list[Any], intercepts: list[
     """
     from flint import arb
 
-    above, (below, end) = _covered(number - 1)[1], _covered(number)
+    above, (below, end) = covered(number - 1)[1], covered(number)
     at, half = (arb(above) + arb(below)) / 2, (arb(above) - arb(below)) / 2
     a, b = ([arb(x) for x in part.tolist()] for part in (before.slopes, before.intercepts))
     (level, slope), (own_level, own_slope) = _log_normaliser(a, b, at), _log_normaliser(slopes, intercepts, at)
@@ -225,15 +235,15 @@ def certified_line(grid: Grid, octaves: int) -> NumberLine:
     """What can be promised about these very numbers, wherever they were made."""
     errors: list[float] = []
     interpolation: list[float] = []
-    bands = _bands(octaves)
-    for lo, hi in bands:
+    stretches = bands(octaves)
+    for lo, hi in stretches:
         error, exact = _certified(grid, lo, hi)
         errors.append(max([error, *errors[-1:]]))
         interpolation.append(exact)
-    return NumberLine(grid, tuple(hi for _, hi in bands), tuple(errors), tuple(interpolation))
+    return NumberLine(grid, tuple(hi for _, hi in stretches), tuple(errors), tuple(interpolation))
 
 
-def _bands(octaves: int) -> list[tuple[float, float]]:
+def bands(octaves: int) -> list[tuple[float, float]]:
     """The magnitudes that are certified one by one. The inner half sees no seam at all, and is one of them."""
     return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
@@ -261,15 +271,38 @@ def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: f
     # Weights below e⁻⁶⁴ may come out as anything smaller.
     lost = 1.01 * float(shares @ (values[~matter] + largest)) + len(grid) * 2 * math.exp(-64) * float(values.max())
     worst = []
-    for side in ((lo, hi),) if _odd(grid) else ((lo, hi), (-hi, -lo)):
-        known = _proved(*_felt(numbers, *side))
-        rounded = shifted_average(delta, 2 * largest, known.deviation + lost)
-        rounded += rounding.average(int(matter.sum()), known.size + known.deviation + lost, dtype) + lost
-        worst.append((known.error + rounded + rounding.unit(dtype) * hi, known.error))
+    for side in ((lo, hi),) if is_odd(grid) else ((lo, hi), (-hi, -lo)):
+        known = proved_between(numbers, *side)
+        off = Off(delta, int(matter.sum()), largest, lost)
+        worst.append((off.error(known, hi, dtype), known.error))
     return max(worst)
 
 
-def _odd(grid: Grid) -> bool:
+@dataclass(frozen=True)
+class Off:
+    """How a computed average is off the exact one: weights by `delta` in log, `lost` for keys that do not count.
+
+    `terms` keys do, with values up to `largest`.
+    """
+
+    delta: float
+    terms: int
+    largest: float
+    lost: float
+
+    def error(self, known: Interpolation, hi: float, dtype: torch.dtype) -> float:
+        """Of a number up to `hi` where `known` is proved."""
+        rounded = shifted_average(self.delta, 2 * self.largest, known.deviation + self.lost)
+        rounded += rounding.average(self.terms, known.size + known.deviation + self.lost, dtype) + self.lost
+        return known.error + rounded + rounding.unit(dtype) * hi
+
+
+def proved_between(numbers: Keys, lo: float, hi: float) -> Interpolation:
+    """What is proved of |F(s) − s| on one of the `bands`, or its mirror image."""
+    return _proved(*_felt(numbers, lo, hi))
+
+
+def is_odd(grid: Grid) -> bool:
     """F(−s) = −F(s) exactly: what is proved of one side is proved of both."""
     numbers = grid.numbers
     return all(np.array_equal(*pair) for pair in zip(_parts(numbers), _parts(_mirrored(numbers)), strict=True))
@@ -317,7 +350,7 @@ def _shipped() -> dict[str, Interpolation]:
 def shipped_claims() -> dict[str, Felt]:
     """What is claimed of the lines up to 32·8^LONGEST_SHIPPED, by name."""
     lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in SHAPES for octaves in range(LONGEST_SHIPPED + 1)]
-    found = [_felt(numbers, *band) for numbers, octaves in lines for band in _bands(octaves)]
+    found = [_felt(numbers, *band) for numbers, octaves in lines for band in bands(octaves)]
     return {claim(*felt): felt for felt in found}
 
 

@@ -6,15 +6,22 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms.link import Effective
-from emulon.attention import attend
 from emulon.certify.domain import require_within
 from emulon.descent.plan import Plan
+from emulon.interpreter.cached_phase import CachedPhase, needed_bytes
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Phase
+from emulon.progress import Progress, silent
 
 
 class Faithful:
     """Every token, head and score of the two layers, at every step."""
+
+    @staticmethod
+    def needed_bytes(phase: Phase, x: Tensor) -> int:
+        """Every sample's query meets every token, twice: as a score, and as a weight."""
+        datasets, tokens = x.shape[:-2].numel(), x.shape[-2] * len(phase.grid)
+        return datasets * tokens * (2 * x.shape[-2] + 8 * phase.slots.width) * x.element_size()
 
     def __init__(
         self, interpreter: Interpreter, plan: Plan, gradient: Phase, proximal: Phase | None, data: Effective
@@ -45,13 +52,21 @@ class Faithful:
 class Fast:
     """Keys and values of the data once; per step only the w-columns, and only one's own sample's tokens."""
 
+    needed_bytes = staticmethod(needed_bytes)
+
     def __init__(
-        self, interpreter: Interpreter, plan: Plan, gradient: Phase, proximal: Phase | None, data: Effective
+        self,
+        interpreter: Interpreter,
+        plan: Plan,
+        gradient: Phase,
+        proximal: Phase | None,
+        data: Effective,
+        report_progress: Progress = silent,
     ) -> None:
         self.plan = plan
-        self.gradient = _Cache(interpreter, gradient, data, plan.step_size)
+        self.gradient = CachedPhase(interpreter, gradient, data, plan.step_size, report_progress)
         units = unit_vectors(data.x[..., 0, :])
-        self.proximal = None if proximal is None else _Cache(interpreter, proximal, units, -1.0)
+        self.proximal = None if proximal is None else CachedPhase(interpreter, proximal, units, -1.0)
 
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         momentum = self.plan.momentum
@@ -61,35 +76,6 @@ class Fast:
             return w
         require_within(self.proximal.phase.domain.w, w=w)
         return self.proximal.apply(w, torch.zeros_like(w))
-
-
-class _Cache:
-    """A phase's emulated keys and values, which depend on the data alone (a language model's KV cache)."""
-
-    def __init__(self, interpreter: Interpreter, phase: Phase, data: Effective, step: float) -> None:
-        self.interpreter, self.phase = interpreter, phase
-        rows = phase.data_rows(*data)
-        read = interpreter.read
-        bias = read(phase.scales.bias * phase.grid.intercepts)
-        asks = read(data.x.new_tensor([-1 / phase.scales.y, 1 / phase.scales.bias]))
-        # What w does not enter: y and bias rows, already multiplied with their part of the query.
-        offset = read(rows["key_y"]) * asks[0] + (bias * asks[1]).unsqueeze(-1)
-        self.keys = torch.cat([read(rows["key_x"]), offset], dim=-1)
-        self.values = read(-step * rows["value"] + step * rows["fixed"])
-
-    def apply(self, w: Tensor, carried: Tensor) -> Tensor:
-        """One step from w; `carried` is what the value rows hold of the state."""
-        phase = self.phase
-        query = self.interpreter.read(w / phase.scales.x)
-        # (..., samples, 1, d + 1) · (..., samples, keys, d + 1): each query against its own sample's tokens.
-        query = torch.cat([query, torch.ones_like(query[..., :1])], dim=-1)[..., None, None, :]
-        # The proximal phase's keys are the same for all datasets of a batch, w is not.
-        lead = torch.broadcast_shapes(query.shape[:-2], self.keys.shape[:-2])
-        query = query.expand(*lead, 1, self.keys.shape[-1])
-        gradient = attend(query, self.keys, self.values, name="layer 2").squeeze(-2)
-        if phase.readout == "sum":
-            return gradient.sum(dim=-2)
-        return gradient.mean(dim=-2) + self.interpreter.read(carried)
 
 
 def unit_vectors(w: Tensor) -> Effective:

@@ -10,19 +10,20 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.gradient_descent import look_ahead
 from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate, rounding
 from emulon.certify.domain import require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.descent.checks import CurvatureWatch, require_step_size
+from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.descent.plan import Plan, with_proof
 from emulon.descent.run import DescentRun
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Faithful, Fast
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
+from emulon.memory import require_memory
+from emulon.progress import Progress, silent
 
 SAMPLED = (
     "the curvature of the loss was not enclosed wherever the exact path may go: its growth of errors is not proved"
@@ -108,9 +109,13 @@ class Program(Plan):
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, y, path)
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> Run:
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it."""
         given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
+        require_shape(x, "x", self.rows, self.domain.features)
+        way: type[Fast] | type[Faithful] = Fast if path == "fast" else Faithful
+        cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
+        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure)
         require_finite(x=x, y=y)
         x, y = x.to(self.dtype), y.to(self.dtype)
         self._require_data(x, y)
@@ -118,16 +123,16 @@ class Program(Plan):
         batches = self.batches(self.loss.effective(x, y))
         watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
-        kind = Fast if path == "fast" else Faithful
-        machines = [kind(interpreter, self, self.gradient, self.proximal, part) for part in batches]
-        iterates = [x.new_zeros(*x.shape[:-2], x.shape[-1])]
-        for number in range(self.steps):
-            w, w_before = iterates[-1], iterates[max(number - 1, 0)]
-            start = look_ahead(number, w, w_before) if self.accelerated else w
-            watches[number % len(batches)].before_step(start, number)
-            iterates.append(machines[number % len(batches)].step(start, w_before))
+        told: dict[str, Progress] = {"report_progress": report_progress} if path == "fast" else {}
+        machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
+        iterates = watched_path(
+            watches,
+            x.new_zeros(*x.shape[:-2], x.shape[-1]),
+            lambda number, w, before: machines[number % len(batches)].step(w, before),
+            report_progress,
+        )
         hashes = (before, interpreter.sha256)
-        return Run(self, x, y, torch.stack(iterates, dim=-2), certificate, interpreter, hashes, given=given)
+        return Run(self, x, y, iterates, certificate, interpreter, hashes, given=given)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)
@@ -135,6 +140,10 @@ class Program(Plan):
         require_shape(y, "y", self.rows)
         require_within(self.domain.y, y=y)
         require_within(self.domain.x, x=x)
+
+
+def _shown(x: Tensor) -> str:
+    return " × ".join(f"{size:,}" for size in x.shape)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from emulon.attention.codes import circular
 from emulon.certify import rounding
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.descent.curvature import Slopes
@@ -19,6 +20,9 @@ from emulon.descent.plan import enclosed_negative_curvature
 from emulon.expression import parse
 from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
+
+# Codes are compared with each other up to so many, and so many at a time with all others.
+PAIRS, BLOCK = 20_000, 512
 
 
 def false_claim(program: Program) -> str | None:
@@ -89,7 +93,7 @@ def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) ->
     if not grid.lo <= -reach < reach <= grid.hi or phase.readout != {"gradient": "mean", "proximal": "sum"}[phase.name]:
         yield f"{which} does not cover its residuals"
         return
-    vectors = phase.codes.vectors.double()
+    vectors = phase.codes.vectors
     if len(vectors) != phase.domain.samples or not _apart(vectors) >= phase.codes.gap > 0:
         yield f"{which} has codes that are nearer to each other than it says"
         return
@@ -110,9 +114,18 @@ def _apart(vectors: torch.Tensor) -> float:
 
     Of codes that are zeros and ones, as those of few samples, nothing is rounded.
     """
-    products, width = vectors @ vectors.T, vectors.shape[1]
-    own = products.diagonal().min().item()
-    products.fill_diagonal_(-math.inf)
+    width, last = vectors.shape[1], torch.finfo(vectors.dtype).eps / 4
+    if len(vectors) > PAIRS:
+        # All pairs of so many would take hours. How far ours are apart is known, with room for last places.
+        known = circular(len(vectors), vectors.dtype, width // 2)
+        near = (known.vectors.double() - vectors.double()).abs().max().item() <= max(2e-14, last)
+        return known.gap if near else -math.inf
+    vectors = vectors.double()
+    own, nearest = vectors.square().sum(dim=1).min().item(), -math.inf
+    for start in range(0, len(vectors), BLOCK):
+        products = vectors[start : start + BLOCK] @ vectors.T
+        products.diagonal(start).fill_(-math.inf)
+        nearest = max(nearest, products.max().item())
     plain = bool(((vectors == 0) | (vectors == 1)).all())
     off = 0.0 if plain else 2 * rounding.dot(width + 1, vectors.square().sum(dim=1).max().item(), torch.float64)
-    return (own - products.max().item() if len(vectors) > 1 else own) - off
+    return (own - nearest if len(vectors) > 1 else own) - off

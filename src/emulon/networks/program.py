@@ -26,6 +26,7 @@ from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.ranges import reading, states
+from emulon.progress import Progress, silent
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
@@ -114,7 +115,9 @@ class NetworkProgram:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, path=path)
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path) -> NetworkRun:
+    def run_on(
+        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+    ) -> NetworkRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")

@@ -41,8 +41,13 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
-    shaped = SHAPED.search(" ".join(map(str, thing.__annotations__.values())))
-    return with_shapes(thing, typechecker=typechecker) if shaped else typechecker(thing)
+    annotations = " ".join(map(str, thing.__annotations__.values()))
+    # A shape may have a name of its own, as Integers; and of names that are there for type checkers alone only
+    # jaxtyping makes nothing.
+    named = (thing.__globals__.get(word) for word in re.findall(r"\w+", annotations))
+    shaped = SHAPED.search(annotations) or any("jaxtyping" in repr(one) for one in named)
+    absent = "TYPE_CHECKING" in thing.__globals__
+    return with_shapes(thing, typechecker=typechecker) if shaped or absent else typechecker(thing)
 
 
 jaxtyping.jaxtyped = checked

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.claims.figure import Figure, Panel, Series
+from emulon.claims.figure import Figure, Mark, Panel, Series
 from emulon.interrogate import AlgorithmPhase
 from emulon.report.chart import chart
 from emulon.report.curves import run_figure
@@ -58,7 +58,8 @@ def _record(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any] | N
 def course_figure(measured: Sequence[dict[str, Any]]) -> Figure:
     """The loss while training and the error on held-out prompts, over the steps."""
     series = []
-    for label, name, mark in (("training loss", "loss", "line"), ("held-out error", "error", "dots")):
+    kinds: tuple[tuple[str, str, Mark], ...] = (("training loss", "loss", "line"), ("held-out error", "error", "dots"))
+    for label, name, mark in kinds:
         places = [(line["step"], line[name]) for line in measured if name in line]
         if places:
             steps, values = zip(*places, strict=True)

@@ -1,6 +1,7 @@
 """What every test runs under: one thread a worker, the same examples every time, a cache of the session's own."""
 
 import atexit
+import builtins
 import gc
 import os
 import re
@@ -41,12 +42,12 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
-    annotations = " ".join(map(str, thing.__annotations__.values()))
-    # A shape may have a name of its own, as Integers; and of names that are there for type checkers alone only
-    # jaxtyping makes nothing.
-    named = (thing.__globals__.get(word) for word in re.findall(r"\w+", annotations))
-    shaped = SHAPED.search(annotations) or any("jaxtyping" in repr(one) for one in named)
-    absent = "TYPE_CHECKING" in thing.__globals__
+    words = " ".join(map(str, thing.__annotations__.values()))
+    names = set(re.findall(r"\b[A-Za-z_]\w*", words))
+    # names that are defined further down, or imported for type checkers alone: beartype by itself would look for these
+    absent = names - set(thing.__globals__) - set(dir(builtins))
+    # a shape may have a name of its own, as Integers
+    shaped = SHAPED.search(words) or any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names)
     return with_shapes(thing, typechecker=typechecker) if shaped or absent else typechecker(thing)
 
 

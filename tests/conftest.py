@@ -1,6 +1,7 @@
 """What every test runs under: one thread a worker, the same examples every time, a cache of the session's own."""
 
 import atexit
+import builtins
 import gc
 import os
 import re
@@ -41,8 +42,11 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
-    shaped = SHAPED.search(" ".join(map(str, thing.__annotations__.values())))
-    return with_shapes(thing, typechecker=typechecker) if shaped else typechecker(thing)
+    words = " ".join(map(str, thing.__annotations__.values()))
+    # names that are defined further down, or imported for type checkers alone: beartype by itself would look for these
+    absent = set(re.findall(r"\b[A-Za-z_]\w*", words)) - set(thing.__globals__) - set(dir(builtins))
+    alone = typechecker(thing) if not SHAPED.search(words) and not absent else None
+    return alone or with_shapes(thing, typechecker=typechecker)
 
 
 jaxtyping.jaxtyped = checked

@@ -172,7 +172,8 @@ class KernelRegression(nn.Module):
         scores = x @ x.mT / self.bandwidth**2 - (x.square().sum(dim=-1) / (2 * self.bandwidth**2)).unsqueeze(-2)
         scores = scores + self.apart * (known - 1).mT
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        return torch.softmax(scores.masked_fill(ahead, -torch.inf), dim=-1) @ y
+        answers: Tensor = torch.softmax(scores.masked_fill(ahead, -torch.inf), dim=-1) @ y
+        return answers
 
 
 @lowers(KernelRegression)

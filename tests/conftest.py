@@ -1,6 +1,7 @@
 """What every test runs under: one thread a worker, the same examples every time, a cache of the session's own."""
 
 import atexit
+import builtins
 import gc
 import os
 import re
@@ -41,8 +42,13 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
-    shaped = SHAPED.search(" ".join(map(str, thing.__annotations__.values())))
-    return with_shapes(thing, typechecker=typechecker) if shaped else typechecker(thing)
+    words = " ".join(map(str, thing.__annotations__.values()))
+    names = set(re.findall(r"\b[A-Za-z_]\w*", words))
+    # names that are defined further down, or imported for type checkers alone: beartype by itself would look for these
+    absent = names - set(thing.__globals__) - set(dir(builtins))
+    # a shape may have a name of its own, as Integers
+    shaped = SHAPED.search(words) or any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names)
+    return with_shapes(thing, typechecker=typechecker) if shaped or absent else typechecker(thing)
 
 
 jaxtyping.jaxtyped = checked

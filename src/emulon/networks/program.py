@@ -100,10 +100,13 @@ class NetworkProgram:
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
 
-    def errors(self, line: NumberLine) -> list[Float64[Tensor, "erring features"]]:
-        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features)."""
+    def errors(self, line: NumberLine, before: float | Tensor = 0.0) -> list[Float64[Tensor, "erring features"]]:
+        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features).
+
+        `before` is how far the input is off already.
+        """
         count = len(self.phases)
-        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64)]
+        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64) + before]
         for number, phase in enumerate(self.phases):
             layer, known = phase.layer, phase.known
             errors = phase.layer.carried(reading(layer, found), known)
@@ -171,7 +174,23 @@ class NetworkProgram:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        rooms = [errors[-1] for errors in self.errors(interpreter.line)]
+        register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
+        hashes = (before, interpreter.sha256)
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
+
+    def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
+        """How far from every register the exact one may be, and so how far from the edges of its range it must stay."""
+        return [errors[-1] for errors in self.errors(line)]
+
+    def passed(
+        self,
+        interpreter: Interpreter,
+        x: Tensor,
+        path: Path,
+        rooms: Sequence[Tensor],
+        report_progress: Progress = silent,
+    ) -> Float64[Tensor, "rows positions out"]:
+        """The last register, all phases having run on this first one, every register in its range."""
 
         def compute(number: int, inputs: Tensor) -> Tensor:
             phase = self.phases[number]
@@ -183,9 +202,8 @@ class NetworkProgram:
             _require_in_range(phase, register, rooms[number + 1])
             return register
 
-        *_, register = computed(self.layers, inputs, compute)
-        hashes = (before, interpreter.sha256)
-        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
+        *_, register = computed(self.layers, x, compute)
+        return register
 
     def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
         """x as (rows, positions, features), and what its leading dimensions were."""

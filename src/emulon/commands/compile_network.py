@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from emulon.commands.options import CommandOptions, shown
+from emulon.commands.options import CommandOptions, NotNegative, Positive, shown
 from emulon.errors import BadConfig, EmulonError
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Options(CommandOptions):
     """folder for the two files"""
     data: Annotated[Path | None, shown("FILE")] = None
     """inputs to see ranges on, a row each: .csv (a line of names first) or .npy"""
-    domain: Annotated[float | None, shown("BOUND")] = None
+    domain: Annotated[Positive | None, shown("BOUND")] = None
     """a bound on |x| instead of data"""
-    tolerance: float = 1e-9
+    tolerance: Positive = 1e-9
     """of the outputs, in exact arithmetic"""
-    margin: float = 0.25
+    margin: NotNegative = 0.25
     """how far beyond what data show numbers may go, as a part of that"""
 
 

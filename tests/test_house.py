@@ -10,6 +10,7 @@ import typing
 from pathlib import Path
 
 import pytest
+import torch
 
 import emulon
 
@@ -122,3 +123,16 @@ def test_these_rules_can_be_broken(tmp_path):
     assert bare_ignores(bare) == []
     assert side_effects("import os\nimport emulon.tasks\nfrom a import b, c\nprint(os, c)") == {"emulon", "b"}
     assert side_effects("from a import b\n__all__ = ['b']") == set()
+
+
+def test_types_and_shapes_are_checked_while_tests_run():
+    from beartype.roar import BeartypeCallHintParamViolation
+    from jaxtyping import TypeCheckError
+
+    from emulon.algorithms.gradient_descent import look_ahead
+    from emulon.certify.composition import accumulated
+
+    with pytest.raises(TypeCheckError):
+        look_ahead(0, torch.zeros(2), torch.zeros(3))
+    with pytest.raises(BeartypeCallHintParamViolation):
+        accumulated("one", 1, 1.0)

@@ -15,6 +15,7 @@ from emulon.errors import EmulonError, WorkFailed, unknown
 # Each is a module of emulon.commands, imported when it is its turn: help and a misspelt name need not wait for torch.
 COMMANDS = {
     "run": "run algorithms on data through one frozen interpreter, and compare",
+    "predict": "predict the rows of a new table with a model that run has fitted",
     "compile": "write an interpreter and a program (the prompt) as files",
     "exec": "run a program's file on an interpreter's file",
     "export": "write models as ONNX files, and programs as the prompts that run on them",

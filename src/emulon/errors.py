@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 class EmulonError(ValueError):
@@ -116,8 +116,15 @@ def too_tight(what: str, tolerance: float, smallest: float) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The continuation of a refusal, `; did you mean ridge?`; empty where nothing is near."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = get_close_matches(word, list(known), n=4, cutoff=0.5)
+    # Of those equally near the one that begins as the word does: --otu is --out, not --tau.
+    best = max(close, key=lambda name: _likeness(word, name), default="")
+    return f"; did you mean {best}?" if best else ""
+
+
+def _likeness(word: str, name: str) -> tuple[float, int]:
+    shared = next((i for i, pair in enumerate(zip(word, name, strict=False)) if pair[0] != pair[1]), len(name))
+    return SequenceMatcher(a=name, b=word).ratio(), shared
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:

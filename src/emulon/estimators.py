@@ -13,9 +13,9 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
+from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.algorithms.link import Kind
 from emulon.certify.certificate import Promises
 from emulon.descent.plan import descent_of
@@ -24,6 +24,8 @@ from emulon.interpreter import Interpreter, Run, compile
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
+# Weights of samples become repeated rows, and these cost memory and time.
+MOST_REPEATED = 100
 
 
 class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -60,6 +62,7 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         program = compile(algorithm, data=data, tolerance=self.tolerance)
         interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
         self.run_: Run = interpreter.run(program, *data)
+        self.n_iter_ = program.steps
 
     @property
     def certificate_(self) -> Promises:
@@ -92,25 +95,31 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
     `scale=False`): its penalty and other parameters are in those units. `coef_` and `intercept_` are scaled back. For
     the squared loss centring is all an intercept needs; other losses get a column of ones as well. Poisson's counts
     are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program; where
-    they would choose different step sizes, all take the smallest.
+    they would choose different step sizes, all take the smallest. `n_iter_` is the number of steps.
+
+    `sample_weight` weighs the losses in their mean. The squared loss takes any weights: a row times √weight is a row of
+    that weight. Other losses take whole multiples of a smallest weight: their rows are repeated.
     """
 
     default_algorithm = "ridge"
 
-    def fit(self, x: Any, y: Any) -> EmulatedRegressor:
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> EmulatedRegressor:
         checks: dict[str, Any] = {"dtype": np.float64, "order": "C", "ensure_min_samples": 2}
         x, y = validate_data(self, x, y, multi_output=True, y_numeric=True, **checks)
         algorithm, descent = _algorithm_and_descent(self, "regression")
-        targets = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
-        inputs = _Units.of(x, self.fit_intercept, self.scale)
+        several, y = np.ndim(y) == 2, np.asarray(y, dtype=np.float64).reshape(len(x), -1)
+        x, y, weight = _weighted(x, y, sample_weight, descent.loss)
+        inputs = _Units.of(x, self.fit_intercept, self.scale, weight)
         free = descent.loss.link.any_units
-        outputs = _Units.of(targets.T, self.fit_intercept and free, self.scale and free)
+        outputs = _Units.of(y, self.fit_intercept and free, self.scale and free, weight)
         ones = self.fit_intercept and descent.loss.derivative != "t"
-        self._fit(algorithm, _with_ones(inputs.of_rows(x), ones), outputs.of_rows(targets.T).T)
+        # A row's part in the mean of squares, over the part that all rows would have.
+        part = np.sqrt(weight / weight.mean())[:, None]
+        self._fit(algorithm, part * _with_ones(inputs.of_rows(x), ones), (part * outputs.of_rows(y)).T)
         coef, intercept = inputs.undone(self.run_.weights.numpy(), ones)
         coef, intercept = coef * outputs.size[:, None], intercept * outputs.size + outputs.center
-        self.coef_ = coef if np.ndim(y) == 2 else coef[0]
-        self.intercept_ = intercept if np.ndim(y) == 2 else float(intercept[0])
+        self.coef_ = coef if several else coef[0]
+        self.intercept_ = intercept if several else float(intercept[0])
         return self
 
     def predict(self, x: Any) -> np.ndarray:
@@ -129,19 +138,22 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
     Parameters as for `EmulatedRegressor`; the default is logistic regression. The algorithm sees x centred and divided
     by its standard deviations, and a column of ones for the intercept, which its penalty covers. More than two classes
     are one-vs-rest: one batch, run by one program.
+
+    `sample_weight` takes whole multiples of a smallest weight: rows are repeated.
     """
 
     default_algorithm = "logistic_regression"
 
-    def fit(self, x: Any, y: Any) -> EmulatedClassifier:
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> EmulatedClassifier:
         x, y = validate_data(self, x, y, dtype=np.float64, order="C", ensure_min_samples=2)
         check_classification_targets(y)
-        algorithm, _ = _algorithm_and_descent(self, "classification")
+        algorithm, descent = _algorithm_and_descent(self, "classification")
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
         ours = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        units = _Units.of(x, self.fit_intercept, self.scale)
+        x, index, weight = _weighted(x, index, sample_weight, descent.loss)
+        units = _Units.of(x, self.fit_intercept, self.scale, weight)
         targets = np.array([np.where(index == k, 1.0, -1.0) for k in ours])
         self._fit(algorithm, _with_ones(units.of_rows(x), self.fit_intercept), targets)
         self.coef_, self.intercept_ = units.undone(self.run_.weights.numpy(), self.fit_intercept)
@@ -197,9 +209,10 @@ class _Units:
     size: np.ndarray
 
     @classmethod
-    def of(cls, columns: np.ndarray, centred: bool, scaled: bool) -> _Units:
-        center = columns.mean(axis=0) if centred else np.zeros(columns.shape[1])
-        size = np.sqrt(np.square(columns - center).mean(axis=0)) if scaled else np.ones(columns.shape[1])
+    def of(cls, columns: np.ndarray, centred: bool, scaled: bool, weight: np.ndarray) -> _Units:
+        share = (weight / weight.sum())[:, None]
+        center = (share * columns).sum(axis=0) if centred else np.zeros(columns.shape[1])
+        size = np.sqrt((share * np.square(columns - center)).sum(axis=0)) if scaled else np.ones(columns.shape[1])
         # A constant column keeps its units: what is left of it is rounding.
         constant = size <= 16 * np.finfo(np.float64).eps * np.abs(center)
         return cls(center, np.where(constant, 1.0, size))
@@ -212,6 +225,27 @@ class _Units:
         """(coef, intercept) for the columns as they were, from weights (batch, features) of the scaled ones."""
         coef = (weights[:, :-1] if ones else weights) / self.size
         return coef, (weights[:, -1] if ones else 0.0) - coef @ self.center
+
+
+def _weighted(
+    x: np.ndarray, y: np.ndarray, sample_weight: Any, loss: Loss
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, targets and weights, without rows that weigh nothing; all ones, and rows repeated, where ℓ′ is not t."""
+    if sample_weight is None:
+        return x, y, np.ones(len(x))
+    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
+    if loss.derivative == "t":
+        return x, y, weight
+    unit = float(np.gcd.reduce(weight.astype(np.int64))) if (weight == np.round(weight)).all() else weight.min()
+    times = np.round(weight / unit)
+    if np.abs(times * unit - weight).max() > 1e-9 * weight.max() or times.sum() > MOST_REPEATED * len(x):
+        raise EmulonError(
+            f"sample_weight of the {loss.name} loss repeats rows: give whole multiples of one weight, at most "
+            f"{MOST_REPEATED} times as many rows in all; the squared loss takes any weights"
+        )
+    repeated = np.repeat(np.arange(len(x)), times.astype(np.int64))
+    return x[repeated], y[repeated], np.ones(len(repeated))
 
 
 def _with_ones(x: np.ndarray, wanted: bool) -> np.ndarray:

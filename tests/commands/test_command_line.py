@@ -22,6 +22,7 @@ SOURCE = Path(cli.__file__).parents[1]
 NEEDED = {
     "compile": ["ridge", "--out", "never"],
     "exec": ["interpreter", "program"],
+    "predict": ["model", "table"],
     "show": ["program"],
     "certify": ["program", "--out", "never"],
     "check": ["certificate"],
@@ -139,7 +140,7 @@ WRONG_TYPES = [
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    files = {"show", "certify", "check", "classify"}  # these take nothing else
+    files = {"show", "certify", "check", "classify", "predict"}  # these take nothing else
     assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - {"playground", "translate"}
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
 

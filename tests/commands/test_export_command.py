@@ -33,7 +33,7 @@ def test_programs_share_one_interpreter_and_leave_what_they_were_read_from(capsy
 def test_an_algorithm_comes_with_its_rows_and_runs_without_emulon(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("a,b\n" + "\n".join(f"{k},{(-1) ** k + 0.5 * k}" for k in range(12)))
-    words = ["--data", "mine.csv", "--target", "b", "--steps", "5"]
+    words = ["--data", "mine.csv", "--target", "b", "--no-intercept", "--steps", "5"]
     assert cli.main(["export", "log_cosh", *words, "--out", "files"]) == 0
     files = [
         f"files/{name}" for name in ("interpreter.onnx", "log_cosh_regression.safetensors", "log_cosh_regression.csv")
@@ -41,8 +41,8 @@ def test_an_algorithm_comes_with_its_rows_and_runs_without_emulon(capsys, tmp_pa
     capsys.readouterr()
     done = subprocess.run([sys.executable, EXAMPLE, *files], capture_output=True, text=True, check=True, env={})
     assert cli.main(["compile", "log_cosh", *words, "--out", "files"]) == 0
-    assert cli.main(["exec", "files/interpreter.safetensors", "files/program.safetensors", *words[:4]]) == 0
-    weight = float(re.search(r"^([+-]\S+)  a$", capsys.readouterr().out, flags=re.MULTILINE)[1])
+    assert cli.main(["exec", "files/interpreter.safetensors", "files/program.safetensors", *words[:5]]) == 0
+    weight = float(re.search(r"^([+-]\S+) +\S+ +a$", capsys.readouterr().out, flags=re.MULTILINE)[1])
     assert float(done.stdout) == pytest.approx(weight, abs=1e-12) and abs(weight) > 0.1
 
 

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import train_test_split
 
 from emulon import cli
+from emulon.algorithms import quantile
+from emulon.interpreter import load_program
 
 SOURCE = Path(cli.__file__).parents[1]
 
@@ -71,11 +75,17 @@ def refused(capsys, *words):
 def test_run_prints_the_table_and_writes_the_report(ran):
     code, out, err, report = ran
     assert code == 0 and err == ""
-    for word in ("ridge", "quantile_regression", "run ≤", "domain ≤", "to sklearn", "R²", "seconds", "(the same)"):
+    for word in ("ridge", "quantile", "run ≤", "domain ≤", "theirs", "score", "R²", "(the same)"):
         assert word in out
-    before, after = (re.search(rf"{when} +(\w{{64}})", out)[1] for when in ("before", "after"))
-    assert before == after
-    assert (report / "index.html").exists()
+    assert "data: 3 numbers standardised, target standardised, intercept fitted\n" in out
+    first, second = re.findall(r"^(?:interpreter sha256|after the runs) +(\w{64})", out, flags=re.MULTILINE)
+    assert first == second
+    assert {path.name for path in report.iterdir()} == {
+        "index.html",
+        "weights.csv",
+        "ridge.json",
+        "quantile_regression.json",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +107,7 @@ def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table,
     with (ran[-1] / "weights.csv").open() as file:
         wanted = [row for row in csv.reader(file) if row[0] != "Ridge"]
     with (folder / "weights.csv").open() as file:
-        assert list(csv.reader(file)) == wanted and len(wanted) == 4
+        assert list(csv.reader(file)) == wanted and len(wanted) == 5
 
 
 def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder, table, capsys):
@@ -117,7 +127,7 @@ def test_show_says_what_is_in_the_prompt(files, capsys):
 def test_exec_refuses_files_that_do_not_fit(tmp_path, table, files, capsys):
     words = ["--data", table, "--target", "y"]
     parts = list(map(str, files))
-    assert "--seed that the program was compiled with" in refused(capsys, "exec", *parts, "--data", "diabetes")
+    assert "data options that the program was compiled with" in refused(capsys, "exec", *parts, "--data", "diabetes")
     assert "check the order" in refused(capsys, "exec", *reversed(parts), *words)
     content = bytearray(files[1].read_bytes())
     content[-3] ^= 1
@@ -133,7 +143,7 @@ def test_several_classes_run_one_against_the_rest(folder, capsys):
     words = ["--data", path, "--target", "kind", "--steps", "20", "--report", str(folder / "kinds")]
     assert cli.main(["run", "logistic", "perceptron", *words]) == 0
     assert "accuracy" in capsys.readouterr().out
-    assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 2
+    assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 3
 
 
 def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, monkeypatch, capsys):
@@ -143,7 +153,7 @@ def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, mo
     monkeypatch.setattr("emulon.experiments.run.runnable", lambda: few)
     path = write(folder / "negative.csv", ["a", "y"], [[i % 7, i % 5 - 2] for i in range(30)])
     words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "negative")]
-    assert cli.main(["run", *words]) == 0
+    assert cli.main(["run", "--kind", "regression", *words]) == 0
     out = capsys.readouterr().out
     assert "left out poisson_regression: needs non-negative targets" in out
     assert "non-negative" in refused(capsys, "run", "poisson", *words)
@@ -232,3 +242,92 @@ def test_a_read_only_report_folder_is_refused(tmp_path, table, capsys):
     assert "Permission denied" in refused(
         capsys, "run", "ridge", "--data", table, "--target", "y", "--report", str(locked)
     )
+
+
+def test_settings_reach_the_algorithm_and_are_refused_where_it_has_none(folder, table, capsys):
+    words = ["--data", table, "--target", "y", "--steps", "4", "--out", str(folder / "set")]
+    assert cli.main(["compile", "ridge", *words, "--penalty", "0.5", "--step-size", "0.01"]) == 0
+    program = load_program(folder / "set" / "program.safetensors")
+    assert (program.steps, program.l2, program.step_size) == (4, 0.5, 0.01)
+    assert cli.main(["compile", "quantile", *words, "--tau", "0.2"]) == 0
+    assert load_program(folder / "set" / "program.safetensors").loss == quantile(0.2)
+    capsys.readouterr()
+    assert "--tau is for quantile_regression; ridge has none" in refused(capsys, "run", "ridge", "--tau", "0.3")
+    assert "[0, 1]" in refused(capsys, "compile", "elastic_net", "--l1-ratio", "2", *words)
+
+
+def weights(path):
+    """{(program, feature): (weight, in original units)}."""
+    with path.open() as file:
+        return {(row[0], row[1]): (float(row[2]), float(row[3])) for row in list(csv.reader(file))[1:]}
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-standardize"]])
+def test_weights_in_original_units_are_scikit_learns_on_the_raw_columns(tmp_path, table, flags, capsys):
+    words = ["--data", table, "--target", "y", *flags]
+    assert cli.main(["compile", "linear", "--steps", "300", *words, "--out", str(tmp_path)]) == 0
+    files = [str(tmp_path / f"{name}.safetensors") for name in ("interpreter", "program")]
+    assert cli.main(["exec", *files, *words, "--out", str(tmp_path / "weights.csv")]) == 0
+    assert "in original units" in capsys.readouterr().out
+    raw = np.genfromtxt(table, delimiter=",", skip_header=1)
+    train, _ = train_test_split(np.arange(30), test_size=0.2, random_state=0)
+    theirs = LinearRegression().fit(raw[train, :3], raw[train, 3])
+    found = [own for _, own in weights(tmp_path / "weights.csv").values()]
+    np.testing.assert_allclose(found, [*theirs.coef_, theirs.intercept_], rtol=1e-6)
+
+
+def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, capsys):
+    draw = np.random.default_rng(2)
+    kinds = [("flat", "house")[i % 2] for i in range(40)]
+    rows = [[draw.normal(100 + 40 * (kind == "flat"), 20), draw.normal(5, 2), kind] for kind in kinds]
+    table = write(tmp_path / "mixed.csv", ["size", "age", "kind"], rows)
+    words = ["--data", table, "--target", "kind", "--steps", "30", "--report", str(tmp_path / "page")]
+    assert cli.main(["run", "logistic", *words]) == 0
+    assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
+    model = str(tmp_path / "page" / "logistic_regression.json")
+    assert cli.main(["predict", model, table]) == 0
+    out, err = capsys.readouterr()
+    said = [line.split(",")[1] for line in out.splitlines()]
+    assert said[0] == "kind" and set(said[1:]) == {"flat", "house"}
+    right = np.mean([one == kind for one, kind in zip(said[1:], kinds, strict=True)])
+    assert f"accuracy {right:.4f} on 40 rows" in err and right > 0.8
+    new = write(tmp_path / "new.csv", ["age", "size"], [[5, 500], ["", 100]])
+    assert cli.main(["predict", model, new, "--out", str(tmp_path / "out.csv")]) == 0
+    notes = capsys.readouterr().err
+    assert "1 of 2 rows lie outside the training rows in 'size'" in notes and "1 missing in 'age', filled" in notes
+    assert (tmp_path / "out.csv").read_text().splitlines()[:2] == ["row,kind", "1,flat"]
+    poor = write(tmp_path / "poor.csv", ["sise", "age"], [[1, 2]])
+    assert "no column 'size', which the model needs; did you mean sise?" in refused(capsys, "predict", model, poor)
+    assert "not a model that emulon run wrote" in refused(capsys, "predict", table, table)
+    worse = write(tmp_path / "worse.csv", ["size", "age"], [["big", 2]])
+    assert "'size' holds text" in refused(capsys, "predict", model, worse)
+
+
+def test_whole_numbers_that_may_be_classes_are_asked_about(tmp_path, capsys):
+    path = write(tmp_path / "iris.csv", ["a", "y"], [[(i % 3) + 0.1 * (i % 7), i % 3] for i in range(30)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(tmp_path / "page")]
+    said = refused(capsys, "run", *words)
+    assert "is the target 'y' (0, 1, 2) a number or a class? Say --kind regression or --kind classification" in said
+    assert cli.main(["compile", "perceptron", *words[:6], "--out", str(tmp_path / "files")]) == 0
+    assert "one class against the rest" in capsys.readouterr().out
+    assert "--kind is regression" in refused(capsys, "run", "logistic", "--kind", "regression", *words)
+
+
+def test_a_margin_lets_a_program_run_on_data_a_little_outside(folder, table, capsys):
+    farther = np.genfromtxt(table, delimiter=",", skip_header=1)
+    farther[np.abs(farther).argmax(axis=0), range(4)] *= 1.05
+    moved = write(folder / "farther.csv", ["a", "b", "c", "y"], farther.tolist())
+    words = ["--target", "y", "--no-standardize", "--no-intercept"]
+    for margin, code in (("1.2", 0), ("1", 2)):
+        out = folder / f"margin-{margin}"
+        made = ["compile", "ridge", "--data", table, *words, "--steps", "3", "--margin", margin, "--out", str(out)]
+        assert cli.main(made) == 0
+        files = [str(out / f"{name}.safetensors") for name in ("interpreter", "program")]
+        assert cli.main(["exec", *files, "--data", moved, *words]) == code
+    assert "build a wider domain" in capsys.readouterr().err
+    assert "--margin: 0.5 is not a number, 1 or more" in refused(capsys, "run", "--margin", "0.5")
+
+
+def test_tables_fit_eighty_columns_with_the_longest_name(ran):
+    rows = [line for line in ran[1].splitlines() if not line.startswith(("interpreter", "after", "report"))]
+    assert max(map(len, rows)) <= 80 - len("squared_hinge") + len("algorithm") and "…" not in ran[1]

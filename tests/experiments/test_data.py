@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.algorithms import MARGIN, RATE, RESIDUAL
-from emulon.experiments.data import BadData, load, prepare, read_csv
+from emulon.algorithms import logistic, poisson, squared
+from emulon.experiments.data import load, prepare
+from emulon.experiments.tables import BadData, read_table
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 
@@ -46,7 +47,7 @@ def test_numbers_are_scaled_by_the_training_rows_and_text_is_one_hot(tmp_path):
 
 def test_held_out_rows_do_not_move_the_scaling(tmp_path):
     plain = load(str(houses(tmp_path)), "price")
-    table = read_csv(tmp_path / "houses.csv", "price")
+    table = read_table(tmp_path / "houses.csv", "price")
     held_out = next(i for i, v in enumerate(table.columns["price"]) if float(v) == plain.y_test[0])
     table.columns["area"][held_out] = "1e6"
     moved = prepare(table, kind=None, features=0, seed=0)
@@ -56,10 +57,10 @@ def test_held_out_rows_do_not_move_the_scaling(tmp_path):
 
 def test_the_target_is_scaled_and_scaled_back(tmp_path):
     data = load(str(houses(tmp_path)), "price")
-    y = data.problem(RESIDUAL)[1]
+    y = data.problem(squared())[1]
     assert abs(y.mean().item()) < 1e-12
-    np.testing.assert_allclose(data.read(y, RESIDUAL), data.y_train)
-    np.testing.assert_allclose(data.read(data.problem(RATE)[1], RATE), data.y_train)
+    np.testing.assert_allclose(data.read(y, squared()), data.y_train)
+    np.testing.assert_allclose(data.read(data.problem(poisson())[1], poisson()), data.y_train)
 
 
 def test_the_seed_decides_the_split():
@@ -72,21 +73,21 @@ def test_the_seed_decides_the_split():
 def test_several_classes_become_one_row_each():
     data = load("wine")
     assert data.kind == "classification" and len(data.classes) == 3
-    assert data.problem(MARGIN)[0].shape == (3, 142, 13)
-    labels = data.problem(MARGIN)[1]
+    assert data.problem(logistic())[0].shape == (3, 142, 13)
+    labels = data.problem(logistic())[1]
     assert labels.shape == (3, 142) and (labels.sum(dim=0) == -1).all()
-    np.testing.assert_array_equal(data.read(labels, MARGIN), data.y_train)
+    np.testing.assert_array_equal(data.read(labels, logistic()), data.y_train)
 
 
 def test_two_classes_are_one_problem():
     data = load("breast_cancer")
-    assert data.problem(MARGIN)[1].shape == data.y_train.shape
-    np.testing.assert_array_equal(data.read(data.problem(MARGIN)[1], MARGIN), data.y_train)
+    assert data.problem(logistic())[1].shape == data.y_train.shape
+    np.testing.assert_array_equal(data.read(data.problem(logistic())[1], logistic()), data.y_train)
 
 
 def test_the_most_correlated_features_are_kept(tmp_path):
     path = houses(tmp_path)
-    table = read_csv(path, "price")
+    table = read_table(path, "price")
     table.columns["copy"] = [str(float(v) * 2 + 1) for v in table.columns["price"]]
     data = prepare(table, kind=None, features=1, seed=0)
     assert data.features == ("copy",) and any("most correlated" in note for note in data.notes)
@@ -100,7 +101,59 @@ def test_a_constant_column_is_left_out_and_said(tmp_path):
 def test_negative_targets_are_no_rates(tmp_path):
     data = load(str(houses(tmp_path, price=list(range(-20, 20)))), "price")
     with pytest.raises(BadData, match="non-negative"):
-        data.problem(RATE)[1]
+        data.problem(poisson())[1]
+
+
+def test_with_an_intercept_every_column_is_centred_and_losses_that_need_one_get_ones(tmp_path):
+    data = load(str(houses(tmp_path)), "price", intercept=True)
+    assert data.x_train.mean(dim=0).abs().max() < 1e-12
+    x, y = data.problem(squared())
+    assert x.shape == data.x_train.shape and abs(y.mean().item()) < 1e-12
+    x, _ = data.problem(poisson())
+    assert (x[:, -1] == 1).all() and data.names(poisson()) == (*data.features, "intercept")
+    plain = load(str(houses(tmp_path)), "price", standardize=False, intercept=True)
+    np.testing.assert_allclose(plain.x_train[:, 0], data.x_train[:, 0] * data.columns[0].size)
+    raw = load(str(houses(tmp_path)), "price", standardize=False)
+    np.testing.assert_array_equal(raw.problem(squared())[1], raw.y_train)
+    assert raw.x_train[:, 0].mean() > 50
+
+
+def test_what_was_done_is_said_in_a_line(tmp_path):
+    said = load(str(houses(tmp_path)), "price", intercept=True).treatment
+    assert said == (
+        "2 numbers standardised, gaps in age filled with the mean, kind one-hot (4 levels), target standardised, "
+        "intercept fitted"
+    )
+    assert load("wine").treatment == "13 numbers standardised, one class against the rest, no intercept"
+
+
+def test_rare_levels_are_one_column_together(tmp_path):
+    kinds = [f"k{i % 19}" if i < 190 else f"rare{i}" for i in range(200)]
+    data = load(str(houses(tmp_path, rows=200, kind=kinds)), "price")
+    levels = [name for name in data.features if name.startswith("kind=")]
+    assert len(levels) == 20 and levels[-1] == "kind=other"
+    both = data.x_train[:, [data.features.index(name) for name in levels]]
+    assert (both.sum(dim=1) == 1).all()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_parquet_and_feather_are_the_table_that_csv_is(tmp_path, kind):
+    pandas = pytest.importorskip("pandas", reason="pip install 'emulon[data]'")
+    pytest.importorskip("pyarrow", reason="pip install 'emulon[data]'")
+    path = tmp_path / f"houses.{kind}"
+    getattr(pandas.read_csv(houses(tmp_path)), f"to_{kind}")(path)
+    ours, theirs = load(str(path), "price"), load(str(tmp_path / "houses.csv"), "price")
+    assert torch.equal(ours.x_train, theirs.x_train) and ours.features == theirs.features
+    path.write_bytes(b"PAR1 nothing of the kind")
+    with pytest.raises(BadData, match="cannot be read"):
+        load(str(path), "price")
+
+
+def test_parquet_tells_how_to_install_what_it_needs(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(BadData, match=r"pip install 'emulon\[data\]'"):
+        load(str(tmp_path / "a.parquet"), "y")
 
 
 def test_semicolons_a_byte_order_mark_and_blank_lines_are_read(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from emulon.algorithms import Ridge
 from emulon.errors import EmulonError
 from emulon.experiments.data import Data, load
 from emulon.experiments.run import (
@@ -20,7 +21,7 @@ from emulon.experiments.run import (
 )
 from emulon.interpreter import Interpreter
 
-KINKS = {"lasso", "elastic_net", "huber_regression", "squared_hinge"}
+KINKS = {"lasso", "fista", "elastic_net", "huber_regression", "squared_hinge"}
 CONVERGE = ["heavy_ball", "ridge", "lasso", "elastic_net", "logistic_regression"]
 
 
@@ -74,7 +75,7 @@ def test_what_learns_numbers_and_what_learns_classes_is_not_mixed():
 
 
 def test_the_faithful_path_takes_the_shortest_line_and_gives_the_same_answer(diabetes: Data):
-    program = program_for(algorithm_named("ridge"), diabetes, 3, 1e-8)
+    program = program_for(Ridge(steps=3), diabetes, 1e-8)
     short, long = interpreter_for([program], "faithful"), interpreter_for([program])
     assert short.sha256 == Interpreter.fitting(program).sha256
     assert len(short.slopes) < len(long.slopes)

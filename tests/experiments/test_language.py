@@ -29,7 +29,7 @@ def translator(corpora, tmp_path_factory):
     """A run folder on its own: the corpus that it was trained on is gone."""
     out = tmp_path_factory.mktemp("runs") / "de-en"
     copy = {"translation": shutil.copy(corpora["translation"], out.parent / "gone.safetensors")}
-    begin("translation", copy, out, layers=1, steps=160, lr=5e-3, evaluate_every=200)
+    begin("translation", copy, out, layers=1, steps=130, lr=5e-3, evaluate_every=200)
     (out.parent / "gone.safetensors").unlink()
     return out
 
@@ -42,11 +42,11 @@ def classifier(corpora, tmp_path_factory):
 
 
 def test_a_run_translates_from_its_folder_alone(translator, capsys):
-    text = "Ein hund schläft auf der grünen Wiese."
+    text = "Ein hund schläft im Haus."
     for words in ([text], [text, "--beams", "3"], [text, "Ein vogel springt."]):
         assert cli.main(["translate", str(translator), *words]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["A dog sleeps on the green meadow."] * 2 and len(said) == 4
+    assert said[:2] == ["A dog sleeps in the house."] * 2 and len(said) == 4
     assert load_learner(translator)[1].task.endswith(f"gone.safetensors,longest={LONGEST}")
 
 

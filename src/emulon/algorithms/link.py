@@ -35,10 +35,15 @@ class Effective(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding:
-    """Measured targets as an algorithm learns them, one row a class where there are several, and the way back."""
+    """Measured targets as an algorithm learns them, one row a class where there are several, and the way back.
+
+    In the units of the targets as they were measured a score w·x is scale·(w·x) + shift.
+    """
 
     targets: Float[Tensor, "*classes samples"]
     decode: Callable[[np.ndarray], np.ndarray]
+    scale: float = 1.0
+    shift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Link(ABC):
     ) -> Effective: ...
 
     @abstractmethod
-    def encode(self, measured: np.ndarray) -> Encoding:
-        """Numbers or classes, as they were measured, to learn from."""
+    def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
+        """Numbers or classes, as they were measured, to learn from; centred and scaled where that makes sense."""
 
     def effective_domain(self, domain: Domain) -> Domain:
         """Bounds on `effective`'s x and y: here y is zero, and a bound that followed from its own follows again."""
@@ -94,12 +99,14 @@ class Residual(Link):
     def effective_domain(self, domain: Domain) -> Domain:
         return domain
 
-    def encode(self, measured: np.ndarray) -> Encoding:
+    def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
         center = measured.sum() / len(measured)
         off = measured - center
         # Two passes, and what rounding left of the mean taken off the variance.
-        size = np.sqrt((np.square(off).sum() - off.sum() ** 2 / len(measured)) / len(measured))
-        return Encoding(torch.from_numpy(off / size), lambda answers: answers * size + center)
+        size = np.sqrt((np.square(off).sum() - off.sum() ** 2 / len(measured)) / len(measured)) if scaled else 1.0
+        center, off = (center, off) if centred else (0.0, measured)
+        targets = torch.from_numpy(off / size)
+        return Encoding(targets, lambda answers: answers * size + center, float(size), float(center))
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class Margin(Link):
     def effective(self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]) -> Effective:
         return Effective(y.unsqueeze(-1) * x, y.new_zeros(y.shape), None)
 
-    def encode(self, measured: np.ndarray) -> Encoding:
+    def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
         classes = np.unique(measured)
         if len(classes) < 2:
             raise EmulonError(f"the targets have one class, {classes[0]!r}; a classifier needs at least two")
@@ -154,11 +161,11 @@ class Rate(Link):
     ) -> Float[Tensor, "*shape"]:
         return slope(score)
 
-    def encode(self, measured: np.ndarray) -> Encoding:
+    def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
         if measured.min() < 0 or not measured.any():
             raise OutOfDomain(f"needs non-negative targets, not all zero; the smallest is {measured.min():g}")
-        mean = measured.mean()
-        return Encoding(torch.from_numpy(measured / mean), lambda answers: answers * mean)
+        mean = measured.mean() if scaled else 1.0
+        return Encoding(torch.from_numpy(measured / mean), lambda answers: answers * mean, shift=float(np.log(mean)))
 
 
 RESIDUAL, MARGIN, RATE = Residual(), Margin(), Rate()

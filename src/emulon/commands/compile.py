@@ -28,13 +28,23 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(options.algorithm)
-    from emulon.experiments.run import algorithm_named, interpreter_for, kind_of, program_for, tolerance_missed
+    from emulon.experiments.run import (
+        algorithm_named,
+        algorithm_with,
+        interpreter_for,
+        kind_of,
+        program_for,
+        require_taken,
+        tolerance_missed,
+    )
     from emulon.files import make_folder
     from emulon.interpreter import save
 
     named = algorithm_named(options.algorithm)
+    require_taken([named], options.settings)
     make_folder(options.out)
-    program = program_for(named, options.load(kind_of(named)), options.steps, options.tolerance)
+    algorithm = algorithm_with(named, options.steps, options.settings)
+    program = program_for(algorithm, options.load(kind_of(named)), options.tolerance, options.margin)
     interpreter = interpreter_for([program])
     for thing, name in ((interpreter, "interpreter"), (program, "program")):
         save(thing, options.out / f"{name}.safetensors")

@@ -7,10 +7,10 @@ import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from emulon.commands.names import registered
-from emulon.commands.options import BadUsage, CommandOptions, Count, Positive, Seed, Size, shown
+from emulon.commands.options import BadUsage, CommandOptions, Count, Factor, NotNegative, Positive, Seed, Size, shown
 from emulon.errors import unknown
 from emulon.experiments import DATASETS
 from emulon.files import write_atomically
@@ -20,20 +20,27 @@ if TYPE_CHECKING:
     from emulon.experiments.data import Data
     from emulon.interpreter import Run
 
-# (program, feature, weight)
-Weight = tuple[str, str, float]
+SETTINGS = ("step_size", "penalty", "l1_ratio", "tau", "delta", "momentum")
+# (program, feature, weight, the same in the columns' own units)
+Weight = tuple[str, str, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(CommandOptions):
     data: Annotated[str, shown("DATA")] = "diabetes"
-    """diabetes (default), breast_cancer, wine, ames or FILE.csv"""
+    """diabetes (default), breast_cancer, wine, ames or FILE.csv (.parquet, .feather)"""
     target: Annotated[str | None, shown("COLUMN")] = None
-    """the column of FILE.csv to predict"""
+    """the column of the file to predict"""
+    kind: Annotated[Literal["regression", "classification"] | None, shown("KIND")] = None
+    """whether the target is numbers (regression) or classes, where no algorithm says it"""
     features: Annotated[Size | None, shown("K")] = None
     """keep the K most correlated with the target (ames: 20; 0: all)"""
     seed: Seed = 0
     """of the split into training and held-out rows"""
+    standardize: bool = True
+    """divide numbers and the target by their deviations; penalties are in those units"""
+    intercept: bool = True
+    """fit one: by centring for squared losses, by a column of ones, which the penalty covers, for others"""
 
     def check(self, *algorithms: str) -> None:
         """Refuse names that do not exist, before anything heavy is imported."""
@@ -43,12 +50,23 @@ class DataOptions(CommandOptions):
             if not {plain, f"{plain}_regression"} & known:
                 raise BadUsage(unknown("algorithm", name, known))
         if self.data not in DATASETS and not Path(self.data).exists():
-            raise BadUsage(f"{unknown('data', self.data, DATASETS)} (a CSV file is given by its path)")
+            raise BadUsage(f"{unknown('data', self.data, DATASETS)} (a file is given by its path)")
 
     def load(self, kind: Kind | None) -> Data:
         from emulon.experiments.data import load
 
-        data = load(self.data, self.target, kind=kind, features=self.features, seed=self.seed)
+        if kind is not None and self.kind is not None and kind != self.kind:
+            raise BadUsage(f"--kind is {self.kind}, and the algorithms named are for {kind}")
+        data = load(
+            self.data,
+            self.target,
+            kind=kind or self.kind,
+            features=self.features,
+            seed=self.seed,
+            standardize=self.standardize,
+            intercept=self.intercept,
+        )
+        print(f"data: {data.treatment}")
         for note in data.notes:
             print(f"note: {note}", file=sys.stderr)
         return data
@@ -60,21 +78,50 @@ class DescentOptions(DataOptions):
     """steps of gradient descent"""
     tolerance: Positive = 1e-8
     """on the final weights"""
+    step_size: Annotated[Positive | None, shown("NUMBER")] = None
+    """of every algorithm; by default each takes the one that suits the data"""
+    penalty: Annotated[NotNegative | None, shown("NUMBER")] = None
+    """of those that have one (ridge, lasso, elastic_net, logistic, …; 0.1 by default)"""
+    l1_ratio: Annotated[NotNegative | None, shown("SHARE")] = None
+    """of elastic_net: the penalty's share on ‖w‖₁ (0.5)"""
+    tau: Annotated[Positive | None, shown("SHARE")] = None
+    """of quantile: which quantile (0.5)"""
+    delta: Annotated[Positive | None, shown("NUMBER")] = None
+    """of huber: where squares end (1.35)"""
+    momentum: Annotated[NotNegative | None, shown("SHARE")] = None
+    """of heavy_ball (0.9)"""
+    margin: Annotated[Factor, shown("FACTOR")] = 1.0
+    """compile for data so many times as large as the training rows, as 1.1, so that others may be run, too"""
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """Those that were given."""
+        every = {name: getattr(self, name) for name in SETTINGS}
+        return {name: value for name, value in every.items() if value is not None}
 
 
 def weights_of(run: Run, data: Data) -> list[Weight]:
-    """Class by class where there are several."""
-    rows = run.weights.reshape(-1, run.weights.shape[-1]).tolist()
+    """Class by class where there are several; the intercept last."""
+    import numpy as np
+
+    from emulon.experiments.data import INTERCEPT
+
+    loss = run.program.loss
+    rows = np.atleast_2d(run.weights.double().numpy())
     classes = [f" [{name}]" for name in data.classes] if len(rows) > 1 else [""]
-    return [
-        (run.program.name, f"{feature}{name}", weight)
-        for row, name in zip(rows, classes, strict=True)
-        for feature, weight in zip(data.features, row, strict=True)
-    ]
+    found: list[Weight] = []
+    for row, name in zip(rows, classes, strict=True):
+        coefficients, intercept = data.original(row, loss)
+        inside = row[-1].item() if data.with_ones(loss) else 0.0
+        lines = zip(data.features, row.tolist(), coefficients.tolist(), strict=False)  # ones have no coefficient
+        found += [(run.program.name, f"{feature}{name}", weight, own) for feature, weight, own in lines]
+        found.append((run.program.name, f"{INTERCEPT}{name}", inside, float(intercept)))
+    return found
 
 
 def save_weights(weights: list[Weight], path: Path) -> None:
     """To the last bit: repr of a float reads back as the same float."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([("program", "feature", "weight"), *((p, f, repr(w)) for p, f, w in weights)])
+    lines = [(program, feature, repr(weight), repr(own)) for program, feature, weight, own in weights]
+    csv.writer(text).writerows([("program", "feature", "weight", "original units"), *lines])
     write_atomically(path, text.getvalue())

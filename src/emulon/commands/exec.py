@@ -42,12 +42,13 @@ def main(options: Options) -> int:
     try:
         run = run_program(interpreter, program, data, options.path)
     except (BadShape, OutOfDomain) as error:
-        advice = "give the --data, --target, --features and --seed that the program was compiled with"
+        advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None
     weights = weights_of(run, data)
     print(f"{program.name}, {program.steps} steps; held-out score {held_out_score(run, data):.4f}")
-    for _, feature, weight in weights:
-        print(f"{weight:+.17g}  {feature}")
+    print(f"{'weight':<24} {'in original units':<24} feature")
+    for _, feature, weight, own in weights:
+        print(f"{weight:<+24.17g} {own:<+24.17g} {feature}")
     for promise in str(run.promises).splitlines():
         print(f"error {promise}")
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}")

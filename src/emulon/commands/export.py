@@ -96,15 +96,17 @@ def _export_programs(options: Options) -> int:
 def _programs(options: Options) -> dict[str, Program]:
     """By the names of their files; nothing that is read here is written over."""
     from emulon.algorithms import name_of
-    from emulon.experiments.run import algorithm_named, common_kind, program_for
+    from emulon.experiments.run import algorithm_named, algorithm_with, common_kind, program_for, require_taken
     from emulon.interpreter import load_program
 
     programs, named = {}, [algorithm_named(word) for word in options.what if not _is_target(word)]
     data = options.load(common_kind(named)) if named else None
+    require_taken(named, options.settings)
     for each in named:
         assert data is not None
-        program = programs[name_of(each)] = program_for(each, data, options.steps, options.tolerance)
-        _write_rows(*data.problem(program.loss.link), options.out / name_of(each))
+        algorithm = algorithm_with(each, options.steps, options.settings)
+        program = programs[name_of(each)] = program_for(algorithm, data, options.tolerance, options.margin)
+        _write_rows(*data.problem(program.loss), options.out / name_of(each))
     for word in filter(_is_target, options.what):
         programs[f"{Path(word).stem}_prompt"] = load_program(word)
     return programs

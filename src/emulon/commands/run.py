@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
-from emulon.commands.data import DescentOptions, save_weights, weights_of
+from emulon.commands.data import DescentOptions, Weight, save_weights, weights_of
 from emulon.commands.options import shown
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ EXAMPLES = """examples:
   emulon run --data breast_cancer              every classifier
   emulon run ridge huber --data ames --features 20
   emulon run --data houses.csv --target price --report houses-report
-  emulon run ridge --steps 5000                nearer to scikit-learn's own solution"""
+  emulon run ridge --penalty 0.01 --steps 5000   nearer to scikit-learn's own solution
+then emulon predict report/ridge.json new.csv"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +40,22 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(*options.algorithms)
-    from emulon.experiments.run import algorithm_named, common_kind, run_experiment, tolerance_missed
+    from emulon.experiments.model import FittedModel
+    from emulon.experiments.run import (
+        algorithm_named,
+        common_kind,
+        require_taken,
+        run_experiment,
+        runnable,
+        tolerance_missed,
+    )
     from emulon.files import make_folder
     from emulon.progress import progress_bar
     from emulon.report.page import write
     from emulon.report.terminal import console
 
     algorithms = [algorithm_named(name) for name in dict.fromkeys(options.algorithms)]
+    require_taken(algorithms or list(runnable().values()), options.settings)
     data = options.load(common_kind(algorithms))
     make_folder(options.report)  # now, not after a minute's work
     weights_file = options.report / "weights.csv"
@@ -55,42 +65,73 @@ def main(options: Options) -> int:
             data,
             steps=options.steps,
             tolerance=options.tolerance,
+            settings=options.settings,
+            margin=options.margin,
             path=options.path,
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
         page = write(experiment, options.report)
-        save_weights([line for result in experiment.results for line in weights_of(result.run, data)], weights_file)
-    console().print(results_table(experiment))
+        weights = [line for result in experiment.results for line in weights_of(result.run, data)]
+        save_weights(weights, weights_file)
+        for result in experiment.results:
+            FittedModel.of(result.name, result.run, data).save(options.report / f"{result.name}.json")
+    terminal = console()
+    terminal.print(results_table(experiment))
+    if len(experiment.results) == 1:
+        terminal.print(weights_table(weights))
     for line in experiment.left_out:
         print(f"left out {line}")
     for result in experiment.results:
         if missed := tolerance_missed(result.run.program, options.tolerance):
             print(f"note: {missed}", file=sys.stderr)
     before, after = experiment.sha256
-    print(f"interpreter sha256 before {before}")
-    print(f"                   after  {after} ({'the same' if before == after else 'CHANGED'})")
-    print(f"report {page}, weights {weights_file}")
+    print(f"interpreter sha256 {before}")
+    print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
+    print(f"report {page}, weights {weights_file}, models {options.report}/NAME.json")
     return 0
 
 
 def results_table(experiment: Experiment) -> Table:
+    """No wider than 80 columns."""
     from emulon.report.terminal import table
 
     data = experiment.data
     measure = "R²" if data.kind == "regression" else "accuracy"
     rows, features = data.x_train.shape
-    left_out = [(line.partition(":")[0], *["–"] * 9) for line in experiment.left_out]
+    banded = any(result.run.certificate.bands for result in experiment.results)
+    columns = ["algorithm", "error", "run ≤", "domain ≤", "to\ntheirs", "score", "theirs", "in\nband", "s"]
+    lines = [
+        *map(_cells, experiment.results),
+        *((_short(line.partition(":")[0]), *["–"] * 8) for line in experiment.left_out),
+    ]
+    if not banded:
+        columns.remove("in\nband")
+        lines = [(*line[:7], line[8]) for line in lines]
+    steps = experiment.results[0].run.program.steps if experiment.results else 0
     return table(
-        ("algorithm", "steps", "error", "run ≤", "domain ≤", "to sklearn", measure, "sklearn's", "in band", "seconds"),
-        [*map(_cells, experiment.results), *left_out],
-        title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, no intercept",
+        columns,
+        lines,
+        title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, {steps} steps",
         caption="error: of the final weights, sup-norm, against the exact algorithm in float64. run ≤, domain ≤: its "
         "bound for this run only, and for every input of the domain; a dash: it is above the largest weight. "
-        "to sklearn: distance to scikit-learn's solution of the same objective",
+        f"score: {measure} on the held-out rows. theirs: scikit-learn's solution of the same objective",
         words=("algorithm",),
         wrap=False,
+        tight=True,
     )
+
+
+def weights_table(weights: list[Weight]) -> Table:
+    from emulon.report.terminal import table
+
+    rows = [(feature, f"{weight:.6g}", f"{own:.6g}") for _, feature, weight, own in weights]
+    columns = ("feature", "weight", "in original units")
+    return table(columns, rows, title=f"weights of {weights[0][0]}", words=("feature",))
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("_regression")
 
 
 def _cells(result: Result) -> tuple[str, ...]:
@@ -99,5 +140,4 @@ def _cells(result: Result) -> tuple[str, ...]:
     band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
     promises = result.run.promises
     errors = (f"{result.error:.1e}", promises.shown("run"), promises.shown("domain"), distance)
-    steps, seconds = str(result.run.program.steps), f"{result.seconds:.1f}"
-    return (result.name, steps, *errors, f"{result.score:.4f}", their_score, band, seconds)
+    return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")

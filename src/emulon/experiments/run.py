@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,15 @@ from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
+from emulon.descent.plan import covering
 from emulon.errors import EmulonError, too_tight, unknown
-from emulon.experiments.data import BadData, Data
+from emulon.experiments.data import Data
+from emulon.experiments.tables import BadData
 from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
 from emulon.progress import Progress, silent
+
+# What an algorithm may be set to besides its steps.
+Settings = Mapping[str, float]
 
 # The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
 # same bits whether it runs by itself, beside others, or from a file.
@@ -33,6 +38,7 @@ class Result:
     exact: Tensor
     score: float
     seconds: float
+    theirs: np.ndarray | None = None
     their_distance: float | None = None
     their_score: float | None = None
 
@@ -92,10 +98,38 @@ def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
     return next(iter(names), None)
 
 
-def program_for(named: type[NamedAlgorithm], data: Data, steps: int, tolerance: float) -> Program:
-    """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm."""
-    algorithm = named(steps=steps)  # type: ignore[call-arg]  # every one is a dataclass with steps
-    return compile(algorithm, data=data.problem(algorithm.descent.loss.link), tolerance=tolerance)
+def algorithm_with(named: type[NamedAlgorithm], steps: int, settings: Settings) -> NamedAlgorithm:
+    """The algorithm with those of the settings that it has."""
+    own = {field.name for field in fields(named)}  # type: ignore[arg-type]  # every one is a dataclass
+    return named(steps=steps, **{name: value for name, value in settings.items() if name in own})  # type: ignore[call-arg]  # as above
+
+
+def require_taken(algorithms: Sequence[type[NamedAlgorithm]], settings: Settings) -> None:
+    """Refuse a setting that none of these algorithms has."""
+    for name in settings:
+        if not any(name in {field.name for field in fields(each)} for each in algorithms):  # type: ignore[arg-type]  # as above
+            asked = ", ".join(map(name_of, algorithms))
+            able = [known for known, each in runnable().items() if name in {f.name for f in fields(each)}]  # type: ignore[arg-type]  # as above
+            raise EmulonError(f"--{name.replace('_', '-')} is for {', '.join(able)}; {asked} has none")
+
+
+def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float, margin: float = 1.0) -> Program:
+    """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm.
+
+    With a margin above 1 the domain has room for data so many times as large: the step size is then fixed, short enough
+    for such data, instead of the one that every data would choose for itself.
+    """
+    x, y = data.problem(algorithm.descent.loss)
+    if margin == 1:
+        return compile(algorithm, data=(x, y), tolerance=tolerance)
+    if vars(algorithm)["step_size"] is None:
+        step_size = algorithm.resolved_step_size(x, y).min().item() / margin**2
+        algorithm = replace(algorithm, step_size=step_size)  # type: ignore[type-var]  # every one is a dataclass
+    tight = covering(algorithm.descent, x, y)
+    bounds = {name: margin * getattr(tight, name) for name in ("x", "y", "w")}
+    wide = {name: margin**2 * getattr(tight, name) for name in ("residual", "absolute")}
+    domain = replace(tight, **bounds, **wide, spectrum=tight.spectrum.widened(margin**2))
+    return compile(algorithm, domain, tolerance)
 
 
 def tolerance_missed(program: Program, tolerance: float) -> str | None:
@@ -118,12 +152,19 @@ def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpr
 
 
 def run_program(interpreter: Interpreter, program: Program, data: Data, path: Path = "fast") -> Run:
-    return interpreter.run(program, *data.problem(program.loss.link), path)
+    return interpreter.run(program, *data.problem(program.loss), path)
 
 
 def held_out_score(run: Run, data: Data) -> float:
-    queries = data.x_test.expand(*run.weights.shape[:-1], *data.x_test.shape)  # the same for every class
-    return data.score(data.read(run.predict(queries), run.program.loss.link))
+    return data.score(answers(run, data, data.x_test))
+
+
+def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
+    """What the run's weights say about these rows, in the target's units."""
+    loss = run.program.loss
+    rows = data.design(loss, x)
+    queries = rows.expand(*run.weights.shape[:-1], *rows.shape)  # the same for every class
+    return data.read(run.predict(queries), loss)
 
 
 def run_experiment(
@@ -132,34 +173,39 @@ def run_experiment(
     *,
     steps: int = 200,
     tolerance: float = 1e-8,
+    settings: Settings | None = None,
+    margin: float = 1.0,
     path: Path = "fast",
     report_progress: Progress = silent,
 ) -> Experiment:
     """Compile all, build one interpreter, run all, compare."""
     chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
-    programs: dict[type[NamedAlgorithm], tuple[Program, float]] = {}
+    require_taken(chosen, settings or {})
+    programs: dict[type[NamedAlgorithm], tuple[NamedAlgorithm, Program, float]] = {}
     left_out = []
     for number, named in enumerate(chosen):
         report_progress(f"compiling {name_of(named)}", 0.5 * number / len(chosen))
         begin = time.perf_counter()
         try:
-            programs[named] = program_for(named, data, steps, tolerance), time.perf_counter() - begin
+            algorithm = algorithm_with(named, steps, settings or {})
+            program = program_for(algorithm, data, tolerance, margin)
+            programs[named] = algorithm, program, time.perf_counter() - begin
         except BadData as error:
             if algorithms:
                 raise BadData(f"{name_of(named)} {error}") from None
             left_out.append(f"{name_of(named)}: {error}")
-    interpreter = interpreter_for([program for program, _ in programs.values()], path)
+    interpreter = interpreter_for([program for _, program, _ in programs.values()], path)
     before = interpreter.sha256
     results = []
-    for number, (named, (program, seconds)) in enumerate(programs.items()):
+    for number, (named, (algorithm, program, seconds)) in enumerate(programs.items()):
         report_progress(f"running {name_of(named)}", 0.5 + 0.5 * number / len(programs))
-        results.append(_result(named, program, seconds, interpreter, data, path))
+        results.append(_result(algorithm, program, seconds, interpreter, data, path))
     report_progress("done", 1.0)
     return Experiment(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
 
 def _result(
-    named: type[NamedAlgorithm],
+    algorithm: NamedAlgorithm,
     program: Program,
     seconds: float,
     interpreter: Interpreter,
@@ -169,19 +215,19 @@ def _result(
     begin = time.perf_counter()
     run = run_program(interpreter, program, data, path)
     seconds += time.perf_counter() - begin
-    link = program.loss.link
-    x, y = data.problem(link)
-    algorithm = named(steps=program.steps, step_size=program.step_size)  # type: ignore[call-arg]  # as above
+    loss = program.loss
+    x, y = data.problem(loss)
+    algorithm = replace(algorithm, step_size=program.step_size)  # type: ignore[type-var]  # every one is a dataclass
     exact = algorithm.iterates(x, y)
-    result = Result(name_of(named), run, exact, held_out_score(run, data), seconds)
+    result = Result(name_of(type(algorithm)), run, exact, held_out_score(run, data), seconds)
     theirs = counterpart(algorithm, len(data.x_train))
     if theirs is None:
         return result
-    weights = _their_weights(theirs, data.x_train.numpy(), y.numpy())
-    scores = (data.x_test @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
-    answers = data.read(algorithm.mean_response(scores), link)
+    weights = _their_weights(theirs, data.design(loss, data.x_train).numpy(), y.numpy())
+    scores = (data.design(loss, data.x_test) @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
+    said = data.read(algorithm.mean_response(scores), loss)
     distance = float(np.abs(run.weights.numpy() - weights).max())
-    return replace(result, their_distance=distance, their_score=data.score(answers))
+    return replace(result, theirs=weights, their_distance=distance, their_score=data.score(said))
 
 
 def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -28,11 +28,15 @@ def table(
     caption: str = "",
     words: Collection[str] = (),
     wrap: bool = True,
+    tight: bool = False,
 ) -> Table:
-    """Numbers to the right; the columns of `words` to the left."""
+    """Numbers to the right; the columns of `words` to the left. `tight`: a space between columns, and no rules."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     made = Table(title=title or None, caption=caption or None)
+    if tight:
+        made.box, made.pad_edge, made.collapse_padding = SIMPLE_HEAD, False, True
     for column in columns:
         made.add_column(column, justify="left" if column in words else "right", no_wrap=not wrap)
     for row in rows:

@@ -9,8 +9,9 @@ from emulon.algorithms import Lasso, LinearRegression, Ridge
 from emulon.claims.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import mean_and_spread
-from emulon.experiments.data import BadData, Data, load
+from emulon.experiments.data import Data, load
 from emulon.experiments.run import counterpart
+from emulon.experiments.tables import BadData
 from emulon.interpreter import Interpreter, compile
 
 PRINTED = {"baseline": (0.0354, 0.0132, 0.0288), "frozen": (0.0322, 0.0252, 0.0250)}

@@ -13,8 +13,9 @@ from emulon.claims.claim import CannotTest, Claim, Numbers, Scale, Setting, Verd
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.library import dataset
 from emulon.errors import OutOfDomain
-from emulon.experiments.data import BadData, Data, load
+from emulon.experiments.data import Data, load
 from emulon.experiments.run import kind_of, runnable
+from emulon.experiments.tables import BadData
 from emulon.interpreter import Interpreter, Program, compile
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}
@@ -76,7 +77,7 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
         if data is None:
             x, y = dataset(name, 200, 8, setting.seed)
         else:
-            x, y = data.problem(algorithm.descent.loss.link)
+            x, y = data.problem(algorithm.descent.loss)
         made.append(Case(table, name, algorithm, x, y))
     if data is None:
         own = GradientDescent(Loss.of("sqrt(1 + t**2)", curvature=1.0), steps)

@@ -43,10 +43,12 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     if "<locals>" in thing.__qualname__:
         return thing
     words = " ".join(map(str, thing.__annotations__.values()))
+    names = set(re.findall(r"\b[A-Za-z_]\w*", words))
     # names that are defined further down, or imported for type checkers alone: beartype by itself would look for these
-    absent = set(re.findall(r"\b[A-Za-z_]\w*", words)) - set(thing.__globals__) - set(dir(builtins))
-    alone = typechecker(thing) if not SHAPED.search(words) and not absent else None
-    return alone or with_shapes(thing, typechecker=typechecker)
+    absent = names - set(thing.__globals__) - set(dir(builtins))
+    # a shape may have a name of its own, as Integers
+    shaped = SHAPED.search(words) or any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names)
+    return with_shapes(thing, typechecker=typechecker) if shaped or absent else typechecker(thing)
 
 
 jaxtyping.jaxtyped = checked

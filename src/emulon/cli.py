@@ -32,6 +32,7 @@ COMMANDS = {
     "translate": "ask a run that was trained to translate",
     "classify": "ask a run that was trained to classify texts",
     "speedrun": "train the standard model to a fixed error, against the clock",
+    "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
     "reproduce": "run the papers' claims and compare the numbers",

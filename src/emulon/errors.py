@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
@@ -110,6 +111,8 @@ class CannotWrite(EmulonError):
 
 def too_tight(what: str, tolerance: float, smallest: float) -> str:
     """The one sentence for a tolerance that cannot be kept, whether that is refused or only told."""
+    if math.isinf(smallest):
+        return f"{what} can promise nothing, not {tolerance:.1e}; is it finite and smooth there?"
     # Rounded up, so that the figure read off the message is accepted.
     return f"{what} can promise {smallest * 1.05:.1e}, not {tolerance:.1e}; loosen it"
 

@@ -23,6 +23,7 @@ NEEDED = {
     "compile": ["ridge", "--out", "never"],
     "exec": ["interpreter", "program"],
     "predict": ["model", "table"],
+    "report": ["run"],
     "show": ["program"],
     "certify": ["program", "--out", "never"],
     "check": ["certificate"],
@@ -140,7 +141,7 @@ WRONG_TYPES = [
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    files = {"show", "certify", "check", "classify", "predict"}  # these take nothing else
+    files = {"show", "certify", "check", "classify", "predict", "report"}  # these take nothing else
     assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - {"playground", "translate"}
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
 

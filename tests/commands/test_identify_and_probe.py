@@ -102,7 +102,7 @@ def test_probe_refuses_what_it_cannot_look_into(module, capsys):
 
 def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, capsys):
     size = {"features": 2, "points": 6, "noise": 0.5, "width": 16, "heads": 2, "layers": 1, "device": "cpu"}
-    config = TrainConfig(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, quiet=True)
+    config = TrainConfig(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, log_every=1, quiet=True)
     train(config, tmp_path / "run")
     report, numbers = tmp_path / "page", tmp_path / "out.json"
     args = ["--checkpoints", "--datasets", "16", "--report", str(report), "--json", str(numbers)]
@@ -113,6 +113,10 @@ def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, ca
     page = (report / "index.html").read_text()
     assert page.count("<svg") == 1 and ">steps<" in page and page.count("<tr><td") == 3
     assert [phase["place"] for phase in json.loads(numbers.read_text())] == [1, 2, 3]
+    assert cli.main(["report", str(tmp_path / "run"), "--datasets", "16"]) == 0
+    assert "report/index.html" in capsys.readouterr().out
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert page.count("<svg") == 3 and page.count("<tr><td") == 3 and ">held-out error<" in page and ">ols<" in page
     assert cli.main(["identify", f"{module}:ridge", "--checkpoints"]) == 2
     assert "the folder of a training run" in capsys.readouterr().err
 

@@ -48,8 +48,10 @@ def test_one_interpreter_runs_the_whole_library_to_the_exact_weights(experiments
     for result, _ in results:
         early = result.errors[:201].max()  # later a loss with a jump may enter the band around it
         assert early <= (1e-6 if result.name in KINKS else 1e-10), result.name
-        assert result.error <= result.run.audit.bound, result.name
-        assert result.error <= result.run.certificate.bound or result.run.entered_band, result.name
+        # The float64 path that stands for the exact one rounds, too: by less than this.
+        seen = result.error - 8 * torch.finfo(torch.float64).eps
+        assert seen <= result.run.audit.bound, result.name
+        assert seen <= result.run.certificate.bound or result.run.entered_band, result.name
     # On one interpreter for both tables: the bits that an experiment's own interpreter gives.
     serving = interpreter_for([result.run.program for result, _ in results])
     hashes = {serving.sha256}

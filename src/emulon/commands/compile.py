@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,6 @@ def main(options: Options) -> int:
         kind_of,
         program_for,
         require_taken,
-        tolerance_missed,
     )
     from emulon.files import make_folder
     from emulon.interpreter import save
@@ -51,6 +49,5 @@ def main(options: Options) -> int:
         print(options.out / f"{name}.safetensors")
     print(f"interpreter sha256 {interpreter.sha256}")
     print(f"certificate {interpreter.certificate(program)}")
-    if missed := tolerance_missed(program, options.tolerance):
-        print(f"note: {missed}", file=sys.stderr)
+    options.tell(program)
     return 0

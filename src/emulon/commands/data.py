@@ -18,7 +18,7 @@ from emulon.files import write_atomically
 if TYPE_CHECKING:
     from emulon.algorithms.link import Kind
     from emulon.experiments.data import Data
-    from emulon.interpreter import Run
+    from emulon.interpreter import Program, Run
 
 SETTINGS = ("step_size", "penalty", "l1_ratio", "tau", "delta", "momentum")
 # (program, feature, weight, the same in the columns' own units)
@@ -92,6 +92,13 @@ class DescentOptions(DataOptions):
     """of heavy_ball (0.9)"""
     margin: Annotated[Factor, shown("FACTOR")] = 1.0
     """compile for data so many times as large as the training rows, as 1.1, so that others may be run, too"""
+
+    def tell(self, program: Program) -> None:
+        """A note where the program cannot keep the tolerance, in the words of the refusals."""
+        from emulon.experiments.run import tolerance_missed
+
+        if missed := tolerance_missed(program, self.tolerance):
+            print(f"note: {missed}", file=sys.stderr)
 
     @property
     def settings(self) -> dict[str, float]:

@@ -106,6 +106,7 @@ def _programs(options: Options) -> dict[str, Program]:
         assert data is not None
         algorithm = algorithm_with(each, options.steps, options.settings)
         program = programs[name_of(each)] = program_for(algorithm, data, options.tolerance, options.margin)
+        options.tell(program)
         _write_rows(*data.problem(program.loss), options.out / name_of(each))
     for word in filter(_is_target, options.what):
         programs[f"{Path(word).stem}_prompt"] = load_program(word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -47,7 +46,6 @@ def main(options: Options) -> int:
         require_taken,
         run_experiment,
         runnable,
-        tolerance_missed,
     )
     from emulon.files import make_folder
     from emulon.progress import progress_bar
@@ -83,8 +81,7 @@ def main(options: Options) -> int:
     for line in experiment.left_out:
         print(f"left out {line}")
     for result in experiment.results:
-        if missed := tolerance_missed(result.run.program, options.tolerance):
-            print(f"note: {missed}", file=sys.stderr)
+        options.tell(result.run.program)
     before, after = experiment.sha256
     print(f"interpreter sha256 {before}")
     print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")

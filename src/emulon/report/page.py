@@ -9,7 +9,7 @@ import numpy as np
 
 from emulon.experiments.run import Experiment, Result
 from emulon.files import make_folder, write_atomically
-from emulon.report import figures
+from emulon.report import figures, fitted
 from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
 
 NAME = "index.html"
@@ -51,6 +51,9 @@ def render(experiment: Experiment) -> str:
         sha256=experiment.sha256,
         routings=routings,
         attention=[figures.attention(each) for each in routings],
+        coefficients=[fitted.coefficients(result, experiment.data) for result in experiment.results],
+        predicted=[fitted.predicted(result, experiment.data) for result in experiment.results],
+        objectives=[fitted.objective(result) for result in experiment.results],
         errors=[figures.error(result) for result in experiment.results],
         functions=[figures.function(program, phase) for program in programs for phase in phases(program)],
         prompt=figures.prompt(_corner(pair[0]), pair[0].run.program.gradient),

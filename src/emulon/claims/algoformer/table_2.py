@@ -142,6 +142,7 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="AG News is trained on 37,456 texts of 120,000 and tested on its official test set; the paper's "
-    "97.92 % there is above the best that the literature reports (95.5 %, Yang et al. 2019). Rates fall to zero.",
+    differs="AG News is trained on 37,456 texts of 120,000 and tested on its official test set; the paper's 97.92 % "
+    "there is above the best that the literature reports (95.5 %, Yang et al. 2019). Rates fall to zero, and a fifth "
+    "is dropped out, as models of this size learn the texts by heart within an epoch or two.",
 )

@@ -10,12 +10,24 @@ if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
     from emulon.interpreter import Interpreter, Program, compile
     from emulon.loading import load_predictor
-    from emulon.networks import compile_network
+    from emulon.networks import compile_iteration, compile_network
 
     __version__: str
 
-__all__ = ["Certificate", "Domain", "Interpreter", "Program", "compile", "compile_network", "load_predictor"]
-_ROOM = {"Certificate": "certify", "Domain": "certify", "load_predictor": "loading", "compile_network": "networks"}
+__all__ = [
+    "Certificate",
+    "Domain",
+    "Interpreter",
+    "Program",
+    "compile",
+    "compile_iteration",
+    "compile_network",
+    "load_predictor",
+]
+_ROOM = {
+    **{"Certificate": "certify", "Domain": "certify", "load_predictor": "loading"},
+    **dict.fromkeys(("compile_iteration", "compile_network"), "networks"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -5,11 +5,13 @@ import os
 import random
 import signal
 import time
+from statistics import fmean
 
 import pytest
+import torch
 from tiny_runs import FAST, TINY, assert_identical, checkpoints, final_state, in_a_process
 
-from emulon.training import NoRun, RunFolder, resume, train
+from emulon.training import NoRun, RunFolder, load_learner, resume, train
 
 
 def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
@@ -52,6 +54,18 @@ def test_early_stopping_resumes_with_its_patience(tmp_path):
     assert resume(tmp_path / "run").steps == 30  # over is over
     newest.unlink()
     assert resume(tmp_path / "run").steps == 30
+
+
+def test_a_run_that_may_stop_early_ends_with_its_best_weights(tmp_path):
+    restless = dataclasses.replace(TINY, lr=0.3, patience=4, evaluate_every=5, checkpoint_every=5, steps=40)
+    ended = train(restless, tmp_path / "run")
+    errors = [fmean(each["curve"]) for each in ended.history]
+    assert fmean(ended.curve) == min(errors) < errors[-1]
+    learner, _ = load_learner(tmp_path / "run")
+    assert torch.equal(learner.position, ended.learner.position)
+    assert not torch.equal(load_learner(tmp_path / "run", ended.steps)[0].position, learner.position)
+    checkpoints(tmp_path / "run" / "checkpoints")[-1].unlink()
+    assert resume(tmp_path / "run").curve == ended.curve
 
 
 def test_only_the_newest_two_checkpoints_are_kept(tmp_path):

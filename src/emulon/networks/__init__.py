@@ -2,6 +2,7 @@
 
 from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
+from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
 from emulon.networks.layers import Box
 from emulon.networks.multilayer import classes_of
 from emulon.networks.normalisation import product
@@ -13,9 +14,12 @@ __all__ = [
     "Box",
     "Expression",
     "Heads",
+    "IterationProgram",
+    "IterationRun",
     "NetworkProgram",
     "NetworkRun",
     "classes_of",
+    "compile_iteration",
     "compile_network",
     "heads_of",
     "product",

@@ -24,13 +24,19 @@ class ArbNetwork:
         self.layers = layers
         self.matrices = [_matrices(layer) for layer in layers]
 
-    def away(self, x: Tensor, own: Tensor, bits: int) -> float:
-        """Above |output − own|, for one row (positions, features) of the input; infinite where nothing is known."""
+    def away(self, x: Tensor, own: Tensor, bits: int, times: int = 1) -> float:
+        """Above |output − own|, for one row (positions, features) of the input; infinite where nothing is known.
+
+        The network is applied so many times, to its own output.
+        """
         with ball_arithmetic(bits):
-            registers = [_matrix(x)]
-            for layer, matrices in zip(self.layers, self.matrices, strict=True):
-                registers.append(_applied(layer, matrices, _beside(layer, registers), len(x)))
-            exact, given = registers[-1].entries(), _matrix(own).entries()
+            state = _matrix(x)
+            for _ in range(times):
+                registers = [state]
+                for layer, matrices in zip(self.layers, self.matrices, strict=True):
+                    registers.append(_applied(layer, matrices, _beside(layer, registers), len(x)))
+                state = registers[-1]
+            exact, given = state.entries(), _matrix(own).entries()
             return max(float(abs(a - b).upper()) for a, b in zip(exact, given, strict=True))
 
 

@@ -99,10 +99,13 @@ class NetworkProgram:
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
 
-    def errors(self, line: NumberLine) -> list[Float64[Tensor, "erring features"]]:
-        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features)."""
+    def errors(self, line: NumberLine, before: float | Tensor = 0.0) -> list[Float64[Tensor, "erring features"]]:
+        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features).
+
+        `before` is how far the input is off already.
+        """
         count = len(self.phases)
-        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64)]
+        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64) + before]
         for number, phase in enumerate(self.phases):
             layer, known = phase.layer, phase.known
             errors = phase.layer.carried(reading(layer, found), known)
@@ -127,7 +130,7 @@ class NetworkProgram:
         registers = [inputs]
         for phase, room in zip(self.phases, rooms[1:], strict=True):
             registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
-            _require_in_range(phase, registers[-1], room)
+            require_in_range(phase, registers[-1], room)
         hashes = (before, interpreter.sha256)
         return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))
 
@@ -163,7 +166,7 @@ class NetworkProgram:
         return register.reshape(*lead, *last)
 
 
-def _require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
+def require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
     """Both the computed numbers and the exact ones, at most `room` away, must be where the phase was planned for."""
     if phase.layer.kind == "constant":
         return

@@ -18,6 +18,7 @@ from emulon.files import write_atomically
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 # What the checksum adds to the notes; both or neither, so that no flipped bit can pass one off as older than these.
 _FORMAT, _CHECKSUM = "format", "sha256"
+BEST = "best/"
 
 
 def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str], keep: int = 2) -> Path:
@@ -34,6 +35,11 @@ def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes:
 def weights_of(learner: nn.Module) -> dict[str, Tensor]:
     """Its parameters by their names in a checkpoint: the very tensors, so that a checkpoint can be copied into them."""
     return {f"weights/{name}": parameter.detach() for name, parameter in learner.named_parameters()}
+
+
+def best_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's best weights so far, where its run may stop early, by the names that weights have."""
+    return {name.removeprefix(BEST): tensor for name, tensor in tensors.items() if name.startswith(BEST)}
 
 
 def checkpoints(folder: Path) -> list[Path]:

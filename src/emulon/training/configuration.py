@@ -90,7 +90,7 @@ class TrainConfig:
     evaluate_every: int = 1000
     evaluation_batch: int = 512
     patience: int = 0
-    """stop after so many evaluations without a better one; 0 for never"""
+    """stop after so many evaluations without a better one, and end with the best weights; 0 for neither"""
     log_every: int = 100
     checkpoint_every: int = 1000
     keep_checkpoints: int = 2

@@ -12,12 +12,21 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from emulon.errors import OutOfMemory, TrainingDiverged
 from emulon.files import provenance
 from emulon.models import Learner
 from emulon.progress import Progress, silent
-from emulon.training.checkpoint import checkpoints, read_checkpoint, write_checkpoint
+from emulon.training.checkpoint import (
+    BEST,
+    best_of,
+    checkpoints,
+    copy_into,
+    read_checkpoint,
+    weights_of,
+    write_checkpoint,
+)
 from emulon.training.configuration import TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.processes import Processes, joined
@@ -69,7 +78,7 @@ class Trained:
 
 @dataclass
 class Patience:
-    """Early stopping: how long ago the evaluation last got better. Travels in the checkpoint."""
+    """Early stopping: how long ago the evaluation last got better. Travels in the checkpoint, with the best weights."""
 
     best: float = math.inf
     waited: int = 0
@@ -127,6 +136,7 @@ class _Run:
     ) -> None:
         self.config, self.folder, self.processes, self.report_progress = config, folder, processes, report_progress
         self.patience, self.start = Patience(), 0
+        self.best: dict[str, Tensor] = {}  # where a run may stop early: the weights that its best evaluation was of
         self.history: list[dict[str, Any]] = []
 
     def go(self) -> Trained:
@@ -140,6 +150,8 @@ class _Run:
                 done = self._steps()
             self.step.synchronise()
             self.watch.pause()
+            if self.best:
+                copy_into(weights_of(self.step.learner), self.best, "memory")
             curve = self.evaluation.curve(self.step.learner).tolist()
         except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one
             if "can't allocate memory" in str(error) or "out of memory" in str(error):
@@ -171,6 +183,7 @@ class _Run:
             self.start, tensors, notes = stored
             self.step.load(tensors, self.folder.checkpoints)
             self.patience = Patience(**json.loads(notes["patience"]))
+            self.best = {name: tensor.to(device) for name, tensor in best_of(tensors).items()}
         self.evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
         if self.folder is not None and self.processes.leads:
             self.folder.rewind(self.start)
@@ -211,6 +224,8 @@ class _Run:
         self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
         self.patience.hear(error)
+        if self.config.patience and not self.patience.waited:
+            self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
         stop = self.processes.agree(self.patience.over(self.config.patience))
         self.watch.go_on()
         return stop
@@ -222,7 +237,8 @@ class _Run:
         if self.processes.leads:
             notes = {"patience": json.dumps(vars(self.patience))}
             kept = self.config.keep_checkpoints
-            write_checkpoint(self.folder.checkpoints, done, self.step.state(), notes, kept)
+            best = {BEST + name: weight for name, weight in self.best.items()}
+            write_checkpoint(self.folder.checkpoints, done, self.step.state() | best, notes, kept)
 
     def _require_finite(self, value: float, done: int) -> None:
         if math.isfinite(value):

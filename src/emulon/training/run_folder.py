@@ -9,7 +9,15 @@ from typing import Any
 from emulon.errors import NoRun
 from emulon.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
-from emulon.training.checkpoint import checkpoints, copy_into, read_checkpoint, step_of, weights_of, write_checkpoint
+from emulon.training.checkpoint import (
+    best_of,
+    checkpoints,
+    copy_into,
+    read_checkpoint,
+    step_of,
+    weights_of,
+    write_checkpoint,
+)
 from emulon.training.configuration import TrainConfig
 
 
@@ -84,5 +92,7 @@ def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, Tr
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
     learner = config.make_learner(config.make_task().beside(folder.path))
-    copy_into(weights_of(learner), found[1], folder.checkpoints)
+    # what a run that may stop early has ended with; at a step that was asked for, what it had then
+    best = best_of(found[1]) if step is None else {}
+    copy_into(weights_of(learner), best or found[1], folder.checkpoints)
     return learner.eval(), config

@@ -1,0 +1,192 @@
+"""Algorithms that repeat one step, the step written as a network: whoever can write a module can add one.
+
+The interpreter is prompted with the layers of the step, over and over; between two steps nothing is computed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from emulon.algorithms.algorithm import require_steps
+from emulon.arrays import Given, as_tensor
+from emulon.certify import Certificate
+from emulon.certify.certificate import Promises
+from emulon.certify.composition import accumulated
+from emulon.certify.rounding import EXP_ASSUMED
+from emulon.errors import BadNetwork, EmulonError
+from emulon.interpreter.module import Capacity, Interpreter, Path
+from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.networks.compiler import compile_network
+from emulon.networks.exactly import ArbNetwork
+from emulon.networks.program import RANGES, NetworkProgram, enclosures, require_in_range
+from emulon.networks.ranges import reading, states
+from emulon.progress import Progress, silent
+
+# Bits of the exact steps: so many in all, and for every step, and how often they are doubled.
+BITS, BITS_A_STEP, TRIES = 192, 4, 2
+
+
+def compile_iteration(
+    step: nn.Module, start: Any, steps: int, tolerance: float = 1e-9, *, margin: float = 0.25
+) -> IterationProgram:
+    """A program that applies this step so many times, from `start` or what stays in the ranges seen from there.
+
+    `step` maps a state to a state of the same shape, and is made of parts that `compile_network` knows. `start` is
+    (rows, …): one state, or several. `tolerance` is for every single step, in exact arithmetic. A step that has a
+    `lipschitz` claims that the exact one moves states apart by at most this factor, in the 2-norm: errors are then
+    followed through that, and not through its layers.
+    """
+    require_steps(steps)
+    state = as_tensor(start, "start").double()
+    exact, path = copy.deepcopy(step).double(), [state]
+    with torch.no_grad():
+        for _ in range(steps):
+            path.append(exact(path[-1]))
+    if path[-1].shape != state.shape:
+        raise BadNetwork(f"a step maps {tuple(state.shape)} to {tuple(path[-1].shape)}; it must keep the shape")
+    body = compile_network(step, tolerance=tolerance, data=torch.cat(path), margin=margin)
+    return IterationProgram(body, steps, getattr(step, "lipschitz", None))
+
+
+@dataclass(frozen=True, eq=False)
+class IterationProgram:
+    """`body` is one step; the register that it writes last is the one that it reads first in the next."""
+
+    body: NetworkProgram
+    steps: int
+    lipschitz: float | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.body.dtype
+
+    @property
+    def capacity(self) -> Capacity:
+        return self.body.capacity
+
+    @property
+    def certificate(self) -> Certificate:
+        """On the smallest interpreter that fits."""
+        return self.promise(number_line(self.capacity.reach))
+
+    def promise(self, line: NumberLine) -> Certificate:
+        """For every start whose states stay in range: errors of all steps, through the layers' Lipschitz constants.
+
+        A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
+        """
+        proved = all(phase.proved for phase in self.body.phases)
+        assumes = (EXP_ASSUMED, RANGES, *self._assumed)
+        return Certificate({"all steps": self._grown(line)}, self.dtype, proved=proved, assumes=assumes)
+
+    @property
+    def _assumed(self) -> tuple[str, ...]:
+        said = f"the exact step moves states apart by at most a factor of {self.lipschitz}, as it says of itself"
+        return () if self.lipschitz is None else (said,)
+
+    def _grown(self, line: NumberLine) -> float:
+        if self.lipschitz is not None:
+            once = self.body.errors(line)[-1][-1].max().item()
+            return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
+        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64)
+        for _ in range(self.steps):
+            error = self.body.errors(line, error)[-1][-1]
+            if not error.isfinite().all():
+                return math.inf
+        return error.max().item()
+
+    @property
+    def _entries(self) -> int:
+        return math.prod(self.body.shape)
+
+    def __call__(self, start: Any, path: Path = "fast") -> IterationRun:
+        """A run on the smallest interpreter that fits."""
+        return Interpreter.fitting(self).run(self, start, None, path)
+
+    def run_on(
+        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+    ) -> IterationRun:
+        """`Interpreter.run` is the way to call it."""
+        if y is not None:
+            raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
+        given, (state, lead) = Given.of(x), self.body.prepared(as_tensor(x, "x"))
+        certificate, before = interpreter.certificate(self), interpreter.sha256
+        rooms = [errors[-1] for errors in self.body.errors(interpreter.line)]
+        found = [state]
+        for number in range(self.steps):
+            report_progress("step", number / self.steps)
+            registers = [found[-1]]
+            for phase, room in zip(self.body.phases, rooms[1:], strict=True):
+                registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
+                require_in_range(phase, registers[-1], room)
+            found.append(registers[-1])
+        hashes = (before, interpreter.sha256)
+        return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
+
+    def exact(self, start: Any) -> Tensor:
+        """The last state in plain float64."""
+        state, lead = self.body.prepared(as_tensor(start, "start"))
+        for _ in range(self.steps):
+            state = states(self.body.layers, state)[-1]
+        return self.body.answers(state, lead)
+
+
+@dataclass(frozen=True, eq=False)
+class IterationRun:
+    """`states` (rows, steps + 1, positions, features)."""
+
+    program: IterationProgram
+    states: Float64[Tensor, "rows states positions features"]
+    lead: torch.Size
+    certificate: Certificate
+    interpreter: Interpreter
+    sha256: tuple[str, str]
+    given: Given
+
+    @property
+    def outputs(self) -> Any:
+        """The last state, as what the start came as."""
+        return self.given.back(self.last)
+
+    @property
+    def last(self) -> Float[Tensor, ...]:
+        return self.program.body.answers(self.states[:, -1], self.lead)
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """The bound for this run only: all exact steps, enclosed in balls of as many bits as it takes.
+
+        Where the step says how far it moves states apart: what every single step erred by, grown by that.
+        """
+        if self.program.lipschitz is not None:
+            return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
+        network, steps, worst = ArbNetwork(self.program.body.layers), self.program.steps, 0.0
+        for row in self.states:
+            for attempt in range(TRIES):
+                away = network.away(row[0], row[-1], (BITS + BITS_A_STEP * steps) << attempt, steps)
+                if math.isfinite(away):
+                    break
+            worst = max(worst, away if not math.isnan(away) else math.inf)
+        return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
+
+    def _step_by_step(self, lipschitz: float) -> dict[str, float]:
+        """e ← ρ·e + ‖state − Step(state before)‖, the exact step enclosed for all states at once."""
+        body, worst = self.program.body, 0.0
+        for row in self.states:
+            exact = enclosures(body.layers, row[:-1])[-1]
+            error = 0.0
+            for defect in exact.away(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
+                error = (lipschitz * error + defect) * (1 + 1e-15)
+            worst = max(worst, error)
+        return {"errors of all steps": worst * (1 + 1e-12)}
+
+    @property
+    def promises(self) -> Promises:
+        return Promises(self.audit, self.certificate, self.last.abs().max().item())

@@ -1,0 +1,112 @@
+"""A step written as a network, repeated on the interpreter: exact to rounding, audited, refused where it must be."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from torch import nn
+
+from emulon.algorithms import Ridge
+from emulon.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
+from emulon.interpreter import Interpreter, compile
+from emulon.networks import compile_network
+from emulon.networks.iteration import compile_iteration
+from emulon.networks.steps import KernelRegression, SoftKMeansStep, SoftmaxRegressionStep, power_step
+
+f64 = torch.float64
+IRIS, SPECIES = load_iris(return_X_y=True)
+X = torch.from_numpy((IRIS - IRIS.mean(axis=0)) / IRIS.std(axis=0))[::6]
+Y = torch.from_numpy(SPECIES)[::6]
+
+
+def test_power_iteration_ends_at_the_first_principal_component():
+    start = torch.ones(1, 4, dtype=f64)
+    program = compile_iteration(power_step(X), start, 40)
+    run = program(start)
+    error = (run.last - program.exact(start)).abs().max()
+    assert error <= run.audit.bound + 1e-14 < 2e-9 and run.audit.scope == "run"
+    centred = torch.linalg.svd(X).Vh[0]
+    component = run.last[0] / 2
+    assert min((component - centred).abs().max(), (component + centred).abs().max()) < 1e-6
+
+
+def test_softmax_regression_is_within_both_promises_and_ends_where_scikit_learn_does():
+    from sklearn.linear_model import LogisticRegression
+
+    step = SoftmaxRegressionStep(X, Y, penalty=0.5)
+    program = compile_iteration(step, step.start(), 60)
+    run = program(step.start())
+    error = (run.last - program.exact(step.start())).abs().max()
+    assert error <= run.audit.bound < 1e-10 and run.audit.bound < run.certificate.bound < 1e-2
+    assert any("as it says of itself" in each for each in run.certificate.assumes)
+    theirs = LogisticRegression(C=1 / (len(X) * 0.5), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    ours = run.last.reshape(4, 3).T.numpy()
+    np.testing.assert_allclose(ours, theirs.fit(X.numpy(), Y.numpy()).coef_, atol=1e-5)
+
+
+def test_soft_k_means_moves_its_centres_as_the_formula_says():
+    step = SoftKMeansStep(X, 2)
+    program = compile_iteration(step, step.start(), 5)
+    run, state = program(step.start()), step.start().reshape(2, 4).numpy()
+    for _ in range(5):
+        weights = np.exp(-0.5 * np.square(X.numpy()[:, None] - state).sum(axis=-1))
+        weights /= weights.sum(axis=1, keepdims=True)
+        state = weights.T @ X.numpy() / weights.sum(axis=0)[:, None]
+    np.testing.assert_allclose(run.last.reshape(2, 4), state, atol=1e-9)
+    assert np.abs(run.last.reshape(2, 4).numpy() - state).max() <= run.audit.bound < 1e-9
+
+
+def test_kernel_regression_is_a_head_as_it_stands():
+    module = KernelRegression(4, 1.0, X.norm(dim=1).max().item())
+    y, queries = X[:, 0] * X[:, 1], X[:3] + 0.1
+    tokens = module.prompt(X, y, queries)
+    run = compile_network(module, data=tokens)(tokens)
+    weights = np.exp(-np.square(queries.numpy()[:, None] - X.numpy()).sum(axis=-1) / 2)
+    wanted = weights @ y.numpy() / weights.sum(axis=1)
+    found = run.last[:, -1, 0].numpy()
+    assert np.abs(found - wanted).max() <= min(run.audit.bound + 1e-15, run.certificate.bound) < 1e-6
+
+
+def test_one_interpreter_runs_an_iteration_and_a_regression():
+    start = torch.ones(1, 4, dtype=f64)
+    programs = compile_iteration(power_step(X), start, 3), compile(Ridge(steps=3), data=(X, X[:, 0]))
+    interpreter = Interpreter.fitting(*programs)
+    both = interpreter.run(programs[0], start, None), interpreter.run(programs[1], X, X[:, 0])
+    assert {each for run in both for each in run.sha256} == {interpreter.sha256}
+    faithful = programs[0](start, path="faithful")
+    torch.testing.assert_close(faithful.last, both[0].last, rtol=0, atol=1e-11)
+
+
+def test_a_step_that_pulls_states_together_has_a_certificate():
+    half = nn.Linear(3, 3).double()
+    half.bias.data = torch.tensor([0.1, -0.2, 0.3], dtype=f64)
+    half.weight.data = 0.5 * torch.eye(3, dtype=f64)
+    start = torch.tensor([[1.0, -1.0, 0.5]], dtype=f64)
+    program = compile_iteration(half, start.numpy(), 50)
+    run = program(start.numpy())
+    assert isinstance(run.outputs, np.ndarray)
+    torch.testing.assert_close(run.last, 2 * half.bias.detach().expand(1, 3), rtol=0, atol=1e-12)
+    error = (run.last - program.exact(start)).abs().max()
+    assert error - 1e-15 <= run.audit.bound <= run.certificate.bound < 1e-10
+    away = nn.Linear(3, 3).double()
+    away.weight.data = 1.5 * torch.eye(3, dtype=f64)
+    assert math.isinf(compile_iteration(away, start, 120).certificate.bound)
+
+
+def test_what_makes_no_sense_is_refused_in_one_line():
+    start = torch.ones(1, 4, dtype=f64)
+    with pytest.raises(BadNetwork, match="must keep the shape"):
+        compile_iteration(nn.Linear(4, 3).double(), start, 1)
+    with pytest.raises(EmulonError, match="whole number"):
+        compile_iteration(nn.Linear(4, 4).double(), start, -1)
+    with pytest.raises(BadShape, match="9 centres for 5 samples"):
+        SoftKMeansStep(X[:5], 9)
+    with pytest.raises(OutOfDomain, match="NaN or infinity"):
+        power_step(X / 0)
+    program = compile_iteration(power_step(X), start, 2)
+    with pytest.raises(EmulonError, match="starts from x alone"):
+        Interpreter.fitting(program).run(program, start, start)
+    with pytest.raises(OutOfDomain, match="outside of what"):
+        program(100 * start)

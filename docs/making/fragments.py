@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 SOURCE = ROOT / "src" / "emulon"
 ROOMS = (
-    *("interpreter", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
+    *("interpreter", "networks", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
     *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
     *("testing", "fuzz", "export"),
 )

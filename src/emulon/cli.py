@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "run algorithms on data through one frozen interpreter, and compare",
     "predict": "predict the rows of a new table with a model that run has fitted",
     "compile": "write an interpreter and a program (the prompt) as files",
+    "compile-network": "write an interpreter and a network (its weights in the prompt) as files",
     "exec": "run a program's file on an interpreter's file",
     "export": "write models as ONNX files, and programs as the prompts that run on them",
     "show": "show what is in a program's prompt, row by row",
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else "--help"
     if command in ("-h", "--help"):
-        print(HELP.format(commands="\n".join(f"  {name:<12} {what}" for name, what in COMMANDS.items())))
+        print(HELP.format(commands="\n".join(f"  {name:<15} {what}" for name, what in COMMANDS.items())))
         return 0
     if command == "--version":
         print(f"emulon {emulon.__version__}")
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(command: str, words: Sequence[str]) -> int:
     from emulon.commands.options import BadUsage, read
 
-    module = import_module(f"emulon.commands.{command}")
+    module = import_module(f"emulon.commands.{command.replace('-', '_')}")
     try:
         if hasattr(module, "check"):  # where importing the options takes long
             module.check(words)

@@ -91,6 +91,17 @@ def audits(error=1e-12, audit=2e-12, dtype="float64", seconds=0.5, proved=True):
     return {dtype: {"rows": [row], "refused": []}}
 
 
+def networks(error=1e-12, audit=2e-12, hashes=("a",), others=0, difference=1e-12, edited=1e-12, said="ridge"):
+    smooth, algorithm = {"error": error, "audit": audit, "kind": "smooth"}, {"kind": "algorithm"}
+    return {
+        "networks": {"a": smooth, "b": algorithm | {"error": 1e-7, "audit": 2e-7}},
+        "hashes": list(hashes),
+        "scikit-learn": {"digits": {"other classes": others}, "diabetes": {"difference": difference}},
+        "edits": {"low rank": edited, "moved": 0.1, "sha256": ["a"]},
+        "identified": {"learner": {"algorithm": "ridge"}, "by prompt": {"algorithm": said}},
+    }
+
+
 def tightness(interpolation, whole):
     pairs = {"interpolation": interpolation, "whole": whole, "rounding alone": 1e4}
     return {"tolerances": [1e-2]} | {kind: {"t": [[ratio, 1.0]]} for kind, ratio in pairs.items()}
@@ -113,6 +124,14 @@ SEVERAL = [
             (algorithms(hashes=("a", "b")), "does not hold"),
         )
     ),
+    ("emulation-section-4.3", networks(), "holds"),
+    ("emulation-section-4.3", networks(error=2e-9, audit=1.0), "does not hold"),
+    ("emulation-section-4.3", networks(error=1e-10, audit=1e-11), "does not hold"),
+    ("emulation-section-4.3", networks(hashes=("a", "b")), "does not hold"),
+    ("emulation-section-4.3", networks(others=1), "does not hold"),
+    ("emulation-section-4.3", networks(difference=1e-7), "does not hold"),
+    ("emulation-section-4.3", networks(edited=1e-8), "does not hold"),
+    ("emulation-section-4.3", networks(said="ols"), "does not hold"),
     ("emulation-section-5.1", {"steps": 10, "honest": [0.01], "target fed in": [0.01]}, "holds"),
     ("emulation-section-5.1", {"steps": 10, "honest": [0.8], "target fed in": [0.01]}, "does not hold"),
     ("emulation-section-5.1", {"steps": 10, "honest": [0.8], "target fed in": [0.8]}, "not tested at scale"),

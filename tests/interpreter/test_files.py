@@ -138,7 +138,7 @@ def test_altered_facts_are_refused(pair: tuple[Path, Path], tmp_path: Path):
 
 def forged(source: Path, target: Path, change: Callable[[dict, dict], Any], kind: str = "program") -> None:
     """The file with something changed in its facts or tensors, and its checksum made anew."""
-    tensors, facts = files._read(source, kind)
+    tensors, facts = files.read_sealed(source, kind)
     change(facts, tensors)
     header = {"kind": kind, "format": files.FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = files._checksum(header, tensors)

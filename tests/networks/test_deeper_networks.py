@@ -125,9 +125,9 @@ def test_an_encoder_layer_attends_between_positions_only(encoder):
 def test_more_bits_enclose_the_same_network(encoder):
     _, x, program = encoder
     run = program(x[:1])
-    balls = enclosures(program.layers, run.registers[0])[-1]
-    by_arb = away_from_exact(program.layers, run.registers[0], run.registers[-1])
-    assert by_arb == pytest.approx(balls.away(run.registers[-1]).max().item(), rel=1e-3, abs=0.0)
+    balls = enclosures(program.layers, run.inputs)[-1]
+    by_arb = away_from_exact(program.layers, run.inputs, run.register)
+    assert by_arb == pytest.approx(balls.away(run.register).max().item(), rel=1e-3, abs=0.0)
 
 
 def test_an_encoder_in_training_mode_is_refused():
@@ -168,7 +168,8 @@ def test_a_looped_learner_is_written_in_layers(kind):
     torch.manual_seed(0)
     learner = kind(3, 1, 7, width=4, heads=2, layers=1, init=0.5, loops=2, window=1).double()
     x = random(2, 7, 3)
-    assert (states(lower(learner, (7, 3)).layers, x)[-1] - learner(x).detach()).abs().max() <= 1e-12
+    *_, last = states(lower(learner, (7, 3)).layers, x)
+    assert (last - learner(x).detach()).abs().max() <= 1e-12
 
 
 def test_a_learner_answers_the_same_by_prompt(warm):

@@ -14,6 +14,7 @@ from emulon.networks import Box, classes_of
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
 from emulon.networks.linear import LinearPhase
+from emulon.networks.ranges import states
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -50,7 +51,7 @@ def test_a_domain_gives_ranges_by_interval_arithmetic(name):
     run = Interpreter.fitting(program).run(program, x)
     assert run.certificate.verify(run.outputs, network(x).detach()) < 1e-9
     assert len(run.certificate.assumes) == 1 and run.certificate.proved
-    for register, phase in zip(run.registers[1:], program.phases, strict=True):
+    for register, phase in zip(states(program.layers, run.inputs), program.phases, strict=True):
         assert (register >= phase.known.output.lo).all() and (register <= phase.known.output.hi).all()
 
 
@@ -85,12 +86,12 @@ def test_an_audit_holds_against_fifty_digits(name, activation, cases, interprete
 
 def test_an_audit_sees_what_is_wrong(cases, interpreter):
     run = interpreter.run(cases["gelu"].program, cases["gelu"].x)
-    spoilt = run.registers[-1].clone()
+    spoilt = run.register.clone()
     spoilt[3, 0, 1] += 1e-5
-    bound = replace(run, registers=(*run.registers[:-1], spoilt)).audit.bound
+    bound = replace(run, register=spoilt).audit.bound
     assert 0.99e-5 < bound < 1.01e-5
     with pytest.raises(NotCertified):
-        run.audit.verify(spoilt, run.registers[-1])
+        run.audit.verify(spoilt, run.register)
 
 
 def test_a_trace_shows_prompts_attention_and_what_is_written_back(cases, interpreter):
@@ -102,7 +103,7 @@ def test_a_trace_shows_prompts_attention_and_what_is_written_back(cases, interpr
     assert torch.equal(first.prompts[0].w_v[:, :-1] * first.phase.scale, theta)
     assert first.prompts[0].tokens.shape == (1, 1, 6) and first.attention["layer 2"].weights.item() == 1.0
     assert gate.prompts[0].tokens.shape[-2:] == (2, 3)
-    assert (traced[-1].written - run.registers[-1][:1]).abs().max() <= 1e-12
+    assert (traced[-1].written - run.register[:1]).abs().max() <= 1e-12
 
 
 def test_a_gate_errs_near_its_kink_as_much_as_it_says():

@@ -1,4 +1,4 @@
-"""`emulon show`: what is in a program's prompt."""
+"""`emulon show`: what is in a program's prompt, or in a network's."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class Options(CommandOptions):
     """Show what is in a program's prompt, row by row."""
 
     program: Positional[Annotated[Path, arg(metavar="PROGRAM")]]
-    """a file of emulon compile"""
+    """a file of emulon compile, or of emulon compile-network"""
 
 
 def main(options: Options) -> int:
-    from emulon.interpreter import load_program
+    from emulon.interpreter import kind_of, load_program
+
+    if kind_of(options.program) == "network":
+        return show_network(options.program)
     from emulon.report.anatomy import anatomy, facts, phases
     from emulon.report.terminal import console, table
 
@@ -39,4 +42,18 @@ def main(options: Options) -> int:
         columns = ("rows", "slot", "tokens", "holds", "scale", "largest")
         title = f"the {phase.name} phase's prompt: {phase.slots.width} rows × {phase.tokens} tokens"
         terminal.print(table(columns, rows, title=title, words=columns[1:5]))
+    return 0
+
+
+def show_network(path: Path) -> int:
+    """Its layers as phases: what each reads, what its prompt holds, where its numbers are and what it adds."""
+    from emulon.networks import load_network
+    from emulon.report.anatomy import network_facts, network_rows
+    from emulon.report.terminal import console, table
+
+    program, terminal = load_network(path), console()
+    for name, what in network_facts(program):
+        terminal.print(f"[bold]{name}[/bold]  {what}", highlight=False)
+    columns = ("layer", "reads", "phase", "prompt", "range", "adds")
+    terminal.print(table(columns, network_rows(program), title="phases, in order", words=columns[:5]))
     return 0

@@ -1,7 +1,7 @@
 """One frozen two-layer transformer, every algorithm by prompt."""
 
 from emulon.interpreter.compiler import compile
-from emulon.interpreter.files import BadFile, load_interpreter, load_program, save
+from emulon.interpreter.files import BadFile, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.program import Program, Run
 
@@ -13,6 +13,7 @@ __all__ = [
     "Program",
     "Run",
     "compile",
+    "kind_of",
     "load_interpreter",
     "load_program",
     "save",

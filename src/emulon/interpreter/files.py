@@ -27,7 +27,7 @@ from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 
-FORMAT = {"interpreter": "2", "program": "5"}
+FORMAT = {"interpreter": "2", "program": "5", "network": "1"}
 PLAIN = {
     "name": str,
     "steps": int,
@@ -54,13 +54,18 @@ class BadFile(EmulonError):
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
     """Write it whole or not at all."""
-    from safetensors.torch import save as to_bytes
-
     if isinstance(thing, Interpreter):
         kind, tensors = "interpreter", {name: part.contiguous().clone() for name, part in thing.named_buffers()}
         facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
     else:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
+    write_sealed(path, kind, tensors, facts)
+
+
+def write_sealed(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Tensors and facts in one file, with a checksum of both inside."""
+    from safetensors.torch import save as to_bytes
+
     header = {"kind": kind, "format": FORMAT[kind], "facts": json.dumps(facts, sort_keys=True)}
     header["sha256"] = _checksum(header, tensors)
     # One entry: safetensors writes several in any order, and the same thing should be the same file.
@@ -69,10 +74,10 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
 
 def load_interpreter(path: str | Path) -> Interpreter:
     """An interpreter exactly as saved, with a certificate of its number line as it stands in the file."""
-    tensors, facts = _read(Path(path), "interpreter")
-    with _whole(path, "save it again"):
+    tensors, facts = read_sealed(Path(path), "interpreter")
+    with whole(path, "save it again"):
         capacity = Capacity(**facts["capacity"])
-        _require_kind(facts["capacity"], dict.fromkeys(("features", "tokens", "width"), int) | {"reach": float})
+        require_kind(facts["capacity"], dict.fromkeys(("features", "tokens", "width"), int) | {"reach": float})
         # Before anything of that size is made.
         if tuple(tensors["assemble.w_k"].shape) != (capacity.width, 3 * capacity.width):
             raise BadFile(f"the second layer in {path} is not of the width it says; save it again")
@@ -91,8 +96,8 @@ def load_interpreter(path: str | Path) -> Interpreter:
 
 def load_program(path: str | Path) -> Program:
     """A program exactly as saved, once what it claims of itself has been proved again."""
-    tensors, facts = _read(Path(path), "program")
-    with _whole(path, "compile it again"):
+    tensors, facts = read_sealed(Path(path), "program")
+    with whole(path, "compile it again"):
         program = _program_from_parts(tensors, facts)
         renamed = facts["loss"]["derivative"] != program.loss.derivative
         wrong = "loss is not the one of its name" if renamed else false_claim(program)
@@ -102,7 +107,7 @@ def load_program(path: str | Path) -> Program:
 
 
 @contextmanager
-def _whole(path: str | Path, advice: str) -> Iterator[None]:
+def whole(path: str | Path, advice: str) -> Iterator[None]:
     """A checksum made anew fits any content: what is missing in it, or of another kind, is said in one line."""
     try:
         yield
@@ -120,7 +125,7 @@ def _near(read: Tensor, made: Tensor) -> bool:
     return bool(((read - made).abs() <= 1e-3 * made.abs().max()).all())
 
 
-def _require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
+def require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
     """Refuse (TypeError) a fact of another kind; a whole number may stand for a float, not the other way round."""
     for name, kind in kinds.items():
         if not isinstance(facts[name], (int, float) if kind is float else kind) or (
@@ -130,7 +135,7 @@ def _require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
 
 
 def _program_from_parts(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Program:
-    _require_kind(facts, PLAIN)
+    require_kind(facts, PLAIN)
     phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
     gradient, gradient_bounds = phases["gradient"]
     proximal, proximal_bounds = phases.get("proximal", (None, None))
@@ -182,14 +187,14 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
         raise TypeError(f"the keys of the {name} phase are not of one kind")
     if tensors[f"{name}.codes"].dtype != dtype:
         raise TypeError(f"the codes of the {name} phase are not of its kind")
-    _require_kind(facts, {"gap": float, "strength": float, "readout": str})
-    _require_kind(shape, {"lo": float, "hi": float, "way": str})
+    require_kind(facts, {"gap": float, "strength": float, "readout": str})
+    require_kind(shape, {"lo": float, "hi": float, "way": str})
     bands = tuple(Band(*band) for band in shape["bands"])
     grid = Grid(**parts, lo=shape["lo"], hi=shape["hi"], way=shape["way"], bands=bands)
     codes = Codes(tensors[f"{name}.codes"], facts["gap"])
     known = dict(facts["bounds"])
     numbers = ("interpolation", "deviation", "size", "leak")
-    _require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
+    require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
     known["bands"] = tuple(Band(**band) for band in known["bands"])
     phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
     return phase, ProvedBounds(**known)
@@ -222,7 +227,18 @@ def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def kind_of(path: str | Path) -> str:
+    """What a file says that it holds; empty where it is none of ours."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str(json.loads((file.metadata() or {}).get("emulon", "{}")).get("kind", ""))
+    except (SafetensorError, OSError, ValueError, AttributeError):
+        return ""
+
+
+def read_sealed(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -233,14 +249,14 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise BadFile(f"there is no file {path}; check the path") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise BadFile(f"{path} is not a whole safetensors file ({error}); copy or save it again") from None
-    if not isinstance(header, dict) or header.get("kind") not in ("interpreter", "program"):
+    if not isinstance(header, dict) or header.get("kind") not in FORMAT:
         raise BadFile(f"{path} is a safetensors file, but not emulon's; save one with emulon compile")
     if header["kind"] != kind:
         raise BadFile(f"{path} holds {_a(header['kind'])}, not {_a(kind)}; check the order of the arguments")
     if header.get("format") != FORMAT[kind]:
         theirs = header.get("format")
         raise BadFile(f"{path} has format {theirs}, this emulon reads {FORMAT[kind]}; write it again: emulon compile")
-    with _whole(path, "copy or save it again"):
+    with whole(path, "copy or save it again"):
         if header.get("sha256") != _checksum(header, tensors):
             raise BadFile(f"{path} was altered: its checksum does not match its content; copy or save it again")
         facts: dict[str, Any] = json.loads(header["facts"])

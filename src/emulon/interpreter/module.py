@@ -159,6 +159,9 @@ class Interpreter(SealedModule):
         self, tokens: Float[Tensor, "... tokens features"], rows: Float[Tensor, "... rows features"]
     ) -> Float[Tensor, "... tokens rows"]:
         """Layer 1 as it stands: a head per row θ with keys (slope_r·θ, intercept_r), queries (x, 1), values value_r."""
+        if rows.ndim == 2 < tokens.ndim:  # it sees one token at a time: many prompts with the same head are one
+            flat: Tensor = self.project(tokens.flatten(0, -2), rows)
+            return flat.reshape(*tokens.shape[:-1], len(rows))
         queries = torch.cat([tokens, torch.ones_like(tokens[..., :1])], dim=-1)
         out = []
         for part in rows.split(max(1, SLICE // (tokens.shape[-2] * len(self.slopes))), dim=-2):

@@ -2,6 +2,8 @@
 
 from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
+from emulon.networks.composition import Composition, then
+from emulon.networks.files import load_network, save_network
 from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
 from emulon.networks.layers import Box
 from emulon.networks.multilayer import classes_of
@@ -12,6 +14,7 @@ from emulon.networks.transformer import Heads, heads_of
 
 __all__ = [
     "Box",
+    "Composition",
     "Expression",
     "Heads",
     "IterationProgram",
@@ -22,6 +25,9 @@ __all__ = [
     "compile_iteration",
     "compile_network",
     "heads_of",
+    "load_network",
     "product",
+    "save_network",
+    "then",
     "traced",
 ]

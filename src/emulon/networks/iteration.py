@@ -26,8 +26,8 @@ from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.compiler import compile_network
 from emulon.networks.exactly import ArbNetwork
-from emulon.networks.program import RANGES, NetworkProgram, enclosures, require_in_range
-from emulon.networks.ranges import reading, states
+from emulon.networks.program import RANGES, NetworkProgram, enclosures
+from emulon.networks.ranges import states
 from emulon.progress import Progress, silent
 
 # Bits of the exact steps: so many in all, and for every step, and how often they are doubled.
@@ -118,15 +118,10 @@ class IterationProgram:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
         given, (state, lead) = Given.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        rooms = [errors[-1] for errors in self.body.errors(interpreter.line)]
-        found = [state]
+        found, rooms = [state], self.body.rooms(interpreter.line)
         for number in range(self.steps):
             report_progress("step", number / self.steps)
-            registers = [found[-1]]
-            for phase, room in zip(self.body.phases, rooms[1:], strict=True):
-                registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
-                require_in_range(phase, registers[-1], room)
-            found.append(registers[-1])
+            found.append(self.body.passed(interpreter, found[-1], path, rooms))
         hashes = (before, interpreter.sha256)
         return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
 
@@ -134,7 +129,7 @@ class IterationProgram:
         """The last state in plain float64."""
         state, lead = self.body.prepared(as_tensor(start, "start"))
         for _ in range(self.steps):
-            state = states(self.body.layers, state)[-1]
+            *_, state = states(self.body.layers, state)
         return self.body.answers(state, lead)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,8 @@ from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
-from emulon.networks.ranges import reading, states
+from emulon.networks.planning import layers_to_phases
+from emulon.networks.ranges import computed, from_box, from_data, reading, states
 from emulon.progress import Progress, silent
 
 f64 = torch.float64
@@ -114,6 +115,53 @@ class NetworkProgram:
             found.append(torch.where(errors <= room, errors, math.inf))
         return found
 
+    def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
+        """The same network with other numbers in one layer, by changing the prompt alone.
+
+        `layer` is its name, or its place in the module ("2", "decoder.0.widen"); `parts` are `weight` and `bias` of a
+        linear layer, `w_q` … `b_v` of an attention. Ranges seen on data stay as they are, unless `data` show others:
+        what leaves them is refused by a run.
+        """
+        number = self._find(layer, parts)
+        old, changed = self.layers[number], dict[str, Any]()
+        for name, part in parts.items():
+            given = as_tensor(part, name).detach().to(f64)
+            if given.shape != getattr(old, name).shape:
+                wanted = tuple(getattr(old, name).shape)
+                raise BadShape(f"{name} of {old.name} has shape {wanted}, and is given {tuple(given.shape)}")
+            require_finite(**{f"{name} of {old.name}": given})
+            changed[name] = given.contiguous()
+        layers = [*self.layers[:number], replace(old, **changed), *self.layers[number + 1 :]]
+        if data is not None:
+            known = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)
+        else:
+            known = from_box(layers, self.box) if self.source == "domain" else [phase.known for phase in self.phases]
+        return replace(self, phases=layers_to_phases(layers, known, self.tolerance, self.box, self.positions))
+
+    def with_low_rank(self, layer: str, left: Any, right: Any, **options: Any) -> NetworkProgram:
+        """Θ + left·rightᵀ in a linear layer: left (out, rank), right (features, rank)."""
+        old: Any = self.layers[self._find(layer, {"weight": left})]
+        left, right = (as_tensor(part, name).detach().to(f64) for part, name in ((left, "left"), (right, "right")))
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+            raise BadShape(f"left {tuple(left.shape)} and right {tuple(right.shape)} are not (out, rank), (in, rank)")
+        update = left @ right.T
+        if update.shape != old.weight.shape:
+            raise BadShape(f"{old.name} is {tuple(old.weight.shape)}, and the update {tuple(update.shape)}")
+        return self.with_weights(layer, weight=old.weight + update, **options)
+
+    def _find(self, name: str, parts: Mapping[str, Any]) -> int:
+        """The number of the one layer of this name, or at this place, that has such parts."""
+        able = [(k, layer) for k, layer in enumerate(self.layers) if parts and all(hasattr(layer, p) for p in parts)]
+        exact = [k for k, layer in able if layer.name == name]
+        found = exact or [k for k, layer in able if layer.name.split(" ")[1] == name]
+        if len(found) != 1:
+            names = [layer.name for _, layer in able]
+            many = "several layers" if found else "no layer"
+            raise EmulonError(
+                f"{many} of {self.name} at {name!r} with {', '.join(parts)}; there are {', '.join(names)}"
+            )
+        return found[0]
+
     def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
         return Interpreter.fitting(self).run(self, x, path=path)
@@ -126,13 +174,36 @@ class NetworkProgram:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        rooms = [errors[-1] for errors in self.errors(interpreter.line)]
-        registers = [inputs]
-        for phase, room in zip(self.phases, rooms[1:], strict=True):
-            registers.append(phase.run(interpreter, reading(phase.layer, registers), path))
-            require_in_range(phase, registers[-1], room)
+        register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
         hashes = (before, interpreter.sha256)
-        return NetworkRun(self, tuple(registers), lead, certificate, interpreter, hashes, Given.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
+
+    def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
+        """How far from every register the exact one may be, and so how far from the edges of its range it must stay."""
+        return [errors[-1] for errors in self.errors(line)]
+
+    def passed(
+        self,
+        interpreter: Interpreter,
+        x: Tensor,
+        path: Path,
+        rooms: Sequence[Tensor],
+        report_progress: Progress = silent,
+    ) -> Float64[Tensor, "rows positions out"]:
+        """The last register, all phases having run on this first one, every register in its range."""
+
+        def compute(number: int, inputs: Tensor) -> Tensor:
+            phase = self.phases[number]
+            report_progress(phase.layer.name, number / len(self.phases))
+            try:
+                register = phase.run(interpreter, inputs, path)
+            except OutOfDomain as error:
+                raise OutOfDomain(f"{phase.layer.name}: {error}") from None
+            _require_in_range(phase, register, rooms[number + 1])
+            return register
+
+        *_, register = computed(self.layers, x, compute)
+        return register
 
     def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
         """x as (rows, positions, features), and what its leading dimensions were."""
@@ -159,14 +230,15 @@ class NetworkProgram:
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
         inputs, lead = self.prepared(x)
-        return self.answers(states(self.layers, inputs)[-1], lead)
+        *_, register = states(self.layers, inputs)
+        return self.answers(register, lead)
 
     def answers(self, register: Tensor, lead: torch.Size) -> Tensor:
         last = (register.shape[-2], *self.out_shape[1:]) if self.is_sequence else self.out_shape
         return register.reshape(*lead, *last)
 
 
-def require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
+def _require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
     """Both the computed numbers and the exact ones, at most `room` away, must be where the phase was planned for."""
     if phase.layer.kind == "constant":
         return
@@ -191,17 +263,19 @@ class PhaseTrace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NetworkRun:
-    """All registers of a run, (rows, positions, features) each; `sha256` is the interpreter's before and after it.
+    """The first register and the last, (rows, positions, features); `sha256` is the interpreter's before and after.
 
     `given` is what x came as, which `outputs` come back as.
     """
 
     program: NetworkProgram
-    registers: tuple[Tensor, ...]
+    inputs: Tensor
+    register: Tensor
     lead: torch.Size
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
+    path: Path
     given: Given
 
     @property
@@ -211,7 +285,7 @@ class NetworkRun:
 
     @property
     def last(self) -> Tensor:
-        return self.program.answers(self.registers[-1], self.lead)
+        return self.program.answers(self.register, self.lead)
 
     @cached_property
     def audit(self) -> Certificate:
@@ -222,8 +296,8 @@ class NetworkRun:
         encloses it with more bits.
         """
         away, radius = 0.0, 0.0
-        layers, inputs, own = self.program.layers, self.registers[0], self.registers[-1]
-        for rows in torch.arange(len(self.registers[0])).split(AUDITED):
+        layers, inputs, own = self.program.layers, self.inputs, self.register
+        for rows in torch.arange(len(self.inputs)).split(AUDITED):
             exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()
@@ -240,15 +314,15 @@ class NetworkRun:
     @cached_property
     def by_layer(self) -> dict[str, float]:
         """How far every register is from the exact network's, layer by layer, at most, on the first rows."""
-        rows = slice(0, AUDITED)
-        exact = enclosures(self.program.layers, self.registers[0][rows])
-        away = [ball.away(own[rows]).max().item() for ball, own in zip(exact, self.registers, strict=True)]
-        return {phase.layer.name: each for phase, each in zip(self.program.phases, away[1:], strict=True)}
+        layers, phases, x = self.program.layers, self.program.phases, self.inputs[:AUDITED]
+        own = computed(layers, x, lambda number, inputs: phases[number].run(self.interpreter, inputs, self.path))
+        exact = enclosures(layers, x)[1:]
+        return {layer.name: ball.away(mine).max().item() for layer, ball, mine in zip(layers, exact, own, strict=True)}
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:
         """Every phase on the first row of the input, faithfully, by the name of its layer."""
-        found, registers = {}, [self.registers[0][:1]]
+        found, registers = {}, [self.inputs[:1]]
         for phase in self.program.phases:
             x = reading(phase.layer, registers)
             prompts = list(phase.prompts(x))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float64
@@ -23,12 +22,21 @@ def reading(layer: Layer, registers: Sequence[Tensor]) -> Tensor:
     return torch.cat([registers[i] for i in layer.reads], dim=-1) if layer.reads else registers[0][..., :0]
 
 
-def states(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"]) -> list[Tensor]:
-    """All registers of the exact network, in plain float64."""
-    registers = [x]
-    for layer in layers:
-        registers.append(layer.exact(reading(layer, registers)))
-    return registers
+def states(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"]) -> Iterator[Tensor]:
+    """The registers that the layers of the exact network write, in plain float64, one after the other."""
+    return computed(layers, x, lambda number, inputs: layers[number].exact(inputs))
+
+
+def computed(layers: Sequence[Layer], x: Tensor, compute: Callable[[int, Tensor], Tensor]) -> Iterator[Tensor]:
+    """What each layer writes, by `compute(its number, what it reads)`; what nobody reads any more is let go."""
+    last = {read: number for number, layer in enumerate(layers) for read in layer.reads}
+    registers: list[Tensor] = [x]
+    for number, layer in enumerate(layers):
+        registers.append(compute(number, reading(layer, registers)))
+        yield registers[-1]
+        for read in layer.reads:
+            if last[read] == number and read:
+                registers[read] = registers[read].new_empty(0)
 
 
 def from_box(layers: Sequence[Layer], box: Box) -> list[Known]:
@@ -49,13 +57,18 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
     What a root is taken of is widened in proportion, and twice as much: it must stay above zero.
     """
-    registers, found = states(layers, x), []
-    boxes = [_seen(register).widened(margin) for register in registers]
-    for layer in layers:
-        if isinstance(layer, Root):
-            boxes[layer.reads[0]] = _under_a_root(layer, _seen(registers[layer.reads[0]]), margin)
-    for layer, output in zip(layers, boxes[1:], strict=True):
-        inner = layer.inside(reading(layer, registers))
+    roots = {layer.reads[0]: layer for layer in layers if isinstance(layer, Root)}
+    boxes, inners = [_seen(x).widened(margin)], list[Inner | None]()
+
+    def exact(number: int, inputs: Tensor) -> Tensor:
+        inners.append(layers[number].inside(inputs))
+        return layers[number].exact(inputs)
+
+    for number, register in enumerate(computed(layers, x, exact), start=1):
+        seen = _seen(register)
+        boxes.append(_under_a_root(roots[number], seen, margin) if number in roots else seen.widened(margin))
+    found = []
+    for layer, output, inner in zip(layers, boxes[1:], inners, strict=True):
         if inner is not None:
             part = 1 + margin
             inner = Inner(inner.q * part, inner.k * part, inner.v * part, inner.score * part**2)
@@ -65,11 +78,6 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
 def input_box(x: Float64[Tensor, "rows positions features"], margin: float) -> Box:
     return _seen(x).widened(margin)
-
-
-def with_output(known: Known, layer: Layer, margin: float) -> Known:
-    """The same inputs, and the output that a changed layer makes of them, as far as an interval can tell."""
-    return replace(known, output=layer.interval(known.inputs).widened(margin), inner=layer.inside_of(known.inputs))
 
 
 def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from emulon.attention import Trace, attend
 from emulon.interpreter import Program, Run
+from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Phase
+from emulon.networks import NetworkProgram
 
 # Rows × tokens that layer 1 works through for one picture.
 AFFORDABLE = 2_000_000
@@ -158,3 +160,29 @@ def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
 def _affordable(run: Run) -> int:
     phase = run.program.gradient
     return min(phase.domain.samples, max(8, AFFORDABLE // (len(phase.grid) * phase.width)))
+
+
+def network_facts(program: NetworkProgram) -> list[tuple[str, str]]:
+    """What a network says about itself in a line each."""
+    capacity, (lo, hi) = program.capacity, program.box.ends
+    seen = "for every input of the domain" if program.source == "domain" else "seen on data, checked by every run"
+    return [
+        ("network", f"{program.name}: {program.shape} to {program.out_shape}, {len(program.phases)} phases"),
+        ("inputs", f"within ({lo:.4g}, {hi:.4g}); ranges {seen}"),
+        (
+            "needs",
+            f"{capacity.tokens} tokens of {capacity.features}, width {capacity.width}, up to {capacity.reach:.4g}",
+        ),
+        ("certificate", str(program.certificate)),
+    ]
+
+
+def network_rows(program: NetworkProgram) -> list[tuple[str, str, str, str, str, str]]:
+    """Phase by phase: layer, registers, kind, prompt, range of what is written, and its own error at most."""
+    line, rows = number_line(program.capacity.reach), []
+    for phase in program.phases:
+        lo, hi = phase.known.output.ends
+        reads = ", ".join(map(str, phase.layer.reads)) or "–"
+        own = f"{phase.own_error(line):.1e}"
+        rows.append((phase.layer.name, reads, phase.kind, phase.shown(), f"({lo:.4g}, {hi:.4g})", own))
+    return rows

@@ -1,0 +1,78 @@
+"""A network, then an algorithm: features made by prompt, on which an algorithm learns by prompt.
+
+Both run on one interpreter. This is Gao et al. 2024's regression with representation, compiled instead of trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from emulon.algorithms import Algorithm
+from emulon.arrays import as_tensor
+from emulon.certify import Domain
+from emulon.descent.plan import covering, descent_of
+from emulon.errors import BadNetwork, EmulonError
+from emulon.interpreter import Interpreter, Program, Run, compile
+from emulon.interpreter.module import Capacity, Path
+from emulon.networks.program import NetworkProgram, NetworkRun
+
+# Features come out of the interpreter a little off: the algorithm's domain has room for it.
+ROOM = 1 + 1e-6
+
+
+@dataclass(frozen=True)
+class Composition:
+    """`network` makes features of every row of x, and `algorithm` learns y from them."""
+
+    network: NetworkProgram
+    algorithm: Program
+
+    @property
+    def capacity(self) -> Capacity:
+        return self.network.capacity | self.algorithm.capacity
+
+    def run(self, interpreter: Interpreter, x: Any, y: Any, path: Path = "fast") -> ComposedRun:
+        """Each part has its own certificate and audit, the algorithm's for the features as they came out.
+
+        What the features' errors do to the weights is not promised.
+        """
+        features = interpreter.run(self.network, x, path=path)
+        return ComposedRun(features, interpreter.run(self.algorithm, features.last, y, path))
+
+    def fitting(self) -> Interpreter:
+        """The smallest interpreter that both fit into."""
+        return Interpreter.fitting(self.network, self.algorithm)
+
+
+@dataclass(frozen=True)
+class ComposedRun:
+    features: NetworkRun
+    learned: Run
+
+    @property
+    def sha256(self) -> set[str]:
+        return {*self.features.sha256, *self.learned.sha256}
+
+    def predict(self, x: Any, path: Path = "fast") -> Any:
+        """The mean response for new rows, their features made by prompt, too."""
+        features = self.features.interpreter.run(self.features.program, x, path=path)
+        return features.given.back(self.learned.predict(features.last), "rows")
+
+
+def then(network: NetworkProgram, algorithm: Algorithm, x: Any, y: Any, tolerance: float = 1e-8) -> Composition:
+    """The algorithm compiled for the network's features of these data."""
+    if len(network.out_shape) != 1:
+        raise BadNetwork(
+            f"{network.name} gives {network.out_shape} for a row, and an algorithm learns from a list of features"
+        )
+    features, y = network.exact(as_tensor(x, "x")), as_tensor(y, "y").double()
+    if features.shape[:-1] != y.shape:
+        raise EmulonError(f"there are {features.shape[0]} rows of features and {len(y)} of y; give one y a row")
+    domain = roomy(covering(descent_of(algorithm), features, y))
+    return Composition(network, compile(algorithm, domain, tolerance, data=(features, y)))
+
+
+def roomy(domain: Domain) -> Domain:
+    bounds = {name: getattr(domain, name) * ROOM for name in ("x", "y", "w", "residual", "absolute")}
+    return replace(domain, **bounds, spectrum=domain.spectrum.widened(ROOM))

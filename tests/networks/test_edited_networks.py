@@ -1,0 +1,71 @@
+"""Weights are changed by changing the prompt, and a network's features are what an algorithm learns from."""
+
+import copy
+
+import pytest
+import torch
+
+from emulon.algorithms import Ridge
+from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.networks import Heads, compile_network, then
+
+
+def test_a_low_rank_update_in_the_prompt_is_the_one_in_pytorch(cases, interpreter):
+    case, before = cases["tanh"], interpreter.sha256
+    torch.manual_seed(5)
+    left, right = (torch.randn(size, 2, dtype=torch.float64) / 8 for size in (6, 7))
+    edited = case.program.with_low_rank("2", left, right)
+    other = copy.deepcopy(case.network)
+    with torch.no_grad():
+        other[2].weight += left @ right.T
+        wanted = other(case.x)
+    run = interpreter.run(edited, case.x)
+    assert (run.outputs - wanted).abs().max() <= 1e-9 and run.audit.bound <= 1e-9
+    assert (wanted - case.wanted).abs().max() > 1e-2 and run.sha256 == (before, before)
+    assert torch.equal(case.program.layers[2].weight, case.network[2].weight)
+
+
+def test_two_heads_are_exchanged_by_prompt():
+    torch.manual_seed(0)
+    one, other = ([torch.randn(1, 2, 3, dtype=torch.float64) / 2 for _ in range(3)] for _ in range(2))
+    x = torch.randn(4, 3, 3, dtype=torch.float64)
+    program = compile_network(Heads(*one), data=torch.cat([x, 1.5 * x]))
+    switched = program.with_weights("0 attention", **dict(zip(("w_q", "w_k", "w_v"), other, strict=True)), data=x)
+    assert (switched(x).outputs - Heads(*other)(x)).abs().max() <= 1e-9
+    assert (program(x).outputs - Heads(*one)(x)).abs().max() <= 1e-9
+
+
+def test_an_edit_that_leaves_the_ranges_is_refused_by_the_run_or_given_data(cases):
+    case = cases["tanh"]
+    weight = 10 * case.program.layers[0].weight
+    with pytest.raises(OutOfDomain, match="0 0 linear"):
+        case.program.with_weights("0", weight=weight)(case.x)
+    assert case.program.with_weights("0", weight=weight, data=case.x)(case.x).audit.bound < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"layer": "9", "weight": torch.zeros(7, 5)}, EmulonError, "no layer of Sequential at '9' with weight"),
+        ({"layer": "0", "weight": torch.zeros(2, 2)}, BadShape, r"has shape \(7, 5\), and is given \(2, 2\)"),
+        ({"layer": "0", "weight": torch.full((7, 5), torch.nan)}, OutOfDomain, "contains NaN"),
+        ({"layer": "0"}, EmulonError, "no layer"),
+    ],
+)
+def test_a_bad_edit_is_refused(cases, arguments, error, message):
+    with pytest.raises(error, match=message):
+        cases["tanh"].program.with_weights(**arguments)
+
+
+def test_a_network_then_ridge_is_ridge_on_its_features(cases):
+    case = cases["tanh"]
+    y = case.x[:, 0].sin()
+    both = then(case.program, Ridge(penalty=0.1, steps=5), case.x, y)
+    interpreter = both.fitting()
+    run = both.run(interpreter, case.x, y)
+    exact = Ridge(penalty=0.1, steps=5, step_size=both.algorithm.step_size).run(case.wanted, y)
+    assert (run.learned.weights - exact).abs().max() <= 1e-9 and run.sha256 == {interpreter.sha256}
+    assert (run.predict(case.x[:3]) - case.wanted[:3] @ exact).abs().max() <= 1e-9
+    assert len(run.predict(case.x[:3].numpy())) == 3
+    with pytest.raises(EmulonError, match="give one y a row"):
+        then(case.program, Ridge(), case.x, y[:3])

@@ -30,10 +30,10 @@ class Given:
 
     @classmethod
     def of(cls, value: object) -> Given:
-        """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's."""
-        if isinstance(value, Tensor):
+        """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's; numbers with tensors."""
+        if isinstance(value, Tensor | int | float):
             return cls()
-        if isinstance(value, list | tuple | int | float):
+        if isinstance(value, list | tuple):
             return cls("list")
         if hasattr(value, "iloc"):
             return cls("pandas", value.index, getattr(value, "columns", None))  # type: ignore[attr-defined]  # pandas has

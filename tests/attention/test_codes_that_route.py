@@ -34,3 +34,14 @@ def test_few_samples_take_the_shorter_one_hot_code(samples):
 def test_more_circles_make_a_wider_gap():
     gaps = [circular(300, torch.float64, pairs).gap for pairs in (1, 2, 3, 5)]
     assert gaps == sorted(gaps) and gaps[0] == pytest.approx(1 - math.cos(2 * math.pi / 300), rel=1e-3)
+
+
+@pytest.mark.parametrize("samples", [40_000, 140_000])
+def test_codes_of_many_samples_are_apart_at_every_shift_that_is_looked_at(samples):
+    """All pairs of them would not fit: some codes are compared with all."""
+    codes = circular(samples, torch.float64)
+    some = torch.randint(samples, (20,), generator=torch.Generator().manual_seed(0))
+    products = codes.vectors[some] @ codes.vectors.T
+    products[torch.arange(20), some] = -1.0
+    assert products.max().item() <= 1 - codes.gap and codes.gap > 0.05
+    assert codes.width <= 2 * math.log2(samples)

@@ -8,7 +8,7 @@ import torch
 from emulon.algorithms import GradientDescent, Loss, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
-from emulon.descent.checks import CurvatureWatch, require_in_domain, require_step_size
+from emulon.descent.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
 from emulon.descent.plan import Plan, covering
 from emulon.errors import OutOfDomain
 
@@ -80,3 +80,42 @@ def test_data_that_would_choose_another_step_are_refused():
     with pytest.raises(OutOfDomain, match=r"would take steps of .* on this data, and was made with"):
         require_step_size(chosen, 0.999 * X, Y)
     require_step_size(DescentInContext.of(Ridge(0.1, 5, step_size=0.3), X, Y, 1e-6).plan, 0.999 * X, Y)
+
+
+def refusal(watched: CurvatureWatch, at: int, step) -> str:
+    plan = watched.plan
+    with pytest.raises(OutOfDomain) as caught:
+        watched_path([watched], torch.zeros(3, dtype=f64), step)
+    assert plan.steps > at
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("at", [0, 3, 70])
+def test_states_looked_at_together_are_refused_as_they_would_be_one_by_one(at):
+    """The earliest of them, with its step, though the path goes on from it and leaves the domain by far more."""
+    watched, out = watch(Ridge(steps=80)), torch.tensor([50.0, 0.0, 0.0], dtype=f64)
+    with pytest.raises(OutOfDomain) as alone:
+        watched.before_step(out, at + 1)
+    path = refusal(watched, at, lambda number, w, before: out * (number - at + 1) if number >= at else w)
+    assert path == str(alone.value) and f"(before step {at + 2})" in path
+
+
+def test_a_step_that_refuses_its_state_is_not_what_is_told_first():
+    watched, out = watch(Ridge(steps=80)), torch.tensor([50.0, 0.0, 0.0], dtype=f64)
+
+    def step(number, w, before):
+        if number == 6:
+            raise OutOfDomain("the proximal phase has never seen such numbers")
+        return out if number == 4 else w
+
+    assert "(before step 6)" in refusal(watched, 4, step)
+
+
+def test_a_path_that_stays_is_returned_whole_and_every_watch_has_its_turn():
+    seen = {0: [], 1: []}
+    watches = [watch(Ridge(steps=5)), watch(Ridge(steps=5))]
+    for number, each in enumerate(watches):
+        each.sure = lambda path, number=number: seen[number].extend(path[:, 0].tolist()) or True
+    path = watched_path(watches, torch.zeros(3, dtype=f64), lambda number, w, before: w + 0.1)
+    assert path.shape == (6, 3)
+    assert seen[0] == path[[0, 2, 4], 0].tolist() and seen[1] == path[[1, 3], 0].tolist()

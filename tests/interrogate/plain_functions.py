@@ -41,6 +41,7 @@ def references(seed: int) -> Iterator[Case]:
     )
     yield "zero", {}, Zero().predict
     yield "previous target", {}, PreviousTarget().predict
+    yield "mean target", {}, lambda x, y, q: y.mean(-1)
     yield "ols", {}, LeastSquares().predict
     yield "ols with intercept", {}, with_intercept(LeastSquares())
     yield "ridge", {"ridge": ridge}, RidgeRegression(ridge).predict

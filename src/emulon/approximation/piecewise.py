@@ -37,6 +37,8 @@ from emulon.expression import Break, Function
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56
+# Neighbours are tried as one piece until that has failed so often.
+MOST_IN_VAIN = 3
 # How far beyond a seam both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
 # Values of gated pieces stay within this many times max |f|.
@@ -199,20 +201,22 @@ class Piecewise:
 
     def _merge(self, plan: list[Fit], tolerance: float, sharpness: float) -> list[Fit]:
         """Let the simpler of two neighbours reach as far as it can; join them if one grid does it with fewer keys."""
-        merged = [plan[0]]
+        merged, vain = [plan[0]], 0
         for piece in plan[1:]:
             last, piece = self._trim(merged[-1], piece, tolerance, sharpness)
             limit = len(last.grid) + len(piece.grid) - 1
             joint = None
-            if limit <= 2 * PIECE_LIMIT:
+            # A long row of pieces is of one kind: what was in vain for the first of them is so for the others.
+            if limit <= 2 * PIECE_LIMIT and vain < MOST_IN_VAIN:
                 spectral = self._spectral(last.grid.lo, piece.grid.hi, sharpness)
                 most = spectral.best(limit)
                 if most is not None and most.cost <= tolerance:
                     joint = spectral.smallest(tolerance, limit=limit, like=most)
             if joint is not None and joint.cost <= tolerance:
-                merged[-1] = joint
+                merged[-1], vain = joint, 0
             else:
                 merged[-1:] = [last, piece]
+                vain += 1
         return merged
 
     def _trim(self, left: Fit, right: Fit, tolerance: float, sharpness: float) -> tuple[Fit, Fit]:

@@ -253,7 +253,8 @@ class Spectral:
             return []  # fitting them squares numbers, which would overflow
         rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
         steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
-        if not steepness > 0:
+        # A sigmoid only rises, or only falls.
+        if not steepness > 0 or (np.diff(y) * np.sign(rise)).min() < -1e-9 * np.abs(y).max():
             return []
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
@@ -296,10 +297,12 @@ class Spectral:
 
         A grid shaped `like` that of another stretch of the same function is tried first, and made smaller step by step.
         """
-        found = self.best(len(like.grid), like) if like is not None and 2 < len(like.grid) <= limit else None
+        found = self._like(like, tolerance) if like is not None and 2 < len(like.grid) <= limit else None
         if found is not None and found.cost <= tolerance:
             while len(found.grid) > 3:
-                fewer = self.best(len(found.grid) - 1, found)
+                keys = len(found.grid) - 1
+                shapes = [(found.softness, found.reach), (found.softness, found.reach * keys / len(found.grid))]
+                fewer = self.fit(keys, shapes)
                 if fewer is None or fewer.cost > tolerance:
                     break
                 found = fewer
@@ -320,6 +323,11 @@ class Spectral:
                 break
             below = keys
         return champion
+
+    def _like(self, like: Fit, tolerance: float) -> Fit | None:
+        """The very shape of another stretch, and only where that does not do shapes near it."""
+        same = self.fit(len(like.grid), [(like.softness, like.reach)])
+        return same if same is not None and same.cost <= tolerance else self.best(len(like.grid), like)
 
     def _shrink(self, tolerance: float, below: int, found: Fit) -> Fit:
         """Halve towards the smallest number of keys, between one that failed and one that works."""

@@ -36,11 +36,13 @@ def main(options: Options) -> int:
     options.check()
     from emulon.experiments.run import held_out_score, run_program
     from emulon.interpreter import load_interpreter, load_program
+    from emulon.progress import progress_bar
 
     interpreter, program = load_interpreter(options.interpreter), load_program(options.program)
     data = options.load(program.loss.link.kind)
     try:
-        run = run_program(interpreter, program, data, options.path)
+        with progress_bar() as report_progress:
+            run = run_program(interpreter, program, data, options.path, report_progress)
     except (BadShape, OutOfDomain) as error:
         advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None

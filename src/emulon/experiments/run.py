@@ -151,8 +151,14 @@ def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpr
     return Interpreter(capacity, programs[0].dtype)
 
 
-def run_program(interpreter: Interpreter, program: Program, data: Data, path: Path = "fast") -> Run:
-    return interpreter.run(program, *data.problem(program.loss), path)
+def run_program(
+    interpreter: Interpreter,
+    program: Program,
+    data: Data,
+    path: Path = "fast",
+    report_progress: Progress = silent,
+) -> Run:
+    return interpreter.run(program, *data.problem(program.loss), path, report_progress)
 
 
 def held_out_score(run: Run, data: Data) -> float:
@@ -198,8 +204,12 @@ def run_experiment(
     before = interpreter.sha256
     results = []
     for number, (named, (algorithm, program, seconds)) in enumerate(programs.items()):
-        report_progress(f"running {name_of(named)}", 0.5 + 0.5 * number / len(programs))
-        results.append(_result(algorithm, program, seconds, interpreter, data, path))
+
+        def told(what: str, done: float, number: int = number, name: str = name_of(named)) -> None:
+            report_progress(f"running {name}: {what}", 0.5 + 0.5 * (number + done) / len(programs))
+
+        told("starting", 0.0)
+        results.append(_result(algorithm, program, seconds, interpreter, data, path, told))
     report_progress("done", 1.0)
     return Experiment(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
 
@@ -211,9 +221,10 @@ def _result(
     interpreter: Interpreter,
     data: Data,
     path: Path,
+    report_progress: Progress,
 ) -> Result:
     begin = time.perf_counter()
-    run = run_program(interpreter, program, data, path)
+    run = run_program(interpreter, program, data, path, report_progress)
     seconds += time.perf_counter() - begin
     loss = program.loss
     x, y = data.problem(loss)

@@ -65,7 +65,7 @@ class Reference:
     `respond` maps (prefixes, integers, continuous values), one of each a setting, to predictions.
 
     >>> [reference.name for reference in REFERENCES][:4]
-    ['zero', 'previous target', 'ols', 'ridge']
+    ['zero', 'previous target', 'mean target', 'ols']
     """
 
     name: str
@@ -173,6 +173,13 @@ def zero(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Pred
 def previous_target(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     last = prefixes.ys[:, [n - 1 for n in prefixes.counts]]
     return last.expand(len(integers), *last.shape)
+
+
+@reference("mean target", "neighbours")
+def mean_target(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """All neighbours alike; also where ridge with an intercept ends as its penalty grows."""
+    means = prefixes.ys.cumsum(dim=1)[:, [n - 1 for n in prefixes.counts]] / prefixes.sizes
+    return means.expand(len(integers), *means.shape)
 
 
 @reference("ols", "least squares")

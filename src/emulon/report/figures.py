@@ -53,7 +53,7 @@ def error(result: Result) -> Any:
     axis = figure.subplots()
     steps = np.arange(1, result.run.program.steps + 1)
     seen = result.errors[1:].clamp(min=1e-18).numpy()
-    some = np.unique(np.geomspace(1, len(steps), 24).astype(int))
+    some = np.unique(np.geomspace(1, len(steps), 12).astype(int))
     run = result.run
     bound = [run.interpreter.certificate(replace(run.program, steps=int(t))).bound for t in some]
     axis.loglog(some, bound, color=ORANGE, linewidth=1.2, linestyle="--", label="certified bound")

@@ -1,0 +1,60 @@
+"""The fast path on many numbers: differences in float32, blocks of samples, stretches of the line, and one answer."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from library import KINKS, case
+
+from emulon.interpreter import Interpreter, Program, cached_phase, module
+from emulon.interpreter.cached_phase import CachedPhase, Rows
+
+Programs = dict[str, Program]
+
+
+@pytest.mark.parametrize("name", ["ridge", "poisson_regression", "logistic_regression", "lasso", "heavy_ball"])
+def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, programs: Programs, monkeypatch):
+    c, program = case(name), replace(programs[name], steps=3, step_from_data=False)
+    own = Interpreter.fitting(program)
+    faithful = own.run(program, c.x, c.y, path="faithful").weights
+    monkeypatch.setattr(module, "FEW", 0)
+    monkeypatch.setattr(cached_phase, "SCORES", 7 * len(program.gradient.grid))
+    fast = own.run(program, c.x, c.y)
+    exact = replace(c.algorithm, steps=3, step_size=program.step_size).run(c.x, c.y)
+    # All numbers are read otherwise than on the faithful path: rather better, and at a kink that is seen.
+    torch.testing.assert_close(fast.weights, faithful, rtol=0.0, atol=1e-7 if name in KINKS else 1e-12)
+    assert (fast.weights - exact).abs().max() <= fast.certificate.bound
+
+
+def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
+    c = case("ridge")
+    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y), program.step_size)
+
+
+def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
+    program = programs["ridge"]
+    honest, boasting = Interpreter.fitting(program), Interpreter.fitting(program)
+    boasting.line = replace(boasting.line, errors=tuple(1e-6 * error for error in boasting.line.errors))
+    narrow, wide = cached(program, honest), cached(program, boasting)
+    assert {block.keys.dtype for block in narrow.blocks} == {torch.float32}
+    assert {block.keys.dtype for block in wide.blocks} == {torch.float64}
+    w = torch.tensor([0.3, -0.2, 0.1, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(narrow.apply(w, w), wide.apply(w, w), rtol=0.0, atol=1e-15)
+
+
+def test_a_factor_and_its_negative_are_read_once():
+    factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
+    shared, apart = Rows.of(factors, odd=True), Rows.of(factors, odd=False)
+    assert len(shared.sizes) == 3 and not shared.plain
+    torch.testing.assert_close(shared.signs @ shared.sizes, factors, rtol=0, atol=0)
+    assert torch.equal(apart.sizes, factors) and apart.plain
+
+
+def test_datasets_that_share_their_x_are_read_once(programs: Programs):
+    c, program = case("ridge"), programs["ridge"]
+    x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
+    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y), program.step_size)
+    assert {len(block.values) for block in phase.blocks} == {1}
+    w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])
+    torch.testing.assert_close(phase.apply(w, w)[0], alone, rtol=0.0, atol=1e-14)

@@ -138,14 +138,15 @@ WRONG_TYPES = [
     ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
     ("corpus", ["imdb", "--out", "never", "--vocabulary", "0"], "--vocabulary: 0 is not a whole number"),
     ("translate", ["run", "Hund", "--beams", "x"], "--beams: x is not a whole number"),
+    ("report", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("speedrun", ["--seeds", "few"], "--seeds: few is not a whole number"),
 ]
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    files = {"show", "certify", "check", "classify", "predict", "report"}  # these take nothing else
-    numbers_alone = {"playground", "translate", "compile-network"}
-    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers_alone
+    files = {"show", "certify", "check", "classify", "predict"}  # these take nothing else
+    numbers = {"playground", "translate", "report", "compile-network"}  # and these no names
+    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
 
 

@@ -219,7 +219,7 @@ def _no_value(t: Tensor) -> Tensor:
 _DTYPES = {"torch.float64": torch.float64, "torch.float32": torch.float32}
 
 
-def _checksum(header: dict[str, str], tensors: dict[str, Tensor]) -> str:
+def _checksum(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps({k: header[k] for k in ("kind", "format", "facts")}, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())

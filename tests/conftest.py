@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -31,10 +32,10 @@ with_shapes = jaxtyping.jaxtyped
 
 
 def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
-    """What checks types at run time: shapes where a function names some, the rest by beartype alone.
+    """What checks types at run time: by beartype, and dimensions of one name against each other where there are some.
 
-    Binding names of dimensions costs 50 µs a call, on functions without any, too: half of the time of all tests. A
-    function inside another would be compiled anew every time the other runs; mypy has looked at it.
+    jaxtyping's own way checks arguments twice and binds them by name, on functions without shapes, too: half of the
+    time of all tests. A function inside another would be compiled anew whenever the other runs; mypy has looked at it.
     """
     if thing is None:
         return lambda each: checked(each, typechecker=typechecker)
@@ -42,13 +43,34 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
+    inner = None
+
+    @wraps(thing)
+    def at_last(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inner
+        if inner is None:  # at its first call, when everything that annotations name is defined
+            inner = with_checks(thing, typechecker)
+        return inner(*args, **kwargs)
+
+    return at_last
+
+
+def with_checks(thing: FunctionType, typechecker: Callable[[Any], Any]) -> Callable[..., Any]:
     words = " ".join(map(str, thing.__annotations__.values()))
-    names = set(re.findall(r"\b[A-Za-z_]\w*", words))
-    # names that are defined further down, or imported for type checkers alone: beartype by itself would look for these
-    absent = names - set(thing.__globals__) - set(dir(builtins))
+    names = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", re.sub(r"\"[^\"]*\"|'[^']*'", "", words)))
+    # names that are imported for type checkers alone, as sympy's: only they can say whether these are kept
+    if names - set(thing.__globals__) - set(dir(builtins)):
+        return thing
+    beartyped = typechecker(thing)
     # a shape may have a name of its own, as Integers
-    shaped = SHAPED.search(words) or any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names)
-    return with_shapes(thing, typechecker=typechecker) if shaped or absent else typechecker(thing)
+    if not SHAPED.search(words) and not any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names):
+        return beartyped
+
+    def with_dimensions(*args: Any, **kwargs: Any) -> Any:
+        with with_shapes("context"):
+            return beartyped(*args, **kwargs)
+
+    return with_dimensions
 
 
 jaxtyping.jaxtyped = checked

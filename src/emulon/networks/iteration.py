@@ -151,7 +151,7 @@ class IterationRun:
         return self.given.back(self.last)
 
     @property
-    def last(self) -> Float[Tensor, ...]:
+    def last(self) -> Float[Tensor, "*state"]:
         return self.program.body.answers(self.states[:, -1], self.lead)
 
     @cached_property

@@ -48,6 +48,8 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     @wraps(thing)
     def at_last(*args: Any, **kwargs: Any) -> Any:
         nonlocal inner
+        if jaxtyping.config.jaxtyping_disable:
+            return thing(*args, **kwargs)
         if inner is None:  # at its first call, when everything that annotations name is defined
             inner = with_checks(thing, typechecker)
         return inner(*args, **kwargs)

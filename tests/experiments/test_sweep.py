@@ -158,17 +158,17 @@ def test_an_exception_in_a_job_is_told_with_its_log(tmp_path):
 
 def test_two_jobs_never_train_one_run_at_the_same_time(tmp_path):
     """As when the jobs of a killed sweep outlive it: the second waits, finds the run finished and does nothing."""
-    (run,) = varying(seed=[0], steps=[200]).runs(tmp_path)
+    (run,) = varying(seed=[0], steps=[80]).runs(tmp_path)
     code = f"from emulon.experiments.sweep import Job; from emulon.experiments.grid import read_grid; \
 from pathlib import Path; (run,) = read_grid(Path({str(tmp_path / 'grid.json')!r})).runs(Path({str(tmp_path)!r})); \
 assert Job(run.config, run.folder)() == ''"
     base = {name: value for name, value in BASE.items() if name != "steps"}
-    (tmp_path / "grid.json").write_text(json.dumps({"base": base, "grid": {"seed": [0], "steps": [200]}}))
+    (tmp_path / "grid.json").write_text(json.dumps({"base": base, "grid": {"seed": [0], "steps": [80]}}))
     both = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error
-    assert [line["step"] for line in RunFolder(run.folder).metrics() if line["kind"] == "train"] == list(range(1, 201))
+    assert [line["step"] for line in RunFolder(run.folder).metrics() if line["kind"] == "train"] == list(range(1, 81))
 
 
 FAKE = {

@@ -40,6 +40,13 @@ def ball_arithmetic(precision: int = 53, order: int = 2) -> Iterator[None]:
             ctx.prec, ctx.cap = before
 
 
+def arb_matrix(numbers: Tensor) -> Any:
+    """(rows, columns) of float64 numbers, exactly."""
+    from flint import arb_mat
+
+    return arb_mat(numbers.tolist())
+
+
 @dataclass(frozen=True)
 class Operations:
     """What a number system can do: constants, and functions by sympy name."""

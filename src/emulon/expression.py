@@ -189,6 +189,16 @@ class Function:
         """f(t), given what `switched` returned."""
         return self._compile(self.smooth, (), operations)(values)
 
+    def arb_value(self, t: Any) -> Any:
+        """f on an Arb ball, with every value that an open switch allows; NaN around a pole."""
+        from flint import arb
+
+        operations = arb_operations()
+        try:
+            return arb(self.over(operations, self.switched(operations, t, _arb_sign)))
+        except (ValueError, ZeroDivisionError):
+            return arb.nan()
+
     def breaks(self, lo: float, hi: float) -> list[Break]:
         """Where the switches flip to some effect inside (lo, hi), located to the last bit."""
         if not self.switches:
@@ -429,3 +439,11 @@ def _written(expression: sympy.Basic) -> str:
         return str(expression.xreplace({symbol: t_symbol() for symbol in free} | exact))
     except ValueError:  # Python writes no number of thousands of digits
         raise BadExpression("a number of this expression has thousands of digits; write it shorter") from None
+
+
+def _arb_sign(value: Any, tie: float) -> Any:
+    from flint import arb
+
+    if value > 0 or value < 0:
+        return arb(1 if value > 0 else -1)
+    return arb(tie) if value == 0 else arb(0, 1)

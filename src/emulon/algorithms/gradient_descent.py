@@ -106,7 +106,7 @@ class GradientDescent(Algorithm):
             return iterates
         before = torch.cat([iterates[..., :1, :], iterates[..., :-1, :]], dim=-2)
         number = torch.arange(iterates.shape[-2], dtype=iterates.dtype, device=iterates.device).unsqueeze(-1)
-        return iterates + number / (number + 3) * (iterates - before)
+        return look_ahead(number, iterates, before)
 
     def objective(
         self,
@@ -127,7 +127,7 @@ class GradientDescent(Algorithm):
 
 
 def look_ahead(
-    number: int, weights: Float[Tensor, "*batch features"], before: Float[Tensor, "*batch features"]
+    number: int | Tensor, weights: Float[Tensor, "*batch features"], before: Float[Tensor, "*batch features"]
 ) -> Float[Tensor, "*batch features"]:
     """Where an accelerated step, the `number`-th from 0, starts: ahead in the direction of the last."""
     return weights + number / (number + 3) * (weights - before)
@@ -141,7 +141,8 @@ def in_batches(
     Where there are fewer samples than that, all of them are one batch.
     """
     samples = x.shape[-2]
-    size = min(size, samples)
+    if size >= samples:
+        return x.unsqueeze(-3), y.unsqueeze(-2)
     rows = torch.arange(-(-samples // size) * size, device=x.device).remainder(samples).reshape(-1, size)
     return x[..., rows, :], y[..., rows]
 

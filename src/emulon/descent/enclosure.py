@@ -15,7 +15,7 @@ from torch import Tensor
 from emulon.algorithms.link import Effective
 from emulon.descent.plan import Plan
 from emulon.errors import BadExpression
-from emulon.evaluation import arb_operations, ball_arithmetic
+from emulon.evaluation import arb_matrix, ball_arithmetic
 from emulon.expression import Function, parse
 
 # Bits: so many in all, and for every step, and how often they are doubled. Constants of a loss are kept to 1,024.
@@ -41,7 +41,7 @@ def distance_to_exact(
         with ball_arithmetic((BITS + BITS_A_STEP * plan.steps) << attempt):
             try:
                 exact = _weights(plan, x, y)
-            except (BadExpression, ZeroDivisionError):
+            except BadExpression:
                 continue
             if not all(one.is_finite() for one in exact):
                 continue
@@ -83,10 +83,10 @@ class _Batch:
     """Data as a loss sees them; for the squared loss only XᵀX and Xᵀy are needed."""
 
     def __init__(self, data: Effective, targets: Tensor, linear: bool) -> None:
-        self.x, self.y = _matrix(data.x), _matrix(data.y.unsqueeze(-1))
+        self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
         self.across, self.samples, self.linear = self.x.transpose(), len(data.x), linear
         # What is fixed is y·x, which float64 has rounded: here it is formed again.
-        self.fixed = None if data.fixed is None else self.across * _matrix(targets.unsqueeze(-1))
+        self.fixed = None if data.fixed is None else self.across * arb_matrix(targets.unsqueeze(-1))
         if linear:
             self.gram, self.target = self.across * self.x, self.across * self.y
 
@@ -97,27 +97,8 @@ class _Batch:
             total = self.gram * w - self.target
         else:
             residuals = (self.x * w - self.y).entries()
-            total = self.across * arb_mat(self.samples, 1, [_value(f, s) for s in residuals])
+            total = self.across * arb_mat(self.samples, 1, [f.arb_value(s) for s in residuals])
         return (total if self.fixed is None else total - self.fixed) * (1 / arb(self.samples))
-
-
-def _matrix(part: Tensor) -> Any:
-    from flint import arb_mat
-
-    return arb_mat(part.tolist())
-
-
-def _value(f: Function, s: Any) -> Any:
-    operations = arb_operations()
-    return f.over(operations, f.switched(operations, s, _sign))
-
-
-def _sign(value: Any, tie: float) -> Any:
-    from flint import arb
-
-    if value > 0 or value < 0:
-        return arb(1 if value > 0 else -1)
-    return arb(tie) if value.is_zero() else arb(0, 1)
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:

@@ -90,9 +90,11 @@ class Plan:
         if self.batch is None:
             return [data]
         x, y = in_batches(data.x, data.y, self.batch)
-        rows = x.new_zeros(0) if data.fixed is None else in_batches(data.fixed, data.y, self.batch)[0]
-        fixes = [None] * x.shape[-3] if data.fixed is None else rows.unbind(-3)
-        return [Effective(*part) for part in zip(x.unbind(-3), y.unbind(-2), fixes, strict=True)]
+        parts = zip(x.unbind(-3), y.unbind(-2), strict=True)
+        if data.fixed is None:
+            return [Effective(*part, None) for part in parts]
+        fixes = in_batches(data.fixed, data.y, self.batch)[0].unbind(-3)
+        return [Effective(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
 
     @property
     def quadratic(self) -> bool:

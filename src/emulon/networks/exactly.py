@@ -6,13 +6,13 @@ more than one of 10⁻²². More bits cost little, and start from as small a rad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from emulon.evaluation import arb_operations, ball_arithmetic
+from emulon.evaluation import arb_matrix, ball_arithmetic
 from emulon.expression import parse
 from emulon.networks.layers import Attention, Constant, Elementwise, Layer, Linear
 
@@ -30,28 +30,26 @@ class ArbNetwork:
         The network is applied so many times, to its own output.
         """
         with ball_arithmetic(bits):
-            state = _matrix(x)
+            state = arb_matrix(x)
             for _ in range(times):
                 registers = [state]
                 for layer, matrices in zip(self.layers, self.matrices, strict=True):
                     registers.append(_applied(layer, matrices, _beside(layer, registers), len(x)))
                 state = registers[-1]
-            exact, given = state.entries(), _matrix(own).entries()
-            return max(float(abs(a - b).upper()) for a, b in zip(exact, given, strict=True))
-
-
-def _matrix(numbers: Tensor) -> Any:
-    from flint import arb_mat
-
-    return arb_mat(numbers.tolist())
+            exact, given = state.entries(), arb_matrix(own).entries()
+            off = [abs(a - b) for a, b in zip(exact, given, strict=True)]
+            # NaN compares as smaller than anything: it must not be lost in a maximum.
+            return max(float(each.upper()) for each in off) if all(each.is_finite() for each in off) else math.inf
 
 
 def _matrices(layer: Layer) -> tuple[Any, ...]:
     if isinstance(layer, Linear):
-        return _matrix(layer.weight.T), _matrix(layer.bias.unsqueeze(0))
+        return arb_matrix(layer.weight.T), arb_matrix(layer.bias.unsqueeze(0))
     if isinstance(layer, Attention):
         return tuple(
-            (_matrix(w[head].T), _matrix(b[head].unsqueeze(0))) for head in range(layer.heads) for w, b in layer.parts()
+            (arb_matrix(w[head].T), arb_matrix(b[head].unsqueeze(0)))
+            for head in range(layer.heads)
+            for w, b in layer.parts()
         )
     return ()
 
@@ -68,41 +66,23 @@ def _beside(layer: Layer, registers: Sequence[Any]) -> Any:
 
 
 def _applied(layer: Layer, matrices: tuple[Any, ...], x: Any, positions: int) -> Any:
+    from flint import arb_mat
+
     if isinstance(layer, Linear):
         return _affine(x, *matrices)
     if isinstance(layer, Constant):
-        return _matrix(layer.values[:positions])
+        return arb_matrix(layer.values[:positions])
     if isinstance(layer, Attention):
         return _attention(layer, matrices, x)
     assert isinstance(layer, Elementwise)
-    return _elementwise(layer, x)
+    f = parse(layer.f)
+    return arb_mat(x.nrows(), x.ncols(), [f.arb_value(t) for t in x.entries()])
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
     from flint import arb_mat
 
     return x * weight + arb_mat(x.nrows(), 1, [1] * x.nrows()) * bias
-
-
-def _elementwise(layer: Elementwise, x: Any) -> Any:
-    from flint import arb, arb_mat
-
-    f, operations = parse(layer.f), arb_operations()
-    values = []
-    for t in x.entries():
-        try:
-            values.append(arb(f.over(operations, f.switched(operations, t, _sign))))
-        except (ValueError, ZeroDivisionError):  # a ball around a pole
-            values.append(arb.nan())
-    return arb_mat(x.nrows(), x.ncols(), values)
-
-
-def _sign(value: Any, tie: float) -> Any:
-    from flint import arb
-
-    if value > 0 or value < 0:
-        return arb(1 if value > 0 else -1)
-    return arb(tie) if value == 0 else arb(0, 1)
 
 
 def _attention(layer: Attention, matrices: tuple[Any, ...], x: Any) -> Any:
@@ -121,12 +101,10 @@ def _attention(layer: Attention, matrices: tuple[Any, ...], x: Any) -> Any:
     return arb_mat(rows)
 
 
-def away_from_exact(layers: Sequence[Layer], x: Tensor, own: Tensor) -> float:
+def away_from_exact(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int = 256, times: int = 1) -> float:
     """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes."""
     network, worst = ArbNetwork(layers), 0.0
-    bits = 256
     for row, answer in zip(x, own, strict=True):
-        off = network.away(row, answer, bits)
-        seen = network.away(row, answer, 2 * bits) if not torch.isfinite(torch.tensor(off)) else off
-        worst = max(worst, seen)
+        off = network.away(row, answer, bits, times)
+        worst = max(worst, off if math.isfinite(off) else network.away(row, answer, 2 * bits, times))
     return worst

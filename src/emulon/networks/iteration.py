@@ -25,13 +25,13 @@ from emulon.errors import BadNetwork, EmulonError
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.compiler import compile_network
-from emulon.networks.exactly import ArbNetwork
+from emulon.networks.exactly import away_from_exact
 from emulon.networks.program import RANGES, NetworkProgram, enclosures
 from emulon.networks.ranges import states
 from emulon.progress import Progress, silent
 
-# Bits of the exact steps: so many in all, and for every step, and how often they are doubled.
-BITS, BITS_A_STEP, TRIES = 192, 4, 2
+# Bits of the exact steps: so many in all, and for every step.
+BITS, BITS_A_STEP = 192, 4
 
 
 def compile_iteration(
@@ -162,13 +162,8 @@ class IterationRun:
         """
         if self.program.lipschitz is not None:
             return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
-        network, steps, worst = ArbNetwork(self.program.body.layers), self.program.steps, 0.0
-        for row in self.states:
-            for attempt in range(TRIES):
-                away = network.away(row[0], row[-1], (BITS + BITS_A_STEP * steps) << attempt, steps)
-                if math.isfinite(away):
-                    break
-            worst = max(worst, away if not math.isnan(away) else math.inf)
+        layers, steps, bits = self.program.body.layers, self.program.steps, BITS + BITS_A_STEP * self.program.steps
+        worst = away_from_exact(layers, self.states[:, 0], self.states[:, -1], bits, steps)
         return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
 
     def _step_by_step(self, lipschitz: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ MAP = [
     {"networks"},
     {"machine", "looped"},
     {"tasks"},
-    {"models", "testing", "fuzz"},
+    {"models", "testing", "fuzz", "specimens"},
     {"training", "adapters"},
     {"loading"},
     {"interrogate"},

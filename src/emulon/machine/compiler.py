@@ -43,7 +43,8 @@ class Plan:
 
     def certificates(self, *, noise: float = 0.0, skew: float = 0.0) -> dict[str, Certificate]:
         """Of every register; with `noise` for a stream in another basis (see `Normalisation`)."""
-        normalisation = replace(self.normalisation, noise=noise, skew=skew)
+        content = self.normalisation.content + noise
+        normalisation = replace(self.normalisation, content=content, noise=noise, skew=skew)
         scale, here, tokens = self.layout.scale, self.program.here, self.layout.tokens
         return certify(self.program, self.analysis, LocalError(normalisation, self.divisions, scale, here, tokens))
 

@@ -105,9 +105,7 @@ class LayerBuilder:
         inward, outward = mlp.stacked(self.layout.width)
         owners, maps = self._roles(attention)
         heads = self._heads(attention)
-        return Weights(
-            *heads, output_bias, inward, outward.mT, outward_bias, gain, mlp_gain, owners, maps, mlp.owners
-        )
+        return Weights(*heads, output_bias, inward, outward.mT, outward_bias, gain, mlp_gain, owners, maps, mlp.owners)
 
     def _divisor(self, rows: Wires, instruction: Instruction, division: Division) -> None:
         """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
@@ -206,7 +204,8 @@ def demands(layout: RegisterLayout, layers: list[ScheduledLayer], here: Where, d
     for layer in layers:
         rows = wires(layout, layer, here, dirty)
         if layer.divisions:
-            rows[here].add(*(torch.zeros(1, layout.width, dtype=torch.float64) for _ in range(2)), SWEEP)
+            divisor = torch.zeros(1, layout.width, dtype=torch.float64)
+            rows[here].add(divisor, divisor, SWEEP)
         out.append([len(part) for part in rows.values()])
         dirty = swept(dirty) | {one.target.name for one in layer.instructions}
         dirty |= {DIVIDE} if layer.divisions else set()

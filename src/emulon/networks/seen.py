@@ -65,7 +65,8 @@ def _off(run: NetworkRun, registers: list[Tensor]) -> list[float]:
     balls = enclosures(layers, x)[1:]
     wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball in balls]
     off = [ball.away(own).nan_to_num(nan=math.inf).max().item() for ball, own in zip(balls, registers, strict=True)]
-    if all(width <= TELLS * away for width, away in zip(wide, off, strict=True) if away > 0):
+    tells = [math.isfinite(away) and width <= TELLS * away for width, away in zip(wide, off, strict=True)]
+    if all(tells):
         return off
     exact = ArbNetwork(layers).away(x[0], [own[0] for own in registers], BITS)
-    return [away if width <= TELLS * away else one for width, away, one in zip(wide, off, exact, strict=True)]
+    return [away if told else one for told, away, one in zip(tells, off, exact, strict=True)]

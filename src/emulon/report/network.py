@@ -13,6 +13,7 @@ from emulon.expression import parse
 from emulon.networks import NetworkRun
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
+from emulon.networks.layers import Elementwise
 from emulon.networks.linear import LinearPhase
 from emulon.networks.seen import ROWS, PhaseSeen, seen
 from emulon.report.anatomy import network_facts
@@ -28,6 +29,7 @@ MARKED, LEAST = 24, 1e-17
 def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
     """`audited`: whether the whole run's audit is told, which takes long for a deep network."""
     phases = seen(run)
+    drawn = telling(phases)
     return write_page(
         fill(
             "network.html",
@@ -37,13 +39,26 @@ def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
             looked=min(ROWS, len(run.inputs)),
             rows=[_row(run, number, each) for number, each in enumerate(phases, start=1)],
             course=course(run, phases),
-            pictures=[
-                (each.phase.layer.name, picture(each)) for each in phases[:DRAWN] if each.phase.kind != "constant"
-            ],
-            left=max(0, len(phases) - DRAWN),
+            pictures=[picture(each) for each in drawn],
+            left=len(phases) - len(drawn),
         ),
         folder,
     )
+
+
+def telling(phases: Sequence[PhaseSeen]) -> list[PhaseSeen]:
+    """All, or of many the first few of every kind, functions that differ, in order."""
+    if len(phases) <= DRAWN:
+        return [each for each in phases if each.phase.kind != "constant"]
+    found: dict[str, list[PhaseSeen]] = {"attention": [], "elementwise": [], "linear": []}
+    drawn = set[str]()
+    for each in phases:
+        layer = each.phase.layer
+        again = isinstance(layer, Elementwise) and layer.f in drawn
+        if layer.kind in found and len(found[layer.kind]) < DRAWN // 3 and not again:
+            found[layer.kind].append(each)
+            drawn |= {layer.f} if isinstance(layer, Elementwise) else set()
+    return [each for each in phases if any(each in some for some in found.values())]
 
 
 def _row(run: NetworkRun, number: int, each: PhaseSeen) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def picture(each: PhaseSeen) -> Any:
     figure = canvas(2.6, 1.9)
     axis = figure.subplots()
     phase = each.phase
-    axis.set_title(phase.layer.name if len(phase.layer.name) <= 34 else f"{phase.layer.name[:33]}…")
+    axis.set_title(phase.layer.name if len(phase.layer.name) <= 38 else f"{phase.layer.name[:37]}…", fontsize=7)
     if isinstance(phase, LinearPhase):
         rows = phase.rows().numpy()
         most = max(float(np.abs(rows).max()), 1e-300)

@@ -213,5 +213,5 @@ def with_measured(specimen: Specimen) -> Specimen:
     xs, ys = specimen.draw(PROMPTS, seed=PROMPTS)
     worst = (specimen(xs, ys).double() - specimen.algorithm(xs, ys)).abs().max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"
-    certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note)
+    certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note, assumes=())
     return Specimen(specimen.mechanism, specimen.truth, specimen.state, certificate, specimen.build)

@@ -139,11 +139,12 @@ from emulon.claims import __main__ as claims
 from emulon.claims.algoformer import figure_2
 
 gpu = figure_2.CLAIM.scales["small"]
-tiny = replace(gpu, sizes={**gpu.sizes, "training": gpu.sizes["training"] | {"steps": 1}})
+tiny = replace(gpu, sizes=gpu.sizes | {"tasks": {task: {"steps": 3, "batch": 2} for task in gpu.sizes["tasks"]}})
 claims.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"gpu": tiny})
 print(claims.main(["trained", "--out", OUT]), claims.main(["trained", "--scael", "gpu"]))
 
 from emulon.experiments import devices
+devices.REPEATS = 1
 print(devices.main(["measure", PROGRAMS, "--out", OUT + "/devices.json", "--device", "cpu", "--rows", "2000"]))
 """
 PROGRAMS = SOURCE.parents[1] / "results/bench/devices"

@@ -13,6 +13,7 @@ from typing import Any
 
 from emulon.adapters.garg import is_garg, load_garg
 from emulon.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
+from emulon.adapters.skops_file import is_skops, load_skops
 from emulon.errors import EmulonError
 from emulon.interpreter import Program, load_program
 from emulon.predictor import NotAPredictor, Predictor, as_predictor, required_parameters
@@ -56,6 +57,7 @@ LOADERS = [
     Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
     Loader(is_program, load_program),
+    Loader(is_skops, load_skops),
 ]
 
 

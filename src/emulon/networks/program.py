@@ -314,14 +314,6 @@ class NetworkRun:
         return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     @cached_property
-    def by_layer(self) -> dict[str, float]:
-        """How far every register is from the exact network's, layer by layer, at most, on the first rows."""
-        layers, phases, x = self.program.layers, self.program.phases, self.inputs[:AUDITED]
-        own = computed(layers, x, lambda number, inputs: phases[number].run(self.interpreter, inputs, self.path))
-        exact = enclosures(layers, x)[1:]
-        return {layer.name: ball.away(mine).max().item() for layer, ball, mine in zip(layers, exact, own, strict=True)}
-
-    @cached_property
     def trace(self) -> dict[str, PhaseTrace]:
         """Every phase on the first row of the input, faithfully, by the name of its layer."""
         found, registers = {}, [self.inputs[:1]]

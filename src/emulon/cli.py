@@ -19,6 +19,7 @@ COMMANDS = {
     "compile": "write an interpreter and a program (the prompt) as files",
     "compile-network": "write an interpreter and a network (its weights in the prompt) as files",
     "exec": "run a program's file on an interpreter's file",
+    "exec-network": "run a compiled network on rows of numbers, with an audit and a page",
     "export": "write models as ONNX files, and programs as the prompts that run on them",
     "show": "show what is in a program's prompt, row by row",
     "certify": "write a program's certificate, with all that is needed to check it",

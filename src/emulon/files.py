@@ -8,6 +8,8 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,24 @@ def make_folder(path: Path | str) -> Path:
     except OSError as error:
         raise cannot_write(path, error) from error
     return path
+
+
+@contextmanager
+def locked(path: Path | str, wait: bool = True) -> Iterator[bool]:
+    """Whether this process has the lock, which it may wait for. The file says who; the system lets go of it when that
+    process dies, however it dies."""
+    import fcntl
+
+    with open(path, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield True
 
 
 def cannot_write(path: Path | str, error: OSError) -> CannotWrite:

@@ -1,12 +1,17 @@
-"""A claim that is stopped goes on where it was, and says so."""
+"""A claim that is stopped goes on where it was, and says so; processes share its parts."""
 
 import json
+import os
+import time
+from functools import partial
 
 import pytest
 
 from emulon.claims.claim import Claim, Scale, Verdict
 from emulon.claims.figure import Figure
+from emulon.claims.parts import Parts
 from emulon.claims.record import PARTS, measure, path_of, write
+from emulon.files import locked
 
 
 class Stopped(Exception):
@@ -23,7 +28,8 @@ def counting(stop_at: int, measured: list[int]) -> Claim:
         return {"square": number**2}
 
     def run(setting):
-        return {"squares": [setting.part(str(k), lambda k=k: square(k))["square"] for k in range(4)]}
+        found = setting.parts({str(k): partial(square, k) for k in range(4)})
+        return {"squares": [each["square"] for each in found.values()]}
 
     scales = {"small": Scale(0.1, {"seeds": 1})}
     return Claim("squares", "", "", "", scales, run, lambda n: Verdict.that(True, "", ""), lambda n: Figure([]))
@@ -36,26 +42,56 @@ def stopped_half_way(results) -> None:
 
 def test_what_was_measured_before_is_not_measured_again_and_its_seconds_count(tmp_path):
     stopped_half_way(tmp_path)
-    path = path_of("squares", "small", tmp_path, PARTS)
-    kept = json.loads(path.read_text())
-    for part in kept["parts"].values():
+    folder = path_of("squares", "small", tmp_path, PARTS)
+    for path in folder.glob("*.json"):
+        part = json.loads(path.read_text())
         part["seconds"] = 100.0
         part["about"] |= {"commit": "an older one", "machine": "another machine"}
-    path.write_text(json.dumps(kept))
+        path.write_text(json.dumps(part))
     measured: list[int] = []
     record = measure(counting(-1, measured), "small", 0, tmp_path)
     assert measured == [2, 3] and record.numbers == {"squares": [0, 1, 4, 9]}
     assert record.seconds > 200 and record.about["commit"].startswith("an older one, ")
     assert record.about["machine"].startswith("another machine; then ")
     write(record, tmp_path)
-    assert not path.exists()
+    assert not folder.exists()
 
 
-@pytest.mark.parametrize("seed, content", [(1, None), (0, "{"), (0, "[]")])
+@pytest.mark.parametrize("seed, content", [(1, None), (0, "{"), (0, "[]"), (0, '{"run": 1}')])
 def test_parts_of_another_run_or_without_sense_are_forgotten(tmp_path, seed, content):
     stopped_half_way(tmp_path)
     if content is not None:
-        path_of("squares", "small", tmp_path, PARTS).write_text(content)
+        for path in path_of("squares", "small", tmp_path, PARTS).glob("*.json"):
+            path.write_text(content)
     measured: list[int] = []
     assert measure(counting(-1, measured), "small", seed, tmp_path).numbers == {"squares": [0, 1, 4, 9]}
     assert measured == [0, 1, 2, 3]
+
+
+def test_a_part_that_another_process_is_at_comes_last(tmp_path):
+    """The lock of the second part is held by a child for half a second: this process does the third before."""
+    parts = Parts(tmp_path, {}, "cpu")
+    ready, child_ready = os.pipe()
+    if not (child := os.fork()):
+        with locked(tmp_path / ".b.lock"):
+            os.write(child_ready, b"!")
+            time.sleep(0.5)
+        os._exit(0)
+    os.read(ready, 1)
+    order: list[str] = []
+
+    def taken(name: str) -> dict:
+        order.append(name)
+        return {"name": name}
+
+    found = parts({name: partial(taken, name) for name in "abc"})
+    os.waitpid(child, 0)
+    assert order == ["a", "c", "b"] and list(found) == ["a", "b", "c"]
+
+
+def test_what_another_process_measured_meanwhile_is_read(tmp_path):
+    first, second = (Parts(tmp_path, {"seed": 0}, "cpu", processes=2) for _ in range(2))
+    first({"a": lambda: {"by": "first"}})
+    found = second({"a": lambda: {"by": "second"}, "b": lambda: {"by": "second"}})
+    assert found == {"a": {"by": "first"}, "b": {"by": "second"}}
+    assert second.seen("machine") == [second.about()["machine"]] and second.about()["machine"].endswith("2 at once")

@@ -22,6 +22,7 @@ SOURCE = Path(cli.__file__).parents[1]
 NEEDED = {
     "compile": ["ridge", "--out", "never"],
     "compile-network": ["mine.py:network", "--out", "never"],
+    "exec-network": ["files", "x.csv"],
     "exec": ["interpreter", "program"],
     "predict": ["model", "table"],
     "report": ["run"],
@@ -100,6 +101,7 @@ MISSPELT_NAMES = [
     ("run", ["--path", "faithfull"], "faithful"),
     ("compile", ["laso", "--out", "never"], "lasso"),
     ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+    ("exec-network", ["files", "x.csv", "--path", "fsat"], "fast"),
     ("export", ["rigde", "--out", "never"], "ridge"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("bench", ["interpeter"], "interpreter"),
@@ -123,6 +125,7 @@ WRONG_TYPES = [
     ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
     ("compile-network", ["a.py:b", "--out", "never", "--margin", "-1"], "--margin: -1 is not"),
     ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
+    ("exec-network", ["files", "x.csv", "--out"], "--out needs a value"),
     ("export", ["ridge", "--out", "never", "--steps", "0"], "--steps: 0 is not a whole number"),
     ("playground", ["--port", "x"], "--port: x is not a whole number"),
     ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),

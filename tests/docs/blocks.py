@@ -124,7 +124,8 @@ def _known(words: list[str], where: str) -> None:
     program, *rest = words
     if program == "emulon":
         assert rest[0] in COMMANDS, f"{where}: there is no command {rest[0]}"
-        module = import_module(f"emulon.commands.{rest[0]}")
+        name = rest[0].replace("-", "_")
+        module = import_module(f"emulon.commands.{name}")
         read(module.Options, rest[1:], rest[0])
     elif program == "make":
         rules = re.findall(r"^([\w/.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -1,12 +1,17 @@
 """Networks as files: the same bits, refused when altered, proved again; from the command line, too."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from emulon.cli import main
+from emulon.commands.rows import read_rows
 from emulon.interpreter import BadFile, load_program
 from emulon.interpreter.files import read_sealed, write_sealed
+from emulon.loading import load_object
 from emulon.networks import load_network, save_network
 
 
@@ -69,15 +74,66 @@ network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.L
 """
 
 
-def test_the_command_writes_both_files_and_show_reads_them(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(MODEL)
-    np.savetxt(tmp_path / "x.csv", np.random.default_rng(0).normal(size=(20, 2)), delimiter=",", header="a,b")
-    model = f"{tmp_path}/mine.py:network"
-    assert main(["compile-network", model, "--data", f"{tmp_path}/x.csv", "--out", f"{tmp_path}/files"]) == 0
-    assert "3 phases; interpreter sha256" in capsys.readouterr().out
-    assert main(["show", f"{tmp_path}/files/network.safetensors"]) == 0
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """mine.py, x.csv, and the folder that compile-network made of them."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "mine.py").write_text(MODEL)
+    np.savetxt(folder / "x.csv", np.random.default_rng(0).normal(size=(20, 2)), delimiter=",", header="a,b")
+    model = f"{folder}/mine.py:network"
+    assert main(["compile-network", model, "--data", f"{folder}/x.csv", "--out", f"{folder}/files"]) == 0
+    return folder
+
+
+def test_show_reads_what_compile_network_wrote(files, capsys):
+    assert main(["show", f"{files}/files/network.safetensors"]) == 0
     shown = capsys.readouterr().out
     assert "0 0 linear" in shown and "2 keys of tanh(t)" in shown
+
+
+def wanted(files):
+    x = np.loadtxt(files / "x.csv", delimiter=",", skiprows=1)
+    with torch.no_grad():
+        return load_object(f"{files}/mine.py:network").double()(torch.from_numpy(x))
+
+
+def test_exec_network_writes_outputs_and_what_is_promised_of_them(files, tmp_path, capsys):
+    for name in ("y.csv", "y.safetensors"):
+        assert main(["exec-network", f"{files}/files", f"{files}/x.csv", "--out", f"{tmp_path}/{name}"]) == 0
+    told = json.loads((tmp_path / "y.json").read_text())
+    assert 0 < told["audit"] <= told["certificate"] < 1e-9 and len(set(told["interpreter sha256"])) == 1
+    assert f"error ≤ {told['audit']:.2e} for this run only" in capsys.readouterr().out
+    outputs = read_rows(tmp_path / "y.safetensors")
+    assert (outputs - wanted(files)).abs().max() <= told["audit"] + 1e-15
+    # A .csv has the same numbers, to the bit, with the number of the row before them.
+    assert torch.equal(read_rows(tmp_path / "y.csv")[:, 1:], outputs)
+
+
+def test_outputs_alone_stand_on_stdout(files, tmp_path, capsys):
+    save_file({"x": torch.zeros(2, 2), "y": torch.zeros(2)}, tmp_path / "x.safetensors")
+    assert main(["exec-network", f"{files}/files", f"{tmp_path}/x.safetensors", "--no-audit"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("row,output 0\n1,") and said.out.count("\n") == 3 and "this run only" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words", "message"),
+    [
+        ("nowhere.csv", [], "cannot be read as numbers"),
+        ("mine.py", [], "cannot be read as numbers"),
+        ("far.csv", [], "outside of what Sequential was compiled for"),
+        ("wide.csv", [], "reads (…, 2)"),
+        ("several.safetensors", [], "holds a, b; give one tensor, or call it x"),
+        ("x.csv", ["--out", "y.txt"], "neither .csv nor .safetensors"),
+    ],
+)
+def test_bad_inputs_are_one_line(inputs, words, message, files, capsys):
+    np.savetxt(files / "far.csv", [[1e3, 0.0]], delimiter=",", header="a,b")
+    np.savetxt(files / "wide.csv", np.zeros((3, 3)), delimiter=",", header="a,b,c")
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, files / "several.safetensors")
+    assert main(["exec-network", f"{files}/files", f"{files}/{inputs}", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -88,8 +144,7 @@ def test_the_command_writes_both_files_and_show_reads_them(tmp_path, capsys):
         (["--data", "nowhere.npy"], "cannot be read as numbers"),
     ],
 )
-def test_bad_requests_are_one_line(words, message, tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(MODEL)
-    assert main(["compile-network", f"{tmp_path}/mine.py:network", "--out", str(tmp_path), *words]) == 2
+def test_bad_requests_are_one_line(words, message, files, tmp_path, capsys):
+    assert main(["compile-network", f"{files}/mine.py:network", "--out", str(tmp_path), *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1

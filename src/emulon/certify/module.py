@@ -84,7 +84,12 @@ def _read(value: Any) -> Any:
 
 
 def require_own_dtype() -> None:
-    """Refuse to run under autocast."""
+    """Refuse to run under autocast, or where products of float32 may be of less."""
+    if torch.get_float32_matmul_precision() != "highest":
+        raise NotCertified(
+            "products of float32 are of fewer bits here than the certificate is about; "
+            "torch.set_float32_matmul_precision('highest')"
+        )
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise NotCertified("autocast computes in another dtype than the certificate is about; leave it for this call")
 

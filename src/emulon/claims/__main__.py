@@ -1,4 +1,4 @@
-"""`python -m emulon.claims NAME … [--scale gpu] [--seed 0] [--out results]`: numbers alone, with torch alone.
+"""`python -m emulon.claims NAME … [--scale gpu] [--seed 0] [--processes 1] [--out results]`: numbers, with torch alone.
 
 For machines that have a GPU and neither the command line's packages nor a plotting library. The JSON files it writes
 are those of `emulon reproduce`, which draws figures and index from them elsewhere: `emulon reproduce --figures`.
@@ -16,7 +16,7 @@ from emulon.claims.record import measure, write
 from emulon.claims.registry import claim_named
 from emulon.errors import EmulonError, unknown
 
-DEFAULTS = {"--scale": "gpu", "--seed": "0", "--out": "results"}
+DEFAULTS = {"--scale": "gpu", "--seed": "0", "--processes": "1", "--out": "results"}
 
 
 def main(words: list[str]) -> int:
@@ -24,9 +24,10 @@ def main(words: list[str]) -> int:
     try:
         names, options = parse(words)
         claims = [claim_named(name) for name in names]
-        scale, seed, results = cast(ScaleName, options["--scale"]), int(options["--seed"]), Path(options["--out"])
+        scale, results = cast(ScaleName, options["--scale"]), Path(options["--out"])
+        seed, processes = int(options["--seed"]), int(options["--processes"])
         for claim in claims:
-            record = measure(claim, scale, seed, results, partial(report_progress, claim.name))
+            record = measure(claim, scale, seed, results, partial(report_progress, claim.name), processes)
             print(f"{write(record, results)}: {record.verdict(claim).ours}, {record.seconds:.0f} s", flush=True)
     except EmulonError as error:
         print(f"emulon.claims: {error}", file=sys.stderr)
@@ -46,8 +47,9 @@ def parse(words: list[str]) -> tuple[list[str], dict[str, str]]:
             raise EmulonError(unknown("option", word, DEFAULTS) if word not in options else f"{word} wants a value")
     if options["--scale"] not in SCALES:
         raise EmulonError(unknown("scale", options["--scale"], SCALES))
-    if not options["--seed"].isdecimal():
-        raise EmulonError(f"--seed wants a whole number, got {options['--seed']!r}")
+    for name, least in (("--seed", 0), ("--processes", 1)):
+        if not options[name].isdecimal() or int(options[name]) < least:
+            raise EmulonError(f"{name} wants a whole number from {least} on, got {options[name]!r}")
     if not names:
         raise EmulonError("which claim? emulon reproduce lists them all")
     return names, options

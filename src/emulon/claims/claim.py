@@ -51,24 +51,27 @@ class Scale:
     at_source_scale: bool = True
 
 
-def measured(name: str, measure: Callable[[], Numbers]) -> Numbers:
-    """A part of a claim that is not kept."""
-    return measure()
+Measures = Mapping[str, Callable[[], Numbers]]
+
+
+def measured(measures: Measures) -> dict[str, Numbers]:
+    """Parts of a claim that are not kept."""
+    return {name: measure() for name, measure in measures.items()}
 
 
 @dataclass(frozen=True)
 class Setting:
     """What a run is given. `sizes["seeds"]` is how many seeds it takes, from `seed` on.
 
-    `part("a name", measure)` gives `measure()`, or what it gave to a run that was stopped later on: claims that take
-    long are measured in such parts.
+    `parts({"a name": measure, …})` gives what each `measure()` gives, or gave to a run that was stopped later on, or to
+    a process beside this one: claims that take long are measured in such parts, in any order.
     """
 
     sizes: Mapping[str, Any]
     seed: int = 0
     results: Path = Path("results")
     report_progress: Progress = silent
-    part: Callable[[str, Callable[[], Numbers]], Numbers] = measured
+    parts: Callable[[Measures], dict[str, Numbers]] = measured
 
     @property
     def seeds(self) -> list[int]:

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,12 @@ import torch
 
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
 from emulon.claims.parts import Parts
+from emulon.claims.registry import claim_named
 from emulon.errors import EmulonError
-from emulon.files import make_folder, provenance, write_json
+from emulon.files import make_folder, write_json
 from emulon.progress import Progress, silent
 
-PARTS = ".parts.json"
+PARTS = ".parts"
 JOINTS = {"machine": "; then ", "commit": ", "}
 
 
@@ -46,27 +50,64 @@ def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -
     return results / "claims" / (f"{name}{suffix}" if scale == "small" else f"{name}.{scale}{suffix}")
 
 
-def measure(claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress = silent) -> Record:
-    """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too."""
+def measure(
+    claim: Claim,
+    scale: ScaleName,
+    seed: int,
+    results: Path,
+    report_progress: Progress = silent,
+    processes: int = 1,
+) -> Record:
+    """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too.
+
+    `processes` share its parts, of which a GPU runs several small ones in less time than one after another.
+    """
     if scale not in claim.scales:
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = Parts(path_of(claim.name, scale, results, PARTS), {"sizes": sizes, "seed": seed}, device)
+    run = {"sizes": sizes, "seed": seed}
+    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes)
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
-        numbers = claim.run(setting)
+        with _hands(processes - 1, claim.name, setting):
+            numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    about = provenance(device)
+    about = parts.about()
     # measured in parts by one machine and put together by another: both are named
     about |= {what: joint.join(dict.fromkeys([*parts.seen(what), about[what]])) for what, joint in JOINTS.items()}
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     seconds += parts.seconds_before
     return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
+
+
+@contextmanager
+def _hands(number: int, name: str, setting: Setting) -> Iterator[None]:
+    """So many processes beside this one, at the same parts; all have ended when this one goes on."""
+    told = replace(setting, report_progress=silent)
+    beside = [
+        multiprocessing.get_context("spawn").Process(target=_lend_a_hand, args=(name, told)) for _ in range(number)
+    ]
+    for hand in beside:
+        hand.start()
+    try:
+        yield
+    except BaseException:
+        for hand in beside:
+            hand.terminate()
+        raise
+    finally:
+        for hand in beside:
+            hand.join()
+
+
+def _lend_a_hand(name: str, setting: Setting) -> None:
+    with suppress(CannotTest):
+        claim_named(name).run(setting)
 
 
 def write(record: Record, results: Path) -> Path:
@@ -76,7 +117,7 @@ def write(record: Record, results: Path) -> Path:
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     make_folder(path.parent)
     write_json(path, parts)
-    path_of(record.claim, record.scale, results, PARTS).unlink(missing_ok=True)
+    shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from emulon.commands.options import CommandOptions, NotNegative, Positive, shown
+from emulon.commands.rows import read_rows
 from emulon.errors import BadConfig, EmulonError
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ EXAMPLES = """examples:
   emulon compile-network runs/small --out files             a trained learner, ranges from prompts of its own task
   emulon compile-network mine.py:network --data x.csv --out files   a torch module or an MLP of scikit-learn
   emulon compile-network mine.py:network --domain 3 --out files     for every input with |x| up to 3
-writes files/interpreter.safetensors and files/network.safetensors; emulon show tells what is in them."""
+  emulon compile-network fitted.skops --data x.csv --out files      an MLP of scikit-learn that skops has saved
+writes files/interpreter.safetensors and files/network.safetensors; emulon show tells what is in them, and
+emulon exec-network runs them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +30,11 @@ class Options(CommandOptions):
     """Write an interpreter and a network (its weights in the prompt) as files."""
 
     model: Positional[Annotated[str, arg(metavar="MODEL")]]
-    """a run folder, or module:name (file.py:name) of a torch module or a fitted MLP of scikit-learn"""
+    """a run folder, FILE.skops, or module:name (file.py:name) of a torch module or a fitted MLP of scikit-learn"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the two files"""
     data: Annotated[Path | None, shown("FILE")] = None
-    """inputs to see ranges on, a row each: .csv (a line of names first) or .npy"""
+    """inputs to see ranges on, a row each: .csv (a line of names first), .npy or .safetensors"""
     domain: Annotated[Positive | None, shown("BOUND")] = None
     """a bound on |x| instead of data"""
     tolerance: Positive = 1e-9
@@ -64,7 +67,7 @@ def subject(options: Options) -> tuple[Any, Tensor | None]:
 
     if options.data is not None and options.domain is not None:
         raise BadConfig("give --data or --domain, not both")
-    data = None if options.data is None else inputs(options.data)
+    data = None if options.data is None else read_rows(options.data)
     model = load_object(options.model)
     if data is None and options.domain is None:
         if not is_run(Path(options.model)):
@@ -84,18 +87,3 @@ def own_prompts(folder: Path, learner: Any) -> Tensor:
     drawn = task.held_out(0, PROMPTS, (learner.tokens + 1) // 2)
     prompts: Tensor = learner._prompt(drawn.xs, drawn.ys[:, :-1]).double()
     return prompts
-
-
-def inputs(path: Path) -> Tensor:
-    import numpy as np
-
-    from emulon.arrays import as_tensor
-
-    try:
-        numbers = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:100]
-        raise EmulonError(
-            f"{path} cannot be read as numbers ({why}); give a .csv with a line of names, or a .npy"
-        ) from None
-    return as_tensor(numbers, str(path))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ import torch
 
 from emulon.errors import EmulonError, WorkFailed
 from emulon.experiments.grid import CURVE, Run
-from emulon.files import make_folder, write_json
+from emulon.files import locked, make_folder, write_json
 from emulon.progress import Progress, silent
 from emulon.training import RunFolder, TrainConfig, resume, train
 
@@ -64,17 +64,9 @@ class Job:
         return DelayedSubmission(self)
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> AbstractContextManager[bool]:
     """Waits for whoever trains this run already: the jobs of a sweep that was killed may have outlived it."""
-    import fcntl
-
-    with open(make_folder(folder) / ".lock", "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the process dies, however it dies
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")  # for who wonders what trains here
-        file.flush()
-        yield
+    return locked(make_folder(folder) / ".lock")
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,15 +39,28 @@ def distance(program: RegisterProgram, inputs: Mapping[str, Tensor], name: str, 
 
 def carried_out(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
     """Every register's stored entries at the end, (..., tokens, size), enclosed: one pass of array operations."""
+    registers = at_start(program, inputs, kind)
+    registers |= {one.target.name: held for one, held in results(program, registers)}
+    return registers
+
+
+def at_start(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
+    """Every register's stored entries before the first instruction."""
     batch = next((values.shape[:-2] for values in inputs.values()), torch.Size())
     registers: dict[str, Kind] = {}
     for name, register in program.registers.items():
         known = inputs.get(name, program.constants.get(name, program.initial.get(name)))
         stored = torch.zeros(register.size, dtype=f64) if known is None else known.double()
         registers[name] = kind.of(stored.expand(*batch, program.tokens, register.size))
-    for instruction in program.instructions:
-        registers[instruction.target.name] = _result(instruction, registers)
     return registers
+
+
+def results(program: RegisterProgram, registers: Mapping[str, Kind]) -> Iterator[tuple[Instruction, Kind]]:
+    """What every instruction writes, in turn."""
+    held = dict(registers)
+    for instruction in program.instructions:
+        held[instruction.target.name] = _result(instruction, held)
+        yield instruction, held[instruction.target.name]
 
 
 def _result(instruction: Instruction, registers: Mapping[str, Kind]) -> Kind:

@@ -89,7 +89,8 @@ class LocalError:
     def _skew(self, part: AffineForm, before: Mapping[str, Range]) -> float:
         """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
         terms, magnitude, coefficients = self._sizes(part, before)
-        return gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
+        plain = gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
+        return plain + 2 * coefficients * self.normalisation.skew
 
     def _attended(self, where: Where, value: float, rounding: float) -> dict[str, float]:
         """A functional read with attention: leak to unwanted tokens, uneven weights of wanted ones, rounding."""
@@ -158,6 +159,7 @@ class LocalError:
         read = self._attended(self.here, c, c_rounding)
         swept = norm.scaling + 20 * u
         left = norm.divide_content / division.factor * swept**division.sweeps if division.sweeps else 0.0
+        left += 2 * norm.noise / division.factor if division.sweeps else 0.0
         # LayerNorm's scaling and products round relative to c itself; the others are as large for a small c.
         relative = 1.1 * (norm.scaling + 16 * u + (c_rounding + read["routing"] + left) / division.low)
         result = range_of(raw.read, before).peak / division.low

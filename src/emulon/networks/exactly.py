@@ -24,10 +24,10 @@ class ArbNetwork:
         self.layers = layers
         self.matrices = [_matrices(layer) for layer in layers]
 
-    def away(self, x: Tensor, own: Tensor, bits: int, times: int = 1) -> float:
-        """Above |output − own|, for one row (positions, features) of the input; infinite where nothing is known.
+    def away(self, x: Tensor, own: Sequence[Tensor], bits: int, times: int = 1) -> list[float]:
+        """Above |register − own| for the last registers, as many as are given; infinite where nothing is known.
 
-        The network is applied so many times, to its own output.
+        x is one row (positions, features) of the input. The network is applied so many times, to its own output.
         """
         with ball_arithmetic(bits):
             state = arb_matrix(x)
@@ -36,10 +36,13 @@ class ArbNetwork:
                 for layer, matrices in zip(self.layers, self.matrices, strict=True):
                     registers.append(_applied(layer, matrices, _beside(layer, registers), len(x)))
                 state = registers[-1]
-            exact, given = state.entries(), arb_matrix(own).entries()
-            off = [abs(a - b) for a, b in zip(exact, given, strict=True)]
-            # NaN compares as smaller than anything: it must not be lost in a maximum.
-            return max(float(each.upper()) for each in off) if all(each.is_finite() for each in off) else math.inf
+            return [_apart(exact, given) for exact, given in zip(registers[-len(own) :], own, strict=True)]
+
+
+def _apart(exact: Any, own: Tensor) -> float:
+    off = [abs(a - b) for a, b in zip(exact.entries(), arb_matrix(own).entries(), strict=True)]
+    # NaN compares as smaller than anything: it must not be lost in a maximum.
+    return max(float(each.upper()) for each in off) if all(each.is_finite() for each in off) else math.inf
 
 
 def _matrices(layer: Layer) -> tuple[Any, ...]:
@@ -105,6 +108,6 @@ def away_from_exact(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int =
     """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes."""
     network, worst = ArbNetwork(layers), 0.0
     for row, answer in zip(x, own, strict=True):
-        off = network.away(row, answer, bits, times)
-        worst = max(worst, off if math.isfinite(off) else network.away(row, answer, 2 * bits, times))
+        [off] = network.away(row, [answer], bits, times)
+        worst = max(worst, off if math.isfinite(off) else network.away(row, [answer], 2 * bits, times)[0])
     return worst

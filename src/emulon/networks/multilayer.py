@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from emulon.arrays import takes_arrays
 from emulon.errors import BadNetwork
+from emulon.networks.activations import Expression
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -32,6 +33,8 @@ def as_module(network: Any) -> nn.Module:
     if not hasattr(network, "coefs_"):
         raise BadNetwork(f"this {name} is not fitted; call fit first")
     parts: list[nn.Module] = []
+    # A regressor of counts (loss="poisson") answers with an exponential; a classifier's last step is left out.
+    last = [Expression("exp(t)")] if network.out_activation_ == "exp" else []
     for theta, bias in zip(network.coefs_, network.intercepts_, strict=True):
         if parts:
             parts.append(ACTIVATIONS[network.activation]())
@@ -40,7 +43,7 @@ def as_module(network: Any) -> nn.Module:
             layer.weight.copy_(torch.from_numpy(theta.T.astype(float)))
             layer.bias.copy_(torch.from_numpy(bias.astype(float)))
         parts.append(layer)
-    return nn.Sequential(*parts)
+    return nn.Sequential(*parts, *last)
 
 
 @takes_arrays("logits", like="logits")

@@ -172,6 +172,8 @@ class NetworkProgram:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
+        if path == "captured" or interpreter.device.type != "cpu":
+            raise EmulonError("networks run on the CPU, on the fast or the faithful path; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
@@ -310,14 +312,6 @@ class NetworkRun:
     @property
     def promises(self) -> Promises:
         return Promises(self.audit, self.certificate, self.last.abs().max().item())
-
-    @cached_property
-    def by_layer(self) -> dict[str, float]:
-        """How far every register is from the exact network's, layer by layer, at most, on the first rows."""
-        layers, phases, x = self.program.layers, self.program.phases, self.inputs[:AUDITED]
-        own = computed(layers, x, lambda number, inputs: phases[number].run(self.interpreter, inputs, self.path))
-        exact = enclosures(layers, x)[1:]
-        return {layer.name: ball.away(mine).max().item() for layer, ball, mine in zip(layers, exact, own, strict=True)}
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:

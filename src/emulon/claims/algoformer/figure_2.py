@@ -19,18 +19,25 @@ TASKS = {
     "chain_of_thought": "chain of thought",
 }
 MODELS = ("standard", "looped", "algoformer")
+EVALUATIONS = 20
+# A learning curve is flat where the error falls by less than this share over the last tenth of the steps.
+FLAT = 0.1
 
 
 def run(setting: Setting) -> Numbers:
     """Trains every model on every task, a learner a seed: error curves at the end, and the learning curves."""
     sizes = setting.sizes
-    every = list(product(TASKS, MODELS, setting.seeds))
-    rows: dict[tuple[str, str, int], Numbers] = {}
-    for done, (task, model, seed) in enumerate(every):
-        options = sizes["training"] | sizes["models"][model] | {"model": model, "task": task, "seed": seed}
-        config = TrainConfig.following(**options, batch=sizes["batches"][task])
-        measure = partial(one_learner, config, setting, done / len(every), 1 / len(every))
-        rows[task, model, seed] = setting.part(f"{model} on {task}, seed {seed}", measure)
+    every = {
+        f"{model} on {task}, seed {seed}": (task, model, seed)
+        for seed, task, model in product(setting.seeds, TASKS, MODELS)
+    }
+    measures = {}
+    for done, (name, (task, model, seed)) in enumerate(every.items()):
+        options = sizes["training"] | sizes["models"][model] | sizes["tasks"][task]
+        every_so_many = max(options["steps"] // EVALUATIONS, 1)
+        config = TrainConfig.following(**options, model=model, task=task, seed=seed, evaluate_every=every_so_many)
+        measures[name] = partial(one_learner, config, setting, done / len(every), 1 / len(every))
+    rows = {every[name]: row for name, row in setting.parts(measures).items()}
     return {task: of_task(task, sizes, {key[1:]: row for key, row in rows.items() if key[0] == task}) for task in TASKS}
 
 
@@ -52,8 +59,8 @@ def of_task(task: str, sizes: Mapping[str, Any], rows: dict[tuple[str, int], Num
         return {model: [row[what] for key, row in rows.items() if key[0] == model] for model in MODELS}
 
     return {
-        "steps": sizes["training"]["steps"],
-        "batch": sizes["batches"][task],
+        "steps": sizes["tasks"][task]["steps"],
+        "batch": sizes["tasks"][task]["batch"],
         "curves": by_model("curve"),
         "learning": by_model("history"),
         "seconds": by_model("seconds"),
@@ -62,7 +69,9 @@ def of_task(task: str, sizes: Mapping[str, Any], rows: dict[tuple[str, int], Num
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """AlgoFormer's mean error over all in-context samples, in every seed, is below every seed's of both others."""
+    """AlgoFormer's mean error over all in-context samples, in every seed, is below every seed's of both others. Where a
+    learning curve, mean of the seeds, still falls by a tenth over the last tenth of the steps, the order may change:
+    nothing is decided."""
     shown, beats = [], dict.fromkeys(("standard", "looped"), 0)
     for task, each in numbers.items():
         errors = {model: [mean(curve) for curve in each["curves"][model]] for model in MODELS}
@@ -70,14 +79,24 @@ def judge(numbers: Numbers) -> Verdict:
             beats[other] += max(errors["algoformer"]) < min(errors[other])
         named = "/".join(f"{mean(errors[model]):.3f}" for model in MODELS)
         shown.append(f"{TASKS[task]} {named}")
-    steps = min(each["steps"] for each in numbers.values())
+    steps = ", ".join(f"{each['steps']:,}" for each in numbers.values())
     count = len(numbers)
-    return Verdict.that(
-        all(wins == count for wins in beats.values()),
-        f"mean error of standard/looped/AlgoFormer: {'; '.join(shown)}",
+    ours = f"mean error of standard/looped/AlgoFormer: {'; '.join(shown)}"
+    reason = (
         f"AlgoFormer below looped on {beats['looped']} of {count} tasks and below standard on {beats['standard']} of "
-        f"{count}, after {steps} steps (the paper: 500,000)",
     )
+    reason += f"{count}, after {steps} steps (the paper: 500,000)"
+    late = [f"{model} on {task}" for task, each in numbers.items() for model in MODELS if falling(each, model) > FLAT]
+    if late:
+        return Verdict("not tested at scale", ours, f"{reason}; still falling: {', '.join(late)}")
+    return Verdict.that(all(wins == count for wins in beats.values()), ours, f"{reason}; all learning curves flat")
+
+
+def falling(numbers: Numbers, model: str) -> float:
+    """The share of the error that the last tenth of the steps took off, mean of the seeds."""
+    runs = numbers["learning"][model]
+    tenth = max(EVALUATIONS // 10, 1)
+    return 1 - mean(run["error"][-1] for run in runs) / mean(run["error"][-1 - tenth] for run in runs)
 
 
 def figure(numbers: Numbers) -> Figure:
@@ -110,6 +129,8 @@ def learning_panel(task: str, learning: Numbers) -> Panel:
 
 LAYERS = {"standard": {"layers": 12}, "looped": {"layers": 1}, "algoformer": {"layers": 1}}
 LOOPS = {"standard": {}, "looped": {"loops": 20, "window": 15}, "algoformer": {"loops": 20, "window": 15}}
+# A chain of thought has seven times the tokens of the others' samples, and as many answers that are trained on.
+STEPS = {"representation": 15_000, "auto_regression": 10_000, "chain_of_thought": 4_000}
 FEW = {"standard": {"layers": 3}, "looped": {"layers": 1, "loops": 4, "window": 3}}
 FEW["algoformer"] = FEW["looped"]
 CLAIM = Claim(
@@ -121,28 +142,26 @@ CLAIM = Claim(
         "small": Scale(
             2,
             {
-                "training": {"features": 2, "points": 8, "width": 16, "heads": 2, "init": 0.08, "steps": 300}
-                | {"lr": 3e-3, "schedule": "cosine", "evaluate_every": 50},
+                "training": {"features": 2, "points": 8, "width": 16, "heads": 2, "init": 0.08}
+                | {"lr": 3e-3, "schedule": "cosine"},
                 "models": FEW,
-                "batches": dict.fromkeys(TASKS, 32),
+                "tasks": {task: {"steps": 300, "batch": 32} for task in TASKS},
             },
             at_source_scale=False,
         ),
         "gpu": Scale(
             30,
             {
-                "training": {"features": 20, "points": 41, "steps": 50_000, "lr": 1e-4}
-                | {"precision": "bf16", "compile": "block", "evaluate_every": 2500},
+                "training": {"recipe": "fast", "features": 20, "points": 41, "compile": "block"},
                 "models": {model: LAYERS[model] | LOOPS[model] for model in MODELS},
-                "batches": {"representation": 16, "auto_regression": 28, "chain_of_thought": 2},
+                "tasks": {task: {"steps": steps, "batch": 64} for task, steps in STEPS.items()},
                 "seeds": 2,
             },
-            at_source_scale=False,
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
-    differs="On a GPU the paper's sizes, but a tenth of its steps and batches of 16, 28 and 2, so that the time "
-    "sufficed; on a CPU a toy. AR(q) errors are against the noise-free continuation.",
+    differs="On a GPU the paper's sizes and batch, trained by Muon until the curves are flat; on a CPU a toy. AR(q) "
+    "errors are against the noise-free continuation.",
 )

@@ -25,12 +25,13 @@ def run(setting: Setting) -> Numbers:
     """Trains every model, a learner a seed, and translates the test split; BLEU is counted when all have."""
     sizes = setting.sizes
     line = f"translation:data={corpus_file(sizes['set'], sizes['vocabulary'])},longest={sizes['longest']}"
-    every = list(product(MODELS, setting.seeds))
-    rows: dict[tuple[str, int], Numbers] = {}
-    for done, (model, seed) in enumerate(every):
+    every = {f"{model}, seed {seed}": (model, seed) for seed, model in product(setting.seeds, MODELS)}
+    measures = {}
+    for done, (name, (model, seed)) in enumerate(every.items()):
         config = configured(sizes, line, model, seed)
-        measure = partial(one_learner, config, setting, done / len(every), 1 / len(every))
-        rows[model, seed] = setting.part(f"{model}, seed {seed}", measure)
+        measures[name] = partial(one_learner, config, setting, done / len(every), 1 / len(every))
+    found = setting.parts(measures)
+    rows = {every[name]: found[name] for name in every}
     task = config.make_task()
     assert isinstance(task, Translation)
     return {"set": sizes["set"], "floor": sizes["floor"]} | scored(task, rows)

@@ -31,33 +31,33 @@ def run(setting: Setting) -> Numbers:
     """Trains every model on every data set that is to be had, a learner a seed."""
     sizes = setting.sizes
     found: Numbers = {}
-    for done, name in enumerate(sizes["sets"]):
+    configs = {}
+    for name, longest in sizes["sets"].items():
         try:
-            found[name] = one_set(name, setting, done / len(sizes["sets"]), 1 / len(sizes["sets"]))
+            file = corpus_file(name, sizes["vocabulary"])
         except CannotTest as error:
             found[name] = {"cannot": str(error)}
+            continue
+        line = f"classification:data={file},longest={longest}"
+        for seed, model in product(setting.seeds, MODELS):
+            configs[f"{model} on {name}, seed {seed}"] = configured(sizes, line, model, seed)
+        texts = next(reversed(configs.values())).make_task()
+        assert isinstance(texts, Classification)
+        found[name] = {"models": {}, "trained_on": len(texts.corpus.split("train")), "longest": longest}
     if all("cannot" in each for each in found.values()):
         raise CannotTest("; ".join(each["cannot"] for each in found.values()))
-    return {"sets": found, "floors": {name: FLOORS.get(name, 0.0) for name in found} if sizes["floors"] else {}}
-
-
-def one_set(name: str, setting: Setting, done: float, share: float) -> Numbers:
-    sizes = setting.sizes
-    longest = sizes["sets"][name]
-    line = f"classification:data={corpus_file(name, sizes['vocabulary'])},longest={longest}"
-    every = list(product(MODELS, setting.seeds))
-    models: Numbers = {}
-    for count, (model, seed) in enumerate(every):
-        config = configured(sizes, line, model, seed)
-        begun = done + share * count / len(every)
-        measure = partial(one_learner, config, setting, begun, share / len(every))
-        row = setting.part(f"{model} on {name}, seed {seed}", measure)
+    share = 1 / len(configs)
+    measures = {
+        name: partial(one_learner, config, setting, done * share, share)
+        for done, (name, config) in enumerate(configs.items())
+    }
+    for part, row in setting.parts(measures).items():
+        model, _, name = part.partition(",")[0].split()
         for key, value in row.items():
             if key != "parameters":
-                models.setdefault(model, {"parameters": row["parameters"]}).setdefault(key, []).append(value)
-    corpus = config.make_task()
-    assert isinstance(corpus, Classification)
-    return {"models": models, "trained_on": len(corpus.corpus.split("train")), "longest": longest}
+                own = found[name]["models"].setdefault(model, {"parameters": row["parameters"]})
+                own.setdefault(key, []).append(value)
+    return {"sets": found, "floors": {name: FLOORS.get(name, 0.0) for name in found} if sizes["floors"] else {}}
 
 
 def one_learner(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:

@@ -37,12 +37,13 @@ def run(setting: Setting) -> Numbers:
         if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
         cells.append(cell("trained", subject.task, best_ridge(subject.thing, subject.task, **sampling)))
+    measures = {}
     for number, (noise, prior) in enumerate(sizes["trained"]):
         config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
         share = 0.7 / len(sizes["trained"])
         measure = partial(trained_cell, config, setting, 0.3 + number * share, share)
-        cells.append(setting.part(f"σ = {noise:g}, τ = {prior:g}", measure))
-    return {"cells": cells}
+        measures[f"σ = {noise:g}, τ = {prior:g}"] = measure
+    return {"cells": [*cells, *setting.parts(measures).values()]}
 
 
 def trained_cell(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:

@@ -35,11 +35,14 @@ def run(setting: Setting) -> Numbers:
     sizes = setting.sizes
     shapes = [("layers", depth) for depth in sizes["depths"]] + [("width", width) for width in sizes["widths"]]
     learners = [(seed, *shape) for seed in setting.seeds for shape in shapes]
-    rows: Numbers = {"layers": [], "width": []}
+    measures = {}
     for done, (seed, what, size) in enumerate(learners):
         config = TrainConfig.following(**sizes["training"] | {what: size, "seed": seed})
         measure = partial(left_unexplained, config, setting, done / len(learners), 1 / len(learners))
-        row = setting.part(f"{what} {size}, seed {seed}", measure)
+        measures[f"{what} {size}, seed {seed}"] = measure
+    found = setting.parts(measures)
+    rows: Numbers = {"layers": [], "width": []}
+    for (seed, what, size), row in zip(learners, found.values(), strict=True):
         rows[what].append({"size": size, "seed": seed, **row})
     return rows
 

@@ -18,12 +18,11 @@ BAYES = "ridge"
 def run(setting: Setting) -> Numbers:
     """Error over the in-context examples, a curve a seed, and the baselines'; what each training took of a core."""
     config = PRESETS[setting.sizes["preset"]]
-    numbers: Numbers = {"features": config.features, "steps": config.steps, "seeds": []}
+    measures = {}
     for done, seed in enumerate(setting.seeds):
         chosen = dataclasses.replace(config, seed=seed)
-        measure = partial(one_seed, chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
-        numbers["seeds"].append(setting.part(f"seed {seed}", measure))
-    return numbers
+        measures[f"seed {seed}"] = partial(one_seed, chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
+    return {"features": config.features, "steps": config.steps, "seeds": list(setting.parts(measures).values())}
 
 
 def one_seed(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:

@@ -17,7 +17,7 @@ from torch import Tensor
 from emulon.specimens.truth import Truth
 
 
-def in_stream(truth: Truth, version: str, amounts: Float[Tensor, "*tokens size"]) -> Float[Tensor, "*tokens width"]:
+def in_stream(truth: Truth, version: str, amounts: Float[Tensor, "*rows size"]) -> Float[Tensor, "*all_rows width"]:
     """What has to be added to the stream for these amounts in the register: (..., tokens, size) without the start
     token, or one row for all tokens."""
     change = amounts @ truth.registers[truth.version(version).register].write.to(amounts)

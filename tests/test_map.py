@@ -1,6 +1,7 @@
 """The map: imports point downwards only, and importing emulon needs no more than torch."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ MAP = [
     {"networks"},
     {"machine", "looped"},
     {"tasks"},
-    {"models", "testing", "fuzz"},
+    {"models", "testing", "fuzz", "specimens"},
     {"training", "adapters"},
     {"loading"},
     {"interrogate"},
@@ -138,13 +139,21 @@ from emulon.claims import __main__ as claims
 from emulon.claims.algoformer import figure_2
 
 gpu = figure_2.CLAIM.scales["small"]
-tiny = replace(gpu, sizes={**gpu.sizes, "training": gpu.sizes["training"] | {"steps": 1}})
+tiny = replace(gpu, sizes=gpu.sizes | {"tasks": {task: {"steps": 3, "batch": 2} for task in gpu.sizes["tasks"]}})
 claims.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"gpu": tiny})
 print(claims.main(["trained", "--out", OUT]), claims.main(["trained", "--scael", "gpu"]))
+
+from emulon.experiments import devices
+devices.REPEATS = 1
+print(devices.main(["measure", PROGRAMS, "--out", OUT + "/devices.json", "--device", "cpu", "--rows", "2000"]))
 """
+PROGRAMS = SOURCE.parents[1] / "results/bench/devices"
 
 
-def test_a_claim_is_measured_with_torch_alone(tmp_path: Path) -> None:
-    done = run(f"OUT = {str(tmp_path)!r}\n{BARE}")
-    assert done.stdout.endswith("0 2\n"), done.stderr
+def test_claims_and_programs_are_measured_with_torch_alone(tmp_path: Path) -> None:
+    done = run(f"OUT, PROGRAMS = {str(tmp_path)!r}, {str(PROGRAMS)!r}\n{BARE}")
+    assert "0 2\n" in done.stdout and done.stdout.endswith("}\n0\n"), done.stderr
+    lines = json.loads((tmp_path / "devices.json").read_text())["lines"]
+    assert [line["case"] for line in lines] == ["ridge", "lasso", "logistic"]
+    assert max(line["off"] for line in lines) < 1e-6
     assert (tmp_path / "claims" / "trained.gpu.json").exists() and "did you mean --scale?" in done.stderr

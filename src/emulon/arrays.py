@@ -22,16 +22,19 @@ Side = Literal["rows", "columns", "none"]
 
 @dataclass(frozen=True)
 class Given:
-    """What kind of array was given, and, of a DataFrame or Series, the names of its rows and columns."""
+    """What kind of array was given; of a DataFrame or Series the names of its rows and columns, of a tensor where."""
 
     kind: Kind = "tensor"
     rows: Any = None
     columns: Any = None
+    device: torch.device | None = None
 
     @classmethod
     def of(cls, value: object) -> Given:
         """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's; numbers with tensors."""
-        if isinstance(value, Tensor | int | float):
+        if isinstance(value, Tensor):
+            return cls(device=value.device)
+        if isinstance(value, int | float):
             return cls()
         if isinstance(value, list | tuple):
             return cls("list")
@@ -42,7 +45,7 @@ class Given:
     def back(self, answer: Tensor, side: Side = "none") -> Any:
         """The answer as what was given; `side` says what a vector has a number for each of: rows, or columns."""
         if self.kind == "tensor":
-            return answer
+            return answer if self.device is None else answer.to(self.device)
         numbers = answer.detach().cpu().numpy().copy()
         if self.kind == "list":
             return numbers.tolist()
@@ -52,6 +55,13 @@ class Given:
 
             return pd.Series(numbers, index=names)
         return numbers[()]  # a number where there is but one, as NumPy's own functions answer
+
+
+def bits(tensor: Tensor) -> bytes:
+    """Every bit, in order, whatever the strides: to hash."""
+    # A tensor of one number counts as contiguous with any stride, and a view of its bytes does not.
+    plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8).numpy().tobytes()
 
 
 def as_tensor(value: Any, name: str = "the data") -> Tensor:

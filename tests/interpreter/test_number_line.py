@@ -79,7 +79,7 @@ def test_a_longer_line_is_the_shorter_one_with_more_at_its_ends():
 
 
 def test_what_is_shipped_as_proved_is_proved_again():
-    claims, shipped = shipped_claims(), room._shipped()
+    claims, shipped = shipped_claims(), room.shipped_proofs()
     assert set(claims) == set(shipped) and len(claims) > 20
     for name, (near, others, spread, lo, hi) in list(claims.items())[::3]:
         keys = Keys(*map(np.frombuffer, near), others=others, spread=spread)
@@ -87,12 +87,19 @@ def test_what_is_shipped_as_proved_is_proved_again():
         assert not holds(keys, parse("t"), lo, hi, replace(shipped[name], error=0.7 * shipped[name].attained))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pieces_that_are_shipped_are_those_that_are_made(dtype: torch.dtype):
+    for number in range(room.LONGEST_SHIPPED + 1):
+        made, shipped = (room._parts(keys) for keys in (room.made_piece(number, dtype), room._piece(number, dtype)))
+        assert all(np.array_equal(*pair) for pair in zip(made, shipped, strict=True))
+
+
 def test_another_line_is_not_taken_for_the_shipped_one():
     grid = number_line(200.0).grid
     values = grid.values.clone()
     values[len(values) // 2] = torch.nextafter(values[len(values) // 2], torch.tensor(torch.inf).double())
     claims = {room.claim(*room._felt(replace(grid, values=values).numbers, *band)) for band in room.bands(1)[:2]}
-    assert not claims & set(room._shipped())
+    assert not claims & set(room.shipped_proofs())
 
 
 def test_keys_count_as_far_below_only_where_they_are_throughout():

@@ -58,7 +58,9 @@ class Slots:
             out[..., self._slices[name]] = part
         return out
 
-    def select(self, *names: str, dtype: torch.dtype = torch.float64) -> Tensor:
+    def select(
+        self, *names: str, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+    ) -> Tensor:
         """The 0/1 matrix (rows, width) that reads the named slots, in this order, out of a token."""
-        rows = [torch.eye(self.width, dtype=dtype)[self._slices[name]] for name in names]
-        return torch.cat(rows)
+        every = torch.eye(self.width, dtype=dtype, device=device)
+        return torch.cat([every[self._slices[name]] for name in names])

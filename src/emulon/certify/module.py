@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.arrays import Given, as_tensor
+from emulon.arrays import Given, as_tensor, bits
 from emulon.certify.certificate import Certificate
 from emulon.errors import NotCertified, OutOfDomain
 
@@ -19,7 +19,7 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, buffer in module.named_buffers():
         digest.update(f"{name} {buffer.dtype} {tuple(buffer.shape)}".encode())
-        digest.update(buffer.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(bits(buffer))
     return digest.hexdigest()
 
 
@@ -84,7 +84,12 @@ def _read(value: Any) -> Any:
 
 
 def require_own_dtype() -> None:
-    """Refuse to run under autocast."""
+    """Refuse to run under autocast, or where products of float32 may be of less."""
+    if torch.get_float32_matmul_precision() != "highest":
+        raise NotCertified(
+            "products of float32 are of fewer bits here than the certificate is about; "
+            "torch.set_float32_matmul_precision('highest')"
+        )
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise NotCertified("autocast computes in another dtype than the certificate is about; leave it for this call")
 

@@ -20,6 +20,7 @@ from emulon.descent.curvature import Slopes
 from emulon.descent.plan import Plan, require_gentle
 from emulon.errors import OutOfDomain
 from emulon.expression import parse
+from emulon.memory import at_a_time
 from emulon.progress import Progress, silent
 
 # (number of the step, state, the one before it) ↦ the next.
@@ -126,7 +127,7 @@ class CurvatureWatch:
             return True
         doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
         low, high, most = math.inf, -math.inf, 0.0
-        size = max(1, LOOKED_AT // max(path.shape[:-1].numel(), 1))
+        size = max(1, at_a_time(LOOKED_AT, path.device) // max(path.shape[:-1].numel(), 1))
         for start in range(0, self.x.shape[-2], size):
             own = (..., slice(start, start + size), slice(None))
             x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)

@@ -91,10 +91,13 @@ class TokenLayout:
     def tokens(self) -> int:
         return self.domain.samples * len(self.grid)
 
-    def selectors(self) -> tuple[Float[Tensor, "half width"], Float[Tensor, "half width"]]:
+    def selectors(
+        self, device: torch.device | str | None = None
+    ) -> tuple[Float[Tensor, "half width"], Float[Tensor, "half width"]]:
         """W_K and W_Q: they select the key half, and the query half."""
         key, query = (
-            self.slots.select(*(f"{side}_{name}" for name in HALF), dtype=self.grid.dtype) for side in ("key", "query")
+            self.slots.select(*(f"{side}_{name}" for name in HALF), dtype=self.grid.dtype, device=device)
+            for side in ("key", "query")
         )
         return key, query
 

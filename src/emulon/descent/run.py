@@ -48,7 +48,7 @@ class DescentRun:
     @cached_property
     def audit(self) -> Certificate:
         """The bound for this run only, as `audited` claims; no band is left out of it."""
-        return audited(self.plan, self.x, self.y, self.iterates)
+        return audited(self.plan, self.x.cpu(), self.y.cpu(), self.iterates.cpu())
 
     @property
     def promises(self) -> Promises:
@@ -66,5 +66,5 @@ class DescentRun:
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:
         """The mean response to w·x (for Poisson exp(w·x)) for new rows."""
         require_finite(x_new=x_new)
-        scores = (x_new.to(self.last.dtype) @ self.last.unsqueeze(-1)).squeeze(-1)
-        return self.plan.loss.mean_response(scores)
+        last = self.last.to(x_new.device)
+        return self.plan.loss.mean_response((x_new.to(last.dtype) @ last.unsqueeze(-1)).squeeze(-1))

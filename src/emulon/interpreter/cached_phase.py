@@ -17,6 +17,7 @@ from emulon.algorithms.link import Effective
 from emulon.certify import rounding
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Phase
+from emulon.memory import at_a_time
 from emulon.progress import Progress, silent
 
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
@@ -86,7 +87,7 @@ class CachedPhase:
 
     def _blocks(self, x: Tensor, y: Tensor, fixed: Tensor | None, report: Progress) -> Iterator[Block]:
         count, n = max(len(x), len(y)), x.shape[-2]
-        size = max(1, SCORES // (count * len(self.slopes)))
+        size = max(1, at_a_time(SCORES, x.device) // (count * len(self.slopes)))
         for start in range(0, n, size):
             report("reading the data", start / n)
             own = slice(start, start + size)

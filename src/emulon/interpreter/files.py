@@ -17,6 +17,7 @@ from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
+from emulon.arrays import bits
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum
 from emulon.errors import EmulonError
@@ -94,16 +95,30 @@ def load_interpreter(path: str | Path) -> Interpreter:
     return interpreter
 
 
-def load_program(path: str | Path) -> Program:
-    """A program exactly as saved, once what it claims of itself has been proved again."""
+def load_program(path: str | Path, proved: str | None = None) -> Program:
+    """A program exactly as saved, once what it claims of itself has been proved again.
+
+    Where that cannot be, for want of ball arithmetic, `proved` is the sha256 of a file that was proved elsewhere: this
+    one must be it.
+    """
+    if proved is not None and (found := file_sha256(path)) != proved:
+        raise BadFile(f"{path} is not the file that was proved: its sha256 is {found[:12]}…, not {proved[:12]}…")
     tensors, facts = read_sealed(Path(path), "program")
     with whole(path, "compile it again"):
         program = _program_from_parts(tensors, facts)
         renamed = facts["loss"]["derivative"] != program.loss.derivative
-        wrong = "loss is not the one of its name" if renamed else false_claim(program)
+        wrong = "loss is not the one of its name" if renamed else None if proved else false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
     return program
+
+
+def file_sha256(path: str | Path) -> str:
+    """Of all bytes of a file."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        raise BadFile(f"there is no file {path}; check the path") from None
 
 
 @contextmanager
@@ -223,7 +238,7 @@ def _checksum(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps({k: header[k] for k in ("kind", "format", "facts")}, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].numpy().tobytes())
+        digest.update(bits(tensors[name]))
     return digest.hexdigest()
 
 

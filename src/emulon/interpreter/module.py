@@ -7,14 +7,16 @@ knows an algorithm; what is computed is decided by the prompt alone.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from emulon.arrays import bits
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_within
@@ -23,7 +25,7 @@ from emulon.errors import BadShape, EmulonError, unknown
 from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
 from emulon.progress import Progress, silent
 
-Path = Literal["fast", "faithful"]
+Path = Literal["fast", "faithful", "captured"]
 Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
@@ -108,12 +110,22 @@ class Interpreter(SealedModule):
         return self.slopes.dtype
 
     @property
+    def device(self) -> torch.device:
+        return self.slopes.device
+
+    def on(self, device: torch.device | str) -> Interpreter:
+        """The same interpreter on a device: itself where it is there, else a copy."""
+        if self.slopes.to(device).device == self.device:
+            return self
+        return copy.deepcopy(self, {id(self.line): self.line}).to(device)
+
+    @property
     def sha256(self) -> str:
         """Of every frozen number, in order, and of the capacity."""
         digest = hashlib.sha256(repr(self.capacity).encode())
         for name, buffer in self.named_buffers():
             digest.update(name.encode())
-            digest.update(buffer.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(bits(buffer))
         return digest.hexdigest()
 
     def extra_repr(self) -> str:
@@ -124,19 +136,26 @@ class Interpreter(SealedModule):
         )
 
     def run(
-        self, program: Runnable[Outcome], x: Any, y: Any = None, path: Path = "fast", report_progress: Progress = silent
+        self,
+        program: Runnable[Outcome],
+        x: Any,
+        y: Any = None,
+        path: Path = "fast",
+        report_progress: Progress = silent,
+        device: torch.device | str | None = None,
     ) -> Outcome:
         """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
 
         A network has no y.
 
-        The faithful path computes every token, head and score; the fast one leaves out what is certified negligible.
+        The faithful path computes every token, head and score; the fast one leaves out what is certified negligible;
+        captured, its step is a CUDA graph. It runs on `device`, or where the interpreter is, wherever the data are.
         """
-        if path not in ("fast", "faithful"):
-            raise EmulonError(unknown("path", path, ("fast", "faithful")))
+        if path not in get_args(Path):
+            raise EmulonError(unknown("path", path, get_args(Path)))
         self.require_program(program)
         require_own_dtype()
-        return program.run_on(self, x, y, path, report_progress)
+        return program.run_on(self if device is None else self.on(device), x, y, path, report_progress)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""

@@ -54,7 +54,7 @@ TERMS = 3
 # In log weight: keys that far below another throughout cannot matter, each weighing less than 1e-20.
 MATTERS = 46.0625
 
-PROOFS = Path(__file__).with_suffix(".json")
+SHIPPED = Path(__file__).with_suffix(".json")
 LONGEST_SHIPPED = 6
 
 
@@ -150,7 +150,13 @@ def covered(piece: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _piece(number: int, dtype: torch.dtype) -> Keys:
-    """The keys of a piece as they are stored: the one around zero, or the one for magnitudes up to 32·8^number.
+    """The keys of a piece as they are stored: the one around zero, or the one for magnitudes up to 32·8^number."""
+    shipped = _shipped()["pieces"].get(_name(dtype), [])
+    return Keys(*map(np.array, shipped[number])) if number < len(shipped) else made_piece(number, dtype)
+
+
+def made_piece(number: int, dtype: torch.dtype) -> Keys:
+    """A piece made here, whatever was shipped; the piece before it may have been.
 
     Score −βh²·(offset)² around the middle of the piece; then raised and tilted, where its neighbour hands over to it.
     """
@@ -323,7 +329,7 @@ def _felt(numbers: Keys, lo: float, hi: float) -> Felt:
 @lru_cache(maxsize=256)
 def _proved(near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: float) -> Interpolation:
     """|F(s) − s| on [lo, hi], as it was proved before the line left the house, or here if it is another."""
-    known = _shipped().get(claim(near, others, spread, lo, hi))
+    known = shipped_proofs().get(claim(near, others, spread, lo, hi))
     if known is not None:
         return known
     slopes, intercepts, values = map(np.frombuffer, near)
@@ -337,14 +343,19 @@ def claim(near: tuple[bytes, ...], *numbers: float | int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> dict[str, Interpolation]:
-    """The line is the same on every machine, and so are its proofs, which stand beside this file, each by its claim.
+def _shipped() -> dict[str, dict[str, Any]]:
+    """The line is the same on every machine, and so are its proofs: both are beside this file, each proof by its claim.
 
-    The tests prove them again, and `emulon check` believes none. `python -m emulon.interpreter.number_line` writes
-    them.
+    So an interpreter is made where there is no ball arithmetic. The tests make and prove them again, and `emulon check`
+    believes none. `python -m emulon.interpreter.number_line` writes them.
     """
-    rows = json.loads(PROOFS.read_text()) if PROOFS.exists() else {}
-    return {name: Interpolation(**row) for name, row in rows.items()}
+    found: dict[str, dict[str, Any]] = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
+    return {"pieces": {}, "proofs": {}} | found
+
+
+@lru_cache(maxsize=1)
+def shipped_proofs() -> dict[str, Interpolation]:
+    return {name: Interpolation(**row) for name, row in _shipped()["proofs"].items()}
 
 
 def shipped_claims() -> dict[str, Felt]:
@@ -354,6 +365,15 @@ def shipped_claims() -> dict[str, Felt]:
     return {claim(*felt): felt for felt in found}
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 if __name__ == "__main__":
-    PROOFS.unlink(missing_ok=True)
-    write_json(PROOFS, {name: asdict(_proved(*felt)) for name, felt in shipped_claims().items()})
+    SHIPPED.unlink(missing_ok=True)
+    pieces = {
+        _name(dtype): [[part.tolist() for part in _parts(_piece(k, dtype))] for k in range(LONGEST_SHIPPED + 1)]
+        for dtype in SHAPES
+    }
+    proofs = {name: asdict(_proved(*felt)) for name, felt in shipped_claims().items()}
+    write_json(SHIPPED, {"pieces": pieces, "proofs": proofs})

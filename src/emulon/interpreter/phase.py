@@ -8,13 +8,13 @@ the momentum.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from emulon.approximation import Grid
-from emulon.attention.codes import Codes
+from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
 from emulon.descent.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
@@ -45,6 +45,12 @@ class Phase(TokenLayout):
         carried = ("fixed", "state", "before")
         return cls(grid, domain, codes, strength, carried, True, name=name, readout=readout)
 
+    def for_samples(self, samples: int, leak: float) -> Phase:
+        """The same for so many samples, with codes of which no more leaks than this."""
+        codes = circular(samples, self.grid.dtype)
+        strength = (self.grid.log_normaliser_range + math.log(max(samples - 1, 1) / leak) + SPARE) / codes.gap
+        return replace(self, domain=replace(self.domain, samples=samples), codes=codes, strength=strength)
+
     @property
     def width(self) -> int:
         """Rows of the emulated head: keys and queries need d + 2 + code, values d for gradient and state each."""
@@ -73,8 +79,8 @@ class Phase(TokenLayout):
     def weights(self, step: Tensor, shrink: Tensor, momentum: float) -> tuple[Tensor, Tensor, Tensor]:
         """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt; `step` and `shrink` are (..., 1)."""
         dtype = self.grid.dtype
-        pick = {name: self.slots.select(name, dtype=dtype) for name in ("value", *self.carried)}
-        w_k, w_q = self.selectors()
+        pick = {name: self.slots.select(name, dtype=dtype, device=step.device) for name in ("value", *self.carried)}
+        w_k, w_q = self.selectors(step.device)
         step, shrink = step[..., None], shrink[..., None]
         gradient = -step * pick["value"] + step * pick["fixed"]
         state = (shrink + momentum) * pick["state"] - momentum * pick["before"]

@@ -18,13 +18,15 @@ from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.descent.plan import Plan, with_proof
 from emulon.descent.run import DescentRun
+from emulon.errors import EmulonError
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
-from emulon.interpreter.paths import Faithful, Fast
+from emulon.interpreter.paths import Captured, Faithful, Fast
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
 from emulon.memory import require_memory
 from emulon.progress import Progress, silent
 
+WAYS: dict[Path, type[Fast] | type[Faithful]] = {"fast": Fast, "faithful": Faithful, "captured": Captured}
 SAMPLED = (
     "the curvature of the loss was not enclosed wherever the exact path may go: its growth of errors is not proved"
 )
@@ -64,6 +66,17 @@ class Program(Plan):
     def examples(self) -> tuple[int, ...]:
         """A prompt is built for one number of in-context examples."""
         return (self.rows,)
+
+    def for_rows(self, rows: int) -> Program:
+        """The same on data of so many rows: the softmaxes and what is proved of them stay, codes are made anew.
+
+        Claim: what is promised follows again. Proof. Of all terms, the leak and the sums over samples alone know how
+        many there are: codes are given the strength that the leak asks for, and the terms are computed anew. QED
+        """
+        if self.batch is not None:
+            raise EmulonError("a program for batches has its number of rows in its steps; compile it for the other")
+        phase = self.gradient.for_samples(rows, self.gradient_bounds.leak)
+        return replace(self, rows=rows, domain=replace(self.domain, samples=rows), gradient=phase)
 
     @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -113,17 +126,17 @@ class Program(Plan):
         """From zero weights; `Interpreter.run` is the way to call it."""
         given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
         require_shape(x, "x", self.rows, self.domain.features)
-        way: type[Fast] | type[Faithful] = Fast if path == "fast" else Faithful
+        device, way = interpreter.device, WAYS[path]
         cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
-        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure)
+        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure, device)
         require_finite(x=x, y=y)
-        x, y = x.to(self.dtype), y.to(self.dtype)
+        x, y = x.to(device, self.dtype), y.to(device, self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
         batches = self.batches(self.loss.effective(x, y))
         watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
-        told: dict[str, Progress] = {"report_progress": report_progress} if path == "fast" else {}
+        told: dict[str, Progress] = {} if way is Faithful else {"report_progress": report_progress}
         machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
         iterates = watched_path(
             watches,

@@ -32,6 +32,7 @@ from emulon.interpreter.number_line import (
     is_odd,
     proved_between,
 )
+from emulon.memory import at_a_time
 
 # Powers of z that are multiplied out; coefficients of a polynomial are taken so many at a time.
 POWERS = 8
@@ -144,7 +145,8 @@ class Stretches:
     def read(self, s: Tensor) -> Tensor:
         """F(s), elementwise."""
         out = torch.empty_like(s, memory_format=torch.contiguous_format)
-        for part, answer in zip(s.reshape(-1).split(TOGETHER), out.view(-1).split(TOGETHER), strict=True):
+        together = at_a_time(TOGETHER, s.device)
+        for part, answer in zip(s.reshape(-1).split(together), out.view(-1).split(together), strict=True):
             torch.copysign(self._read(part.abs(), 0), part, out=answer)
         return out
 

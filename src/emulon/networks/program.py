@@ -168,6 +168,8 @@ class NetworkProgram:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
+        if path == "captured" or interpreter.device.type != "cpu":
+            raise EmulonError("networks run on the CPU, on the fast or the faithful path; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)

@@ -105,11 +105,14 @@ class Piecewise:
         pieces: list[Grid] = []
         gates: list[Gate] = []
         bands: list[Band] = []
-        for index, (left, right) in enumerate(pairwise(edges)):
-            plan = self._plan(left, right, tolerance / 4, sharpest)
-            if plan is None:
+        plans: list[list[Fit]] = []
+        for index, stretch in enumerate(pairwise(edges)):
+            opposite = len(edges) - 2 - index
+            if self._odd and opposite < index:
+                plan = [_mirrored(fit) for fit in reversed(plans[opposite])]
+            elif (plan := self._stretch(*stretch, tolerance / 4, sharpest)) is None:
                 return None
-            plan = self._merge(plan, tolerance / 4, sharpest)
+            plans.append(plan)
             if index:
                 gate, band = self._break_gate(breaks[index - 1], tolerance, pieces[-1], plan[0].grid)
                 gates.append(gate)
@@ -119,6 +122,16 @@ class Piecewise:
                     gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
         return self._refit(assemble(pieces, gates, tuple(bands)), pieces)
+
+    def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
+        plan = self._plan(lo, hi, tolerance, sharpness)
+        return None if plan is None else self._merge(plan, tolerance, sharpness)
+
+    @cached_property
+    def _odd(self) -> bool:
+        """By all appearances, f(−s) = −f(s): then one side is the other's mirror image."""
+        s = np.linspace(0.0, self.hi, 257)[1:]
+        return self.lo == -self.hi and np.array_equal(self.f(s), -self.f(-s))
 
     def _refit(self, grid: Grid, pieces: list[Grid]) -> Grid:
         """Values fitted once more, for the slopes as they are stored: a sharp gate rounds them coarsely."""
@@ -279,6 +292,13 @@ class Piecewise:
         if not at.exact:
             lo, hi = min(lo, at.at - at.nearby), max(hi, at.at + at.nearby)
         return Gate(center, sharpness), Band(lo, hi)
+
+
+def _mirrored(fit: Fit) -> Fit:
+    """The same for −s."""
+    grid = fit.grid
+    slopes, intercepts, values = (part.flip(0) for part in (-grid.slopes, grid.intercepts, -grid.values))
+    return replace(fit, grid=Grid(slopes, intercepts, values, -grid.hi, -grid.lo, grid.way))
 
 
 def _seam_gate(left: Grid, right: Grid, tolerance: float) -> Gate:

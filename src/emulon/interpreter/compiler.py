@@ -22,7 +22,7 @@ from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, 
 from emulon.errors import EmulonError
 from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line, octaves_for
-from emulon.interpreter.phase import Carried, Phase, ProvedBounds, function_error, reading_scale
+from emulon.interpreter.phase import Phase, ProvedBounds, function_error, reading_scale
 from emulon.interpreter.program import Program
 
 # How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
@@ -112,7 +112,7 @@ def _phase(
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)
-        reach = max(phase.magnitudes(Carried(0.0)).values())
+        reach = max(phase.still.values())
         if reach > 1e9:
             return float("inf")
         line, scale = number_line(reach, dtype), reading_scale(entry * grid.largest, dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -99,13 +100,18 @@ class Phase(TokenLayout):
             "key_x": slope * domain.x * scales.x,
             "key_y": slope * domain.y * scales.y,
             "key_bias": grid.highest * scales.bias,
-            "key_code": self.code_factors[0] * float(self.codes.vectors.abs().max()),
+            "key_code": self.code_factors[0] * self.codes.largest,
             "query_x": domain.w / scales.x,
             "query_y": 1 / scales.y,
             "query_bias": 1 / scales.bias,
             "value": value,
             "state": state,
         }
+
+    @cached_property
+    def still(self) -> dict[str, float]:
+        """Those of keys and queries: nothing is carried, and no step taken."""
+        return self.magnitudes(Carried(0.0))
 
     def capacity(self, magnitudes: dict[str, float]) -> Capacity:
         return Capacity(self.slots.width, self.tokens, self.width, max(magnitudes.values()))
@@ -136,7 +142,7 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     are the same numbers for all keys of a sample, so layer 1 makes the same numbers of them and their error is common
     to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
     """
-    m = phase.magnitudes(Carried(0.0))
+    m = phase.still
     emulated = product_error(line, m["key_x"], m["query_x"], phase.domain.features)
     emulated += product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
@@ -148,7 +154,7 @@ def score_error(phase: Phase, line: NumberLine) -> float:
 
 def code_error(phase: Phase, line: NumberLine) -> float:
     """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
-    size = phase.magnitudes(Carried(0.0))["key_code"]
+    size = phase.still["key_code"]
     return product_error(line, size, size, phase.codes.width)
 
 

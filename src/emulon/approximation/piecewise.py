@@ -124,7 +124,15 @@ class Piecewise:
         return self._refit(assemble(pieces, gates, tuple(bands)), pieces)
 
     def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
-        plan = self._plan(lo, hi, tolerance, sharpness)
+        """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""
+        whole = self._alone(lo, hi, tolerance, sharpness, 0)
+        if whole is not None:
+            return [whole]
+        if self._odd and lo == -hi:
+            right = self._plan(-OVERLAP * hi, hi, tolerance, sharpness, 1)
+            half = None if right is None else self._merge(right, tolerance, sharpness)
+            return None if half is None else [*map(_mirrored, reversed(half)), *half]
+        plan = self._halves(lo, hi, tolerance, sharpness, 0)
         return None if plan is None else self._merge(plan, tolerance, sharpness)
 
     @cached_property
@@ -189,8 +197,13 @@ class Piecewise:
         """The last piece of every depth of cutting: the next one will be much like it."""
         return {}
 
-    def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
+    def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
+        fit = self._alone(lo, hi, tolerance, sharpness, depth)
+        return [fit] if fit is not None else self._halves(lo, hi, tolerance, sharpness, depth)
+
+    def _alone(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> Fit | None:
+        """One soft piece for [lo, hi], where cutting it would not help."""
         spectral = self._spectral(lo, hi, sharpness)
         # Hopeless stretches are told by their largest grid alone, without climbing up to it.
         hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
@@ -200,7 +213,10 @@ class Piecewise:
         if fit is not None and (fit.error <= max(tolerance, self._noise(fit)) or fit.cost - fit.error > tolerance):
             if depth:
                 self._lately[depth] = fit
-            return [fit]
+            return fit
+        return None
+
+    def _halves(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         if depth >= 12:
             return None
         middle, extra = (lo + hi) / 2, OVERLAP * (hi - lo) / 2

@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes
 from emulon import Domain, Interpreter, compile
 from emulon.algorithms import NearestNeighbours, OnlineSGD, Ridge, Zero
 from emulon.approximation import approximate
-from emulon.arrays import Given, as_tensor
+from emulon.arrays import Given, as_tensor, bits
 from emulon.errors import BadShape, EmulonError
 from emulon.estimators import EmulatedRegressor
 from emulon.looped import LoopedGradientDescent
@@ -110,3 +110,12 @@ def test_what_holds_no_numbers_is_refused_in_one_line(bad, words):
     with pytest.raises((BadShape, EmulonError), match=words) as caught:
         Domain.of(bad, [1.0, 2.0])
     assert "\n" not in str(caught.value)
+
+
+def test_bits_are_those_of_the_numbers_whatever_the_strides():
+    """One number may have any stride: a constant function with one key has 0."""
+    one = torch.tensor([3.0])
+    assert bits(one.as_strided((1,), (0,))) == bits(one) == np.float32(3).tobytes()
+    assert bits(torch.arange(6.0).view(2, 3).mT) == bits(torch.tensor([0.0, 3, 1, 4, 2, 5]))
+    assert bits(torch.zeros(0)) == b"" and len(bits(torch.ones((), dtype=torch.bfloat16))) == 2
+    assert approximate("0.9", (-1, 1), points=1, grid="paper", dtype=torch.float32).certificate.proved

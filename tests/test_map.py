@@ -30,7 +30,7 @@ MAP = [
     {"networks"},
     {"machine", "looped"},
     {"tasks"},
-    {"models", "testing", "fuzz"},
+    {"models", "testing", "fuzz", "specimens"},
     {"training", "adapters"},
     {"loading"},
     {"interrogate"},

@@ -57,6 +57,13 @@ class Given:
         return numbers[()]  # a number where there is but one, as NumPy's own functions answer
 
 
+def bits(tensor: Tensor) -> bytes:
+    """Every bit, in order, whatever the strides: to hash."""
+    # A tensor of one number counts as contiguous with any stride, and a view of its bytes does not.
+    plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8).numpy().tobytes()
+
+
 def as_tensor(value: Any, name: str = "the data") -> Tensor:
     """A tensor of the same numbers; NumPy's memory is shared where it may be. Lists are read in float64."""
     if isinstance(value, Tensor):

@@ -7,6 +7,7 @@ Given the switches, everything left is smooth; that is what the piecewise grids 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -36,13 +37,16 @@ NAMED = {
 }
 # Where so many switches are open that more branches than these are possible, a narrower interval is asked for.
 MOST_BRANCHES = 81
+# How exactly a break is located: a few last places of its size.
+LAST_PLACES = 4e-16
 
 
 @dataclass(frozen=True)
 class Break:
     """A point where a function is not smooth: its limits from both sides, its value there, its change of slope.
 
-    `jump` where it is not even continuous. `exact` where the switch flips at the very float `at`, not merely near it.
+    `jump` where it is not even continuous. `exact` where the switch flips at the very float `at`, not merely near it;
+    elsewhere it may be as far from there as `nearby`, a few last places.
     """
 
     at: float
@@ -52,11 +56,7 @@ class Break:
     slope_change: float
     jump: bool
     exact: bool
-
-    @property
-    def nearby(self) -> float:
-        """How far from `at` the switch may flip: a few last places."""
-        return 4e-16 * (1 + abs(self.at))
+    nearby: float
 
 
 Signs = tuple[float, ...]
@@ -204,7 +204,7 @@ class Function:
         if not self.switches:
             return []
         if (lo, hi) not in self._known_breaks:
-            found = map(self._break, self._flips(lo, hi))
+            found = [self._break(at, _size(lo, hi)) for at in self._flips(lo, hi)]
             self._known_breaks[lo, hi] = [one for one in found if one is not None]
         return self._known_breaks[lo, hi]
 
@@ -285,7 +285,7 @@ class Function:
             # One interval may hold several flips: go on from each to the next.
             while at < right and not torch.equal(*self._sides(at, right)):
                 at = self._bisect(at, right)
-                points.add(self._tidy(at))
+                points.add(self._tidy(at, _size(lo, hi)))
         return sorted(at for at in points if lo < at < hi)
 
     def _sides(self, left: float, right: float) -> tuple[Tensor, Tensor]:
@@ -302,17 +302,17 @@ class Function:
             lo, hi = (middle, hi) if torch.equal(*self._sides(start, middle)) else (lo, middle)
         return hi
 
-    def _tidy(self, at: float) -> float:
+    def _tidy(self, at: float, size: float) -> float:
         """0.3 rather than 0.30000000000000004, when the switch flips across it either way."""
-        tidy = round(at, 12) + 0.0
-        near = 4e-16 * (1 + abs(at))
+        tidy = round(at, 12 - math.floor(math.log10(size))) + 0.0
+        near = LAST_PLACES * (size + abs(at))
         return at if torch.equal(*self._sides(tidy - near, tidy + near)) else tidy
 
-    def _break(self, at: float) -> Break | None:
+    def _break(self, at: float, size: float) -> Break | None:
         """None where switches flip without effect, as in the flat middle of a soft threshold."""
         from flint import arb
 
-        near = 1e-9 * (1 + abs(at))
+        near = 1e-9 * (size + abs(at))
         before, after = (tuple(side.tolist()) for side in self._sides(at - near, at + near))
         value = self(torch.tensor([at], dtype=torch.float64)).item()
         with ball_arithmetic(160):
@@ -323,12 +323,12 @@ class Function:
             exact = all(self._arb(self.switches[k].of, before[:k])({"t": arb(at)}) == 0 for k in flipping)
         left, rise, right, turned = map(float, (left, rise, right, turned))
         # The limits are taken at `at`, which may be a little off: a steep function is not a jump.
-        noise = 1e-13 * (abs(left) + abs(right) + (1 + abs(at)) * (abs(rise) + abs(turned)))
+        noise = 1e-13 * (abs(left) + abs(right) + (size + abs(at)) * (abs(rise) + abs(turned)))
         isolated = exact and abs(value - left) > noise and abs(value - right) > noise
         if not isolated and self._same(before, after, at):
             return None
         jump = isolated or not abs(left - right) <= noise
-        return Break(at, left, right, value, abs(rise - turned), jump, exact)
+        return Break(at, left, right, value, abs(rise - turned), jump, exact, LAST_PLACES * (size + abs(at)))
 
     def _same(self, one: Signs, other: Signs, near: float) -> bool:
         """Whether two branches are one function, as far as some points can tell. No proof rests on it."""
@@ -344,6 +344,11 @@ class Function:
                 except (ValueError, ZeroDivisionError):
                     return False
         return True
+
+
+def _size(lo: float, hi: float) -> float:
+    """Of numbers in an interval: what is near is a part of 1, or of an interval that is shorter."""
+    return min(1.0, max(abs(lo), abs(hi)))
 
 
 class OpenSwitches(ValueError):

@@ -17,6 +17,8 @@ from emulon.adapters.skops_file import is_skops, load_skops
 from emulon.errors import EmulonError
 from emulon.interpreter import Program, load_program
 from emulon.predictor import NotAPredictor, Predictor, as_predictor, required_parameters
+from emulon.specimens.files import is_specimen
+from emulon.specimens.files import load as load_specimen
 from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
@@ -53,6 +55,7 @@ TEXT_FEATURES = 2
 
 # The first that accepts a path reads it; append to it to make more kinds readable.
 LOADERS = [
+    Loader(is_specimen, load_specimen, lambda path, specimen: specimen.task),
     Loader(is_garg, load_garg, lambda path, learner: learner.task),
     Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),

@@ -202,13 +202,17 @@ class MachinePredictor:
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
         """ŷ_i at every x_i; the last target may be left out."""
-        points, missing = xs.shape[-2], self.samples - xs.shape[-2]
-        if missing < 0:
-            raise BadShape(f"this machine was compiled for {self.samples} points, the query included; got {points}")
-        xs = torch.nn.functional.pad(xs, (0, 0, 0, missing))
-        ys = torch.nn.functional.pad(ys, (0, self.samples - ys.shape[-1]))
-        answers: Tensor = self.machine.predict(xs, ys)
-        return answers[..., :points]
+        return padded_prefixes(self.machine.predict, self.samples, xs, ys)
+
+
+def padded_prefixes(answers: Callable[[Tensor, Tensor], Tensor], samples: int, xs: Tensor, ys: Tensor) -> Tensor:
+    """The answers of something causal that takes `samples` points, no fewer, to these, padded with zeros."""
+    points, missing = xs.shape[-2], samples - xs.shape[-2]
+    if missing < 0:
+        raise BadShape(f"this machine was compiled for {samples} points, the query included; got {points}")
+    xs = torch.nn.functional.pad(xs, (0, 0, 0, missing))
+    ys = torch.nn.functional.pad(ys, (0, samples - ys.shape[-1]))
+    return answers(xs, ys)[..., :points]
 
 
 def predict_at(

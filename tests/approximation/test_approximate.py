@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from emulon.approximation import Approximation, approximate
+from emulon.approximation.piecewise import Piecewise
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import parse
 
@@ -233,6 +234,12 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"interval": (-3e7, 3e7)}, BadExpression, "is not seen to be finite and smooth .* choose a shorter interval"),
         ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
         ({"f": "sin(t)", "interval": (-1e8, 1e8)}, BadExpression, "turns at least .* choose a shorter interval"),
+        ({"f": "t + cos(t)", "interval": (-1e20, 1e20), "tolerance": 1e5}, BadExpression, "takes too long to prove"),
+        (
+            {"f": "Piecewise((0, t < 1), (1, t < 1 + 2e-16), (3, True))", "interval": (1 - 2e-16, 1 + 4e-16)},
+            BadExpression,
+            "so close to everything in .* choose a wider interval",
+        ),
         ({"tolerance": None}, EmulonError, "either tolerance=… or points=…"),
         ({"points": 5}, EmulonError, "either tolerance=… or points=…"),
         ({"tolerance": 0.0}, EmulonError, "positive"),
@@ -254,3 +261,26 @@ def test_wide_and_large_functions_are_approximated_like_others(capfd: pytest.Cap
         F = approximate(f, (-half, half), tolerance=tolerance)
         assert F.certificate.proved and observed(F, points(F, 201)) <= F.certificate.bound <= tolerance
     assert capfd.readouterr() == ("", "")
+
+
+def test_functions_and_breaks_on_tiny_intervals_are_approximated_like_others() -> None:
+    """What is near is a part of the interval, not of 1: breaks 5e-30 apart used to be one jump."""
+    F = approximate("Max(-3e-30, Min(2e-30, t))", (-6e-30, 6e-30), tolerance=1e-33)
+    assert not F.certificate.bands and len(F.function.breaks(-6e-30, 6e-30)) == 2
+    assert observed(F, points(F, 201)) <= F.certificate.bound <= 1e-33
+
+
+@pytest.mark.parametrize("f, asked, rounding", [("sign(t)", 1e-13, 1e249), ("Abs(t)", 2e290, 4e294)])
+def test_tolerances_beyond_all_products_end_the_search_for_what_can_be_kept(f, asked, rounding) -> None:
+    F = approximate(f, (-1, 1), tolerance=asked, rounding=lambda grid, deviation, size: rounding, best_effort=True)
+    assert rounding <= F.certificate.bound < 1.1 * rounding
+    assert all(band.lo < 0 < band.hi for band in F.certificate.bands)
+
+
+def test_a_hopeless_kink_is_not_cut_into_a_staircase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth in ten million, in float32: only one key a piece rounds well, and pieces of those have no end."""
+    cuts, plan = [], Piecewise._plan
+    monkeypatch.setattr(Piecewise, "_plan", lambda self, *given: cuts.append(given) or plan(self, *given))
+    with pytest.raises(ToleranceTooTight, match="can promise"):
+        approximate("Max(-0.001, Min(0.001, t))", (-1e7, 1e7), tolerance=1e-7, dtype=torch.float32)
+    assert len(cuts) < 100

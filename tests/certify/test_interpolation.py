@@ -9,7 +9,7 @@ from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.certify import Band
+from emulon.certify import Band, interpolation
 from emulon.certify.interpolation import (
     NEGLIGIBLE,
     NOISE,
@@ -362,3 +362,18 @@ def test_smoothness_is_asked_of_value_and_slope(text: str, finite: bool) -> None
     else:
         with pytest.raises(BadExpression, match="is not finite and smooth at t = "):
             require_smooth(parse(text), 0.0, 1.0)
+
+
+def test_a_proof_that_would_take_for_ever_ends_at_once_and_stays_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, cell = [], interpolation._cell
+    monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given) or cell(*given))
+    line = Keys(np.array([-1.0, 1.0]) / 1e20, np.zeros(2), np.array([-1e20, 1e20]))
+    assert prove(line, parse("t + cos(t)"), -1e20, 1e20).error > 1e20
+    assert len(asked) < 200
+
+
+def test_claims_about_tiny_intervals_are_halved_as_others_are() -> None:
+    line = Keys(np.array([-1e29, 1e29]), np.zeros(2), np.array([-1e-29, 1e-29]))
+    found = prove(line, parse("1e-29*tanh(1e29*t) + Max(t, 0)/1000"), -4e-30, 4e-30)
+    assert 0.999 * 4e-33 < found.error < 1.4 * 4e-33
+    assert holds(line, parse("1e-29*tanh(1e29*t) + Max(t, 0)/1000"), -4e-30, 4e-30, found)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.algorithms import GradientDescent, Loss, Ridge, as_loss
+from emulon.algorithms import GradientDescent, Loss, QuantileRegression, Ridge, as_loss
 from emulon.certify import Domain
 from emulon.descent.layout import stored
 from emulon.descent.plan import Plan, covering, negative_curvature, with_proof
+from emulon.errors import EmulonError
 
 f64 = torch.float64
 X = torch.randn(30, 3, dtype=f64, generator=torch.Generator().manual_seed(0))
@@ -68,3 +69,9 @@ def test_a_narrow_dtype_widens_the_domain_by_what_storing_rounds():
     wide = stored(narrow, torch.float32)
     assert X.float().double().abs().max() <= wide.x <= domain.x * (1 + 1e-6)
     assert wide.residual - narrow.residual >= torch.finfo(torch.float32).eps * narrow.absolute
+
+
+def test_data_without_a_step_size_are_refused():
+    """Zero targets have no size to go by: the step would be 0."""
+    with pytest.raises(EmulonError, match=r"quantile.* finds no step size in these data: targets that are all zero"):
+        plan(QuantileRegression(steps=3), (X, torch.zeros_like(Y)))

@@ -8,6 +8,7 @@ import torch
 from flint import arb
 
 from emulon import cli
+from emulon.certify import Band
 from emulon.errors import OutOfDomain
 from emulon.fuzz import Campaign, Counts, Kind, Undecided, Violation, check, functions, grammar, judge, learning, tried
 from emulon.fuzz.shrink import shrunk, simpler_trees
@@ -134,3 +135,12 @@ def test_audits_hold_where_numbers_underflow():
     case = {"which": "looped causal newton", "x": [[0.0, 1.0], [0.0, 0.4], [0.0, 0.0], [0.0, 0.0]]}
     case |= {"y": [1e-310, 0.0, 0.5, 0.0], "query": [0.0, 1.0], "loops": 1, "dtype": "float64"}
     assert tried(Kind.registry["audit"], case).verdict == "kept"
+
+
+def test_points_are_compared_with_bands_as_the_numbers_they_are():
+    """Found by random cases: float32 rounds the end of a band onto a point that is inside it."""
+    end = -0.5689999999999993
+    inside, outside = torch.tensor([-0.569]), torch.tensor([-0.56899995])
+    assert inside.item() < end < outside.item()
+    kept = functions.outside(torch.cat([inside, outside]), (Band(-0.6, end),))
+    assert kept.tolist() == outside.tolist()

@@ -29,6 +29,9 @@ WAYS = ("auto", "paper", "spectral", "piecewise")
 HEADROOM = (0.75, 0.5, 0.25)
 SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
+# A proof so many times above what the search has seen did not come to its end.
+UNPROVED = 1e6
+
 # More than a softmax of so many keys as are tried could follow, as far as 4001 samples can tell.
 MOST_TURNS = 1500
 
@@ -170,11 +173,22 @@ class _Maker:
                 break
             found, grid = option
             least = min(least, found)
-            if found <= tolerance and (result := self.certified(grid)).certificate.bound <= tolerance:
-                return result, found
+            if found <= tolerance:
+                result = self.certified(grid)
+                if result.certificate.bound <= tolerance:
+                    return result, found
+                self._require_proved(result, found)
             if found > headroom * tolerance:
                 break
         return None, least
+
+    def _require_proved(self, result: Approximation, found: float) -> None:
+        """Refuse where a proof ended far above what is seen: no tolerance near that would come out otherwise."""
+        if result.interpolation.error > UNPROVED * max(found, result.interpolation.attained):
+            raise BadExpression(
+                f"{self.function.text} on ({self.lo:g}, {self.hi:g}): what a softmax makes of it takes too long to "
+                "prove; try a smaller interval"
+            )
 
     def smallest(self, tolerance: float) -> tuple[float, Grid] | None:
         """(cost, grid) of the smallest grid of the asked way within the tolerance; else of the best found, if any."""
@@ -231,7 +245,7 @@ class _Maker:
             failed = tolerance
             if math.isfinite(found) and gated:
                 # A gate's sharpness, and so its rounding, goes with 1/tolerance: the two meet in the middle.
-                tolerance = max(1.3 * tolerance, math.sqrt(tolerance * found))
+                tolerance = max(1.3 * tolerance, geometric_mean(tolerance, found))
             else:
                 # Where no grid was like the function, one for a looser tolerance may do much better: do not leap.
                 farthest = math.inf if self.way == "paper" else 30 * tolerance
@@ -248,7 +262,7 @@ class _Maker:
     def _lower(self, failed: float, tolerance: float, kept: Approximation) -> tuple[float, Approximation]:
         """From far below, the middle may lie far above the floor: halve the way back while it is long."""
         while tolerance > 2 * failed:
-            middle = math.sqrt(failed * tolerance)
+            middle = geometric_mean(failed, tolerance)
             result, _ = self.within(middle)
             if result is None:
                 failed = middle
@@ -288,7 +302,17 @@ class _Maker:
         points = [dense(self.lo, self.hi, len(grid)), *(b.at + sign * near for b in self.breaks for sign in (-1, 1))]
         s = np.sort(np.concatenate(points))
         s = s[(s >= self.lo) & (s <= self.hi)]
+        if all(any(band.lo < at < band.hi for band in grid.bands) for at in s):
+            raise BadExpression(
+                f"{self.function.text} jumps so close to everything in ({self.lo:g}, {self.hi:g}) that nothing could "
+                "be promised; choose a wider interval"
+            )
         return cost(grid, self.f(s), s, self.rounding)[0]
+
+
+def geometric_mean(a: float, b: float) -> float:
+    """Of positive numbers whose product may be beyond all numbers."""
+    return math.sqrt(a) * math.sqrt(b)
 
 
 def _target(function: Function) -> Target:

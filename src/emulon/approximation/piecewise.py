@@ -108,9 +108,9 @@ class Piecewise:
         plans: list[list[Fit]] = []
         for index, stretch in enumerate(pairwise(edges)):
             opposite = len(edges) - 2 - index
-            if self._odd and opposite < index:
-                plan = [_mirrored(fit) for fit in reversed(plans[opposite])]
-            elif (plan := self._stretch(*stretch, tolerance / 4, sharpest)) is None:
+            plan = [_mirrored(fit) for fit in reversed(plans[opposite])] if self._odd and opposite < index else None
+            plan = plan or self._stretch(*stretch, tolerance / 4, sharpest)
+            if plan is None:
                 return None
             plans.append(plan)
             if index:
@@ -163,8 +163,9 @@ class Piecewise:
 
     def _inside(self, lo: float, hi: float) -> Target:
         """At a jump the ends of a piece belong to the neighbour: stay a hair inside."""
-        hair = 1e-12 * (1 + max(abs(self.lo), abs(self.hi)))
-        return lambda s: self.f(np.clip(s, lo + hair, hi - hair))
+        size = min(1.0, max(abs(self.lo), abs(self.hi)))
+        left, right = lo + 1e-12 * (size + abs(lo)), hi - 1e-12 * (size + abs(hi))
+        return lambda s: self.f(np.clip(s, left, right))
 
     def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
         """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
@@ -210,7 +211,9 @@ class Piecewise:
         like = self._lately.get(depth)
         fit = spectral.smallest(tolerance, limit=PIECE_LIMIT, like=like) if hopeful else None
         # Rounding does not fall by cutting: where it rules, take the piece as it is and let the caller judge the whole.
-        if fit is not None and (fit.error <= max(tolerance, self._noise(fit)) or fit.cost - fit.error > tolerance):
+        # The cheapest may then be one key that errs by all of f: a staircase of those would not end.
+        rounds = fit is not None and (fit.cost - fit.error > tolerance or spectral.rounding_rules(tolerance))
+        if fit is not None and (rounds or fit.error <= max(tolerance, self._noise(fit))):
             if depth:
                 self._lately[depth] = fit
             return fit
@@ -300,7 +303,7 @@ class Piecewise:
         deviation = max(float(np.ptp(left.numbers.values)), float(np.ptp(right.numbers.values)))
         sharpness = min(1e-3 / noise, tolerance / (32 * noise * deviation) if deviation else math.inf)
         sharpness = max(sharpness, self._least_sharpness(at, tolerance, shorter))
-        width = math.log(40 * max(largest, abs(at.left - at.right)) / tolerance) / sharpness
+        width = math.log(max(40 * max(largest, abs(at.left - at.right)) / tolerance, math.e)) / sharpness
         # f(κ) itself belongs to one side: move the gate so that the band lies on the other.
         side = math.isclose(at.value, at.left, abs_tol=1e-9) - math.isclose(at.value, at.right, abs_tol=1e-9)
         center = at.at + side * width

@@ -324,6 +324,13 @@ class Spectral:
             below = keys
         return champion
 
+    def rounding_rules(self, tolerance: float) -> bool:
+        """Whether the grid that errs least, of those that were weighed, is kept from the tolerance by rounding."""
+        finest = min(filter(None, self._best.values()), key=lambda fit: fit.error, default=None)
+        if finest is None or finest.cost <= tolerance:
+            return False
+        return finest.error <= tolerance or finest.cost - finest.error > tolerance
+
     def _like(self, like: Fit, tolerance: float) -> Fit | None:
         """The very shape of another stretch, and only where that does not do shapes near it."""
         same = self.fit(len(like.grid), [(like.softness, like.reach)])

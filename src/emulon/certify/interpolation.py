@@ -30,6 +30,8 @@ PRECISION = 160
 # Keys whose score is this far below the largest in the cell cannot matter: e^{-110} is below 1e-47.
 NEGLIGIBLE = 110.0
 MAX_CELLS = 20_000
+# A proof that should take so many times more cells is not waited for.
+HOPELESS = 8
 # Relative to the values, errors below this are what precision and left-out keys leave: no use in halving further.
 NOISE = 1e-36
 
@@ -128,7 +130,7 @@ def holds(
             error, _, deviation, size = _cell(keys, function, left, right)
             if error <= claimed.error and deviation <= claimed.deviation and size <= claimed.size:
                 continue
-            if right - left <= 1e-15 * (1 + max(abs(left), abs(right))):
+            if right - left <= _narrowest(max(abs(left), abs(right))):
                 return False
             queue += [(left, (left + right) / 2), ((left + right) / 2, right)]
     return False
@@ -197,19 +199,22 @@ def _prove(
     target: float,
     tightness: float,
 ) -> Interpolation:
-    narrowest = 1e-15 * (1 + max(abs(edge) for cell in cells for edge in cell))
+    narrowest = _narrowest(max(abs(edge) for cell in cells for edge in cell))
     target = max(target, NOISE * float(np.abs(keys.values).max()))
     done: list[tuple[float, float, float]] = []
     attained = 0.0
-    queue = cells
+    queue = [(*cell, math.inf) for cell in cells]
     evaluated = 0
     while queue:
-        results = [(cell, _cell(keys, function, *cell)) for cell in queue]
+        results = [(cell, _cell(keys, function, *cell[:2])) for cell in queue]
         evaluated += len(results)
         attained = max([attained, *(result[1] for _, result in results)])
+        enough = max(tightness * attained, target)
+        ahead = sum(_still_to_come(result[0], cell[2], enough) for cell, result in results)
+        ended = evaluated > MAX_CELLS or ahead > HOPELESS * MAX_CELLS
         queue = []
-        for (left, right), (error, _, deviation, size) in results:
-            if error <= max(tightness * attained, target):
+        for (left, right, _), (error, _, deviation, size) in results:
+            if error <= enough:
                 done.append((error, deviation, size))
             elif right - left <= narrowest:
                 if not np.isfinite(error):
@@ -217,13 +222,30 @@ def _prove(
                         f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it"
                     )
                 done.append((error, deviation, size))
-            elif evaluated > MAX_CELLS:
+            elif ended:
                 done.append((error, deviation, size))
             else:
                 middle = (left + right) / 2
-                queue += [(left, middle), (middle, right)]
+                queue += [(left, middle, error), (middle, right, error)]
     worst = np.array(done).max(axis=0)
     return Interpolation(float(worst[0]), attained, float(worst[1]), float(worst[2]))
+
+
+def _narrowest(reach: float) -> float:
+    """The width of cells that are not halved: about as close as floats of this size are, but not below 1e-15 of 1."""
+    return 1e-15 * (min(1.0, reach) + reach)
+
+
+def _still_to_come(error: float, before: float, enough: float) -> float:
+    """Cells that halving this one should take, `before` being what was proved of the one it is half of.
+
+    Taylor models gain up to 2^ORDER by halving, and more only where exponentials of large numbers rule, which is seen.
+    """
+    if not enough < error < before < math.inf:
+        return 0.0
+    gained = max(math.log(before) - math.log(error), 2 * ORDER * math.log(2))
+    halvings = (math.log(error) - math.log(enough)) / gained if enough else math.inf
+    return math.exp2(min(halvings, 64.0))
 
 
 def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence[Band]) -> list[tuple[float, float]]:

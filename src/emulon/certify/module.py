@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.arrays import Given, as_tensor
+from emulon.arrays import Given, as_tensor, bits
 from emulon.certify.certificate import Certificate
 from emulon.errors import NotCertified, OutOfDomain
 
@@ -19,7 +19,7 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, buffer in module.named_buffers():
         digest.update(f"{name} {buffer.dtype} {tuple(buffer.shape)}".encode())
-        digest.update(buffer.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(bits(buffer))
     return digest.hexdigest()
 
 

@@ -278,6 +278,11 @@ def one_step_size(descent: GradientDescent, x: Tensor, y: Tensor) -> float:
             f"the datasets of this batch have different step sizes, {sizes.min().item():.4g} to "
             f"{sizes.max().item():.4g}; give the algorithm a step_size, or compile one by one"
         )
+    if not sizes.min() > 0:
+        raise EmulonError(
+            f"{descent.loss.name} finds no step size in these data: targets that are all zero, or numbers too large to "
+            "square; give step_size"
+        )
     return sizes.min().item()
 
 

@@ -56,10 +56,10 @@ def accuracy(random: Random) -> dict[str, Any]:
 
 
 def outside(points: Tensor, bands: tuple[Band, ...]) -> Tensor:
-    """Those that no band holds."""
-    kept = torch.ones_like(points, dtype=torch.bool)
+    """Those that no band holds; compared as float64, for a tensor would round the ends of a band to its own dtype."""
+    kept, exact = torch.ones_like(points, dtype=torch.bool), points.double()
     for band in bands:
-        kept &= (points <= band.lo) | (points >= band.hi)
+        kept &= (exact <= band.lo) | (exact >= band.hi)
     return points[kept]
 
 

@@ -17,6 +17,7 @@ from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
+from emulon.arrays import bits
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum
 from emulon.errors import EmulonError
@@ -237,7 +238,7 @@ def _checksum(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps({k: header[k] for k in ("kind", "format", "facts")}, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name}{tensors[name].dtype}{tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].numpy().tobytes())
+        digest.update(bits(tensors[name]))
     return digest.hexdigest()
 
 

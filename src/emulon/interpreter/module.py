@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from emulon.arrays import bits
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_within
@@ -124,7 +125,7 @@ class Interpreter(SealedModule):
         digest = hashlib.sha256(repr(self.capacity).encode())
         for name, buffer in self.named_buffers():
             digest.update(name.encode())
-            digest.update(buffer.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(bits(buffer))
         return digest.hexdigest()
 
     def extra_repr(self) -> str:

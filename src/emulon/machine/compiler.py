@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,7 @@ from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
 from emulon.machine.layout import RegisterLayout
-from emulon.machine.normalisation import plan
+from emulon.machine.normalisation import Normalisation, plan
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.schedule import ScheduledLayer, schedule
 from emulon.machine.square import square
@@ -25,25 +26,52 @@ if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
 
-def compile_program(program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
-    """Validate, analyse, schedule, lay out, choose pads, certify, build."""
+@dataclass(frozen=True)
+class Plan:
+    """All that is known of a program before any weight is built: ranges, layers, slots, pads, divisors."""
+
+    program: RegisterProgram
+    analysis: Analysis
+    layers: list[ScheduledLayer]
+    layout: RegisterLayout
+    normalisation: Normalisation
+    divisions: dict[int, Division]
+
+    @property
+    def dirty(self) -> set[str]:
+        return set(self.program.inputs) | set(self.program.initial)
+
+    def certificates(self, *, noise: float = 0.0, skew: float = 0.0) -> dict[str, Certificate]:
+        """Of every register; with `noise` for a stream in another basis (see `Normalisation`)."""
+        content = self.normalisation.content + noise
+        normalisation = replace(self.normalisation, content=content, noise=noise, skew=skew)
+        scale, here, tokens = self.layout.scale, self.program.here, self.layout.tokens
+        return certify(self.program, self.analysis, LocalError(normalisation, self.divisions, scale, here, tokens))
+
+
+def planned(program: RegisterProgram, dtype: torch.dtype) -> Plan:
+    """Validate, analyse, schedule, lay out, choose pads."""
     validate(program)
     analysis = analyse(program, dtype)
     layers = schedule(program.instructions)
-    dirty = set(program.inputs) | set(program.initial)
-    layout = layers_to_layout(program, layers, analysis, dirty)
+    layout = layers_to_layout(program, layers, analysis, set(program.inputs) | set(program.initial))
     spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
-    divided = divisions_of(layers, spans, factors)
-    peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
-    certificates = certify(
-        program, analysis, LocalError(normalisation, divided, layout.scale, program.here, layout.tokens)
-    )
+    return Plan(program, analysis, layers, layout, normalisation, divisions_of(layers, spans, factors))
+
+
+def compile_program(program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
+    """Plan, certify, build."""
+    known = planned(program, dtype)
+    certificates = known.certificates()
     require_tolerance(program, certificates, tolerance)
-    builder = LayerBuilder(layout, normalisation, divided, square(dtype), dirty)
-    weights = [builder.build(layer, peaks) for layer in layers]
-    watches = [layer_to_watches(layer, layout, analysis) for layer in layers]
-    return Transformer(program, layout, layers, weights, normalisation.pad, watches, certificates, dtype)
+    builder = LayerBuilder(known.layout, known.normalisation, known.divisions, square(dtype), known.dirty)
+    analysis = known.analysis
+    peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
+    weights = [builder.build(layer, peaks) for layer in known.layers]
+    watches = [layer_to_watches(layer, known.layout, analysis) for layer in known.layers]
+    pad = known.normalisation.pad
+    return Transformer(program, known.layout, known.layers, weights, pad, watches, certificates, dtype)
 
 
 def require_tolerance(program: RegisterProgram, certificates: dict[str, Certificate], tolerance: float | None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,24 @@ class NeedsTransformers(EmulonError):
 
 def to_gpt2(transformer: Transformer) -> Any:
     """The same network as a `transformers.GPT2Model`, to be called with `inputs_embeds=transformer.embed(...)`."""
+    return load_gpt2(state_dict(transformer), transformer.heads)
+
+
+def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
+    """A `transformers.GPT2Model` with these parameters; all sizes but the number of heads are theirs."""
     try:
         from transformers import GPT2Config, GPT2Model
     except ImportError as missing:
         raise NeedsTransformers("to_gpt2 needs transformers; install it with: pip install 'emulon[hf]'") from missing
+    tokens, width = state["wpe.weight"].shape
+    dtype = state["wpe.weight"].dtype
     config = GPT2Config(
         vocab_size=1,
-        n_positions=transformer.layout.tokens,
-        n_embd=transformer.width,
-        n_layer=transformer.depth,
-        n_head=transformer.heads,
-        n_inner=transformer.inner,
+        n_positions=tokens,
+        n_embd=width,
+        n_layer=sum(name.endswith(".mlp.c_fc.weight") for name in state),
+        n_head=heads,
+        n_inner=state["h.0.mlp.c_fc.weight"].shape[1],
         activation_function="gelu",
         layer_norm_epsilon=EPSILON,
         resid_pdrop=0.0,
@@ -57,11 +65,11 @@ def to_gpt2(transformer: Transformer) -> Any:
         bos_token_id=None,
         eos_token_id=None,
         use_cache=False,
-        dtype=transformer.dtype,
+        dtype=dtype,
     )
     model: Any = GPT2Model(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    model = model.to(transformer.dtype).eval()
-    model.load_state_dict(state_dict(transformer))
+    model = model.to(dtype).eval()
+    model.load_state_dict(dict(state))
     return model.requires_grad_(False)
 
 

@@ -24,7 +24,12 @@ EPSILON = 1e-5  # GPT-2's
 
 @dataclass(frozen=True)
 class Normalisation:
-    """The pads and what they cost. `content` bounds the 2-norm of a token's registers and codes, `mean` its |mean|."""
+    """The pads and what they cost. `content` bounds the 2-norm of a token's registers and codes, `mean` its |mean|.
+
+    `noise` bounds, in 2-norm, what a stream written in another basis holds beside what it should, the reading of it
+    included, and `skew` how far the reading of a functional and of its negative may be apart there (`specimens.noise`);
+    both are relative to the functional's coefficients, and zero where registers stand in slots of their own.
+    """
 
     width: int
     pad: float
@@ -32,6 +37,8 @@ class Normalisation:
     mean: float
     dtype: torch.dtype
     divide_content: float = 0.0  # the largest D·c
+    noise: float = 0.0
+    skew: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -66,7 +73,7 @@ class Normalisation:
         1 terms.
         """
         mean = divided if divided else self.mean
-        return (terms + 10) * unit(self.dtype) * (magnitude + 2 * coefficients * mean)
+        return (terms + 10) * unit(self.dtype) * (magnitude + 2 * coefficients * mean) + 2 * coefficients * self.noise
 
 
 def roundings(width: int) -> float:

@@ -64,6 +64,8 @@ class MachineBlock(nn.Module):
     def __init__(self, weights: Weights, dtype: torch.dtype, name: str) -> None:
         super().__init__()
         self.name = name
+        self.head_owners, self.head_maps = weights.head_owners, weights.head_maps
+        self.unit_owners = weights.unit_owners
         self.heads, width = weights.query.shape[0], weights.output.shape[0]
         gains = {"gain": weights.gain, "mlp_gain": weights.mlp_gain}
         attention = torch.stack([weights.query, weights.key, weights.value])  # 3 × heads × head_width × width

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from emulon.arrays import bits
 from emulon.errors import NoRun
 from emulon.files import write_atomically
 
@@ -83,7 +84,7 @@ def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(bits(tensor))
     return digest.hexdigest()
 
 

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
+from emulon.machine.affine import Register
 from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.gaussian import gaussian
 from emulon.machine.programs.sgd import stable, step_gain
 
@@ -26,16 +28,24 @@ def batch_gradient_descent(
     Uniform attention over the past examples brings the means of x xᵀ and x·y to every token; from there each step is
     local and takes one layer (no example before x₁: the means are zero). Cost: steps + 2 layers, width O(d²).
     """
-    domain = gaussian(features, samples) if domain is None else domain
-    start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
-    program, prompt, x, y = RegisterProgram.online("batch_gradient_descent", domain)
-    outer = program.register("outer", (features, features), symmetric=True)
-    moment = program.register("moment", (features, features), symmetric=True)
-    cross, target = program.register("cross", features), program.register("target", features)
-    w = program.register("w", features, initial=start)
-    product, guess = program.register("product", features), program.register("guess")
+    examples = Examples.of("batch_gradient_descent", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(descent_steps(examples, step_size, steps, ridge=ridge, initial=initial))
 
-    program.mov(x, x, at=prompt.own_example)
+
+def descent_steps(
+    examples: Examples, step_size: float, steps: int, *, ridge: float = 0.0, initial: Tensor | None = None
+) -> Register:
+    """The instructions of `batch_gradient_descent` on these examples; the register that holds ŷ."""
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    features = domain.features
+    start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
+    outer = examples.register("outer", (features, features), symmetric=True)
+    moment = examples.register("moment", (features, features), symmetric=True)
+    cross, target = examples.register("cross", features), examples.register("target", features)
+    w = examples.register("w", features, initial=start)
+    product, guess = examples.register("product", features), examples.register("guess")
+
+    x = examples.own_x()
     with program.together():
         program.mul(outer, x, x.T)
         program.mul(cross, x, y)
@@ -49,4 +59,4 @@ def batch_gradient_descent(
         kept = (1 - 2 * step_size * ridge) * w - step_size * product + step_size * target
         program.aff(w, kept, invariant=stable(step_size, ridge, reach, domain))
     program.dot(guess, w, x)
-    return program.returns(guess)
+    return guess

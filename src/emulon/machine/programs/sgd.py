@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
+from emulon.machine.affine import Register
 from emulon.machine.instruction import Invariant
 from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.gaussian import gaussian
 
 
@@ -32,27 +34,40 @@ def sgd(
     Cost: two layers a round (the paper: O(N) in all), width O(d).
     The paper's chain has −2λ where its Eq. 11 has +2λ; Eq. 11 is the gradient.
     """
-    domain = gaussian(features, samples) if domain is None else domain
+    examples = Examples.of("sgd", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(sgd_rounds(examples, step_size, ridge=ridge, initial=initial, steps=steps))
+
+
+def sgd_rounds(
+    examples: Examples,
+    step_size: float,
+    *,
+    ridge: float = 0.0,
+    initial: Tensor | None = None,
+    steps: int | None = None,
+) -> Register:
+    """The instructions of `sgd` on these examples; the register that holds ŷ."""
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    features, samples = domain.features, domain.samples
     start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
     rounds = samples - 1 if steps is None else min(steps, samples - 1)
-    program, prompt, x, y = RegisterProgram.online("sgd", domain)
-    first = program.constant("first", prompt.first())
-    w = program.register("w", features, initial=start)
-    guess, gradient = program.register("guess"), program.register("gradient", features)
+    first = examples.first()
+    w = examples.register("w", features, initial=start)
+    guess, gradient = examples.register("guess"), examples.register("gradient", features)
 
-    program.mov(x, x, at=prompt.own_example)
+    x = examples.own_x()
     program.dot(guess, w, x)
     reach = float(start.norm())
-    begin = first.map(start[:, None], (features, 1), "first·w₁")
+    begin = first.map(start[:, None], (features, 1), "first·w₁") if start.any() else None
     for _ in range(rounds):
         reach = step_gain(step_size, ridge, domain.norm) * reach + step_size * domain.norm * domain.y
         reach += float(start.norm())
         invariant = stable(step_size, ridge, reach, domain)
         program.mul(gradient, x, guess - y)
         kept = (1 - 2 * step_size * ridge) * w - step_size * gradient
-        program.aff(w, kept, at=prompt.previous_example, plus=begin if start.any() else None, invariant=invariant)
+        program.aff(w, kept, at=prompt.previous_example, plus=begin, invariant=invariant)
         program.dot(guess, w, x)
-    return program.returns(guess)
+    return guess
 
 
 def step_gain(step_size: float, ridge: float, norm: float) -> float:

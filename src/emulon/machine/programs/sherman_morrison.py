@@ -8,8 +8,10 @@ import torch
 
 from emulon.certify import Domain
 from emulon.errors import BadProgram
+from emulon.machine.affine import Register
 from emulon.machine.instruction import Invariant
 from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.gaussian import gaussian
 
 
@@ -30,19 +32,26 @@ def sherman_morrison(
     """
     if not ridge > 0:
         raise BadProgram(f"sherman_morrison needs ridge > 0 to start from I/ridge, got {ridge}")
-    domain = gaussian(features, samples) if domain is None else domain
-    program, prompt, x, y = RegisterProgram.online("sherman_morrison", domain)
-    first = program.constant("first", prompt.first())
+    examples = Examples.of("sherman_morrison", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(ridge_rounds(examples, ridge))
+
+
+def ridge_rounds(examples: Examples, ridge: float) -> Register:
+    """The instructions of `sherman_morrison` on these examples; the register that holds ŷ."""
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    features, samples = domain.features, domain.samples
+    first = examples.first()
     identity = torch.eye(features, dtype=torch.float64) / ridge
-    inverse = program.register("P", (features, features), initial=identity, symmetric=True)
-    w = program.register("w", features, initial=torch.zeros(features))
-    k, gain = program.register("k", features), program.register("l", features)
-    leverage, guess = program.register("leverage"), program.register("guess")
-    change, move = program.register("change", (features, features), symmetric=True), program.register("move", features)
+    inverse = examples.register("P", (features, features), initial=identity, symmetric=True)
+    w = examples.register("w", features, initial=torch.zeros(features))
+    k, gain = examples.register("k", features), examples.register("l", features)
+    leverage, guess = examples.register("leverage"), examples.register("guess")
+    change = examples.register("change", (features, features), symmetric=True)
+    move = examples.register("move", features)
     begin = first.map(identity.reshape(-1, 1), (features, features), "first·I/λ")
     invariants = _invariants(ridge, domain)
 
-    program.mov(x, x, at=prompt.own_example)
+    x = examples.own_x()
     program.dot(guess, w, x)
     for _ in range(samples - 1):
         program.mul(k, inverse, x, invariant=invariants["k"])
@@ -53,7 +62,7 @@ def sherman_morrison(
         program.aff(inverse, inverse - change, at=prompt.previous_example, plus=begin, invariant=invariants["P"])
         program.aff(w, w + move, at=prompt.previous_example, invariant=invariants["w"])
         program.dot(guess, w, x)
-    return program.returns(guess)
+    return guess
 
 
 def _invariants(ridge: float, domain: Domain) -> dict[str, Invariant]:

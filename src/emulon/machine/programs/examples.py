@@ -1,0 +1,44 @@
+"""The examples that a learner reads, and registers of its own: several learners may run side by side in one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from emulon.certify import Domain
+from emulon.machine.affine import Register
+from emulon.machine.program import RegisterProgram, Shape
+from emulon.machine.tokens import Interleaved
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A program over x₁, y₁, x₂, …, and the prefix of the names of whatever a learner keeps there."""
+
+    program: RegisterProgram
+    prompt: Interleaved
+    x: Register
+    y: Register
+    domain: Domain
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, name: str, domain: Domain) -> Examples:
+        return cls(*RegisterProgram.online(name, domain), domain)
+
+    def register(
+        self, name: str, shape: Shape = 1, *, initial: Tensor | None = None, symmetric: bool = False
+    ) -> Register:
+        return self.program.register(self.prefix + name, shape, initial=initial, symmetric=symmetric)
+
+    def own_x(self) -> Register:
+        """x_i at both tokens of example i: read there once, whoever asks first."""
+        if not any(one.target is self.x for one in self.program.instructions):
+            self.program.mov(self.x, self.x, at=self.prompt.own_example)
+        return self.x
+
+    def first(self) -> Register:
+        """1 at the tokens of the first example, where a recurrence takes its initial value."""
+        known = self.program.registers.get("first")
+        return self.program.constant("first", self.prompt.first()) if known is None else known

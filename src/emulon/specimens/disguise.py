@@ -1,0 +1,202 @@
+"""Disguises: other weights, the same function. Each is exact, or counted in the certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.errors import EmulonError, unknown
+from emulon.machine.gpt2 import state_dict
+from emulon.machine.transformer import Transformer
+from emulon.specimens.anatomy import truth_of
+from emulon.specimens.noise import kept_apart, noise_of
+from emulon.specimens.specimen import Build, Specimen, noisy_certificate, useful, with_measured, with_readout
+from emulon.specimens.truth import Truth
+
+# The part of itself that a weight may be off at strength 1, in units of the dtype's roundoff.
+NOISE_ROUNDINGS = 64.0
+# Distractors and idle blocks at strength 1.
+DISTRACTORS, IDLE_BLOCKS = 3, 3
+RESCALED = 3  # powers of two up to 2^±3 at strength 1
+
+
+@dataclass
+class Draft:
+    """Weights (float64, by GPT2Model's names) and truth while disguises are put on."""
+
+    machine: Transformer
+    state: dict[str, Tensor]
+    truth: Truth
+    generator: torch.Generator
+    strength: float
+    weight_noise: float = 0.0
+    turned: bool = False
+
+    def block(self, index: int, part: str) -> str:
+        return f"h.{index}.{part}"
+
+    def random(self, *size: int) -> Tensor:
+        return torch.randn(*size, dtype=torch.float64, generator=self.generator)
+
+    @property
+    def head_width(self) -> int:
+        return self.truth.width // self.truth.heads
+
+
+def idle_blocks(draft: Draft) -> None:
+    """Blocks that read and write nothing, between the others: exact, for what they add to the stream is zero."""
+    count = round(draft.strength * IDLE_BLOCKS)
+    total = draft.truth.blocks + count
+    order = torch.randperm(total, generator=draft.generator)[: draft.truth.blocks].sort().values.tolist()
+    state = {name: part for name, part in draft.state.items() if not name.startswith("h.")}
+    for index in range(total):
+        old = order.index(index) if index in order else None
+        for name in [name.removeprefix("h.0.") for name in draft.state if name.startswith("h.0.")]:
+            like = draft.state[draft.block(0, name)]
+            gain = draft.state["ln_f.weight"] if name.endswith(("ln_1.weight", "ln_2.weight")) else None
+            idle = torch.zeros_like(like) if gain is None else gain.clone()
+            state[draft.block(index, name)] = idle if old is None else draft.state[draft.block(old, name)]
+    draft.state, draft.truth = state, draft.truth.moved(order.__getitem__, total)
+
+
+def idle_weights(draft: Draft) -> None:
+    """Random queries, keys, values and neurons where a head or neuron writes nothing: exact, they still do not."""
+    width, size = draft.truth.width, draft.head_width
+    apart = kept_apart(draft.machine)
+    for index in range(draft.truth.blocks):
+        attention = draft.state[draft.block(index, "attn.c_attn.weight")]
+        output = draft.state[draft.block(index, "attn.c_proj.weight")]
+        for head in range(draft.truth.heads):
+            rows = slice(head * size, (head + 1) * size)
+            if not output[rows].any():
+                for part in range(3):
+                    columns = slice(part * width + rows.start, part * width + rows.stop)
+                    attention[:, columns] = draft.random(width, size) / math.sqrt(width)
+                    attention[apart, columns] = 0.0
+        inward = draft.state[draft.block(index, "mlp.c_fc.weight")]
+        idle = ~draft.state[draft.block(index, "mlp.c_proj.weight")].any(dim=1)
+        inward[:, idle] = draft.random(width, int(idle.sum())) / math.sqrt(width)
+        inward[torch.tensor(apart)[:, None], idle.nonzero()[:, 0]] = 0.0
+
+
+def permuted(draft: Draft) -> None:
+    """Heads and neurons in another order, block by block: exact but for the order of sums, of which no bound knows."""
+    size, heads, neurons = draft.head_width, [], []
+    for index in range(draft.truth.blocks):
+        order = torch.randperm(draft.truth.heads, generator=draft.generator)
+        units = torch.randperm(draft.truth.neurons, generator=draft.generator)
+        places = (order[:, None] * size + torch.arange(size)).flatten()  # new place ← old place
+        attention, output = draft.block(index, "attn.c_attn.weight"), draft.block(index, "attn.c_proj.weight")
+        draft.state[attention] = draft.state[attention].unflatten(1, (3, -1))[:, :, places].flatten(1)
+        draft.state[output] = draft.state[output][places]
+        inward, outward = draft.block(index, "mlp.c_fc.weight"), draft.block(index, "mlp.c_proj.weight")
+        draft.state[inward], draft.state[outward] = draft.state[inward][:, units], draft.state[outward][units]
+        heads.append(order.argsort().tolist())
+        neurons.append(units.argsort().tolist())
+    draft.truth = draft.truth.relabelled(heads, neurons)
+
+
+def rescaled(draft: Draft) -> None:
+    """Queries against keys, and values against outputs, by powers of two, head by head: exact to the last bit.
+
+    A neuron cannot be: GELU(c·z) is not c·GELU(z).
+    """
+    width, size = draft.truth.width, draft.head_width
+    most = round(draft.strength * RESCALED)
+    for index in range(draft.truth.blocks):
+        powers = torch.randint(-most, most + 1, (2, draft.truth.heads), generator=draft.generator)
+        match, value = (2.0 ** powers.double()).repeat_interleave(size, dim=1)
+        attention = draft.state[draft.block(index, "attn.c_attn.weight")]
+        attention[:, :width] *= match
+        attention[:, width : 2 * width] /= match
+        attention[:, 2 * width :] *= value
+        draft.state[draft.block(index, "attn.c_proj.weight")] /= value[:, None]
+
+
+def turned(draft: Draft) -> None:
+    """The stream in another basis. LayerNorm cannot see a rotation that fixes the all-ones vector: counted as noise.
+
+    Pads and divisors keep their slots: mixed with them a register would be rounded relative to 1e10.
+    """
+    rotation = random_rotation(draft.truth.width, kept_apart(draft.machine), draft.generator, math.pi * draft.strength)
+    for name, part in draft.state.items():
+        if name.endswith(("attn.c_attn.weight", "mlp.c_fc.weight")):
+            draft.state[name] = rotation @ part
+        elif name.endswith(("c_proj.weight", "c_proj.bias", "wpe.weight")):
+            draft.state[name] = part @ rotation.mT
+    draft.truth, draft.turned = draft.truth.turned(rotation), True
+
+
+def random_rotation(
+    width: int, fixed: list[int], generator: torch.Generator, angle: float
+) -> Float[Tensor, "width width"]:
+    """Orthogonal, the identity on the slots `fixed` and on the all-ones vector; no plane turns by more than `angle`."""
+    free = torch.tensor([i for i in range(width) if i not in fixed])
+    count = len(free)
+    ones = torch.ones(count, 1, dtype=torch.float64) / math.sqrt(count)
+    basis = torch.linalg.qr(torch.cat([ones, torch.eye(count, dtype=torch.float64)[:, 1:]], dim=1)).Q[:, 1:]
+    sides = torch.randn(count - 1, count - 1, dtype=torch.float64, generator=generator)
+    skew = sides - sides.mT
+    skew *= angle / torch.linalg.matrix_norm(skew, 2).clamp(min=1e-300)
+    inner = torch.linalg.matrix_exp(skew)
+    rotation = torch.eye(width, dtype=torch.float64)
+    rotation[free[:, None], free] = basis @ inner @ basis.mT + ones @ ones.mT
+    return rotation
+
+
+def noisy(draft: Draft) -> None:
+    """Every weight off by a random part of itself: counted in the certificate. Pads, biases and gains stay."""
+    part_of_itself = draft.strength * NOISE_ROUNDINGS * torch.finfo(draft.machine.dtype).eps / 2
+    apart = kept_apart(draft.machine)
+    for name, part in draft.state.items():
+        if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight", "wpe.weight")):
+            change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator) - 1
+            reads = name.endswith(("c_attn.weight", "c_fc.weight"))
+            change[(apart, slice(None)) if reads else (slice(None), apart)] = 0.0
+            draft.state[name] = part * (1 + part_of_itself * change)
+    draft.weight_noise += part_of_itself
+
+
+# In this order; distractors come before all, for they are in the program.
+DISGUISES: dict[str, Callable[[Draft], None]] = {
+    "idle blocks": idle_blocks,
+    "idle weights": idle_weights,
+    "permuted": permuted,
+    "rescaled": rescaled,
+    "turned": turned,
+    "noisy": noisy,
+}
+EVERY = ("distractors", *DISGUISES)
+
+
+def disguise(specimen: Specimen, seed: int = 0, strength: float = 1.0, *, only: Iterable[str] = EVERY) -> Specimen:
+    """The same mechanism in other weights, with the truth about them and the certificate that still holds.
+
+    `strength` in 0 … 1 scales every disguise, `only` chooses among them. A specimen is dressed anew from its
+    mechanism: what it wore before comes off.
+    """
+    chosen = [name for name in EVERY if name in set(only)]
+    for name in set(only) - set(EVERY):
+        raise EmulonError(unknown("disguise", name, EVERY))
+    if not 0 <= strength <= 1:
+        raise EmulonError(f"a disguise has a strength between 0 and 1, got {strength}")
+    count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
+    build = Build(count, seed, tuple(chosen))
+    program = build.program(specimen.mechanism)
+    machine = program.compile(specimen.dtype)
+    weights = {name: part.double() for name, part in state_dict(machine).items()}
+    draft = Draft(machine, weights, truth_of(machine), torch.Generator().manual_seed(seed), strength)
+    for name in chosen:
+        if name in DISGUISES:
+            DISGUISES[name](draft)
+    state = {name: part.to(specimen.dtype).contiguous() for name, part in draft.state.items()}
+    state = with_readout(state, draft.truth)
+    made = Specimen(specimen.mechanism, draft.truth, state, machine.certificate, build)
+    if draft.turned or draft.weight_noise:
+        made = replace(made, certificate=noisy_certificate(made, *noise_of(machine, program, draft.weight_noise)))
+    return made if useful(made.certificate) else with_measured(made)

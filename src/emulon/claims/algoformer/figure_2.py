@@ -96,8 +96,7 @@ def falling(numbers: Numbers, model: str) -> float:
     """The share of the error that the last tenth of the steps took off, mean of the seeds."""
     runs = numbers["learning"][model]
     tenth = max(EVALUATIONS // 10, 1)
-    before, after = (mean(float(run["error"][at]) for run in runs) for at in (-1 - tenth, -1))
-    return 1 - after / before
+    return 1 - mean(run["error"][-1] for run in runs) / mean(run["error"][-1 - tenth] for run in runs)
 
 
 def figure(numbers: Numbers) -> Figure:

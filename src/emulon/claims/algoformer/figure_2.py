@@ -152,7 +152,7 @@ CLAIM = Claim(
         "gpu": Scale(
             30,
             {
-                "training": {"recipe": "fast", "features": 20, "points": 41, "compile": "block"},
+                "training": {"recipe": "fast", "features": 20, "points": 41},
                 "models": {model: LAYERS[model] | LOOPS[model] for model in MODELS},
                 "tasks": {task: {"steps": steps, "batch": 64} for task, steps in STEPS.items()},
                 "seeds": 2,

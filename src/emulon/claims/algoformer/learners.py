@@ -35,7 +35,7 @@ TRAINING = {
 
 # The paper's sizes, on a GPU.
 AT_SCALE = {"recipe": "fast", "model": "algoformer", "task": "representation", "features": 20, "points": 41}
-AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_every": 10_000, "compile": "block"}
+AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_every": 10_000}
 
 
 def configured(setting: Setting, **options: Any) -> TrainConfig:

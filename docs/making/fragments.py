@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "emulon"
 ROOMS = (
     *("interpreter", "networks", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
     *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
-    *("testing", "fuzz", "export"),
+    *("specimens", "testing", "fuzz", "export"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,7 +53,7 @@ class Subject:
     prompts: Float[Tensor, "prompts tokens width"]
     others: Float[Tensor, "prompts tokens width"]
     readout: Float[Tensor, " width"]
-    quantities: tuple[Float[Tensor, "prompts size"], ...]
+    quantities: tuple[Float[Tensor, "prompts _"], ...]
     predictor: NoisyAnswers
     task: BoundedLinear
     candidates: tuple[str, ...]
@@ -66,6 +66,11 @@ class Subject:
     @property
     def heads(self) -> int:
         return int(self.model.config.n_head)
+
+    def few(self, count: int) -> Subject:
+        """The same with the first prompts alone."""
+        quantities = tuple(one[:count] for one in self.quantities)
+        return replace(self, prompts=self.prompts[:count], others=self.others[:count], quantities=quantities)
 
     @cached_property
     def run(self) -> Activations:

@@ -25,7 +25,7 @@ def require_known(kind: str, name: str, package: str) -> None:
 
 @cache
 def registered(package: str) -> frozenset[str]:
-    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `CLAIM = Claim(name="…")`, `@method("…")`."""
+    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `CLAIM = Claim(name=…)`, `@method(…)`."""
     sources = [path.read_text(encoding="utf-8") for path in (SOURCE / package).rglob("*.py")]
     return frozenset(name for source in sources for node in ast.parse(source).body if (name := _name(node)))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from emulon.benchmark.answers import Answers, method
@@ -15,7 +13,7 @@ FEW = 8
 
 @method("activation-patching")
 def activation_patching(subject: Subject) -> Answers:
-    few = replace(subject, prompts=subject.prompts[:FEW], others=subject.others[:FEW])
+    few = subject.few(FEW)
     other = few.other_run
     heads = [Change(b, h, other.heads[b, :, :, h]) for b in range(few.blocks) for h in range(few.heads)]
     mlps = [Change(b, None, other.mlps[b]) for b in range(few.blocks)]

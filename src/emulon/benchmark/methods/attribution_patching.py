@@ -3,8 +3,6 @@ backward pass (Nanda 2023; Syed et al. 2023)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from emulon.benchmark.answers import Answers, method
 from emulon.benchmark.subject import Subject
 
@@ -13,7 +11,7 @@ FEW = 32
 
 @method("attribution-patching")
 def attribution_patching(subject: Subject) -> Answers:
-    few = replace(subject, prompts=subject.prompts[:FEW], others=subject.others[:FEW])
+    few = subject.few(FEW)
     own, other, slopes = few.run, few.other_run, few.slopes
     heads = ((other.heads - own.heads) * slopes.heads).sum(dim=(2, 4)).abs().mean(dim=1)
     mlps = ((other.mlps - own.mlps) * slopes.mlps).sum(dim=(2, 3)).abs().mean(dim=1)

@@ -32,7 +32,7 @@ def standard(values: Float[Tensor, "... prompts width"]) -> Float[Tensor, "... p
 
 
 def probe(
-    inputs: Float[Tensor, "streams tokens prompts width"], quantities: tuple[Float[Tensor, "prompts size"], ...]
+    inputs: Float[Tensor, "streams tokens prompts width"], quantities: tuple[Float[Tensor, "prompts _"], ...]
 ) -> Float[Tensor, "quantities streams tokens"]:
     """R² of every quantity at every place, its entries taken together."""
     if not quantities:

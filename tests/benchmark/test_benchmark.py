@@ -86,7 +86,7 @@ def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> N
     assert score(unsure, questions)["coverage"] == 0
     assert score(Answers(), questions) == {}
     with pytest.raises(BadShape, match="heads has shape"):
-        score(Answers(heads=torch.zeros(1, 1), mlps=answers.mlps), questions)
+        score(Answers(heads=torch.zeros(len(answers.mlps), 99), mlps=answers.mlps), questions)
 
 
 def test_what_is_equal_scores_as_chance_and_rounding_is_no_evidence() -> None:

@@ -15,7 +15,7 @@ is it, and with what parameter (`which`, `allowed`, `power`, `coverage`)? `MEASU
 `@method("mine")` names a function; `emulon benchmark mine.py:function` takes one that has no name.
 """
 
-from emulon.benchmark import methods as _ours  # noqa: F401 (importing them registers them)
+from emulon.benchmark import methods
 from emulon.benchmark.answers import METHODS, Answers, Method, Which, method, method_named
 from emulon.benchmark.questions import Questions, ask
 from emulon.benchmark.scores import MEASURES, score
@@ -40,6 +40,7 @@ __all__ = [
     "ask",
     "method",
     "method_named",
+    "methods",
     "score",
     "specimens_scored",
     "summary",

@@ -84,7 +84,8 @@ class Subject:
             return self.activations(self.others)
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
-        return (hidden @ self.readout)[..., 1::2]
+        answers: Tensor = hidden @ self.readout
+        return answers[..., 1::2]
 
     def output_matrix(self, block: int) -> Float[Tensor, "heads head_width width"]:
         """What a head's output is multiplied by before it is added to the stream."""
@@ -140,8 +141,8 @@ class Subject:
                     block.attn.c_proj.register_forward_pre_hook(_replacing_input(rows, columns, change.value))
                 )
         with torch.no_grad(), _until_done(handles):
-            hidden = self.model(inputs_embeds=self.prompts.repeat(len(changes), 1, 1)).last_hidden_state
-        return self.answers(hidden).unflatten(0, (len(changes), count))
+            hidden: Tensor = self.model(inputs_embeds=self.prompts.repeat(len(changes), 1, 1)).last_hidden_state
+        return self.answers(hidden.unflatten(0, (len(changes), count)))
 
 
 def _replacing_output(rows: slice, value: Tensor) -> Any:

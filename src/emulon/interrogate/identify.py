@@ -143,7 +143,7 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
     matches = tuple(Match(references[i].name, fitted[i], ranges[i], weights[i]) for i in order)
     limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
-    sure = parameter_interval(references[order[0]], fitted[order[0]], many)
+    sure = parameter_interval(references[order[0]], fitted[order[0]], observed)
     return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure)
 
 

@@ -70,8 +70,7 @@ def figure(cells: Sequence[Cell], measure: str) -> Figure:
     for dress in dict.fromkeys((PLAIN, last)):
         of = [cell for cell in chosen if cell.dress == dress]
         if of:
-            ends = {"low": [cell.score.low for cell in of], "high": [cell.score.high for cell in of]}
-            series.append(
-                Series(dress, [cell.method for cell in of], [cell.score.value for cell in of], "bars", **ends)
-            )
+            names, values = [cell.method for cell in of], [cell.score.value for cell in of]
+            low, high = [cell.score.low for cell in of], [cell.score.high for cell in of]
+            series.append(Series(dress, names, values, "bars", low, high))
     return Figure([Panel("", measure, series)])

@@ -24,7 +24,7 @@ from emulon.benchmark import (
     specimens_scored,
     summary,
 )
-from emulon.benchmark.questions import CANDIDATES
+from emulon.benchmark.questions import CANDIDATES, NONE
 from emulon.benchmark.scores import area
 from emulon.errors import BadShape, EmulonError
 
@@ -73,17 +73,20 @@ def perfect(questions: Questions) -> Answers:
 
 def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> None:
     best = score(perfect(questions), questions)
+    assert math.isnan(best.pop("refused"))  # there is nothing to refuse
     assert best == {
         "where": 0, "found": 1, "what": 1, "circuit": 1, "which": 1, "allowed": 1, "power": 1, "coverage": 1,
     }  # fmt: skip
     answers = perfect(questions)
     wrong = Answers(-answers.places, -answers.heads, -answers.mlps, Which("ridge", frozenset(CANDIDATES), (0.0, 0.1)))
     worst = score(wrong, questions)
-    assert worst["where"] > 1 and math.isnan(worst.pop("coverage"))
+    assert worst["where"] > 1 and math.isnan(worst["coverage"])
     assert [worst[name] for name in ("found", "what", "circuit", "which", "power")] == [0, 0, 0, 0, 0]
     assert worst["allowed"] == 1
     unsure = replace(answers, which=Which(questions.kind, frozenset(), (0.0, 0.1)))
     assert score(unsure, questions)["coverage"] == 0
+    other = replace(questions, kind=NONE, parameter=None)
+    assert score(Answers(which=Which(NONE)), other)["refused"] == 1 and score(wrong, other)["refused"] == 0
     assert score(Answers(), questions) == {}
     with pytest.raises(BadShape, match="heads has shape"):
         score(Answers(heads=torch.zeros(len(answers.mlps), 99), mlps=answers.mlps), questions)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from emulon.benchmark.answers import Answers
-from emulon.benchmark.questions import Questions
+from emulon.benchmark.questions import NONE, Questions
 from emulon.errors import BadShape
 
 # By name: what it says, and what guessing gives where that is one number.
@@ -19,6 +19,7 @@ MEASURES = {
     "what": ("share of places whose quantity is chosen from four", 0.25),
     "circuit": ("area under the ROC curve over heads and MLPs that ŷ depends on", 0.5),
     "which": ("share of algorithms named", 1 / 7),
+    "refused": ("share of algorithms that are none of the candidates and are not taken for one", 1 / 7),
     "allowed": ("share of right algorithms not ruled out", None),
     "power": ("share of wrong algorithms ruled out", None),
     "coverage": ("share of parameters inside their 95 % interval", None),
@@ -44,6 +45,7 @@ def score(answers: Answers, questions: Questions) -> dict[str, float]:
         which, candidates = answers.which, questions.subject.candidates
         possible = which.possible | {which.name}
         out["which"] = float(which.name == questions.kind)
+        out["refused"] = out["which"] if questions.kind == NONE else math.nan
         out["allowed"] = float(questions.kind in possible)
         out["power"] = sum(name not in possible for name in candidates if name != questions.kind) / (
             len(candidates) - 1

@@ -32,7 +32,8 @@ where     streams and tokens between the best place and the nearest true one (le
 found     share of quantities whose best place is true
 what      share of places whose quantity is chosen from four
 circuit   area under the ROC curve over heads and MLPs
-which     share of algorithms named; allowed: not ruled out; power: share of wrong ones ruled out
+which     share of algorithms named; refused: of those that are no candidate, the share that is said to be none
+allowed   share of right algorithms not ruled out; power: of wrong ones, the share that is
 coverage  share of parameters inside their 95 % interval
 
 Numbers are means over specimens ± half a 95 % bootstrap interval; ↑ ↓: significantly other than in the plain."""

@@ -22,8 +22,8 @@ def parameter_interval(reference: Reference, fitted: Parameters, observed: Obser
     Around the fit answers are linear in log θ, so that any set of datasets has its best θ in closed form,
     θ·exp(−ΣJr/ΣJ²) with r what is left and J how it changes: one Gauss–Newton step instead of a search. Leaving out one
     dataset after the other, whole, as what is left at different numbers of examples goes together, gives the variance
-    of the best log θ (Efron and Tibshirani 1993, chapter 11). Some datasets weigh much more than others, and a bootstrap's
-    percentiles were a little too narrow for that.
+    of the best log θ (Efron and Tibshirani 1993, chapter 11). Some datasets weigh much more than others, and a
+    bootstrap's percentiles were a little too narrow for that.
     """
     if reference.continuous is None:
         return None

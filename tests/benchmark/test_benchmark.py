@@ -190,7 +190,8 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
     assert "mine.py:last_stream" in capsys.readouterr().out
     record = json.loads(Path("numbers.json").read_text())
     assert record["specimens"] == 1 and {cell["measure"] for cell in record["cells"]} == {"where", "found", "what"}
-    assert "moving average" in record["rows"][0]["mechanism"]
+    assert "moving average" in record["mechanisms"][0]
+    assert record["scores"]["mine.py:last_stream"]["found"] == {"plain": [record["cells"][1]["score"]["value"]]}
     assert "mine.py:last_stream" in Path("page/index.html").read_text(encoding="utf-8")
     for wrong, why in (
         ("mine.py:nothing", "has no function"),

@@ -23,7 +23,7 @@ EXAMPLES = """examples:
 
 A specimen is a GPT-2 with a planted learning algorithm. A method is one function from a subject (the model, prompts,
 quantities that the algorithm works out on them) to answers, without the truth; yours is file.py:function. Ours:
-  linear-probe mlp-probe control-probe                              where a quantity stands, what stands at a place
+  linear-probe mlp-probe control-probe coordinate-probe             where a quantity stands, what stands at a place
   activation-patching attribution-patching readout-attribution      which heads and MLPs matter
   identify                                                          which algorithm, its parameter with an interval
   random                                                            what chance gives

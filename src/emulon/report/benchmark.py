@@ -19,11 +19,17 @@ DRAWN = ("where", "what", "circuit", "which")
 
 
 def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Everything that was measured; nan, which JSON has not, is left out."""
-    kept = [{**asdict(row), "scores": {k: v for k, v in row.scores.items() if v == v}} for row in rows]
+    """Everything that was measured: `scores` by method, measure and dress, specimen after specimen, null where there was
+    nothing to score."""
+    kept: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    for row in rows:
+        for measure, value in row.scores.items():
+            scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.dress, [])
+            scores.append(round(value, 6) if value == value else None)
     measures = {name: what for name, (what, _) in MEASURES.items()}
     told = {"specimens": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1), "measures": measures}
-    return provenance() | told | {"cells": [asdict(cell) for cell in cells], "rows": kept}
+    mechanisms = list({row.seed: row.mechanism for row in rows}.values())
+    return provenance() | told | {"mechanisms": mechanisms, "cells": [asdict(cell) for cell in cells], "scores": kept}
 
 
 def table_rows(cells: Sequence[Cell], dresses: Sequence[str]) -> list[tuple[str, ...]]:

@@ -84,6 +84,8 @@ def test_run_prints_the_table_and_writes_the_report(ran):
     assert first == second
     assert {path.name for path in report.iterdir()} == {
         "index.html",
+        "playground.html",
+        "playground.json",
         "weights.csv",
         "ridge.json",
         "quantile_regression.json",

@@ -55,12 +55,16 @@ def at_start(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[
     return registers
 
 
-def results(program: RegisterProgram, registers: Mapping[str, Kind]) -> Iterator[tuple[Instruction, Kind]]:
-    """What every instruction writes, in turn."""
-    held = dict(registers)
+def results(
+    program: RegisterProgram, registers: Mapping[str, Kind], added: Mapping[int, Kind] | None = None
+) -> Iterator[tuple[Instruction, Kind]]:
+    """What every instruction writes, in turn; `added`, by an instruction's number, is put on top of it."""
+    held, extra = dict(registers), added or {}
     for instruction in program.instructions:
-        held[instruction.target.name] = _result(instruction, held)
-        yield instruction, held[instruction.target.name]
+        result = _result(instruction, held)
+        result = result + extra[instruction.number] if instruction.number in extra else result
+        held[instruction.target.name] = result
+        yield instruction, result
 
 
 def _result(instruction: Instruction, registers: Mapping[str, Kind]) -> Kind:

@@ -99,10 +99,13 @@ class _Lives:
             self.last_read[version] = max(layer, self.last_read.get(version, EMBEDDING))
 
     def versions(self) -> tuple[VersionTruth, ...]:
+        """All but the emptiness before a first write: what is added to that goes into what is written."""
         writer = {version: number for number, version in self.written_by.items()}
         by_number = {one.number: one for one in self.machine.program.instructions}
         out = []
         for name, count in self.names:
+            if count == 0 and name not in self.machine.program.known:
+                continue
             number, after = writer.get((name, count)), writer.get((name, count + 1))
             out.append(
                 VersionTruth(

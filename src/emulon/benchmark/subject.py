@@ -84,8 +84,8 @@ class Subject:
             return self.activations(self.others)
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
-        answers: Tensor = hidden @ self.readout
-        return answers[..., 1::2]
+        said: Tensor = (hidden @ self.readout)[..., 1::2]
+        return said
 
     def output_matrix(self, block: int) -> Float[Tensor, "heads head_width width"]:
         """What a head's output is multiplied by before it is added to the stream."""

@@ -19,8 +19,8 @@ DRAWN = ("where", "what", "circuit", "which")
 
 
 def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Everything that was measured: `scores` by method, measure and dress, specimen after specimen, null where there was
-    nothing to score."""
+    """Everything that was measured: `scores` by method, measure and dress, specimen after specimen, null where there
+    was nothing to score."""
     kept: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     for row in rows:
         for measure, value in row.scores.items():

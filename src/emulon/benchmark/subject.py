@@ -89,8 +89,8 @@ class Subject:
 
     def output_matrix(self, block: int) -> Float[Tensor, "heads head_width width"]:
         """What a head's output is multiplied by before it is added to the stream."""
-        weight: Tensor = self.model.h[block].attn.c_proj.weight
-        return weight.unflatten(0, (self.heads, -1))
+        split: Tensor = self.model.h[block].attn.c_proj.weight.unflatten(0, (self.heads, -1))
+        return split
 
     def activations(self, prompts: Float[Tensor, "prompts tokens width"]) -> Activations:
         """Of any prompts."""

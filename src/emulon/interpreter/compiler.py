@@ -46,9 +46,10 @@ def compile(
     """A program that runs this algorithm on any data of the domain.
 
     `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
-    well, or as well as the dtype allows, and a warning says how well that is. What emulation and rounding add is in the certificate, which is about the data
-    as the dtype holds them. Without a domain, `data`, tensors or any arrays of numbers, gives one that covers the
-    algorithm's path on it. Several targets, y (samples, targets), are learned by one prompt each, on the same x.
+    well, or as well as the dtype allows, and a warning says how well that is. What emulation and rounding add is in the
+    certificate, which is about the data as the dtype holds them. Without a domain, `data`, tensors or any arrays of
+    numbers, gives one that covers the algorithm's path on it. Several targets, y (samples, targets), are learned by one
+    prompt each, on the same x.
     """
     descent = descent_of(algorithm)
     if dtype not in LINE_NOISE:

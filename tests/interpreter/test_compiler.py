@@ -1,6 +1,7 @@
 """From an algorithm to a program: what is chosen, what is refused."""
 
 import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -217,6 +218,9 @@ def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_the_commands():
         compile(Ridge(steps=3), data=(x, y), tolerance=1e-30)
     with pytest.warns(UserWarning, match="of Fista says nothing after 60 steps; the audit of a run does"):
         compile(Fista(steps=60), data=(x, y), tolerance=1e-2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(Fista(steps=60), data=(x, y))  # nothing was asked for
 
 
 def test_several_targets_are_learned_on_one_x_as_each_alone():

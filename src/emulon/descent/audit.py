@@ -36,11 +36,12 @@ from emulon.expression import Function, OpenSwitches, parse
 
 f64 = torch.float64
 Kind = type[Ball] | type[FloatBall]
+Range = tuple[float, float]
 AnyBall = TypeVar("AnyBall", Ball, FloatBall)
 # Samples times steps whose residuals are looked at together: half a megabyte an array.
 SLICE = 1 << 16
-# What residuals and sums, and ℓ′, are enclosed with: the cheapest first. A path that may err so many times more than the
-# run is seen to be off is looked at in the next; the first is not tried for a run that is off by less than that part.
+# What residuals and sums, and ℓ′, are enclosed with: the cheapest first. A path that may err so many times more than
+# the run is seen to be off is looked at in the next; the first is not tried for a run that is off by less than a part.
 GRADES: tuple[tuple[Kind, Kind], ...] = ((FloatBall, FloatBall), (Ball, FloatBall), (Ball, Ball))
 LOOSE, COARSE = 1.5, 1e-10
 # How often e_t is assumed, and the assumption checked, before nothing is promised.
@@ -96,13 +97,13 @@ class PathError:
             return torch.zeros_like(self.path[..., 0, 0])
         f = parse(self.plan.loss.derivative)
         rows, targets, fixed = self.plan.loss.effective(self.x, self.y)
-        defects = self._defects(f, rows, targets, fixed)
+        defects, reach = self._defects(f, rows, targets, fixed)
         low, top = enclosure(rows)
         if f.smooth == parse("t").smooth:
             if self.plan.momentum:
                 return self._with_momentum(defects, low, top)
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
-        return self._grown_between(f, rows, targets, defects, (low, top))
+        return self._grown_between(f, rows, targets, defects, reach, (low, top))
 
     def _residuals(self, rows: Tensor, targets: Tensor, kind: Kind) -> Iterator[tuple[slice, slice, Any]]:
         """w·x − y for the states before some steps on some samples, (..., steps, samples), and which these are.
@@ -120,32 +121,32 @@ class PathError:
                 s = product(states, some) if kind is Ball else FloatBall.of(states).matmul(some)
                 yield slice(step, step + states.shape[-2]), own, s - targets[..., own].unsqueeze(-2)
 
-    def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> Tensor:
-        """‖v_{t+1} − Step(v_t)‖₂, (..., steps)."""
-        found = [self.path.new_zeros(*self.path.shape[:-2], 0)]
+    def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> tuple[Tensor, Range]:
+        """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers all residuals are."""
+        gradients: list[Ball] = []
         total: Any = None
-        mean = None if fixed is None else _mean(fixed)
-        linear = f.smooth == parse("t").smooth
-        for when, own, s in self._residuals(rows, targets, self.sums):
+        linear, low, high = f.smooth == parse("t").smooth, math.inf, -math.inf
+        for _, own, s in self._residuals(rows, targets, self.sums):
             value = s if linear else enclosed(f, s.shortened() if self.slopes is FloatBall else s)
+            low, high = (low, high) if linear else _around(s, (low, high))
             part = value.matmul(rows[..., own, :]) if type(value) is self.sums else summed(value, rows[..., own, :])
             total = part if total is None else total + part
             if own.stop == rows.shape[-2]:
-                gradient, total = total.lengthened() / float(rows.shape[-2]), None
-                found.append(self._defect(gradient if mean is None else gradient - mean, when))
-        return torch.cat(found, dim=-1)
+                gradients, total = [*gradients, total.lengthened()], None
+        parts = zip(*(vars(one).values() for one in gradients), strict=True)
+        gradient = Ball(*(torch.cat(part, dim=-2) for part in parts)) / float(rows.shape[-2])
+        return self._defect(gradient if fixed is None else gradient - _mean(fixed)), (low, high)
 
-    def _defect(self, gradient: Ball, when: slice) -> Tensor:
-        """Of these steps, given the gradient before each."""
+    def _defect(self, gradient: Ball) -> Tensor:
+        """Of all steps, given the gradient before each."""
         plan, path = self.plan, self.path
         eta, momentum = Ball.of(plan.step_size), Ball.of(plan.momentum)
-        w = Ball.of(path[..., when, :])
+        w = Ball.of(path[..., :-1, :])
         moved = (1 - eta * plan.l2) * w - eta * gradient
         if plan.momentum:
-            before = torch.cat([path[..., :1, :], path[..., :-1, :]], dim=-2)
-            moved = moved + momentum * (w - before[..., when, :])
+            moved = moved + momentum * (w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2))
         stepped = soft_thresholded(moved, eta * plan.l1) if plan.l1 else moved
-        off: Tensor = (stepped - path[..., when.start + 1 : when.stop + 1, :]).size.norm(dim=-1) * LIFT
+        off: Tensor = (stepped - path[..., 1:, :]).size.norm(dim=-1) * LIFT
         return off
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
@@ -162,7 +163,13 @@ class PathError:
         return (defects * defects.new_tensor(gains).flip(0)).sum(dim=-1) * (1 + 1e-9)
 
     def _grown_between(
-        self, f: Function, rows: Tensor, targets: Tensor, defects: Tensor, spectrum: tuple[Tensor, Tensor]
+        self,
+        f: Function,
+        rows: Tensor,
+        targets: Tensor,
+        defects: Tensor,
+        reach: Range,
+        spectrum: tuple[Tensor, Tensor],
     ) -> Tensor:
         """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger."""
         slopes, lengths = Slopes(f), rows.norm(dim=-1).unsqueeze(-2) * (1 + 1e-12)
@@ -171,11 +178,11 @@ class PathError:
             if not bool(assumed.isfinite().all()):
                 break
             torn, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
-            low, high = math.inf, -math.inf
-            for when, own, exact in self._residuals(rows, targets, self.slopes):
+            room = (assumed.max() * lengths.max()).item()
+            low, high = (end + side * (room + 1e-12 * abs(end)) for end, side in zip(reach, (-1, 1), strict=True))
+            # Where there are breaks, sample by sample: which of them may be on either side of one?
+            for when, own, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
-                room = s.shortened().radius
-                low, high = min(low, _least(s.high - room)), max(high, _most(s.high + room))
                 open_, apart = _torn(f, s, lengths[..., own])
                 torn[..., when] |= open_
                 shift[..., when] += apart
@@ -191,12 +198,12 @@ class PathError:
         return torch.full_like(defects[..., 0], math.inf)
 
 
-def _least(part: Tensor) -> float:
-    return (part - 1e-12 * part.abs()).min().item()
-
-
-def _most(part: Tensor) -> float:
-    return (part + 1e-12 * part.abs()).max().item()
+def _around(s: Any, known: Range) -> Range:
+    """A range that holds what is known and all of these balls."""
+    room = s.shortened().radius
+    low, high = s.high - room, s.high + room
+    low, high = (low - 1e-12 * low.abs()).min().item(), (high + 1e-12 * high.abs()).max().item()
+    return min(low, known[0]), max(high, known[1])
 
 
 def _grown(errors: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +238,7 @@ def summed(value: FloatBall, rows: Tensor) -> Ball:
 def enclosed(f: Function, s: AnyBall) -> AnyBall:
     """f on a ball, elementwise; Arb is asked where balls cannot tell."""
     kind = type(s)
-    operations = ball_operations(kind)
+    operations = ball_operations(isinstance(s, FloatBall))
     try:
         value = f.over(operations, f.switched(operations, s, kind.sign))
     except BadExpression:
@@ -250,7 +257,7 @@ def _torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
     if not f.switches:
         return torch.zeros_like(s.high[..., 0], dtype=torch.bool), torch.zeros_like(s.high[..., 0])
     try:
-        signs = list(f.switched(ball_operations(type(s)), s, type(s).sign).values())[1:]
+        signs = list(f.switched(ball_operations(isinstance(s, FloatBall)), s, type(s).sign).values())[1:]
         open_ = torch.stack([sign.radius.expand_as(s.high) > 0 for sign in signs]).any(dim=0)
     except BadExpression:
         open_ = torch.ones_like(s.high, dtype=torch.bool)

@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,docs,onnx,text,skops]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,hf,data,cluster,docs,onnx,text,skops,lens]'
 	touch $@
 
 demo: .venv/installed

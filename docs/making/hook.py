@@ -16,8 +16,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from offline import fetched
 
+from emulon.playground.runs import single_page
+
 ROOT = Path(__file__).parents[2]
-PLAYGROUND = ROOT / "src" / "emulon" / "playground" / "static"
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
 MARK = re.compile(r"<!-- (numbers|picture|claims|records|errors)(?:: ([\w.-]+))? -->")
 
@@ -26,9 +27,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Adds the figures of the claims, the playground, the reference's pages, and those that stand outside docs/."""
     for figure in sorted((ROOT / "results" / "claims").glob("*.svg")):
         files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
-    for part in sorted(each for each in PLAYGROUND.rglob("*") if each.is_file()):
-        where = f"playground/{part.relative_to(PLAYGROUND).as_posix()}"
-        files.append(File.generated(config, where, abs_src_path=str(part)))
+    # As one file: a browser does not let a page from the file system read what lies beside it.
+    files.append(File.generated(config, "playground/index.html", content=single_page()))
     for source, page in COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for name in fragments.ROOMS:

@@ -46,6 +46,9 @@ class Algorithms implements Scene {
   private readonly inside: Inside;
   private readonly bend: Bend;
   private phase = 0;
+  // The run that the points are of: what it fitted to them, and what it is called.
+  private ran: { link: string; weights: number[]; title: string } | null = null;
+  private readonly origin = html("p", { class: "note", id: "origin", hidden: true });
   private readonly sha = html("span", { class: "chip", id: "sha256" });
   private readonly says = html("p", { class: "says" });
   private readonly weights = html("div", { class: "scroll", id: "weights", "aria-live": "off" });
@@ -83,7 +86,7 @@ class Algorithms implements Scene {
       html("span", { class: "grow" }, this.slider), this.count);
     const more = html("div", { class: "controls" },
       button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
-    const plot = html("section", { class: "card", keydown: (event: KeyboardEvent) => this.key(event) }, legend(), this.plane.element, this.refusal, controls, more);
+    const plot = html("section", { class: "card", keydown: (event: KeyboardEvent) => this.key(event) }, legend(), this.plane.element, this.origin, this.refusal, controls, more);
     const side = html("div", { class: "side" },
       html("section", { class: "card" }, html("h2", {}, "The prompt says which algorithm"), this.prompts, this.says),
       html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
@@ -204,6 +207,7 @@ class Algorithms implements Scene {
 
   private shuffle(): void {
     const { link } = this.program.facts;
+    this.ran = null;
     const noise = (): number => Math.random() + Math.random() + Math.random() - 1.5;
     const [a, b] = [0.5 * noise(), 1.2 * noise()];
     const clip = (value: number, low: number, high: number): number => Math.round(Math.max(low, Math.min(high, value)) * 1000) / 1000;
@@ -221,6 +225,7 @@ class Algorithms implements Scene {
 
   private original(): void {
     const { link } = this.program.facts;
+    this.ran = null;
     const made = structuredClone(KINDS[link]);
     this.points.set(link, made);
     this.plane.use(made, this.program.classes);
@@ -239,7 +244,13 @@ class Algorithms implements Scene {
       return this.program.facts.link === "rate" ? Math.exp(score) : score;
     };
     const past = Array.from({ length: 9 }, (_, k) => Math.floor(shown * (k / 9) ** 2)).filter((t) => t < shown);
-    this.plane.drawFit({ own: predict(own), exact: predict(exact), past: [...new Set(past)].map((t) => predict(run.own[t] as number[])) });
+    const ran = this.ran?.link === this.program.facts.link ? this.ran : null;
+    this.plane.drawFit({
+      own: predict(own), exact: predict(exact), past: [...new Set(past)].map((t) => predict(run.own[t] as number[])),
+      ran: ran === null ? null : predict(ran.weights),
+    });
+    this.origin.hidden = ran === null;
+    this.origin.textContent = ran?.title ?? "";
     this.drawNumbers(own, exact, shown);
     this.drawChart(shown);
     const traces = run.refusal !== "" && run.computed === 0 ? [] : run.traces(shown);
@@ -307,17 +318,21 @@ class Algorithms implements Scene {
     this.waiting = window.setTimeout(() => {
       if (!this.element.isConnected) return;
       const points = this.plane.points.map(({ x, y, label }) => (this.program.classes ? [x, y, label] : [x, y]).join(",")).join(";");
-      history.replaceState(null, "", `#algorithms/${this.program.facts.name}/${this.step}/${points}`);
+      const ran = this.ran?.link === this.program.facts.link ? `/${this.ran.weights.join(",")}/${encodeURIComponent(this.ran.title)}` : "";
+      history.replaceState(null, "", `#algorithms/${this.program.facts.name}/${this.step}/${points}${ran}`);
     }, 300);
   }
 
-  show([name, step, points]: string[]): void {
+  show([name, step, points, weights, ...title]: string[]): void {
     if (points !== undefined && name !== undefined && this.programs.has(name)) {
       const { link, domain } = (this.programs.get(name) as Program).facts;
       const made = points.split(";").map((each) => each.split(",").map(Number))
         .filter(([x, y]) => Math.abs(x as number) <= 1 && Math.abs(y as number) <= 2)
         .map(([x, y, label]): Point => ({ x: x as number, y: y as number, label: label === -1 ? -1 : 1 }));
       if (made.length >= 2) this.points.set(link, made.slice(0, domain.points));
+      const fitted = weights?.split(",").map(Number) ?? [];
+      const wanted = (this.programs.get(name) as Program).features;
+      if (fitted.length === wanted && fitted.every(Number.isFinite)) this.ran = { link, weights: fitted, title: title.join("/") };
     }
     if (step !== undefined && Number.isFinite(Number(step))) this.step = Math.round(Number(step));
     if (name !== undefined && this.programs.has(name)) this.choose(name, false);

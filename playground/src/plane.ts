@@ -18,6 +18,8 @@ export interface Fit {
   readonly own: (x: number, y: number) => number;
   readonly exact: (x: number, y: number) => number;
   readonly past: ((x: number, y: number) => number)[];
+  // What a run of emulon's fitted, where the points are of one.
+  readonly ran: ((x: number, y: number) => number) | null;
 }
 
 const WIDTH = 640;
@@ -215,6 +217,7 @@ export class Plane {
       svg("line", { class: "residual", x1: this.x(x), x2: this.x(x), y1: this.y(y), y2: this.y(Math.max(-far, Math.min(far, fit.own(x, 0)))) }),
     );
     return [this.clip(), svg("g", { "clip-path": `url(#${this.name})` }, ...this.pastLines(fit, curve), ...residuals,
+      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: curve(fit.ran) })]),
       svg("path", { class: "fit", d: curve(fit.own) }), svg("path", { class: "exact", d: curve(fit.exact) }))];
   }
 
@@ -252,6 +255,7 @@ export class Plane {
     };
     return [this.clip(), svg("g", { "clip-path": `url(#${this.name})` },
       svg("path", { class: "side-a", d: half(fit.own, 1) }), svg("path", { class: "side-b", d: half(fit.own, -1) }),
+      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: line(fit.ran) })]),
       ...this.pastLines(fit, line), svg("path", { class: "fit", d: line(fit.own) }), svg("path", { class: "exact", d: line(fit.exact) }))];
   }
 }

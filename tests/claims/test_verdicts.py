@@ -69,6 +69,13 @@ def keys(paper, sine, kink):
     return {"sin(3*t), paper": each(paper), "sin(3*t), spectral": each(sine), "Max(t, 0), piecewise": each(kink)}
 
 
+def planted(error=1e-10, least_fit=1.0, intervention=1e-9, unused=0.0, slots=0.0):
+    row = {"bound": 1e-9, "proved": True, "error": 1e-10, "least_fit": 1.0}
+    asked = {"intervention": intervention, "unused": unused, "error": error, "least_fit": least_fit}
+    double, single = row | asked | {"dtype": "float64"}, row | {"dtype": "float32"}
+    return {"rows": [one | {"disguised": d, "slots": slots if d else 1.0} for one in (double, single) for d in (0, 1)]}
+
+
 def codes(widths, error):
     return {
         "samples": [8, 80],
@@ -150,6 +157,12 @@ SEVERAL = [
     ("ours-audits", audits(audit=4e-10, dtype="float32"), "does not hold"),
     ("ours-audits", audits(seconds=1.1), "does not hold"),
     ("ours-audits", audits(proved=False), "does not hold"),
+    ("ours-specimens", planted(), "holds"),
+    ("ours-specimens", planted(error=2e-9), "does not hold"),
+    ("ours-specimens", planted(least_fit=0.9998), "does not hold"),
+    ("ours-specimens", planted(intervention=2e-6), "does not hold"),
+    ("ours-specimens", planted(unused=2e-9), "does not hold"),
+    ("ours-specimens", planted(slots=0.5), "does not hold"),
     ("ours-keys", keys([10, 100, 1000], [8, 10, 12], [5, 6, 7]), "holds"),
     ("ours-keys", keys([10, 100, 1000], [8, 20, 32], [5, 6, 7]), "does not hold"),
     ("ours-keys", keys([10, 12, 14], [8, 10, 12], [5, 6, 7]), "does not hold"),

@@ -4,7 +4,8 @@
 by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude (rounding
 errors differ from machine to machine). `bash` blocks are lines of `emulon …`, run in this process. `<!-- not run:
 reason -->` before a block leaves it to a reader; its Python must compile, and its commands must have options that
-exist. `<!-- run first … -->` has Python that a page needs and does not show.
+exist. `<!-- needs: module -->` does so only where that module is not installed. `<!-- run first … -->` has Python that
+a page needs and does not show.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import tomllib
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from emulon.cli import COMMANDS, main
@@ -25,7 +27,8 @@ from emulon.commands.options import read
 ROOT = Path(__file__).parents[2]
 PART = re.compile(
     r"<!-- run first\n(?P<hidden>.*?)-->"
-    r"|(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$",
+    r"|(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?(?:<!-- needs: (?P<needs>\w+) -->\n)?"
+    r"^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -37,6 +40,11 @@ class Block:
     body: str
     line: int
     reason: str = ""
+    needs: str = ""
+
+    @property
+    def is_left_out(self) -> bool:
+        return bool(self.reason) or (bool(self.needs) and find_spec(self.needs) is None)
 
 
 def blocks(page: Path) -> list[Block]:
@@ -44,7 +52,7 @@ def blocks(page: Path) -> list[Block]:
     for part in PART.finditer(text):
         line = text.count("\n", 0, part.start("hidden" if part["hidden"] else "body")) + 1
         kind = "python" if part["hidden"] else part["kind"]
-        found.append(Block(kind, part["hidden"] or part["body"], line, part["reason"] or ""))
+        found.append(Block(kind, part["hidden"] or part["body"], line, part["reason"] or "", part["needs"] or ""))
     return found
 
 
@@ -69,7 +77,7 @@ def run(page: Path) -> None:
     namespace, printed = {"__name__": "__main__"}, None
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
-        if block.reason:
+        if block.is_left_out:
             parsed(block, where)
         elif block.kind == "python":
             printed = _printed(block, page, namespace)

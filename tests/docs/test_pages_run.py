@@ -40,6 +40,8 @@ def test_a_wrong_page_is_found(tmp_path, monkeypatch):
     assert fails("```python\nnobody\n```\n")
     assert fails("```bash\nemulon approximate\n```\n")
     assert fails("```bash\nmake test\n```\n")
+    assert fails("<!-- needs: torch -->\n```python\nnobody\n```\n")
+    assert not fails("<!-- needs: not_installed_here -->\n```python\nnobody\n```\n")
     assert fails("<!-- not run: it takes too long here -->\n```python\nif\n```\n")
     assert fails("<!-- not run: it takes too long here -->\n```bash\nmake nothing\n```\n")
 

@@ -3,10 +3,12 @@
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "making"))
@@ -33,6 +35,26 @@ def test_what_a_page_fetches_from_elsewhere_is_found(tmp_path):
     (tmp_path / "page.html").write_text(innocent + "".join(fetching))
     (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css';")
     assert len(offline.fetched(tmp_path)) == len(fetching) + 1
+
+
+def test_the_script_that_searches_answers_from_the_file_system(tmp_path):
+    """Browsers start no worker there: the page has a frame that behaves as one."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no chromium here; apt-get install chromium")
+    shutil.copy(ROOT / "docs" / "assets" / "iframe-worker.js", tmp_path)
+    (tmp_path / "double.js").write_text('addEventListener("message", (event) => postMessage(2 * event.data))')
+    (tmp_path / "page.html").write_text('<script src="iframe-worker.js"></script><body></body>')
+    asked = """() => new Promise((done) => {
+        const worker = new Worker(new URL("double.js", location));
+        worker.addEventListener("message", (event) => done(event.data));
+        worker.postMessage(21);
+    })"""
+    with sync_playwright() as play:
+        page = play.chromium.launch(executable_path=executable, args=["--no-sandbox"]).new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        assert page.evaluate(asked) == 42
+    assert "polyfills: [assets/iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_every_error_says_its_cause_and_cure():

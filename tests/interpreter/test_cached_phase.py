@@ -8,6 +8,7 @@ from library import KINKS, case
 
 from emulon.interpreter import Interpreter, Program, cached_phase, module
 from emulon.interpreter.cached_phase import CachedPhase, Rows
+from emulon.interpreter.paths import held_by
 
 Programs = dict[str, Program]
 
@@ -28,7 +29,7 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
 
 def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     c = case("ridge")
-    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y), program.step_size)
+    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y), held_by(program))
 
 
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
@@ -53,7 +54,7 @@ def test_a_factor_and_its_negative_are_read_once():
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     c, program = case("ridge"), programs["ridge"]
     x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
-    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y), program.step_size)
+    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y), held_by(program))
     assert {len(block.values) for block in phase.blocks} == {1}
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from emulon import cli
+from emulon.algorithms import Ridge
 from emulon.certify import checker
 from emulon.evaluation import ball_arithmetic
-from emulon.interpreter import Interpreter, Program, save
+from emulon.interpreter import Interpreter, Program, compile, save
 from emulon.interpreter.certificate_file import certificate_of
 
 # With the hashes made anew everything that follows is computed again, which takes longer: fewer by default.
@@ -92,6 +94,18 @@ def test_the_original_is_accepted_and_says_what_the_library_promises(made: Made,
     # The checker takes all keys of the line that do not matter for the largest of them, the library each as it is.
     assert promised.bound * 0.999 <= float(certificate["bound"]) <= promised.bound * 1.02
     for name, term in promised.terms.items():
+        assert 0.99 * term <= float(certificate["terms"][name]) <= 1.02 * term
+
+
+def test_it_follows_float32_rows_that_are_read_large(tmp_path: Path):
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)
+    program = compile(Ridge(steps=3), data=(x, x[:, 0]), tolerance=1e-2, dtype=torch.float32)
+    interpreter, files = Interpreter.fitting(program), {name: tmp_path / name for name in ("program", "interpreter")}
+    save(program, files["program"])
+    save(interpreter, files["interpreter"])
+    certificate = certificate_of(program, interpreter, files)
+    assert checked(checker.canonical(certificate))
+    for name, term in interpreter.certificate(program).terms.items():
         assert 0.99 * term <= float(certificate["terms"][name]) <= 1.02 * term
 
 

@@ -22,6 +22,7 @@ from emulon.algorithms import (
     squared,
 )
 from emulon.errors import EmulonError, OutOfDomain
+from emulon.interpreter.paths import held_by
 from emulon.interpreter.phase import code_error, leaked, phase_terms, score_error
 
 
@@ -100,7 +101,7 @@ def test_noisier_lines_promise_less():
     phase, bounds = program.gradient, program.gradient_bounds
     assert score_error(phase, worse) > 1e8 * (score_error(phase, line) - 1e-13)
     assert code_error(phase, worse) > 1e8 * code_error(phase, line)
-    before, after = (phase_terms(phase, bounds, each, program.step_size, program.shrink, 0.0) for each in (line, worse))
+    before, after = (phase_terms(phase, bounds, each, held_by(program)) for each in (line, worse))
     assert after["emulated scores"] > 1e8 * before["emulated scores"]
     assert after["emulated values"] > 1e8 * before["emulated values"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.machine import Average, Invariant, Lookup, Register, RegisterProgram
+from emulon.machine import Average, Invariant, Lookup, Matched, Register, RegisterProgram
 
 TOKENS = 6
 
@@ -103,6 +103,32 @@ def _scaled_in_place(program: RegisterProgram, a: Register, b: Register) -> Regi
     return a
 
 
+def _clip(program: RegisterProgram, a: Register, b: Register) -> Register:
+    c = program.register("c", a.shape)
+    program.clip(c, a - 2.0 * b, 0.7)
+    return c
+
+
+def _clip_in_place(program: RegisterProgram, a: Register) -> Register:
+    program.clip(a, 3.0 * a, 40.0)
+    return a
+
+
+def _like(program: RegisterProgram, a: Register, b: Register) -> Register:
+    c = program.register("c")
+    program.mov(c, b, at=Matched("like", (2, 3, 6), True, "a", "a", a.size, 1.5, 1.5 * 4 * 1.01))
+    return c
+
+
+def _exact_like(a: Tensor, b: Tensor) -> Tensor:
+    out = torch.zeros_like(b)
+    for token in range(2, TOKENS + 1):
+        members = [m - 1 for m in (2, 3, 6) if m <= token]
+        weights = torch.softmax(1.5 * (a[:, token - 1 : token] * a[:, members]).sum(-1), dim=-1)
+        out[:, token - 1, 0] = (weights * b[:, members, 0]).sum(-1)
+    return out
+
+
 def _div(program: RegisterProgram, a: Register, b: Register) -> Register:
     c, positive = program.register("c", a.shape), program.register("positive")
     program.aff(positive, b, invariant=Invariant("drawn so", low=0.5))
@@ -129,5 +155,8 @@ CASES = [
     Case("mul", {"a": ((3, 4), 70.0), "b": ((4, 2), 0.1)}, _mul, _matrices),
     Case("mul, symmetric", {"a": (5, 3.0)}, _outer, lambda a: (a[..., None] * a[..., None, :]).flatten(-2)),
     Case("mul in place", {"a": (4, 3.0), "b": (1, 100.0)}, _scaled_in_place, lambda a, b: a * b),
+    Case("clip", {"a": (4, 2.0), "b": (4, 0.5)}, _clip, lambda a, b: (a - 2 * b).clamp(-0.7, 0.7)),
+    Case("clip in place", {"a": (3, 100.0)}, _clip_in_place, lambda a: (3 * a).clamp(-40.0, 40.0)),
+    Case("mov of a mean of what is alike", {"a": (4, 1.0), "b": (1, 7.0)}, _like, _exact_like),
     Case("div", {"a": (4, 7.0), "b": (1, 20.0)}, _div, lambda a, b: a / b, positive=("b", 0.5)),
 ]

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.machine import Average, Invariant, RegisterProgram
+from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
 from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
 from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack
-from emulon.machine.square import square
+from emulon.machine.square import square, steepness
 from emulon.machine.tokens import gap, sharpness
 
 f64, U, TOKENS = torch.float64, 2.0**-53, 5
@@ -125,6 +125,59 @@ def test_a_product_truncates_rounds_and_sums() -> None:
         }
         found = local(made).of(made.instructions[number - 1], before)
         assert found == pytest.approx({name: 2 * value for name, value in wanted.items()}, rel=1e-12, abs=0.0)
+
+
+def test_a_clip_reads_both_ends_and_rounds_its_kinks(program: RegisterProgram) -> None:
+    a, b = program.registers["a"], program.registers["b"]
+    program.clip(b, 3.0 * a, 0.5)
+    program.clip(a, 3.0 * a, 0.5)
+    for instruction, old in zip(program.instructions, (0.0, 2.0), strict=True):
+        # |3a| ≤ 6, and 3a ± 0.5 is read: two terms, Σ|·| ≤ 6.5, weights 3·2 + 0.5.
+        summed = (16 * U + 2 * gamma(6)) * 6.5
+        erase = read(1, old, old) + (8 * U + 2 * gamma(6)) * old
+        wanted = {
+            "clipping": 0.341 / steepness(0.5, f64),
+            "normalisation": 1.1 * scaling() * 6.5 + scaling() * old,
+            "rounding": 2 * read(2, 6.5, 6.5) + summed + erase + 4 * U * (0.5 + 2 * old),
+        }
+        assert local(program).of(instruction, BEFORE) == pytest.approx(wanted, rel=1e-12, abs=0.0)
+    assert 0.341 / steepness(0.5, f64) <= U * 0.5 < 2 * 0.341 / steepness(0.5, f64)
+
+
+def test_a_match_adds_to_the_scores_what_reading_both_sides_costs(program: RegisterProgram) -> None:
+    like = Matched("like", (1, 3, 4), True, "a", "c", 1, 0.5, 6.5)
+    program.mov(program.registers["b"], program.registers["p"], at=like)
+    beta = sharpness(like, TOKENS, f64)
+    assert beta == pytest.approx((math.log(16 * TOKENS / U) + 13.0) / 0.5, abs=0.0)
+    # ‖a‖ ≤ 3 with numbers up to 2, ‖c‖ ≤ 4 with numbers up to 4; stored by 2 and by 4.
+    products = (2.1 * scaling() + gamma(4)) * 3.0 * 4.0 + 3.0 * read(1, 4.0, 4.0) + 4.0 * read(1, 2.0, 2.0)
+    matched = 1.1 * 0.5 * products + gamma(4) * (beta + 6.5) + (4 + 13.0) * U
+    score = 2 * beta * (scaling() + 2 * read(2, 1.0, 2.0) + 4 * U) + matched
+    leak = TOKENS * math.exp(2 * score - (0.5 * beta - 13.0))
+    found = local(program).of(program.instructions[0], BEFORE)
+    assert found["routing"] == pytest.approx(0.5 * leak + 0.5 * math.tanh(score / 2), rel=1e-12, abs=0.0)
+
+
+def test_noise_in_the_stream_is_read_with_everything(program: RegisterProgram) -> None:
+    noisy = replace(NORM, noise=1e-6, skew=1e-7)
+    assert noisy.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0) + 4e-6, rel=1e-14, abs=0.0)
+    form = 3.0 * program.registers["a"]
+    more = local(program, noisy)._skew(form, BEFORE) - local(program)._skew(form, BEFORE)
+    assert more == pytest.approx(2 * 6.0 * 1e-7, rel=1e-6, abs=0.0)
+
+
+def test_errors_pass_through_clips_and_matches() -> None:
+    """A clip moves nothing apart; scores move by sharp·(‖c‖·E_a + ‖a‖·E_c + E_a·E_c)."""
+    made = RegisterProgram("passing", TOKENS)
+    a, b, _, p = (made.register(name) for name in "abcp")
+    made.clip(b, 2.0 * a, 0.5)
+    made.mov(b, p, at=Matched("like", (1, 3, 4), True, "a", "c", 1, 0.5, 6.5))
+    budget = Budget(Analysis(before=[BEFORE, BEFORE]), local(made))
+    budget.errors = {name: RegisterError(fresh={"seed": error}) for name, error in (("a", 0.1), ("c", 0.2), ("p", 0.3))}
+    first, second = (budget._passed(one, BEFORE) for one in made.instructions)
+    assert first.fresh == pytest.approx({"seed": 0.2}, rel=1e-9)
+    moved = 0.5 * (4.0 * 0.1 + 3.0 * 0.2 + 0.1 * 0.2)
+    assert second.fresh == pytest.approx({"seed": 0.3, "matching": math.tanh(moved / 2) * 2 * 0.25}, rel=1e-9)
 
 
 def test_a_factor_that_is_always_zero_counts_as_one() -> None:

@@ -12,9 +12,11 @@ from emulon import compile_network
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.errors import BadNetwork, OutOfDomain
 from emulon.expression import parse
+from emulon.interpreter.number_line import number_line
 from emulon.models import AlgoFormer, Looped, by_prompt
 from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of
 from emulon.networks.exactly import away_from_exact
+from emulon.networks.groups import Norm, Product, groups_of
 from emulon.networks.layers import Root
 from emulon.networks.lowering import lower
 from emulon.networks.program import enclosures
@@ -112,6 +114,42 @@ def test_an_encoder_layer_runs_faithfully_too(encoder):
     network, x, program = encoder
     faithful = program(x[:1], path="faithful").outputs
     assert (faithful - network(x[:1]).detach()).abs().max() <= 1e-9
+
+
+def test_certificates_hold_through_norms_and_say_so_where_they_cannot(encoder):
+    network, x, program = encoder
+    run = program(x)
+    assert 0 < run.certificate.verify(run.outputs, network(x).detach()) < run.certificate.bound < 1e-3
+    norms = [last for last, group in groups_of(program.layers).items() if isinstance(group, Norm)]
+    assert len(norms) == 2
+    # An input that is off by 1 tells nothing of 1/√v, and yet a norm's answers are at most √width = 2 in size.
+    found = program.errors(number_line(program.capacity.reach), 1.0)
+    for last in norms:
+        most = 2.001 + program.phases[last - 1].known.output.size
+        assert found[last - 1].isinf().all() and (found[last] <= most).all()
+
+
+@pytest.mark.parametrize("alter", ["weight", "reads", "epsilon"])
+def test_what_only_looks_like_a_norm_is_none(alter):
+    layers = [*lower(nn.LayerNorm(4).double(), (4,)).layers]
+    assert [type(group) for group in groups_of(layers).values()] == [Norm]
+    mean = layers[2]
+    weight = mean.weight.clone()
+    weight[0, 0] *= 1.0001
+    changed = {"weight": {"weight": weight}, "reads": {"reads": (0,)}, "epsilon": {"bias": -mean.bias}}[alter]
+    layers[2] = replace(mean, **changed)
+    assert [type(group) for group in groups_of(layers).values()] == [Product]
+
+
+def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel():
+    torch.manual_seed(0)
+    program = compile_network(nn.LayerNorm(6).double(), data=random(40, 6))
+    line = number_line(program.capacity.reach)
+    x, before = random(40, 6), 1e-6
+    found = program.errors(line, before)[-1][-1]
+    moved = x + before * (2 * torch.rand(200, 40, 6, dtype=torch.float64) - 1).sign()
+    seen = (program.exact(moved) - program.exact(x)).abs().flatten(0, 1).amax(dim=0)
+    assert (seen <= found).all() and (found <= 40 * seen.max()).all()
 
 
 def test_an_encoder_layer_attends_between_positions_only(encoder):

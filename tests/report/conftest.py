@@ -1,12 +1,12 @@
 """A page as a reader sees it: opened from disk in a real browser, as wide as a phone."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 
 @dataclass(frozen=True)
@@ -19,24 +19,30 @@ class Seen:
     pictures: int
 
 
-@pytest.fixture
-def on_a_phone() -> Callable[[Path], Seen]:
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
         pytest.skip("no chromium here; apt-get install chromium")
-    return lambda page: look(page, executable)
-
-
-def look(page: Path, executable: str) -> Seen:
-    said: list[str] = []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        phone = browser.new_page(viewport={"width": 390, "height": 800})
-        phone.on("console", lambda message: said.append(message.text))
-        phone.on("pageerror", lambda error: said.append(str(error)))
-        phone.on("request", lambda asked: said.append(asked.url) if not asked.url.startswith("file:") else None)
-        phone.goto(page.as_uri())
-        width, needed = phone.evaluate("[innerWidth, document.documentElement.scrollWidth]")
-        pictures = phone.locator("svg").count()
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def on_a_phone(chromium: Browser) -> Callable[[Path], Seen]:
+    return lambda page: look(page, chromium)
+
+
+def look(page: Path, browser: Browser) -> Seen:
+    said: list[str] = []
+    phone = browser.new_page(viewport={"width": 390, "height": 800})
+    phone.on("console", lambda message: said.append(message.text))
+    phone.on("pageerror", lambda error: said.append(str(error)))
+    phone.on("request", lambda asked: said.append(asked.url) if not asked.url.startswith("file:") else None)
+    phone.goto(page.as_uri())
+    width, needed = phone.evaluate("[innerWidth, document.documentElement.scrollWidth]")
+    pictures = phone.locator("svg").count()
+    phone.close()
     return Seen(said, width, needed, pictures)

@@ -105,11 +105,14 @@ class Piecewise:
         pieces: list[Grid] = []
         gates: list[Gate] = []
         bands: list[Band] = []
-        for index, (left, right) in enumerate(pairwise(edges)):
-            plan = self._plan(left, right, tolerance / 4, sharpest)
+        plans: list[list[Fit]] = []
+        for index, stretch in enumerate(pairwise(edges)):
+            opposite = len(edges) - 2 - index
+            plan = [_mirrored(fit) for fit in reversed(plans[opposite])] if self._odd and opposite < index else None
+            plan = plan or self._stretch(*stretch, tolerance / 4, sharpest)
             if plan is None:
                 return None
-            plan = self._merge(plan, tolerance / 4, sharpest)
+            plans.append(plan)
             if index:
                 gate, band = self._break_gate(breaks[index - 1], tolerance, pieces[-1], plan[0].grid)
                 gates.append(gate)
@@ -119,6 +122,24 @@ class Piecewise:
                     gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
         return self._refit(assemble(pieces, gates, tuple(bands)), pieces)
+
+    def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
+        """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""
+        whole = self._alone(lo, hi, tolerance, sharpness, 0)
+        if whole is not None:
+            return [whole]
+        if self._odd and lo == -hi:
+            right = self._plan(-OVERLAP * hi, hi, tolerance, sharpness, 1)
+            half = None if right is None else self._merge(right, tolerance, sharpness)
+            return None if half is None else [*map(_mirrored, reversed(half)), *half]
+        plan = self._halves(lo, hi, tolerance, sharpness, 0)
+        return None if plan is None else self._merge(plan, tolerance, sharpness)
+
+    @cached_property
+    def _odd(self) -> bool:
+        """By all appearances, f(−s) = −f(s): then one side is the other's mirror image."""
+        s = np.linspace(0.0, self.hi, 257)[1:]
+        return self.lo == -self.hi and np.array_equal(self.f(s), -self.f(-s))
 
     def _refit(self, grid: Grid, pieces: list[Grid]) -> Grid:
         """Values fitted once more, for the slopes as they are stored: a sharp gate rounds them coarsely."""
@@ -177,8 +198,13 @@ class Piecewise:
         """The last piece of every depth of cutting: the next one will be much like it."""
         return {}
 
-    def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int = 0) -> list[Fit] | None:
+    def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
+        fit = self._alone(lo, hi, tolerance, sharpness, depth)
+        return [fit] if fit is not None else self._halves(lo, hi, tolerance, sharpness, depth)
+
+    def _alone(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> Fit | None:
+        """One soft piece for [lo, hi], where cutting it would not help."""
         spectral = self._spectral(lo, hi, sharpness)
         # Hopeless stretches are told by their largest grid alone, without climbing up to it.
         hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
@@ -190,7 +216,10 @@ class Piecewise:
         if fit is not None and (rounds or fit.error <= max(tolerance, self._noise(fit))):
             if depth:
                 self._lately[depth] = fit
-            return [fit]
+            return fit
+        return None
+
+    def _halves(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         if depth >= 12:
             return None
         middle, extra = (lo + hi) / 2, OVERLAP * (hi - lo) / 2
@@ -282,6 +311,13 @@ class Piecewise:
         if not at.exact:
             lo, hi = min(lo, at.at - at.nearby), max(hi, at.at + at.nearby)
         return Gate(center, sharpness), Band(lo, hi)
+
+
+def _mirrored(fit: Fit) -> Fit:
+    """The same for −s."""
+    grid = fit.grid
+    slopes, intercepts, values = (part.flip(0) for part in (-grid.slopes, grid.intercepts, -grid.values))
+    return replace(fit, grid=Grid(slopes, intercepts, values, -grid.hi, -grid.lo, grid.way))
 
 
 def _seam_gate(left: Grid, right: Grid, tolerance: float) -> Gate:

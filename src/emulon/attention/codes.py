@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -24,6 +24,11 @@ class Codes:
     @property
     def width(self) -> int:
         return self.vectors.shape[1]
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest entry."""
+        return float(self.vectors.abs().max())
 
 
 def one_hot(samples: int, dtype: torch.dtype) -> Codes:

@@ -194,6 +194,14 @@ class Ball:
         parts = ((out.high, 0.0), (out.low, 0.0), (out.radius, UNDERFLOW))
         return Ball(*(torch.where(nothing, empty, part) for part, empty in parts))
 
+    def clamped(self, limit: float) -> Ball:
+        """Cut at ±limit, which moves no two numbers apart; near a cut the low part decides, and is given up."""
+        inside = self.high.abs() < limit
+        near = (self.high.abs() - limit).abs() <= 2 * self.low.abs()
+        low = torch.where(inside, self.low, 0.0)
+        off = torch.where(near, self.low.abs(), 0.0)
+        return Ball(self.high.clamp(-limit, limit), low, (self.radius + off) * LIFT)
+
     def sign(self, tie: float) -> Ball:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
         value, radius = _signs(self.high, (self.low.abs() + self.radius) * LIFT, tie)
@@ -313,6 +321,10 @@ class FloatBall:
     def sign(self, tie: float) -> FloatBall:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
         return FloatBall(*_signs(self.high, self.radius * LIFT, tie))
+
+    def clamped(self, limit: float) -> FloatBall:
+        """Cut at ±limit, which moves no two numbers apart."""
+        return FloatBall(self.high.clamp(-limit, limit), self.radius)
 
     def matmul(self, matrix: Tensor) -> FloatBall:
         """This times a float64 matrix as it stands."""

@@ -63,7 +63,8 @@ entry = step*x
 interpolation = entry*interpolation
 routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
-emulated values = copies*off(step*(largest*x + fixed)) + mean*off(state)
+read(v) = off(v*fit(v))/fit(v)
+emulated values = copies*read(step*(largest*x + fixed)) + mean*read(state)
 carried = 2*gamma(keys + 2)*(state + step*fixed) + gamma(n + 2)*(state + entry*size + step*fixed)
 rounding = entry*rounded(weights) + carried + gamma(4)*ahead
 """
@@ -335,12 +336,19 @@ def scale(key: Any, query: Any) -> Any:
     return arb_series([2.0 ** round(math.log2(q / k) / 2) if q > 0 and k > 0 else 1.0])
 
 
+def fit(size: Any) -> Any:
+    """A power of two that takes a number of float32 to between 8 and 16."""
+    s = float(size[0])
+    return arb_series([2.0 ** math.floor(math.log2(16 / s)) if s > 0 else 1.0])
+
+
 def derived(certificate: Content) -> Content:
     """The errors of the line's claims, the terms and the bound, as they follow from facts and claims."""
     program, claims, facts = certificate["program"], certificate["claims"], certificate["program"]["facts"]
     line, errors = Softmax(certificate["interpreter"]), list[Any]()
     roundoff, smallest, _ = UNIT[certificate["interpreter"]["values"]["dtype"]]
     common = {"u": arb(2) ** -roundoff, "smallest": arb(2) ** -smallest, "scale": scale}
+    common["fit"] = fit if roundoff == 24 else lambda size: arb_series([1])
     for band in claims["line"]:
         claimed = {name: ball(band[name]) for name in BAND}
         error = following(RULES + LINE, **common, **claimed, unseen=len(line.a) * TINY * line.largest)["error"][0]

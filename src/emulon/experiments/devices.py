@@ -108,6 +108,7 @@ def measure(folder: Path, out: Path, device: str, sizes: Sequence[int] = (), pat
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise EmulonError("there is no GPU here; give --device cpu")
     proved, lines, ends = json.loads(manifest.read_text()), list[Line](), dict[tuple[str, int], Tensor]()
+    torch.set_num_threads(1)  # small blocks wait for each other
     for where in dict.fromkeys((device, "cpu")):
         late = time.perf_counter() + patience
         for name, case in CASES.items():

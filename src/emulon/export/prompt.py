@@ -22,7 +22,8 @@ from emulon.descent.layout import HALF
 from emulon.errors import EmulonError
 from emulon.files import write_atomically
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.paths import held_by
+from emulon.interpreter.phase import Carried, Phase
 from emulon.interpreter.program import Program
 
 FORMAT = "1"
@@ -43,13 +44,13 @@ def prompt_of(program: Program, capacity: Capacity) -> Prompt:
         raise EmulonError(
             f"{program.name} has another prompt at every step, which a file does not hold; export another"
         )
-    numbers = {"gradient": (program.step_size, program.shrink, program.momentum), "proximal": (-1.0, 0.0, 0.0)}
+    held = {"gradient": held_by(program), "proximal": Carried(-1.0)}
     tensors: dict[str, Tensor] = {}
     phases = []
     for phase in (program.gradient, program.proximal):
         if phase is None:
             continue
-        parts = _parts(phase, *numbers[phase.name], capacity)
+        parts = _parts(phase, held[phase.name], capacity)
         tensors |= {f"{phase.name}.{name}": part.contiguous() for name, part in parts.items()}
         slots = {name: [phase.slots[name].start, phase.slots[name].stop] for name in phase.slots}
         phases.append({"name": phase.name, "slots": slots})
@@ -73,9 +74,9 @@ def save_prompt(program: Program, capacity: Capacity, path: str | Path) -> None:
     write_atomically(path, save(prompt.tensors, {"emulon": json.dumps(header, sort_keys=True)}))
 
 
-def _parts(phase: Phase, step: float, shrink: float, momentum: float, capacity: Capacity) -> dict[str, Tensor]:
+def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]:
     grid, wider = phase.grid, capacity.features - phase.slots.width
-    weights = phase.weights(torch.tensor([step], dtype=grid.dtype), torch.tensor([shrink], dtype=grid.dtype), momentum)
+    weights = phase.weights(held)
     maps, asks = _maps(phase)
     # The proximal phase's samples are the unit vectors, with y = 0 and nothing fixed.
     units = torch.eye(phase.domain.features, 2 * phase.domain.features + 1, dtype=grid.dtype)
@@ -85,7 +86,7 @@ def _parts(phase: Phase, step: float, shrink: float, momentum: float, capacity: 
         "maps": pad(maps, (0, 0, 0, wider)),
         "asks": pad(asks, (0, 0, 0, wider)),
         "codes": phase.codes.vectors,
-        "readout": _readout(phase, capacity.width),
+        "readout": _readout(phase, held, capacity.width),
         **{
             name: pad(part, (0, wider, 0, capacity.width - part.shape[0]))
             for name, part in zip(("w_k", "w_q", "w_v"), weights, strict=True)
@@ -93,11 +94,12 @@ def _parts(phase: Phase, step: float, shrink: float, momentum: float, capacity: 
     }
 
 
-def _readout(phase: Phase, width: int) -> Tensor:
+def _readout(phase: Phase, held: Carried, width: int) -> Tensor:
     """(width, d): of a head's rows the gradient's and the state's, added; or n times the gradient's, for a sum."""
-    d = phase.domain.features
+    d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales(held)
     eye = torch.eye(d, dtype=phase.grid.dtype)
-    rows = torch.cat([eye, eye]) if phase.readout == "mean" else phase.domain.samples * eye
+    sums = phase.domain.samples * eye / value_scale
+    rows = torch.cat([eye / value_scale, eye / state_scale]) if phase.readout == "mean" else sums
     return pad(rows, (0, 0, 0, width - len(rows)))
 
 

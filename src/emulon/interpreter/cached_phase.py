@@ -16,7 +16,7 @@ from torch import Tensor
 from emulon.algorithms.link import Effective
 from emulon.certify import rounding
 from emulon.interpreter.module import Interpreter
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.phase import Carried, Phase
 from emulon.memory import at_a_time
 from emulon.progress import Progress, silent
 
@@ -58,12 +58,14 @@ class Block:
 
 
 class CachedPhase:
-    """`step` is what multiplies the values: w ↦ −step·mean_i(F(w·x_i − y_i)·x_i − fixed_i) + what is carried."""
+    """w ↦ −step·mean_i(F(w·x_i − y_i)·x_i − fixed_i) + what is carried."""
 
     def __init__(
-        self, interpreter: Interpreter, phase: Phase, data: Effective, step: float, report: Progress = silent
+        self, interpreter: Interpreter, phase: Phase, data: Effective, held: Carried, report: Progress = silent
     ) -> None:
-        self.interpreter, self.phase, self.step, grid = interpreter, phase, step, phase.grid
+        self.interpreter, self.phase, self.held, self.step, grid = interpreter, phase, held, held.step, phase.grid
+        self.value_scale, self.state_scale = phase.reading_scales(held)
+        step = held.step
         x, y, fixed = (None if part is None else _flat(part, tail) for part, tail in zip(data, (2, 1, 2), strict=True))
         assert x is not None and y is not None
         self.dtype, odd = x.dtype, interpreter.line.stretches is not None
@@ -103,7 +105,9 @@ class CachedPhase:
         about_y = self._added(sizes * (scales.y * y)[:, None, None, :])
         keys = torch.cat([keys.expand(len(about_y), *keys.shape[1:]), about_y], dim=1) if self._has_y else keys
         numbers = -self.step * (self.rows.sizes[:, None] * across)
-        values = self._added(numbers if fixed is None else numbers + self.step * fixed.mT.unsqueeze(-2))
+        if fixed is not None:
+            numbers = numbers + self.step * fixed.mT.unsqueeze(-2)
+        values = self._added(self.value_scale * numbers) / self.value_scale
         return Block(x, y, keys.flatten(-2), values.flatten(-2))
 
     @property
@@ -120,7 +124,7 @@ class CachedPhase:
         as if differences were larger by a part γ, and that much is left between them and the promise. QED
         """
         line, phase = self.interpreter.line, self.phase
-        sizes = phase.magnitudes(self.step, 0.0, 0.0, 0.0)
+        sizes = phase.magnitudes(self.held)
         for block in self.blocks:
             d, terms = block.keys.shape[-2], block.values.shape[-1]
             parts = ((block.keys[:, : block.x.shape[-1]], "key_x", d), (block.values, "value", terms))
@@ -133,7 +137,8 @@ class CachedPhase:
     def apply(self, w: Tensor, carried: Tensor) -> Tensor:
         """One step from w; `carried` is what the value rows hold of the state."""
         lead, phase = w.shape[:-1], self.phase
-        query, state = self.interpreter.read_quickly(torch.stack([w / phase.scales.x, carried])).unbind()
+        asked_and_carried = torch.stack([w / phase.scales.x, self.state_scale * carried])
+        query, state = self.interpreter.read_quickly(asked_and_carried).unbind()
         query = query.reshape(-1, w.shape[-1])
         asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
         total = query.new_zeros(query.shape)
@@ -142,7 +147,7 @@ class CachedPhase:
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
         mean = total / phase.domain.samples
-        return (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1) + state
+        return (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1) + state / self.state_scale
 
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
         """Σ_i of what the samples of a block answer, (datasets, features)."""

@@ -22,12 +22,14 @@ from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, 
 from emulon.errors import EmulonError
 from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line, octaves_for
-from emulon.interpreter.phase import Phase, ProvedBounds, function_error
+from emulon.interpreter.phase import Phase, ProvedBounds, function_error, reading_scale
 from emulon.interpreter.program import Program
 
 # How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
 # far below it, and of that little is spent: half of the bound counts, which takes half the keys.
 EXPECTED, SPENT = 512.0, 2.0
+# Keys in float32, where the tolerance cannot be kept: two are a sigmoid.
+KEYS = (2, 24)
 # The number line's relative error at the scores of a jump, in units of the dtype's own.
 LINE_NOISE = {torch.float64: 5e4, torch.float32: 32.0}
 
@@ -110,12 +112,13 @@ def _phase(
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)
-        reach = max(phase.magnitudes(0.0, 0.0, 0.0, 0.0).values())
+        reach = max(phase.still.values())
         if reach > 1e9:
             return float("inf")
-        line, value = number_line(reach, dtype), entry * grid.largest
+        line, scale = number_line(reach, dtype), reading_scale(entry * grid.largest, dtype)
         # Values are read, too, and large ones worse.
-        read = number_line(value, dtype).error(value) / entry if value < 1e9 else float("inf")
+        value = scale * entry * grid.largest
+        read = number_line(value, dtype).error(value) / (scale * entry) if value < 1e9 else float("inf")
         return (function_error(phase, line, deviation, size) + read) / expected
 
     request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]
@@ -131,15 +134,20 @@ def _found(
     function: Function, residual: float, tolerance: float, dtype: torch.dtype, noise: Rounding
 ) -> dict[str, Any]:
     """The softmax for one phase, searched for and proved, in plain numbers."""
+    interval, score_noise = (-residual, residual), LINE_NOISE[dtype] * torch.finfo(dtype).eps
     made = approximate(
         function,
-        (-residual, residual),
+        interval,
         tolerance=tolerance,
         dtype=dtype,
         rounding=noise,
         best_effort=True,
-        score_noise=LINE_NOISE[dtype] * torch.finfo(dtype).eps,
+        score_noise=score_noise,
     )
+    if dtype == torch.float32 and made.interpolation.error > tolerance and not function.breaks(*interval):
+        # What float32's rounding may do is so much more than what it does that a bound would leave hardly any key.
+        others = [approximate(function, interval, points=n, dtype=dtype, score_noise=score_noise) for n in KEYS]
+        made = min([made, *others], key=lambda each: each.interpolation.error)
     grid, known = made.grid, made.interpolation
     parts = {part: getattr(grid, part).tolist() for part in ("slopes", "intercepts", "values")}
     bounds = {"interpolation": known.error, "deviation": known.deviation, "size": known.size, "proved": known.proved}

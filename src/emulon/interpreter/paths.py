@@ -11,7 +11,7 @@ from emulon.descent.plan import Plan
 from emulon.errors import EmulonError
 from emulon.interpreter.cached_phase import CachedPhase, needed_bytes
 from emulon.interpreter.module import Interpreter
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.phase import Carried, Phase
 from emulon.progress import Progress, silent
 
 # Rounds after which libraries have made what they need, and recording meets nothing new.
@@ -36,21 +36,18 @@ class Faithful:
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         """The state after w, `before` being the one before it."""
         plan = self.plan
-        w = self._apply(self.gradient, self.data, w, before, (plan.step_size, plan.shrink, plan.momentum))
+        w = self._apply(self.gradient, self.data, w, before, held_by(plan))
         if self.proximal is not None:
             require_within(self.proximal.domain.w, w=w)
-            w = self._apply(self.proximal, unit_vectors(w), w, w, (-1.0, 0.0, 0.0))
+            w = self._apply(self.proximal, unit_vectors(w), w, w, Carried(-1.0))
         return w
 
-    def _apply(
-        self, phase: Phase, data: Effective, w: Tensor, before: Tensor, numbers: tuple[float, float, float]
-    ) -> Tensor:
+    def _apply(self, phase: Phase, data: Effective, w: Tensor, before: Tensor, held: Carried) -> Tensor:
         lead = torch.broadcast_shapes(data.x.shape[:-2], w.shape[:-1])
         rows = {name: part.expand(*lead, *part.shape[-3:]) for name, part in phase.data_rows(*data).items()}
         prompt = phase.prompt(rows, w, state=w, before=before)
-        step, shrink, momentum = numbers
-        weights = phase.weights(w.new_tensor([step]), w.new_tensor([shrink]), momentum)
-        return phase.read_out(self.interpreter(prompt, *weights, queries=phase.domain.samples))
+        weights = phase.weights(held, w.device)
+        return phase.read_out(self.interpreter(prompt, *weights, queries=phase.domain.samples), held)
 
 
 class Fast:
@@ -68,9 +65,9 @@ class Fast:
         report_progress: Progress = silent,
     ) -> None:
         self.plan = plan
-        self.gradient = CachedPhase(interpreter, gradient, data, plan.step_size, report_progress)
+        self.gradient = CachedPhase(interpreter, gradient, data, held_by(plan), report_progress)
         units = unit_vectors(data.x[..., 0, :])
-        self.proximal = None if proximal is None else CachedPhase(interpreter, proximal, units, -1.0)
+        self.proximal = None if proximal is None else CachedPhase(interpreter, proximal, units, Carried(-1.0))
 
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         w = self._descended(w, before)
@@ -119,6 +116,11 @@ class Captured(Fast):
         with torch.cuda.graph(self.graph):
             self.descended = self._descended(*self.given)
             self.out = self._shrunk(self.descended)
+
+
+def held_by(plan: Plan) -> Carried:
+    """By W_V, in the gradient phase."""
+    return Carried(plan.step_size, plan.shrink, plan.momentum, plan.fixed)
 
 
 def unit_vectors(w: Tensor) -> Effective:

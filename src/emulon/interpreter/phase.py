@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,29 @@ from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
 from emulon.descent.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.number_line import NumberLine
+from emulon.interpreter.number_line import INNER, NumberLine
+
+# Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
+READ_AT = INNER / 2
+
+
+def reading_scale(size: float, dtype: torch.dtype) -> float:
+    """A power of two that rows of W_V up to this size are multiplied by, and answers divided by.
+
+    For float32 alone: 32 keys leave a number of 0.4 as uncertain as one of 16, in the fourth last of its digits.
+    float64 has digits to spare.
+    """
+    return 2.0 ** math.floor(math.log2(READ_AT / size)) if dtype == torch.float32 and size > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What W_V holds: a step, what multiplies the state and how it goes on; and the largest entry of what is fixed."""
+
+    step: float
+    shrink: float = 0.0
+    momentum: float = 0.0
+    fixed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,42 +80,59 @@ class Phase(TokenLayout):
         d = self.domain.features
         return max(d + 2 + self.codes.width, 2 * d)
 
-    def magnitudes(self, step: float, shrink: float, momentum: float, fixed: float) -> dict[str, float]:
-        """The largest |θ·x| of every kind of row, for a step size and state coefficients."""
+    def sizes(self, held: Carried) -> tuple[float, float]:
+        """The largest entry of what the values hold, and the state."""
+        step, domain = abs(held.step), self.domain
+        value = step * (self.grid.largest * domain.x + held.fixed)
+        return value, (abs(held.shrink) + 2 * held.momentum) * domain.w
+
+    def reading_scales(self, held: Carried) -> tuple[float, float]:
+        """What the rows of both are multiplied by, and answers divided by."""
+        value, state = (reading_scale(size, self.grid.dtype) for size in self.sizes(held))
+        return value, state
+
+    def magnitudes(self, held: Carried) -> dict[str, float]:
+        """The largest |θ·x| of every kind of row."""
         grid, domain, scales = self.grid, self.domain, self.scales
         slope = grid.steepest
+        value, state = (size * scale for size, scale in zip(self.sizes(held), self.reading_scales(held), strict=True))
         return {
             "key_x": slope * domain.x * scales.x,
             "key_y": slope * domain.y * scales.y,
             "key_bias": grid.highest * scales.bias,
-            "key_code": self.code_factors[0] * float(self.codes.vectors.abs().max()),
+            "key_code": self.code_factors[0] * self.codes.largest,
             "query_x": domain.w / scales.x,
             "query_y": 1 / scales.y,
             "query_bias": 1 / scales.bias,
-            "value": step * (grid.largest * domain.x + fixed),
-            "state": (abs(shrink) + 2 * momentum) * domain.w,
+            "value": value,
+            "state": state,
         }
+
+    @cached_property
+    def still(self) -> dict[str, float]:
+        """Those of keys and queries: nothing is carried, and no step taken."""
+        return self.magnitudes(Carried(0.0))
 
     def capacity(self, magnitudes: dict[str, float]) -> Capacity:
         return Capacity(self.slots.width, self.tokens, self.width, max(magnitudes.values()))
 
-    def weights(self, step: Tensor, shrink: Tensor, momentum: float) -> tuple[Tensor, Tensor, Tensor]:
-        """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt; `step` and `shrink` are (..., 1)."""
-        dtype = self.grid.dtype
-        pick = {name: self.slots.select(name, dtype=dtype, device=step.device) for name in ("value", *self.carried)}
-        w_k, w_q = self.selectors(step.device)
-        step, shrink = step[..., None], shrink[..., None]
+    def weights(self, held: Carried, device: torch.device | str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt."""
+        dtype, (value_scale, state_scale) = self.grid.dtype, self.reading_scales(held)
+        pick = {name: self.slots.select(name, dtype=dtype, device=device) for name in ("value", *self.carried)}
+        w_k, w_q = self.selectors(device)
+        step, shrink = (torch.tensor(number, dtype=dtype, device=device) for number in (held.step, held.shrink))
         gradient = -step * pick["value"] + step * pick["fixed"]
-        state = (shrink + momentum) * pick["state"] - momentum * pick["before"]
-        return w_k, w_q, torch.cat([gradient, state], dim=-2)
+        state = (shrink + held.momentum) * pick["state"] - held.momentum * pick["before"]
+        return w_k, w_q, torch.cat([value_scale * gradient, state_scale * state], dim=-2)
 
-    def read_out(self, output: Tensor) -> Tensor:
+    def read_out(self, output: Tensor, held: Carried) -> Tensor:
         """(..., samples, 2d) ↦ (..., d): over samples, then gradient rows plus state rows."""
-        d = self.domain.features
+        d, (value_scale, state_scale) = self.domain.features, self.reading_scales(held)
         gradient, state = output[..., :d], output[..., d : 2 * d]
         if self.readout == "mean":
-            return gradient.mean(dim=-2) + state.mean(dim=-2)
-        return gradient.sum(dim=-2)
+            return gradient.mean(dim=-2) / value_scale + state.mean(dim=-2) / state_scale
+        return gradient.sum(dim=-2) / value_scale
 
 
 def score_error(phase: Phase, line: NumberLine) -> float:
@@ -102,7 +142,7 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     are the same numbers for all keys of a sample, so layer 1 makes the same numbers of them and their error is common
     to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
     """
-    m = phase.magnitudes(0.0, 0.0, 0.0, 0.0)
+    m = phase.still
     emulated = product_error(line, m["key_x"], m["query_x"], phase.domain.features)
     emulated += product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
@@ -114,7 +154,7 @@ def score_error(phase: Phase, line: NumberLine) -> float:
 
 def code_error(phase: Phase, line: NumberLine) -> float:
     """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
-    size = phase.magnitudes(0.0, 0.0, 0.0, 0.0)["key_code"]
+    size = phase.still["key_code"]
     return product_error(line, size, size, phase.codes.width)
 
 
@@ -139,31 +179,23 @@ def function_error(phase: Phase, line: NumberLine, deviation: float, size: float
     return phase.grid.rounding_error(deviation, size, score_error(phase, line))
 
 
-def phase_terms(
-    phase: Phase,
-    proved: ProvedBounds,
-    line: NumberLine,
-    step: float,
-    shrink: float,
-    fixed: float,
-    momentum: float = 0.0,
-) -> dict[str, float]:
+def phase_terms(phase: Phase, proved: ProvedBounds, line: NumberLine, held: Carried) -> dict[str, float]:
     """Named terms of the sup-norm error that one application of a phase adds to the state."""
-    domain, dtype = phase.domain, phase.grid.dtype
-    m = phase.magnitudes(step, shrink, momentum, fixed)
+    domain, dtype, step, fixed = phase.domain, phase.grid.dtype, held.step, held.fixed
+    m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
     entry = step * domain.x
     largest = phase.grid.largest + proved.size
-    carried = m["state"]
+    _, carried = phase.sizes(held)
     copies = 1 if phase.readout == "mean" else domain.samples
     # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.
     rounded = phase.grid.rounding_error(proved.deviation, proved.size, 0.0)
     emulated = max(0.0, function_error(phase, line, proved.deviation, proved.size) - rounded)
-    state = line.error(m["state"]) if phase.readout == "mean" else 0.0
+    state = line.error(m["state"]) / state_scale if phase.readout == "mean" else 0.0
     terms = {
         "interpolation": entry * proved.interpolation,
         "routing leak": copies * leaked(phase, proved, line) * (entry * largest + 2 * step * fixed),
         "emulated scores": entry * emulated,
-        "emulated values": copies * line.error(m["value"]) + state,
+        "emulated values": copies * line.error(m["value"]) / value_scale + state,
         "rounding": entry * rounded
         + rounding.average(len(phase.grid), carried + step * fixed, dtype)
         + rounding.gamma(domain.samples + 2, dtype) * (carried + entry * proved.size + step * fixed),

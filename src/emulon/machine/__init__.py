@@ -5,7 +5,7 @@ from emulon.machine.affine import AffineForm, Register
 from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine.instruction import Invariant
 from emulon.machine.program import RegisterProgram
-from emulon.machine.tokens import Average, Interleaved, Lookup
+from emulon.machine.tokens import Average, Interleaved, Lookup, Matched
 from emulon.machine.transformer import Transformer
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Interleaved",
     "Invariant",
     "Lookup",
+    "Matched",
     "Register",
     "RegisterProgram",
     "Transformer",

@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.certify.balls import Ball, FloatBall
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
-from emulon.machine.tokens import Lookup, Where
+from emulon.machine.tokens import Lookup, Matched, Where
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
@@ -55,20 +55,26 @@ def at_start(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[
     return registers
 
 
-def results(program: RegisterProgram, registers: Mapping[str, Kind]) -> Iterator[tuple[Instruction, Kind]]:
-    """What every instruction writes, in turn."""
-    held = dict(registers)
+def results(
+    program: RegisterProgram, registers: Mapping[str, Kind], added: Mapping[int, Kind] | None = None
+) -> Iterator[tuple[Instruction, Kind]]:
+    """What every instruction writes, in turn; `added`, by an instruction's number, is put on top of it."""
+    held, extra = dict(registers), added or {}
     for instruction in program.instructions:
-        held[instruction.target.name] = _result(instruction, held)
-        yield instruction, held[instruction.target.name]
+        result = _result(instruction, held)
+        result = result + extra[instruction.number] if instruction.number in extra else result
+        held[instruction.target.name] = result
+        yield instruction, result
 
 
 def _result(instruction: Instruction, registers: Mapping[str, Kind]) -> Kind:
     raw = instruction.raw
     read = _affine(raw.read, registers)
     if raw.operator == "+":
-        there = _read_at(read, instruction.where)
+        there = _read_at(read, instruction.where, registers)
         return there if raw.local is None else there + _affine(raw.local, registers)
+    if raw.operator == "⊓":
+        return read.clamped(raw.limit)
     assert raw.local is not None
     local = _affine(raw.local, registers)
     if raw.operator == "÷":
@@ -96,7 +102,7 @@ def _linear(form: AffineForm, name: str, values: Kind) -> Kind:
     return taken.signed(chosen.factors) if chosen.only_signs else taken * chosen.factors
 
 
-def _read_at(values: Kind, where: Where) -> Kind:
+def _read_at(values: Kind, where: Where, registers: Mapping[str, Kind]) -> Kind:
     """What each token reads of the others; the start token, which it reads where there is none, holds zeros."""
     tokens = values.high.shape[-2]
     if isinstance(where, Lookup):
@@ -109,5 +115,18 @@ def _read_at(values: Kind, where: Where) -> Kind:
     members = torch.tensor(where.members, dtype=torch.long) - 1
     chosen = torch.zeros(tokens, tokens, dtype=f64)
     chosen[:, members] = (members <= torch.arange(tokens).unsqueeze(-1)).to(f64)
+    if isinstance(where, Matched):
+        return _weighed(values, chosen, registers[where.query], registers[where.key], where.sharp)
     turned = values.apply(lambda part: part.mT).matmul(chosen.mT).apply(lambda part: part.mT)
     return turned / chosen.sum(dim=-1, keepdim=True).clamp(min=1.0)
+
+
+def _weighed(values: Kind, chosen: Tensor, query: Kind, key: Kind, sharp: float) -> Kind:
+    """Σ_j e^{sharp·q_i·k_j} v_j / Σ_j e^{sharp·q_i·k_j} over the chosen j of every i, zeros where there is none."""
+    here, there = query.apply(lambda part: part.unsqueeze(-2)), key.apply(lambda part: part.unsqueeze(-3))
+    weights = ((here * there).sum() * torch.tensor(sharp, dtype=f64)).exp() * chosen
+    each = values.apply(lambda part: part.mT.unsqueeze(-3))
+    numerator = (weights.apply(lambda part: part.unsqueeze(-2)) * each).sum()
+    none = (chosen.sum(dim=-1) == 0).to(f64).expand_as(weights.high[..., 0])
+    total = weights.sum() + type(values).of(none)
+    return numerator / total.apply(lambda part: part.unsqueeze(-1))

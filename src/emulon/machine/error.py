@@ -18,19 +18,21 @@ import torch
 
 from emulon.certify import Certificate
 from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 from emulon.machine.normalisation import Normalisation
 from emulon.machine.ranges import Analysis, Range, range_of, spectral
-from emulon.machine.square import square
-from emulon.machine.tokens import Average, Where, gap, sharpness
+from emulon.machine.square import KINK, square, steepness
+from emulon.machine.tokens import Average, Matched, Where, gap, sharpness
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
 GELU_ROUNDINGS = 4
 GELU_ASSUMED = "torch's GELU errs by at most 4u·|GELU(z)| + u·|z| for |z| ≤ 1/4"
+GELU_FAR_ROUNDINGS = 8
+GELU_FAR_ASSUMED = "torch's GELU errs by at most 8u·|z|, whatever z"
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,8 @@ class LocalError:
 
     def of(self, instruction: Instruction, before: Mapping[str, Range]) -> dict[str, float]:
         old = self.scale[instruction.target.name] if instruction.target.name in before else 0.0
-        entry = {"+": self._sum, "⊙": self._product, "÷": self._quotient}[instruction.raw.operator](
-            instruction, before, old
-        )
+        kinds = {"+": self._sum, "⊙": self._product, "÷": self._quotient, "⊓": self._clipped}
+        entry = kinds[instruction.raw.operator](instruction, before, old)
         return {name: math.sqrt(instruction.target.size) * value for name, value in entry.items()}
 
     def read_out(self, name: str, reach: Range, size: int) -> dict[str, float]:
@@ -92,12 +93,29 @@ class LocalError:
         plain = gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
         return plain + 2 * coefficients * self.normalisation.skew
 
-    def _attended(self, where: Where, value: float, rounding: float) -> dict[str, float]:
+    def _matched(self, where: Where, before: Mapping[str, Range]) -> float:
+        """What a match adds to the error of a score: reading both sides, multiplying, weights that are not alike."""
+        if not isinstance(where, Matched):
+            return 0.0
+        query, key = before[where.query], before[where.key]
+        root = math.sqrt(where.size)
+        q_error = root * self.normalisation.read_error(1, query.peak, self.scale[where.query])
+        k_error = root * self.normalisation.read_error(1, key.peak, self.scale[where.key])
+        scaled = (2.1 * self.normalisation.scaling + gamma(where.size + 3, self.dtype)) * query.norm * key.norm
+        beta = sharpness(where, self.tokens, self.dtype)
+        return (
+            1.1 * where.sharp * (scaled + query.norm * k_error + key.norm * q_error)
+            + gamma(where.size + 3, self.dtype) * (beta + where.reach)
+            + softmax_weights(0.0, 2 * where.reach, self.dtype)
+        )
+
+    def _attended(self, where: Where, value: float, rounding: float, matched: float = 0.0) -> dict[str, float]:
         """A functional read with attention: leak to unwanted tokens, uneven weights of wanted ones, rounding."""
         norm, u = self.normalisation, unit(self.dtype)
         beta = sharpness(where, self.tokens, self.dtype)
-        score = 2 * beta * (norm.scaling + 2 * norm.read_error(2, 1.0, 2.0) + 4 * u)
-        leak = self.tokens * math.exp(min(2 * score - beta * gap(where, self.tokens), 0.0))
+        score = 2 * beta * (norm.scaling + 2 * norm.read_error(2, 1.0, 2.0) + 4 * u) + matched
+        beaten = beta * gap(where, self.tokens) - (2 * where.reach if isinstance(where, Matched) else 0.0)
+        leak = self.tokens * math.exp(min(2 * score - beaten, 0.0))
         routing = 2 * leak * value
         spread = 8 * u * value
         if isinstance(where, Average):
@@ -115,7 +133,7 @@ class LocalError:
     def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         raw = instruction.raw
         value, rounding = self._read(raw.read, before)
-        out = self._attended(instruction.where, value, rounding)
+        out = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before))
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
             out = _plus(out, self._attended(self.here, more, rounding))
@@ -148,6 +166,20 @@ class LocalError:
             * (x * y / 4 * way.cost * (skew + summed) + 1.1 * (x * y_error + y * x_error + 8 * u * x * y))
             + erase
             + 4 * u * (terms * x * y + 2 * old),
+        }
+
+    def _clipped(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """Four units of slope 1 at most read z ± c, each with the weight ½: twice the reading, GELU's own rounding, the
+        sum, the kinks' roundness; the old value passes through a linear pair."""
+        raw, u, norm = instruction.raw, unit(self.dtype), self.normalisation
+        value, rounding = self._read(raw.read + raw.limit, before)
+        value = max(value, range_of(raw.read, before).peak + raw.limit)
+        summed = (2 * GELU_FAR_ROUNDINGS * u + 2 * gamma(6, self.dtype)) * value
+        erase = norm.read_error(1, old, old) + (8 * u + 2 * gamma(6, self.dtype)) * old
+        return {
+            "clipping": KINK / steepness(raw.limit, self.dtype),
+            "normalisation": 1.1 * norm.scaling * value + norm.scaling * old,
+            "rounding": 2 * rounding + summed + erase + 4 * u * (raw.limit + 2 * old),
         }
 
     def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
@@ -239,8 +271,10 @@ class Budget:
 
     def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> RegisterError:
         raw = instruction.raw
+        if raw.operator == "⊓":
+            return self.of(raw.read)
         if raw.operator == "+":
-            return self.of(raw.read).plus(self.of(raw.local))
+            return self.of(raw.read).plus(self.of(raw.local)).plus(self._weighed(instruction, before))
         assert raw.local is not None
         if raw.operator == "÷":
             low = range_of(raw.local, before).low
@@ -250,6 +284,17 @@ class Budget:
         a, b = self.of(left), self.of(right)
         out = RegisterError().plus(a, range_of(right, before).norm).plus(b, range_of(left, before).norm)
         return out.plus(RegisterError(fresh={"second order": self.size(a) * self.size(b)}))
+
+    def _weighed(self, instruction: Instruction, before: Mapping[str, Range]) -> RegisterError:
+        """Errors of both sides of a match move its scores, and so the average."""
+        where = instruction.where
+        if not isinstance(where, Matched):
+            return RegisterError()
+        query, key = (self.size(self.errors.get(name, RegisterError())) for name in (where.query, where.key))
+        moved = where.sharp * (before[where.key].norm * query + before[where.query].norm * key + query * key)
+        return RegisterError(
+            fresh={"matching": shifted_average(moved, 2 * range_of(instruction.raw.read, before).norm)}
+        )
 
     def _settle(self, name: str, error: RegisterError, growth: float | None, total: float | None) -> None:
         """An invariant replaces the gain on the target's own earlier error."""
@@ -275,7 +320,8 @@ def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> 
     # Of an invariant its bounds are checked as a program runs; how errors grow is for its author to prove.
     known = [each.invariant for each in program.instructions if each.invariant is not None]
     proofs = {f"{each.reason} (proved by the program's author)" for each in known if each.growth or each.total}
-    assumes = (EXP_ASSUMED, GELU_ASSUMED, *sorted(proofs))
+    far = (GELU_FAR_ASSUMED,) if any(each.raw.operator == "⊓" for each in program.instructions) else ()
+    assumes = (EXP_ASSUMED, GELU_ASSUMED, *far, *sorted(proofs))
     for name, error in budget.errors.items():
         register, reach = program.registers[name], analysis.largest[name]
         final = local.read_out(name, reach, register.size)

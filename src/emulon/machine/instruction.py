@@ -1,9 +1,10 @@
-"""mov, aff, dot, mul and div, all cases of Read–Arithmetic–Write (Akyürek et al. 2022, Lemma 2), each one layer.
+"""mov, aff, dot, mul, div, all cases of Read–Arithmetic–Write (Akyürek et al. 2022, Lemma 2); and clip: a layer each.
 
-Raw's three operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
+Raw's operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
 map of the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and
-sums the products into the target; `÷` divides by a positive scalar. A product of something read elsewhere is a mov
-and a mul: the mov's attention comes before the mul's MLP, so the two share a layer.
+sums the products into the target; `÷` divides by a positive scalar; `⊓`, ours, clips a linear map of the token's own
+registers at ±limit. A product of something read elsewhere is a mov and a mul: the mov's attention comes before the
+mul's MLP, so the two share a layer.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Literal
 
 import torch
 
-from emulon.errors import BadShape
+from emulon.errors import BadProgram, BadShape
 from emulon.machine.affine import AffineForm, Register
-from emulon.machine.tokens import Where
+from emulon.machine.tokens import Matched, Where
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Invariant:
 
 @dataclass(frozen=True)
 class Raw:
-    """target ← read@where + local,  or Σ read ⊙ local over rows with the same `into`,  or read / local."""
+    """target ← read@where + local,  or Σ read ⊙ local over rows with the same `into`,  or read / local,
+    or read clipped at ±limit."""
 
-    operator: Literal["+", "⊙", "÷"]
+    operator: Literal["+", "⊙", "÷", "⊓"]
     read: AffineForm
     local: AffineForm | None
     into: tuple[int, ...] = ()
+    limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Instruction:
     @property
     def reads(self) -> tuple[str, ...]:
         local = self.raw.local.reads if self.raw.local is not None else ()
-        return tuple(dict.fromkeys(self.raw.read.reads + local))
+        matched = (self.where.query, self.where.key) if isinstance(self.where, Matched) else ()
+        return tuple(dict.fromkeys(self.raw.read.reads + local + matched))
 
     def __str__(self) -> str:
         return f"{self.name}  {self.text}"
@@ -94,6 +98,14 @@ def product(target: Register, left: AffineForm, right: AffineForm) -> Raw:
     row, column = target.stored[entry] // columns, target.stored[entry] % columns
     k = torch.arange(inner).repeat(target.size)
     return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
+
+
+def clipped(target: Register, value: AffineForm, limit: float) -> Raw:
+    if value.shape != target.shape:
+        raise BadShape(f"{target.name} has shape {target.shape} but {value.text} has {value.shape}")
+    if not 0 < limit < math.inf:
+        raise BadProgram(f"clip of {value.text} needs a positive limit, got {limit}")
+    return Raw("⊓", value.take(target.stored), None, limit=limit)
 
 
 def quotient(target: Register, numerator: AffineForm, divisor: AffineForm) -> Raw:

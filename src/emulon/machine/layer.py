@@ -12,8 +12,8 @@ from emulon.machine.instruction import Instruction
 from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, RegisterLayout
 from emulon.machine.normalisation import Normalisation
 from emulon.machine.schedule import ScheduledLayer
-from emulon.machine.square import Square
-from emulon.machine.tokens import Lookup, Where, sharpness
+from emulon.machine.square import Square, steepness
+from emulon.machine.tokens import Lookup, Matched, Where, sharpness
 
 SWEPT = "swept divisor"
 SWEEP = 0  # the owner of what takes an old divisor away: no instruction, but all that follow need it
@@ -102,6 +102,8 @@ class LayerBuilder:
             _pass(mlp, self.layout.row(one.raw.read), self.layout.write(one.target.name), one.number)
         for one in layer.products:
             self._multiply(mlp, one, *peaks[one.number])
+        for one in layer.clips:
+            self._clip(mlp, one)
         inward, outward = mlp.stacked(self.layout.width)
         owners, maps = self._roles(attention)
         heads = self._heads(attention)
@@ -117,7 +119,7 @@ class LayerBuilder:
         self.dirty.add(DIVIDE)
 
     def _multiply(self, mlp: Wires, instruction: Instruction, x: float, y: float) -> None:
-        """Σ x·y by units g(s(x/X ± y/Y)); the target's old value passes through a linear pair to be taken away."""
+        """Σ x·y by units g(s(x/X ± y/Y))."""
         layout, raw = self.layout, instruction.raw
         assert raw.local is not None
         left, right = layout.row(raw.read) / x, layout.row(raw.local) / y
@@ -126,9 +128,23 @@ class LayerBuilder:
             for sign, z in ((1.0, left + right), (-1.0, left - right)):
                 mlp.add(scale * z, sign * weight * write, instruction.number)
                 mlp.add(-scale * z, sign * weight * write, instruction.number)
+        self._replace(mlp, instruction)
+
+    def _clip(self, mlp: Wires, instruction: Instruction) -> None:
+        """clip(z, ±c) = (|z + c| − |z − c|)/2, and |t| is (GELU(s·t) + GELU(−s·t))/s but for 0.34/s."""
+        raw, write = instruction.raw, self.layout.write(instruction.target.name)
+        steep = steepness(raw.limit, self.normalisation.dtype)
+        for sign, end in ((1.0, raw.read + raw.limit), (-1.0, raw.read - raw.limit)):
+            row = steep * self.layout.row(end)
+            for side in (row, -row):
+                mlp.add(side, sign / (2 * steep) * write, instruction.number)
+        self._replace(mlp, instruction)
+
+    def _replace(self, mlp: Wires, instruction: Instruction) -> None:
+        """What the target held before is taken away."""
         name = instruction.target.name
         if name in self.dirty:
-            _pass(mlp, layout.read(name), -layout.write(name), instruction.number)
+            _pass(mlp, self.layout.read(name), -self.layout.write(name), instruction.number)
         self.dirty.add(name)
 
     def _roles(self, attention: dict[Where, Wires]) -> tuple[list[list[int]], list[str | None]]:
@@ -160,11 +176,16 @@ class LayerBuilder:
         return query, key, value, output.permute(1, 0, 2).reshape(layout.width, -1)
 
     def _match(self, where: Where) -> tuple[Tensor, Tensor]:
-        """Query and key functionals: code against code for a lookup, 1 against the mark for an average."""
+        """Query and key functionals: code against code for a lookup, 1 against the mark for an average, and register
+        against register beside that for a match."""
         layout = self.layout
         beta = sharpness(where, layout.tokens, self.normalisation.dtype)
         if isinstance(where, Lookup):
             return beta * layout.read(layout.key(where)), layout.read(CODE)
+        if isinstance(where, Matched):
+            seen = beta * (layout.read(ONE) + layout.read(IS_START))
+            ask = torch.cat([seen, where.sharp * layout.read(where.query)])
+            return ask, torch.cat([layout.read(layout.key(where)), layout.read(where.key)])
         return beta * (layout.read(ONE) + layout.read(IS_START)), layout.read(layout.key(where))
 
 

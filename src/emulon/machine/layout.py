@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.machine.affine import AffineForm
 from emulon.machine.normalisation import up_to_power_of_two
-from emulon.machine.tokens import START, Average, Lookup, Where, codes
+from emulon.machine.tokens import START, Average, Lookup, Matched, Where, codes
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
@@ -54,9 +54,10 @@ class RegisterLayout:
         The smallest width wins, and of equal widths the fewest heads.
         """
         least = self.slots.width
+        narrowest = max(3, *(1 + where.size for where in self.maps if isinstance(where, Matched)), 0)
 
         def width(heads: int) -> int:
-            return max(3, math.ceil(least / heads)) * heads
+            return max(narrowest, math.ceil(least / heads)) * heads
 
         def fits(heads: int) -> bool:
             size = width(heads) // heads

@@ -14,7 +14,7 @@ from emulon.certify import Domain
 from emulon.certify.domain import require_finite
 from emulon.errors import BadProgram
 from emulon.machine.affine import AffineForm, Register, constant
-from emulon.machine.instruction import Instruction, Invariant, Raw, additive, product, quotient
+from emulon.machine.instruction import Instruction, Invariant, Raw, additive, clipped, product, quotient
 from emulon.machine.ranges import EDGE, Range, analyse
 from emulon.machine.tokens import Interleaved, Where, here
 
@@ -150,6 +150,11 @@ class RegisterProgram:
         raw = quotient(target, numerator, divisor)
         text = f"{target.name} ← {numerator._factor} / {divisor._factor}"
         self._append("div", target, raw, self.here, text, invariant=invariant)
+
+    def clip(self, target: Register, value: AffineForm, limit: float, *, invariant: Invariant | None = None) -> None:
+        """target ← value, every entry of it clipped at ±limit: two kinks of a steep GELU each."""
+        text = f"{target.name} ← clip({value.text}, ±{limit:.6g})"
+        self._append("clip", target, clipped(target, value, limit), self.here, text, invariant=invariant)
 
     def _product(
         self, name: str, target: Register, left: AffineForm, right: AffineForm, text: str, invariant: Invariant | None

@@ -15,6 +15,7 @@ from emulon.certify.rounding import unit
 from emulon.errors import BadProgram, OutOfDomain
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
+from emulon.machine.tokens import Matched
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
@@ -127,9 +128,13 @@ def _result(instruction: Instruction, ranges: Mapping[str, Range]) -> Range:
     raw, size = instruction.raw, instruction.target.size
     read = range_of(raw.read, ranges)
     if raw.operator == "+":
+        _require_reach(instruction, ranges)
         read = read.hull(ZERO) if instruction.where.reads_start else read
         local = range_of(raw.local, ranges) if raw.local is not None else ZERO
         return Range.of(read.low + local.low, read.high + local.high, read.norm + local.norm, size)
+    if raw.operator == "⊓":
+        low, high = (max(-raw.limit, min(raw.limit, end)) for end in (read.low, read.high))
+        return Range.of(low, high, read.norm, size)
     assert raw.local is not None
     local = range_of(raw.local, ranges)
     if raw.operator == "÷":
@@ -144,6 +149,18 @@ def _result(instruction: Instruction, ranges: Mapping[str, Range]) -> Range:
     # Norms of the operands as matrices: rows of `read` repeat each entry, so the plain expressions are ranged.
     left, right = (range_of(part, ranges).norm for part in instruction.factors)
     return Range.of(terms * min(corners), terms * max(corners), left * right, size)
+
+
+def _require_reach(instruction: Instruction, ranges: Mapping[str, Range]) -> None:
+    """A match may not weigh more than its map was made for."""
+    where = instruction.where
+    if isinstance(where, Matched):
+        most = where.sharp * ranges[where.query].norm * ranges[where.key].norm
+        if most > where.reach:
+            raise BadProgram(
+                f"{instruction.label} matches {where.query} with {where.key}, which can reach {most:.6g}; its map was "
+                f"made for {where.reach:.6g}"
+            )
 
 
 def _within_invariant(instruction: Instruction, result: Range) -> Range:

@@ -1,6 +1,6 @@
 """Instructions into layers: those that do not conflict share one (C.5).
 
-A layer is two phases, attention then MLP. `+` runs in the attention, `⊙` in the MLP, `÷` in both: the attention
+A layer is two phases, attention then MLP. `+` runs in the attention, `⊙` and `⊓` in the MLP, `÷` in both: the attention
 sets up the divisor, LayerNorm divides everything the MLP then sees, so nothing else but a division by the same may
 share that MLP. What it leaves in the divide slots the next layer's attention sweeps out, if there is one; LayerNorm's
 bypass stands it until then.
@@ -22,20 +22,23 @@ class ScheduledLayer:
     adds: list[Instruction] = field(default_factory=list)
     products: list[Instruction] = field(default_factory=list)
     divisions: list[Instruction] = field(default_factory=list)
+    clips: list[Instruction] = field(default_factory=list)
 
     @property
     def instructions(self) -> list[Instruction]:
-        return sorted(self.adds + self.products + self.divisions, key=lambda instruction: instruction.number)
+        every = self.adds + self.products + self.divisions + self.clips
+        return sorted(every, key=lambda instruction: instruction.number)
 
     def admits(self, instruction: Instruction) -> bool:
-        """Whether the MLP can take it: products and divisions do not mix, nor do different divisors."""
+        """Whether the MLP can take it: divisions do not mix with products and clips, nor do different divisors."""
         if instruction.raw.operator == "÷":
             same = all(other.raw.local is instruction.raw.local for other in self.divisions)
-            return same and not self.products
+            return same and not self.products and not self.clips
         return instruction.raw.operator == "+" or not self.divisions
 
     def put(self, instruction: Instruction) -> None:
-        {"+": self.adds, "⊙": self.products, "÷": self.divisions}[instruction.raw.operator].append(instruction)
+        kinds = {"+": self.adds, "⊙": self.products, "÷": self.divisions, "⊓": self.clips}
+        kinds[instruction.raw.operator].append(instruction)
 
 
 class _Clock:
@@ -71,7 +74,7 @@ def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, 
     operator = instruction.raw.operator
     if operator == "+":
         return dict.fromkeys(instruction.reads, attention), attention, attention
-    if operator == "⊙":
+    if operator in ("⊙", "⊓"):
         return dict.fromkeys(instruction.reads, mlp), mlp, mlp
     assert instruction.raw.local is not None
     divisor = dict.fromkeys(instruction.raw.local.reads, attention)

@@ -17,6 +17,8 @@ import torch
 
 from emulon.certify.rounding import unit
 
+# |GELU(t) + GELU(−t) − |t|| = |t|·erfc(|t|/√2) ≤ this.
+KINK = 0.341
 REACH = 2  # |x/X ± y/Y| ≤ 2
 
 
@@ -61,3 +63,8 @@ def square(dtype: torch.dtype) -> Square:
     """The two or three scales (exact powers of two) with the least sum of truncation and rounding in this dtype."""
     candidates = [_square(exponent, count) for count in (2, 3) for exponent in range(-30, -1 - count)]
     return min(candidates, key=lambda way: way.truncation + 256 * unit(dtype) * way.cost)
+
+
+def steepness(limit: float, dtype: torch.dtype) -> float:
+    """s, a power of two, with KINK/s ≤ u·limit: the kinks' roundness stays below what rounding costs anyway."""
+    return 2.0 ** math.ceil(math.log2(KINK / (unit(dtype) * limit)))

@@ -55,6 +55,20 @@ class Average:
         return marks
 
 
+@dataclass(frozen=True)
+class Matched(Average):
+    """The same mean, weighed: member j counts exp(sharp · query here · key there), two registers of `size` entries.
+
+    `reach` bounds |sharp · query · key|; the compiler refuses one that the ranges may break.
+    """
+
+    query: str = ""
+    key: str = ""
+    size: int = 1
+    sharp: float = 1.0
+    reach: float = 0.0
+
+
 Where = Lookup | Average
 
 
@@ -81,8 +95,12 @@ def gap(where: Where, tokens: int) -> float:
 
 
 def sharpness(where: Where, tokens: int, dtype: torch.dtype) -> float:
-    """β with tokens·e^{−β·gap} ≤ u/16: the leak stays below what rounding costs anyway."""
-    return math.log(16 * tokens / (torch.finfo(dtype).eps / 2)) / gap(where, tokens)
+    """β with tokens·e^{−β·gap} ≤ u/16: the leak stays below what rounding costs anyway.
+
+    What a match adds to a score, to that of a wanted token or of another, is made up for.
+    """
+    matched = 2 * where.reach if isinstance(where, Matched) else 0.0
+    return (math.log(16 * tokens / (torch.finfo(dtype).eps / 2)) + matched) / gap(where, tokens)
 
 
 class Interleaved:
@@ -103,6 +121,12 @@ class Interleaved:
         self.previous_example = Lookup("previous example", tuple((t - 1) // 2 * 2 or None for t in tokens))
         # the mean over y_1 … y_{i−1}, as seen from x_i
         self.past_examples = Average("past examples", tuple(t for t in tokens if t % 2 == 0))
+
+    def similar_examples(self, query: str, key: str, sharp: float, reach: float) -> Matched:
+        """The mean over y_1 … y_{i−1}, as seen from x_i, weighed by how alike the registers `query` here and `key`
+        there are; both have as many entries as there are features."""
+        name = f"examples like {query}"
+        return Matched(name, self.past_examples.members, True, query, key, self.features, sharp, reach)
 
     def first(self) -> Float[Tensor, "tokens 1"]:
         """1 at the tokens of the first example: where a recurrence takes its initial value."""

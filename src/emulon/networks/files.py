@@ -128,13 +128,9 @@ def _false_claim(program: NetworkProgram) -> str | None:
         return "ranges come from nowhere"
     if program.source == "domain":
         for phase, sure in zip(program.phases, from_box(program.layers, program.box), strict=True):
-            if not (_inside(sure.inputs, phase.known.inputs) and _inside(sure.output, phase.known.output)):
+            if not (sure.inputs.is_inside(phase.known.inputs) and sure.output.is_inside(phase.known.output)):
                 return f"{phase.layer.name} may leave its range"
     return next((wrong for phase in program.phases if (wrong := _false_claim_of(phase)) is not None), None)
-
-
-def _inside(inner: Box, outer: Box) -> bool:
-    return bool((inner.lo >= outer.lo).all() and (inner.hi <= outer.hi).all())
 
 
 def _false_claim_of(phase: NetworkPhase) -> str | None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
 from emulon.certify.perturbation import shifted_average
+from emulon.certify.spectrum import enclosure
 from emulon.descent.audit import enclosed
 from emulon.descent.curvature import Slopes
 from emulon.errors import BadExpression
@@ -48,6 +49,9 @@ class Box:
     def ends(self) -> tuple[float, float]:
         """One interval for all features."""
         return self.lo.min().item(), self.hi.max().item()
+
+    def is_inside(self, other: Box) -> bool:
+        return bool((self.lo >= other.lo).all() and (self.hi <= other.hi).all())
 
     @staticmethod
     def beside(boxes: Sequence[Box]) -> Box:
@@ -106,6 +110,16 @@ class Layer(ABC):
     def carried(self, errors: Float64[Tensor, "*batch features"], known: Known) -> Float64[Tensor, "*batch out"]:
         """How far outputs can be apart when inputs are, both where `known` says."""
 
+    @abstractmethod
+    def travelled(
+        self,
+        errors: Float64[Tensor, "erring features"],
+        lengths: Float64[Tensor, "erring reads"],
+        sizes: Sequence[int],
+        known: Known,
+    ) -> tuple[Float64[Tensor, "erring out"], Float64[Tensor, " erring"]]:
+        """`carried`, and the length of a position's error vector; `lengths` are those of the registers read."""
+
     def inside(self, x: Float64[Tensor, "rows positions features"]) -> Inner | None:
         """What an attention has inside on these inputs."""
         return None
@@ -139,6 +153,10 @@ class Linear(Layer):
     def carried(self, errors: Tensor, known: Known) -> Tensor:
         return errors @ self.weight.abs().T * LIFT
 
+    def travelled(self, errors: Tensor, lengths: Tensor, sizes: Sequence[int], known: Known) -> tuple[Tensor, Tensor]:
+        norms = [spectral_norm(part) for part in self.weight.split(list(sizes), dim=-1)]
+        return self.carried(errors, known), lengths @ lengths.new_tensor(norms) * LIFT
+
     def sums(self, inputs: Box) -> float:
         """The largest Σ|θ_k x_k| + |b| of any row."""
         most = torch.maximum(inputs.lo.abs(), inputs.hi.abs())
@@ -163,6 +181,9 @@ class Constant(Layer):
 
     def carried(self, errors: Tensor, known: Known) -> Tensor:
         return errors.new_zeros(*errors.shape[:-1], self.values.shape[-1])
+
+    def travelled(self, errors: Tensor, lengths: Tensor, sizes: Sequence[int], known: Known) -> tuple[Tensor, Tensor]:
+        return self.carried(errors, known), errors.new_zeros(len(errors))
 
 
 @dataclass(frozen=True)
@@ -205,6 +226,9 @@ class Elementwise(Layer):
     def carried(self, errors: Tensor, known: Known) -> Tensor:
         return errors * self._steepest(known.inputs) * LIFT
 
+    def travelled(self, errors: Tensor, lengths: Tensor, sizes: Sequence[int], known: Known) -> tuple[Tensor, Tensor]:
+        return self.carried(errors, known), lengths.norm(dim=-1) * self._steepest(known.inputs) * LIFT
+
     def _steepest(self, inputs: Box) -> float:
         return slope_bound(self.f, *inputs.ends) if self.gated is None else self.gated.steepest
 
@@ -221,6 +245,14 @@ def slope_bound(f: str, lo: float, hi: float) -> float:
     """Above |f′| on [lo, hi], proved."""
     low, high = Slopes(parse(f)).between(lo, hi)
     return max(abs(low), abs(high))
+
+
+def spectral_norm(weight: Float64[Tensor, "out features"]) -> float:
+    """Above ‖W‖₂, enclosed."""
+    if not weight.numel():
+        return 0.0
+    tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
+    return math.sqrt(enclosure(tall)[1].item() * len(tall)) * LIFT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -280,13 +312,35 @@ class Attention(Layer):
         return Linear(name=self.name, reads=(), weight=self.w_v.flatten(0, 1), bias=self.b_v.flatten()).interval(inputs)
 
     def carried(self, errors: Tensor, known: Known) -> Tensor:
-        """Claim: |Δ output| ≤ e_v + shifted_average(δ), δ = Σ_c |q_c|·e_k + |k_c|·e_q + e_q·e_k for every score."""
+        e_v, moved = self._moved(errors, known)
+        return self._averaged(e_v, moved, known).flatten(-2)
+
+    def travelled(self, errors: Tensor, lengths: Tensor, sizes: Sequence[int], known: Known) -> tuple[Tensor, Tensor]:
+        """As `carried`; |q·k − q̂·k̂| ≤ ‖q‖·‖W_K‖e + ‖k‖·‖W_Q‖e + ‖W_Q‖‖W_K‖e² where the inputs are e apart."""
+        inner = known.inner
+        assert inner is not None
+        length, width = lengths.norm(dim=-1, keepdim=True) * LIFT, math.sqrt(self.w_q.shape[1])
+        q, k, v = (lengths.new_tensor([spectral_norm(w) for w in part]) for part, _ in self.parts())
+        by_length = (width * (inner.q * k + inner.k * q) * length + q * k * length.square()) * LIFT
+        e_v, moved = self._moved(errors, known)
+        moved = torch.minimum(moved, by_length.nan_to_num(nan=math.inf))
+        shift = self._averaged(torch.zeros_like(e_v[..., :1]), moved, known).squeeze(-1)
+        heads = v * length + math.sqrt(self.w_v.shape[1]) * shift
+        return self._averaged(e_v, moved, known).flatten(-2), heads.norm(dim=-1) * LIFT
+
+    def _moved(self, errors: Tensor, known: Known) -> tuple[Tensor, Tensor]:
+        """Of every value e_v, and of every score of a head Σ_c |q_c|·e_k + |k_c|·e_q + e_q·e_k, at most."""
         inner = known.inner
         assert inner is not None
         e_q, e_k, e_v = (torch.einsum("...f,hcf->...hc", errors, w.abs()) * LIFT for w, _ in self.parts())
         moved = (inner.q * e_k + inner.k * e_q + e_q * e_k).sum(dim=-1) * LIFT
-        flat = [shifted_average(min(delta, 300.0), 2 * inner.v) for delta in moved.flatten().tolist()]
-        return ((e_v + moved.new_tensor(flat).reshape(moved.shape).unsqueeze(-1)) * LIFT).flatten(-2)
+        return e_v, moved.nan_to_num(nan=math.inf)
+
+    def _averaged(self, e_v: Tensor, moved: Tensor, known: Known) -> Tensor:
+        """Claim: |Δ output| ≤ e_v + shifted_average(δ) where scores move by δ."""
+        assert known.inner is not None
+        flat = [shifted_average(min(delta, 301.0), 2 * known.inner.v) for delta in moved.flatten().tolist()]
+        return (e_v + moved.new_tensor(flat).reshape(moved.shape).unsqueeze(-1)) * LIFT
 
     def inside(self, x: Tensor) -> Inner:
         q, k, v = self.projected(x)

@@ -27,12 +27,11 @@ from emulon.networks.layers import Box, Layer
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.planning import layers_to_phases
 from emulon.networks.ranges import computed, from_box, from_data, reading, states
+from emulon.networks.travel import VOID, Travel
 from emulon.progress import Progress, silent
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
-# An error bound wider than this part of a range is no bound: what lies so near to the edges would be refused.
-VOID = 1e-4
 # An enclosure wider than this part of what it says is made again, with more bits.
 TELLS = 0.1
 # Rows of the input that are audited together.
@@ -89,7 +88,8 @@ class NetworkProgram:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
-        a bound is no longer small beside the range it is in: nothing is known there.
+        a bound is no longer small beside the range it is in, and a function is applied: nothing is known there, until
+        a norm says how large its answers are, whatever it is given.
         """
         grown = self.errors(line)[-1].amax(dim=-1).tolist()
         terms, before = dict[str, float](), 0.0
@@ -105,15 +105,11 @@ class NetworkProgram:
 
         `before` is how far the input is off already.
         """
-        count = len(self.phases)
-        found = [torch.zeros(count + 1, len(self.box.lo), dtype=f64) + before]
-        for number, phase in enumerate(self.phases):
-            layer, known = phase.layer, phase.known
-            errors = phase.layer.carried(reading(layer, found), known)
-            errors[number + 1 :] += phase.own_error(line)
-            room = VOID * (known.output.hi - known.output.lo).min().item() if layer.kind != "constant" else math.inf
-            found.append(torch.where(errors <= room, errors, math.inf))
-        return found
+        return [off.each for off in self._travel(line).all(before)]
+
+    def _travel(self, line: NumberLine) -> Travel:
+        boxes = (self.box, *(phase.known.output for phase in self.phases))
+        return Travel(self.phases, boxes, [phase.own_error(line) for phase in self.phases], VOID[self.source])
 
     def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
@@ -181,8 +177,11 @@ class NetworkProgram:
         return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
 
     def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
-        """How far from every register the exact one may be, and so how far from the edges of its range it must stay."""
-        return [errors[-1] for errors in self.errors(line)]
+        """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
+
+        Nothing where that is too far to be made sure of.
+        """
+        return self._travel(line).rooms()
 
     def passed(
         self,
@@ -244,7 +243,7 @@ def _require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> No
     """Both the computed numbers and the exact ones, at most `room` away, must be where the phase was planned for."""
     if phase.layer.kind == "constant":
         return
-    box, room = phase.known.output, torch.where(room.isfinite(), room, 0.0)
+    box = phase.known.output
     low, high = register.flatten(0, -2).amin(dim=0), register.flatten(0, -2).amax(dim=0)
     if bool(((low - room < box.lo) | (high + room > box.hi)).any()) or not torch.isfinite(register).all():
         lo, hi = box.ends

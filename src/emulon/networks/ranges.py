@@ -9,10 +9,11 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from emulon.errors import OutOfDomain
+from emulon.networks.groups import ReciprocalRoot, groups_of, root_ranges
 from emulon.networks.layers import Box, Inner, Known, Layer, Root
 
-# Computed numbers may lie this part outside of where exact ones are.
-ROOM = 1e-3
+# Computed numbers may lie this part outside of where exact ones are; where data show ranges, this.
+ROOM, SPARE = 1e-3, 2e-2
 
 
 def reading(layer: Layer, registers: Sequence[Tensor]) -> Tensor:
@@ -57,7 +58,9 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
     What a root is taken of is widened in proportion, and twice as much: it must stay above zero.
     """
-    roots = {layer.reads[0]: layer for layer in layers if isinstance(layer, Root)}
+    within = {layer.reads[0]: layer.within for layer in layers if isinstance(layer, Root)}
+    roots = {last: group for last, group in groups_of(layers).items() if isinstance(group, ReciprocalRoot)}
+    within |= {group.v: None for group in roots.values()}
     boxes, inners = [_seen(x).widened(margin)], list[Inner | None]()
 
     def exact(number: int, inputs: Tensor) -> Tensor:
@@ -66,7 +69,11 @@ def from_data(layers: Sequence[Layer], x: Float64[Tensor, "rows positions featur
 
     for number, register in enumerate(computed(layers, x, exact), start=1):
         seen = _seen(register)
-        boxes.append(_under_a_root(roots[number], seen, margin) if number in roots else seen.widened(margin))
+        boxes.append(_under_a_root(within[number], seen, margin) if number in within else seen.widened(margin))
+    for last, group in roots.items():
+        ranges = root_ranges(layers, group, last, boxes[group.v])
+        if ranges is not None:
+            boxes[group.first : last + 1] = [box.widened(SPARE) for box in ranges.values()]
     found = []
     for layer, output, inner in zip(layers, boxes[1:], inners, strict=True):
         if inner is not None:
@@ -84,9 +91,9 @@ def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:
     return Box.beside([boxes[i] for i in layer.reads] or [Box(torch.zeros(0).double(), torch.zeros(0).double())])
 
 
-def _under_a_root(layer: Root, seen: Box, margin: float) -> Box:
-    if layer.within is not None:
-        return Box(*(torch.full_like(seen.lo, end) for end in layer.within))
+def _under_a_root(within: tuple[float, float] | None, seen: Box, margin: float) -> Box:
+    if within is not None:
+        return Box(*(torch.full_like(seen.lo, end) for end in within))
     return seen.stretched((1 + margin) ** 2 - 1) if seen.ends[0] > 0 else seen
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from emulon.attention import Trace, attend
 from emulon.interpreter import Program, Run
 from emulon.interpreter.number_line import number_line
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.paths import held_by
+from emulon.interpreter.phase import Carried, Phase
 from emulon.networks import NetworkProgram
 
 # Rows × tokens that layer 1 works through for one picture.
@@ -38,10 +39,9 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     """The rows of one phase's prompt. x, y are the data as the loss sees them; r counts grid points, i samples."""
     domain, scales, slots = phase.domain, phase.scales, phase.slots
     gradient = phase is program.gradient
-    step, shrink = (program.step_size, program.shrink) if gradient else (1.0, 0.0)
-    fixed = program.fixed if gradient else 0.0
-    momentum = program.momentum if gradient else 0.0
-    m = phase.magnitudes(step, shrink, momentum, fixed)
+    held = held_by(program) if gradient else Carried(1.0)
+    step, shrink, momentum, fixed = held.step, held.shrink, held.momentum, held.fixed
+    m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
     values = phase.grid.largest * domain.x
     holds = {
@@ -49,10 +49,10 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
         "key_code": (every, "code of sample i", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
-        "value": (every, "value_r · x_i", f"W_V: {-step if gradient else 1.0:.4g}", values),
-        "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {step:.4g}", fixed),
-        "state": (every, "w", f"W_V: {shrink + momentum:.6g}", domain.w),
-        "before": (every, "w of the step before", f"W_V: {-momentum:g}", domain.w),
+        "value": (every, "value_r · x_i", f"W_V: {value_scale * (-step if gradient else 1.0):.4g}", values),
+        "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {value_scale * step:.4g}", fixed),
+        "state": (every, "w", f"W_V: {state_scale * (shrink + momentum):.6g}", domain.w),
+        "before": (every, "w of the step before", f"W_V: {-state_scale * momentum:g}", domain.w),
         "query_x": (asking, "w", f"÷ {scales.x:g}", m["query_x"]),
         "query_y": (asking, "−1", f"÷ {scales.y:g}", m["query_y"]),
         "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
@@ -136,7 +136,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
     x, y, before = _seen(run)
     # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
     tokens = phase.prompt(phase.data_rows(x, y), before, state=before, before=torch.zeros_like(before))
-    w_k, w_q, _ = phase.weights(x.new_tensor([program.step_size]), x.new_tensor([program.shrink]), 0.0)
+    w_k, w_q, _ = phase.weights(held_by(program), x.device)
     samples = max(_affordable(run), *(i + 1 for i in chosen))
     asking = interpreter.project(tokens[list(chosen)], w_q)
     answering = interpreter.project(tokens[: samples * keys], w_k)

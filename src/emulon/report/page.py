@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from emulon.experiments.run import Experiment, Result
-from emulon.files import make_folder, write_atomically
+from emulon.files import make_folder, write_atomically, write_json
+from emulon.playground.runs import PLACES, single_page, where
 from emulon.report import figures, fitted
 from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
 
-NAME = "index.html"
+NAME, PLAYGROUND = "index.html", "playground.html"
 # Samples whose tokens the picture of the prompt shows.
 CORNER = 4
 
 
 def write(experiment: Experiment, folder: Path) -> Path:
-    """The page of this experiment."""
-    return write_page(render(experiment), folder)
+    """The page of this experiment, and beside it the playground as one file, which its buttons open."""
+    places = {result.name: found for result in experiment.results if (found := where(result, experiment.data))}
+    make_folder(folder)
+    if places:
+        write_atomically(folder / PLAYGROUND, single_page())
+        write_json(folder / PLACES, places)
+    return write_page(render(experiment, places), folder)
 
 
 def write_page(text: str, folder: Path) -> Path:
@@ -36,7 +42,7 @@ def fill(template: str, **values: object) -> str:
     return pages.get_template(template).render(**values)
 
 
-def render(experiment: Experiment) -> str:
+def render(experiment: Experiment, places: Mapping[str, str]) -> str:
     pair = _pair(experiment.results)
     programs = [result.run.program for result in experiment.results]
     chosen = telling_samples(pair[0].run)
@@ -47,6 +53,7 @@ def render(experiment: Experiment) -> str:
         results=experiment.results,
         measure="R²" if experiment.data.kind == "regression" else "accuracy",
         left_out=experiment.left_out,
+        places={name: f"{PLAYGROUND}#{place}" for name, place in places.items()},
         interpreter=experiment.interpreter,
         sha256=experiment.sha256,
         routings=routings,

@@ -7,11 +7,11 @@ from collections import defaultdict
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import SWEEP
 from emulon.machine.layout import RegisterLayout
-from emulon.machine.tokens import START, Average, Where
+from emulon.machine.tokens import START, Average, Matched, Where
 from emulon.machine.transformer import Transformer, result_name
 from emulon.specimens.truth import EMBEDDING, InstructionTruth, RegisterTruth, Truth, VersionTruth
 
-PARTS = {"+": "attention", "⊙": "mlp", "÷": "mlp"}
+PARTS = {"+": "attention", "⊙": "mlp", "÷": "mlp", "⊓": "mlp"}
 
 
 def truth_of(machine: Transformer) -> Truth:
@@ -91,16 +91,21 @@ class _Lives:
         for version in self.read_by[one.number]:
             if version[0] in one.raw.read.reads:
                 self.tokens[version] |= there
-            if version[0] in own:
+            if isinstance(one.where, Matched) and version[0] == one.where.key:
+                self.tokens[version] |= there
+            if version[0] in own or (isinstance(one.where, Matched) and version[0] == one.where.query):
                 self.tokens[version] |= needed
             layer = self.layer_of[one.number]
             self.last_read[version] = max(layer, self.last_read.get(version, EMBEDDING))
 
     def versions(self) -> tuple[VersionTruth, ...]:
+        """All but the emptiness before a first write: what is added to that goes into what is written."""
         writer = {version: number for number, version in self.written_by.items()}
         by_number = {one.number: one for one in self.machine.program.instructions}
         out = []
         for name, count in self.names:
+            if count == 0 and name not in self.machine.program.known:
+                continue
             number, after = writer.get((name, count)), writer.get((name, count + 1))
             out.append(
                 VersionTruth(

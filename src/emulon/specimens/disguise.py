@@ -15,7 +15,7 @@ from emulon.machine.gpt2 import state_dict
 from emulon.machine.transformer import Transformer
 from emulon.specimens.anatomy import truth_of
 from emulon.specimens.noise import kept_apart, noise_of
-from emulon.specimens.specimen import Build, Specimen, noisy_certificate, useful, with_measured
+from emulon.specimens.specimen import Build, Specimen, noisy_certificate, useful, with_measured, with_readout
 from emulon.specimens.truth import Truth
 
 # The part of itself that a weight may be off at strength 1, in units of the dtype's roundoff.
@@ -195,6 +195,7 @@ def disguise(specimen: Specimen, seed: int = 0, strength: float = 1.0, *, only: 
         if name in DISGUISES:
             DISGUISES[name](draft)
     state = {name: part.to(specimen.dtype).contiguous() for name, part in draft.state.items()}
+    state = with_readout(state, draft.truth)
     made = Specimen(specimen.mechanism, draft.truth, state, machine.certificate, build)
     if draft.turned or draft.weight_noise:
         made = replace(made, certificate=noisy_certificate(made, *noise_of(machine, program, draft.weight_noise)))

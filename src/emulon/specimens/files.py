@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,23 @@ from emulon.specimens.truth import Truth
 
 TRUTH, CARD, WEIGHTS = "truth.json", "README.md", "model.safetensors"
 FORMAT = 1
+PREFIX = "transformer."  # of everything in a GPT2LMHeadModel but its read-out
 
 
 def save(specimen: Specimen, folder: str | Path) -> Path:
-    """model.safetensors, config.json, truth.json and README.md."""
+    """model.safetensors, config.json, truth.json and README.md.
+
+    The checkpoint is a `GPT2LMHeadModel` with a vocabulary of one, whose logit is ŷ, so that whatever takes language
+    models takes it; `GPT2Model.from_pretrained` reads it as well.
+    """
     from safetensors.torch import save as packed
 
     folder = make_folder(folder)
-    specimen.model.config.save_pretrained(folder)
-    write_atomically(folder / WEIGHTS, packed(dict(specimen.state), metadata={"format": "pt"}))
+    config = copy.deepcopy(specimen.model.config)
+    config.architectures = ["GPT2LMHeadModel"]
+    config.save_pretrained(folder)
+    weights = {f"{PREFIX}{name}": part for name, part in specimen.state.items()}
+    write_atomically(folder / WEIGHTS, packed(weights, metadata={"format": "pt"}))
     write_json(folder / TRUTH, to_json(specimen))
     write_atomically(folder / CARD, model_card(specimen))
     return folder
@@ -39,7 +48,7 @@ def load(folder: str | Path) -> Specimen:
     folder = Path(folder)
     try:
         table = json.loads((folder / TRUTH).read_text(encoding="utf-8"))
-        state = load_file(folder / WEIGHTS)
+        state = {name.removeprefix(PREFIX): part for name, part in load_file(folder / WEIGHTS).items()}
     except (OSError, json.JSONDecodeError) as error:
         raise EmulonError(f"{folder} holds no specimen: {error}; write one with specimens.save") from error
     if table.get("format") != FORMAT:

@@ -36,9 +36,10 @@ class Mechanism(ABC):
     samples: int = 5
     name: ClassVar[str]
 
-    def __init_subclass__(cls, *, name: str, **rest: Any) -> None:
+    def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        cls.name, MECHANISMS[name] = name, cls
+        if name is not None:
+            cls.name, MECHANISMS[name] = name, cls
 
     def __post_init__(self) -> None:
         if self.features < 1 or self.samples < 2:

@@ -6,12 +6,26 @@ from typing import Any
 
 import torch
 
-from emulon.specimens.learners import BatchDescent, MovingAverage, Ridge, Sgd
+from emulon.specimens.compounds import Mixture, Switch
+from emulon.specimens.learners import (
+    BatchDescent,
+    ClippedSgd,
+    LastValue,
+    LeastSquares,
+    Momentum,
+    MovingAverage,
+    NearestAverage,
+    Ridge,
+    Sgd,
+)
 from emulon.specimens.mechanism import MECHANISMS, Mechanism, mechanism_named, whole
 from emulon.specimens.specimen import Specimen, specimen_of
 
 # Importing them registers them.
-LEARNERS: tuple[type[Mechanism], ...] = (Sgd, BatchDescent, Ridge, MovingAverage)
+LEARNERS: tuple[type[Mechanism], ...] = (
+    *(Sgd, BatchDescent, Momentum, ClippedSgd, Ridge, LeastSquares, MovingAverage, LastValue, NearestAverage),
+    *(Mixture, Switch),
+)
 
 
 def specimen_named(name: str, dtype: torch.dtype = torch.float64, **parameters: Any) -> Specimen:

@@ -24,6 +24,7 @@ from emulon.machine.transformer import result_name
 from emulon.predictor import padded_prefixes
 from emulon.specimens.anatomy import truth_of
 from emulon.specimens.distractors import add_distractors
+from emulon.specimens.interventions import nudged
 from emulon.specimens.mechanism import TARGET, Mechanism
 from emulon.specimens.task import BoundedLinear
 from emulon.specimens.truth import Truth
@@ -123,10 +124,15 @@ class Specimen:
         return result_name(self.source)
 
     def __call__(
-        self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
+        self,
+        xs: Float[Tensor, "... samples features"],
+        ys: Float[Tensor, "... targets"],
+        *,
+        added: Mapping[str, Tensor] | None = None,
     ) -> Float[Tensor, "... samples"]:
+        """The model's answers; with `added={"w#2": amounts}` those where so much was added to what w#2 holds."""
         embedded = self.embed(xs, ys)
-        with torch.no_grad():
+        with torch.no_grad(), nudged(self.model, self.truth, added or {}):
             hidden = self.model(inputs_embeds=embedded.reshape(-1, *embedded.shape[-2:])).last_hidden_state
         return self.answers(hidden.reshape(embedded.shape))
 
@@ -146,16 +152,33 @@ class Specimen:
 
     # What every register must hold, and how far the answers are from it.
 
-    def values(self, xs: Tensor, ys: Tensor) -> dict[str, Float[Tensor, "... tokens size"]]:
-        """By version (`w#2`), what a register's stored entries must be, exactly, at every token but the start."""
+    def values(
+        self, xs: Tensor, ys: Tensor, *, added: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Float[Tensor, "... tokens size"]]:
+        """By version (`w#2`), what a register's stored entries must be, exactly, at every token but the start.
+
+        With `added` what they must be after the intervention: what the program itself says.
+        """
         inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
         held = at_start(self.source, inputs, FloatBall)
-        out = {f"{name}#0": ball.high for name, ball in held.items()}
+        extra: dict[int, FloatBall] = {}
+        for name, amounts in (added or {}).items():
+            version = self.truth.version(name)
+            change = FloatBall.of(amounts.double().expand_as(held[version.register].high))
+            if version.instruction is None:
+                held[version.register] = held[version.register] + change
+            else:
+                extra[version.instruction] = change
+        out = {f"{name}#0": held[name].high for name in self.source.known}
         counts = dict.fromkeys(held, 0)
-        for instruction, ball in results(self.source, held):
+        for instruction, ball in results(self.source, held, extra):
             counts[instruction.target.name] += 1
             out[f"{instruction.target.name}#{counts[instruction.target.name]}"] = ball.high
         return out
+
+    def expected(self, xs: Tensor, ys: Tensor, *, added: Mapping[str, Tensor] | None = None) -> Tensor:
+        """ŷ at every x as the program has it; with `added`, after the intervention."""
+        return self.values(xs, ys, added=added)[self.truth.output][..., 0::2, 0]
 
     def audit(self, xs: Tensor, ys: Tensor) -> Certificate:
         """How far these very answers are from the program's, proved in balls: for this run only."""
@@ -193,8 +216,16 @@ def specimen_of(mechanism: Mechanism, dtype: torch.dtype = torch.float64, build:
     """The mechanism compiled, undisguised."""
     build = Build() if build is None else build
     machine = build.program(mechanism).compile(dtype)
-    specimen = Specimen(mechanism, truth_of(machine), state_dict(machine), machine.certificate, build)
+    truth = truth_of(machine)
+    specimen = Specimen(mechanism, truth, with_readout(state_dict(machine), truth), machine.certificate, build)
     return specimen if useful(machine.certificate) else with_measured(specimen)
+
+
+def with_readout(state: Mapping[str, Tensor], truth: Truth) -> dict[str, Tensor]:
+    """The weights with ŷ's direction in place of word embeddings, which nobody reads by: a language model's logits,
+    one a token, are then ŷ."""
+    read = truth.registers[truth.version(truth.output).register].read
+    return {**state, "wte.weight": read.to(state["wte.weight"])}
 
 
 def noisy_certificate(specimen: Specimen, noise: float, skew: float) -> Certificate:
@@ -213,5 +244,5 @@ def with_measured(specimen: Specimen) -> Specimen:
     xs, ys = specimen.draw(PROMPTS, seed=PROMPTS)
     worst = (specimen(xs, ys).double() - specimen.algorithm(xs, ys)).abs().max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"
-    certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note)
+    certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note, assumes=())
     return Specimen(specimen.mechanism, specimen.truth, specimen.state, certificate, specimen.build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 from emulon.certify import Domain
@@ -26,24 +27,28 @@ def run(setting: Setting) -> Numbers:
     """The best λ of compiled machines on the whole grid, of the learners that are kept, and of those trained for it."""
     sizes = setting.sizes
     sampling = {"seed": setting.seed, "datasets": sizes["datasets"]}
+    measures: dict[str, Callable[[], Numbers]] = {}
+    for number, (noise, prior) in enumerate(sizes["trained"]):
+        config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
+        share = 0.7 / len(sizes["trained"])
+        measures[f"σ = {noise:g}, τ = {prior:g}"] = partial(trained_cell, config, setting, number * share, share)
     grid = [(noise, prior) for noise in sizes["noises"] for prior in sizes["priors"]]
-    cells = []
-    for done, (noise, prior) in enumerate(grid):
-        setting.report_progress(f"compiled ridge, σ = {noise:g}, τ = {prior:g}", 0.3 * done / len(grid))
-        task = Linear(FEATURES, noise=noise, prior=prior)
-        cells.append(cell("compiled", task, best_ridge(machine(task), task, **sampling)))
+    for number, (noise, prior) in enumerate(grid):
+        task, done = Linear(FEATURES, noise=noise, prior=prior), 0.7 + 0.3 * number / len(grid)
+        measures[f"compiled, σ = {noise:g}, τ = {prior:g}"] = partial(compiled_cell, task, setting, done)
+    cells = list(setting.parts(measures).values())
     for name in sizes["learners"]:
         subject = committed(setting, name)
         if not isinstance(subject.task, Linear):
             raise EmulonError(f"{name} was trained on {subject.task}, not on linear functions")
         cells.append(cell("trained", subject.task, best_ridge(subject.thing, subject.task, **sampling)))
-    measures = {}
-    for number, (noise, prior) in enumerate(sizes["trained"]):
-        config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
-        share = 0.7 / len(sizes["trained"])
-        measure = partial(trained_cell, config, setting, 0.3 + number * share, share)
-        measures[f"σ = {noise:g}, τ = {prior:g}"] = measure
-    return {"cells": [*cells, *setting.parts(measures).values()]}
+    return {"cells": cells}
+
+
+def compiled_cell(task: Linear, setting: Setting, done: float) -> Numbers:
+    setting.report_progress(f"compiled ridge, σ = {task.noise:g}, τ = {task.prior:g}", done)
+    fit = best_ridge(machine(task), task, seed=setting.seed, datasets=setting.sizes["datasets"])
+    return cell("compiled", task, fit)
 
 
 def trained_cell(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:

@@ -34,7 +34,7 @@ MAP = [
     {"training", "adapters"},
     {"loading"},
     {"interrogate"},
-    {"estimators", "experiments", "export"},
+    {"estimators", "experiments", "export", "benchmark"},
     {"playground"},
     {"claims"},
     {"report"},

@@ -15,6 +15,7 @@ from emulon.claims.record import Record, path_of
 from emulon.claims.record import records as measured
 from emulon.claims.registry import all_claims
 from emulon.experiments import speedrun
+from emulon.report.benchmark import cell_of, table_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -22,7 +23,7 @@ SOURCE = ROOT / "src" / "emulon"
 ROOMS = (
     *("interpreter", "networks", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
     *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
-    *("testing", "fuzz", "export"),
+    *("testing", "fuzz", "export", "benchmark"),
 )
 
 
@@ -102,6 +103,20 @@ def records(up: str) -> str:
             ratio = f", {adam['ratio']:.1f} times as long as ours to that error" if adam["ratio"] else ""
             parts += [f"Adam at 1e-4 comes to {adam['after_d']:.2f} in {adam['seconds']:.0f} s{ratio}.", ""]
     return "\n".join(parts)
+
+
+# The benchmark of methods
+
+
+def benchmark(up: str) -> str:
+    """The table of results/benchmark/methods.json."""
+    record = json.loads((RESULTS / "benchmark" / "methods.json").read_text())
+    cells = [cell_of(one) for one in record["cells"]]
+    dresses = list(dict.fromkeys(cell.dress for cell in cells))
+    told = f"{record['specimens']} specimens in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
+    told += f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over specimens; "
+    told += "arrows where the difference from the same specimens in the plain has an interval that leaves out zero."
+    return "\n".join([told, "", table(("method", "measure", *dresses), table_rows(cells, dresses)), ""])
 
 
 # Errors

@@ -37,6 +37,7 @@ COMMANDS = {
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
+    "benchmark": "judge methods of interpretability on models whose mechanism is known",
     "reproduce": "run the papers' claims and compare the numbers",
 }
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version

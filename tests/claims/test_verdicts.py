@@ -76,6 +76,16 @@ def planted(error=1e-10, least_fit=1.0, intervention=1e-9, unused=0.0, slots=0.0
     return {"rows": [one | {"disguised": d, "slots": slots if d else 1.0} for one in (double, single) for d in (0, 1)]}
 
 
+def trained(away=1e-3, fit=0.95, loss=0.29):
+    first = {"step": 0, "loss": 0.3, "away": 1e-10, "fit": 1.0, "refit": 1.0}
+    slow = [first, first | {"step": 1, "loss": loss, "away": away, "fit": fit}]
+    fast = [first, first | {"step": 1, "loss": 9.0, "away": 1.0, "fit": 0.0}]
+    runs = [
+        {"mechanism": "sgd", "rate": rate, "bound": 1e-9, "rows": rows} for rate, rows in ((1e-6, slow), (1e-4, fast))
+    ]
+    return {"runs": runs}
+
+
 def codes(widths, error):
     return {
         "samples": [8, 80],
@@ -157,6 +167,10 @@ SEVERAL = [
     ("ours-audits", audits(audit=4e-10, dtype="float32"), "does not hold"),
     ("ours-audits", audits(seconds=1.1), "does not hold"),
     ("ours-audits", audits(proved=False), "does not hold"),
+    ("ours-trained-specimens", trained(), "holds"),
+    ("ours-trained-specimens", trained(away=0.5e-9), "does not hold"),
+    ("ours-trained-specimens", trained(fit=0.89), "does not hold"),
+    ("ours-trained-specimens", trained(loss=0.31), "does not hold"),
     ("ours-specimens", planted(), "holds"),
     ("ours-specimens", planted(error=2e-9), "does not hold"),
     ("ours-specimens", planted(least_fit=0.9998), "does not hold"),

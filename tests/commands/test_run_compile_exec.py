@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
 
 from emulon import cli
 from emulon.algorithms import quantile
+from emulon.commands.data import use_threads
 from emulon.interpreter import load_program
 
 SOURCE = Path(cli.__file__).parents[1]
@@ -82,6 +84,8 @@ def test_run_prints_the_table_and_writes_the_report(ran):
     assert first == second
     assert {path.name for path in report.iterdir()} == {
         "index.html",
+        "playground.html",
+        "playground.json",
         "weights.csv",
         "ridge.json",
         "quantile_regression.json",
@@ -331,3 +335,18 @@ def test_a_margin_lets_a_program_run_on_data_a_little_outside(folder, table, cap
 def test_tables_fit_eighty_columns_with_the_longest_name(ran):
     rows = [line for line in ran[1].splitlines() if not line.startswith(("interpreter", "after", "report"))]
     assert max(map(len, rows)) <= 80 - len("squared_hinge") + len("algorithm") and "…" not in ran[1]
+
+
+def test_a_small_table_takes_one_thread_unless_somebody_says_how_many(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        for numbers, wanted in ((1000, 1), (10**7, 2)):
+            torch.set_num_threads(2)
+            use_threads(numbers)
+            assert torch.get_num_threads() == wanted
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        use_threads(1000)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

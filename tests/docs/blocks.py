@@ -151,4 +151,4 @@ def _known(words: list[str], where: str) -> None:
         unknown = [word for word in rest if word.startswith("--") and f'"{word}"' not in script]
         assert not unknown, f"{where}: {rest[0]} has no {unknown}"
     else:
-        assert program in ("git", "cd", "pytest"), f"{where}: what is {program}?"
+        assert program in ("git", "cd", "pytest", "."), f"{where}: what is {program}?"

@@ -53,6 +53,17 @@ def small_learner() -> Standard:
     return Standard(3, 1, 7, width=4, heads=2, layers=1, init=0.5)
 
 
+def two_norms() -> tuple[nn.Module, Tensor]:
+    """And rows whose variances range widely."""
+    torch.manual_seed(0)
+    x = random(12, 4) * torch.logspace(-0.5, 0.5, 12, dtype=torch.float64).unsqueeze(-1)
+    return nn.Sequential(nn.RMSNorm(4), nn.LayerNorm(4)), x
+
+
+def one_norm() -> tuple[nn.Module, Tensor]:
+    return nn.LayerNorm(6).double(), random(40, 6)
+
+
 def compiled() -> dict[str, Case]:
     """One of each activation."""
     networks, x = {name: perceptron(activation) for name, activation in ACTIVATIONS.items()}, random(24, 5)
@@ -74,5 +85,7 @@ if __name__ == "__main__":
     compiled()
     algorithms(*regression())
     compile_network(small_encoder(), data=random(6, 3, 4))
+    for network, x in (two_norms(), one_norm()):
+        compile_network(network, data=x)
     xs, ys = random(6, 4, 2), random(6, 4)
     compile_network(small_learner(), data=small_learner()._prompt(xs, ys[:, :3]).double(), margin=0.5)

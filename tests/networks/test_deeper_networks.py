@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import random, small_encoder, small_learner
+from small_networks import one_norm, random, small_encoder, small_learner, two_norms
 from torch import nn
 
 from emulon import compile_network
@@ -72,11 +72,8 @@ def test_images_are_convolved_pooled_and_normalised():
     assert program.out_shape == (2,) and run.certificate.bound < 1e-7
 
 
-def test_norms_hold_over_long_ranges_of_the_variance():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.RMSNorm(4), nn.LayerNorm(4))
-    x = random(12, 4) * torch.logspace(-0.5, 0.5, 12, dtype=torch.float64).unsqueeze(-1)
-    roots = [phase for phase in ran(network, x)[0].phases if isinstance(phase.layer, Root)]
+def test_norms_hold_over_long_ranges_of_the_variance(warm):
+    roots = [phase for phase in ran(*two_norms())[0].phases if isinstance(phase.layer, Root)]
     assert len(roots) == 2 and all(hi <= 16 * lo for lo, hi in (phase.known.inputs.ends for phase in roots))
 
 
@@ -141,12 +138,11 @@ def test_what_only_looks_like_a_norm_is_none(alter):
     assert [type(group) for group in groups_of(layers).values()] == [Product]
 
 
-def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel():
+def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel(warm):
+    (network, x), before = one_norm(), 1e-6
+    program = compile_network(network, data=x)
+    found = program.errors(number_line(program.capacity.reach), before)[-1][-1]
     torch.manual_seed(0)
-    program = compile_network(nn.LayerNorm(6).double(), data=random(40, 6))
-    line = number_line(program.capacity.reach)
-    x, before = random(40, 6), 1e-6
-    found = program.errors(line, before)[-1][-1]
     moved = x + before * (2 * torch.rand(200, 40, 6, dtype=torch.float64) - 1).sign()
     seen = (program.exact(moved) - program.exact(x)).abs().flatten(0, 1).amax(dim=0)
     assert (seen <= found).all() and (found <= 40 * seen.max()).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +77,15 @@ class Setting:
     @property
     def seeds(self) -> list[int]:
         return list(range(self.seed, self.seed + int(self.sizes.get("seeds", 1))))
+
+    def each_of(self, measures: Mapping[str, Callable[[Setting], Numbers]]) -> Measures:
+        """As `parts` wants them: each is given the setting, with its progress as an equal share of the whole."""
+
+        def told(number: int, what: str, part: float) -> None:
+            self.report_progress(what, (number + part) / len(measures))
+
+        each = enumerate(measures.items())
+        return {name: partial(one, replace(self, report_progress=partial(told, k))) for k, (name, one) in each}
 
 
 @dataclass(frozen=True)

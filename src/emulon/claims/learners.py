@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from emulon.claims.claim import CannotTest, Setting
+from emulon.claims.claim import CannotTest, Numbers, Setting
 from emulon.loading import Subject, load_subject
 from emulon.models import FrozenAttention
 from emulon.progress import Progress, silent
@@ -80,6 +83,13 @@ def frozen_attention(
             report_progress(what, k / steps)
     step.synchronise()
     return learner.freeze()
+
+
+def relative_errors(asked: Mapping[str, Task], task: Task, what: str, setting: Setting, **options: Any) -> Numbers:
+    """Of one frozen attention, trained on `task`, on each of the tasks asked: the mean squared error over the mean
+    square of the target."""
+    learner = frozen_attention(task, report_progress=setting.report_progress, what=what, **options)
+    return {name: mean_squared_error(learner, each) / mean_square(each) for name, each in asked.items()}
 
 
 @torch.no_grad()

@@ -25,12 +25,16 @@ def require_known(kind: str, name: str, package: str) -> None:
 
 @cache
 def registered(package: str) -> frozenset[str]:
-    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, or `CLAIM = Claim(name="…")`."""
+    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `CLAIM = Claim(name=…)`, `@method(…)`."""
     sources = [path.read_text(encoding="utf-8") for path in (SOURCE / package).rglob("*.py")]
     return frozenset(name for source in sources for node in ast.parse(source).body if (name := _name(node)))
 
 
 def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef):
+        marks = [mark for mark in node.decorator_list if isinstance(mark, ast.Call) and mark.args]
+        names = [mark.args[0] for mark in marks if ast.unparse(mark.func) == "method"]
+        return next((str(name.value) for name in names if isinstance(name, ast.Constant)), "")
     if isinstance(node, ast.ClassDef):
         if any(isinstance(mark, ast.Name) and mark.id == "register" for mark in node.decorator_list):
             return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()

@@ -14,6 +14,7 @@ from torch import Tensor
 from emulon.errors import EmulonError
 from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.interrogate.fit import Observations, fit
+from emulon.interrogate.parameter_interval import parameter_interval
 from emulon.interrogate.references import Parameters, Reference
 from emulon.interrogate.sampling import DATASETS, Prefixes, Sampling, draw
 from emulon.interrogate.task_sets import references_for
@@ -56,7 +57,8 @@ class Identification:
     """The ranking, the nearest first, and the verdict.
 
     `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
-    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first.
+    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first. `interval` is
+    that of the nearest's continuous parameter (`parameter_interval`), None where it has none.
     """
 
     ranking: tuple[Match, ...]
@@ -64,6 +66,7 @@ class Identification:
     limit: float
     counts: tuple[int, ...]
     datasets: int
+    interval: Interval | None = None
 
     @property
     def nearest(self) -> Match:
@@ -140,7 +143,8 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
     matches = tuple(Match(references[i].name, fitted[i], ranges[i], weights[i]) for i in order)
     limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
-    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half)
+    sure = parameter_interval(references[order[0]], fitted[order[0]], observed)
+    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure)
 
 
 def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:

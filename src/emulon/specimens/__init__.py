@@ -24,6 +24,10 @@ token, then x₁, y₁, x₂, …, x_n (token 2i − 1 is x_i). `hidden_states[�
 - `edges`: the causal graph between versions. `used_heads`, `unused_heads`, `used_neurons`, `unused_neurons`: pairs
   (block, index). `unused_registers`: what no prediction depends on.
 
+`specimen(xs, ys, added={"w#2": amounts})` are the answers where so much was added to what w#2 holds, and
+`specimen.expected(xs, ys, added=…)` what the program itself says they are then. `specimens.lens` does the same in
+TransformerLens, `specimens.finetune` trains from a specimen on.
+
 `save(specimen, folder)` writes a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card;
 `load(folder)` reads it, and so does every command that takes a predictor.
 """

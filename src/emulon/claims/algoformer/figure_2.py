@@ -96,7 +96,7 @@ def falling(numbers: Numbers, model: str) -> float:
     """The share of the error that the last tenth of the steps took off, mean of the seeds."""
     runs = numbers["learning"][model]
     tenth = max(EVALUATIONS // 10, 1)
-    return 1 - mean(run["error"][-1] for run in runs) / mean(run["error"][-1 - tenth] for run in runs)
+    return 1 - float(mean(run["error"][-1] for run in runs) / mean(run["error"][-1 - tenth] for run in runs))
 
 
 def figure(numbers: Numbers) -> Figure:
@@ -130,7 +130,7 @@ def learning_panel(task: str, learning: Numbers) -> Panel:
 LAYERS = {"standard": {"layers": 12}, "looped": {"layers": 1}, "algoformer": {"layers": 1}}
 LOOPS = {"standard": {}, "looped": {"loops": 20, "window": 15}, "algoformer": {"loops": 20, "window": 15}}
 # A chain of thought has seven times the tokens of the others' samples, and as many answers that are trained on.
-STEPS = {"representation": 15_000, "auto_regression": 10_000, "chain_of_thought": 4_000}
+STEPS = {"representation": 10_000, "auto_regression": 8_000, "chain_of_thought": 3_000}
 FEW = {"standard": {"layers": 3}, "looped": {"layers": 1, "loops": 4, "window": 3}}
 FEW["algoformer"] = FEW["looped"]
 CLAIM = Claim(
@@ -152,7 +152,7 @@ CLAIM = Claim(
         "gpu": Scale(
             30,
             {
-                "training": {"recipe": "fast", "features": 20, "points": 41, "compile": "block"},
+                "training": {"recipe": "fast", "features": 20, "points": 41},
                 "models": {model: LAYERS[model] | LOOPS[model] for model in MODELS},
                 "tasks": {task: {"steps": steps, "batch": 64} for task, steps in STEPS.items()},
                 "seeds": 2,
@@ -163,5 +163,5 @@ CLAIM = Claim(
     judge=judge,
     figure=figure,
     differs="On a GPU the paper's sizes and batch, trained by Muon until the curves are flat; on a CPU a toy. AR(q) "
-    "errors are against the noise-free continuation.",
+    "errors are against the noise-free continuation. Results of 50,000 steps are Adam's, at batches of 16, 28 and 2.",
 )

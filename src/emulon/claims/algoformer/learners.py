@@ -1,8 +1,7 @@
-"""AlgoFormers trained on the spot, small enough for a CPU: what Figures 3 to 5 share."""
+"""AlgoFormers trained on the spot: what Figures 3 to 5 share."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from emulon.training import Evaluation, TrainConfig
 
 # After the most samples an error above this share of saying zero is that of a learner that has learned too little.
 UNLEARNED = 0.1
-# The same for all three figures, so that one training serves them in a process.
+# On a CPU, and the same for all three figures, so that one training serves them in a process.
 TRAINING = {
     "model": "algoformer",
     "task": "linear",
@@ -34,13 +33,18 @@ TRAINING = {
 }
 
 
+# The paper's sizes, on a GPU.
+AT_SCALE = {"recipe": "fast", "model": "algoformer", "task": "representation", "features": 20, "points": 41}
+AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_every": 10_000}
+
+
 def configured(setting: Setting, **options: Any) -> TrainConfig:
-    return dataclasses.replace(TrainConfig(**setting.sizes["training"], seed=setting.seed), **options)
+    return TrainConfig.following(**setting.sizes["training"] | {"seed": setting.seed} | options)
 
 
-def examined(config: TrainConfig, setting: Setting, done: float, share: float) -> tuple[Learner, Evaluation]:
+def examined(config: TrainConfig, setting: Setting) -> tuple[Learner, Evaluation]:
     """The trained learner, and datasets that its training never saw."""
-    learner = trained(config, setting, done, share).learner
+    learner = trained(config, setting).learner
     device = next(learner.parameters()).device
     return learner, Evaluation(config.make_task(), config.seed, setting.sizes["datasets"], device)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import frozen_attention, mean_and_spread, mean_square, mean_squared_error
+from emulon.claims.learners import mean_and_spread, relative_errors
 from emulon.tasks import Prompts, Task, normal
 
 SMALL_ERROR = 0.1
@@ -56,17 +58,12 @@ def run(setting: Setting) -> Numbers:
     sizes = dict(setting.sizes)
     sizes.pop("seeds")
     features, points = sizes.pop("features"), sizes.pop("points")
-    found: Numbers = {"steps": sizes["steps"]}
-    for name, leak in SETUPS.items():
-        task = TanhMap(features, points, leak)
-        found[name] = []
-        for seed in setting.seeds:
-            what = f"{name}, seed {seed}"
-            learner = frozen_attention(
-                task, seed=seed, heads=1, report_progress=setting.report_progress, what=what, **sizes
-            )
-            found[name].append(mean_squared_error(learner, task) / mean_square(task))
-    return found
+    measures = {}
+    for (name, leak), seed in product(SETUPS.items(), setting.seeds):
+        task, what = TanhMap(features, points, leak), f"{name}, seed {seed}"
+        measures[what] = partial(relative_errors, {name: task}, task, what, seed=seed, heads=1, **sizes)
+    rows = list(setting.parts(setting.each_of(measures)).values())
+    return {"steps": sizes["steps"]} | {name: [row[name] for row in rows if name in row] for name in SETUPS}
 
 
 def judge(numbers: Numbers) -> Verdict:

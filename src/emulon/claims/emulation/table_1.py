@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import frozen_attention, mean_and_spread, mean_square, mean_squared_error
+from emulon.claims.learners import mean_and_spread, relative_errors
 from emulon.tasks import HeadEmulation
 
 # Heads and the mean squared error printed for them.
@@ -22,14 +23,16 @@ def run(setting: Setting) -> Numbers:
     sizes = dict(setting.sizes)
     seeds, tokens = sizes.pop("seeds"), {key: sizes.pop(key) for key in ("features", "points", "hidden")}
     memorised, given = (HeadEmulation(**tokens, weights_given=given) for given in (False, True))
-    runs = [(memorised, heads, seed) for heads in PRINTED for seed in setting.seeds]
-    runs += [(given, max(PRINTED), seed) for seed in setting.seeds[: sizes.pop("given_seeds")]]
+    runs = [("memorised", heads, seed) for heads in PRINTED for seed in setting.seeds]
+    runs += [("in the prompt", max(PRINTED), seed) for seed in setting.seeds[: sizes.pop("given_seeds")]]
+    measures = {}
+    for name, heads, seed in runs:
+        task, what = memorised if name == "memorised" else given, f"{name}, {heads} heads, seed {seed}"
+        chosen = {"seed": seed, "heads": heads, "assemble": True} | sizes
+        measures[what] = partial(relative_errors, {name: task}, task, what, **chosen)
     found: Numbers = {"seeds": seeds, "heads": list(PRINTED), "memorised": [[] for _ in PRINTED], "in the prompt": []}
-    for done, (task, heads, seed) in enumerate(runs):
-        setting.report_progress(f"{heads} heads, seed {seed}", done / len(runs))
-        learner = frozen_attention(task, seed=seed, heads=heads, assemble=True, **sizes)
-        error = mean_squared_error(learner, task) / mean_square(task)
-        (found["in the prompt"] if task is given else found["memorised"][list(PRINTED).index(heads)]).append(error)
+    for (name, heads, _), row in zip(runs, setting.parts(setting.each_of(measures)).values(), strict=True):
+        (found[name][list(PRINTED).index(heads)] if name == "memorised" else found[name]).append(row[name])
     return found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import frozen_attention, mean_and_spread, mean_square, mean_squared_error
+from emulon.claims.learners import mean_and_spread, relative_errors
 from emulon.tasks import Statistical
 from emulon.tasks.emulation import METHODS
 
 SETUPS = {"w to be found": False, "w in the prompt": True}
+MODELS = ("baseline", "frozen", "half")
 SMALL_ERROR, AS_WELL = 0.1, 2.0
 # An error that twice the steps bring down by no more than a tenth has settled.
 SETTLED = 0.9
@@ -23,20 +26,24 @@ def run(setting: Setting) -> Numbers:
     samples and asks what the method, fitted on them, says at another x.
     """
     sizes = dict(setting.sizes)
-    seeds, shown = sizes.pop("seeds"), {key: sizes.pop(key) for key in ("features", "points")}
-    models = ("baseline", "frozen", "half")
-    found: Numbers = {name: {model: {m: [] for m in METHODS} for model in models} for name in SETUPS}
-    for done, (name, given) in enumerate(SETUPS.items()):
+    shown = {key: sizes.pop(key) for key in ("features", "points")}
+    sizes.pop("seeds")
+    shorter = sizes | {"steps": sizes["steps"] // 2}
+    found: Numbers = {name: {model: {m: [] for m in METHODS} for model in MODELS} for name in SETUPS}
+    rows: list[tuple[str, str]] = []
+    measures = {}
+    for (name, given), seed in product(SETUPS.items(), setting.seeds):
         mixed = Statistical(**shown, weights_given=given)
         tasks = {method: replace(mixed, only=method) for method in METHODS}
-        for seed in setting.seeds:
-            setting.report_progress(f"{name}, seed {seed}", (done + (seed - setting.seed) / seeds) / len(SETUPS))
-            one = frozen_attention(mixed, seed=seed, **sizes)
-            half = frozen_attention(mixed, seed=seed, **(sizes | {"steps": sizes["steps"] // 2}))
-            for method, task in tasks.items():
-                own = frozen_attention(task, seed=seed, **sizes)
-                for model, learner in zip(models, (own, one, half), strict=True):
-                    found[name][model][method].append(mean_squared_error(learner, task) / mean_square(task))
+        runs = [("baseline", {method: task}, task, sizes) for method, task in tasks.items()]
+        runs += [("frozen", tasks, mixed, sizes), ("half", tasks, mixed, shorter)]
+        for model, asked, task, chosen in runs:
+            what = f"{name}, {model} of {' and '.join(asked)}, seed {seed}"
+            measures[what] = partial(relative_errors, asked, task, what, seed=seed, **chosen)
+            rows.append((name, model))
+    for (name, model), row in zip(rows, setting.parts(setting.each_of(measures)).values(), strict=True):
+        for method, error in row.items():
+            found[name][model][method].append(error)
     return {"steps": sizes["steps"], "errors": found}
 
 

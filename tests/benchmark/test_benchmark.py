@@ -1,0 +1,205 @@
+"""Methods on specimens: the questions have true answers, the scores say how near they are, and chance scores chance."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from emulon import cli, specimens
+from emulon.benchmark import (
+    METHODS,
+    Answers,
+    Change,
+    Questions,
+    Row,
+    Which,
+    ask,
+    method_named,
+    score,
+    specimens_scored,
+    summary,
+)
+from emulon.benchmark.questions import CANDIDATES, NONE
+from emulon.benchmark.scores import area
+from emulon.errors import BadShape, EmulonError
+
+pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
+
+
+@pytest.fixture(scope="module")
+def dressed() -> specimens.Specimen:
+    return specimens.disguise(specimens.specimen_named("sgd", samples=4), seed=1)
+
+
+@pytest.fixture(scope="module")
+def questions(dressed: specimens.Specimen) -> Questions:
+    return ask(dressed, seed=3)
+
+
+def test_a_quantity_is_in_one_register_where_the_truth_says_and_in_none_elsewhere(
+    dressed: specimens.Specimen, questions: Questions
+) -> None:
+    """Read through the truth's own directions, up to a linear map."""
+    streams, quantities = questions.subject.run.streams, questions.subject.quantities
+    assert len(quantities) > 5 and questions.held.flatten(1).any(dim=1).all() and not questions.held[:, :, 0].any()
+    registers = [one.name for one in dressed.truth.registers.values() if one.kind in ("input", "register")]
+
+    def left(quantity: torch.Tensor, stream: int, token: int) -> float:
+        wanted, out = quantity - quantity.mean(dim=0), []
+        for name in registers:
+            read = dressed.truth.read(name, streams[stream, :, token])
+            if read.shape == quantity.shape:
+                known = read - read.mean(dim=0)
+                out.append((wanted - known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution).norm())
+        return float(min(out) / wanted.norm())
+
+    for quantity, held in zip(quantities, questions.held, strict=True):
+        assert all(left(quantity, *place) < 1e-4 for place in held.nonzero()[::7].tolist())
+        elsewhere = (~held).nonzero()
+        assert all(left(quantity, *place) > 1e-4 for place in elsewhere[elsewhere[:, 1] > 0][::7].tolist())
+
+
+def perfect(questions: Questions) -> Answers:
+    low = questions.parameter or 0.0
+    which = Which(questions.kind, frozenset({questions.kind}), (low - 1e-6, low + 1e-6))
+    heads, mlps = questions.used_heads.double(), questions.used_mlps.double()
+    return Answers(questions.held.double(), heads, mlps, which)
+
+
+def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> None:
+    best = score(perfect(questions), questions)
+    assert math.isnan(best.pop("refused"))  # there is nothing to refuse
+    assert best == {
+        "where": 0, "found": 1, "what": 1, "circuit": 1, "which": 1, "allowed": 1, "power": 1, "coverage": 1,
+    }  # fmt: skip
+    answers = perfect(questions)
+    wrong = Answers(-answers.places, -answers.heads, -answers.mlps, Which("ridge", frozenset(CANDIDATES), (0.0, 0.1)))
+    worst = score(wrong, questions)
+    assert worst["where"] > 1 and math.isnan(worst["coverage"])
+    assert [worst[name] for name in ("found", "what", "circuit", "which", "power")] == [0, 0, 0, 0, 0]
+    assert worst["allowed"] == 1
+    unsure = replace(answers, which=Which(questions.kind, frozenset(), (0.0, 0.1)))
+    assert score(unsure, questions)["coverage"] == 0
+    other = replace(questions, kind=NONE, parameter=None)
+    assert score(Answers(which=Which(NONE)), other)["refused"] == 1 and score(wrong, other)["refused"] == 0
+    assert score(Answers(), questions) == {}
+    with pytest.raises(BadShape, match="heads has shape"):
+        score(Answers(heads=torch.zeros(len(answers.mlps), 99), mlps=answers.mlps), questions)
+
+
+def test_what_is_equal_scores_as_chance_and_rounding_is_no_evidence() -> None:
+    used = torch.tensor([True, True, False, False])
+    assert area(torch.zeros(4).double(), used) == 0.5
+    assert area(torch.tensor([1.0, 1e-9, 0.0, 0.0]).double(), used) == 0.75
+    assert math.isnan(area(torch.zeros(4).double(), torch.ones(4).bool()))
+
+
+def test_a_change_is_what_it_says_alone_and_side_by_side(questions: Questions) -> None:
+    """Own outputs put back change nothing; a head set to zero is the model without its rows."""
+    subject = questions.subject.few(4)
+    block, head = questions.used_heads.nonzero()[-1].tolist()
+    run = subject.run
+    own = [Change(block, head, run.heads[block, :, :, head]), Change(block, None, run.mlps[block])]
+    gone = Change(block, head, torch.zeros_like(own[0].value))
+    answers = subject.with_changes([*own, gone])
+    assert torch.allclose(answers[:2], run.answers.expand(2, -1, -1), atol=1e-9)
+    weight = subject.model.h[block].attn.c_proj.weight
+    before, rows = weight.data.clone(), slice(head * gone.value.shape[-1], (head + 1) * gone.value.shape[-1])
+    weight.data[rows] = 0.0
+    try:
+        without = subject.activations(subject.prompts).answers
+    finally:
+        weight.data.copy_(before)
+    assert torch.allclose(answers[2], without, atol=1e-9) and (without - run.answers).abs().max() > 1e-3
+
+
+def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
+    subject = questions.subject.few(4)
+    run, slopes, small = subject.run, subject.slopes, 1e-5
+    block = int(questions.used_mlps.nonzero()[-1])
+    towards = torch.randn(run.mlps[block].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    moved = [Change(block, None, run.mlps[block] + by * towards) for by in (small, -small)]
+    above, below = subject.with_changes(moved).sum(dim=(1, 2))
+    assert float((above - below) / (2 * small)) == pytest.approx(float((slopes.mlps[block] * towards).sum()), rel=1e-4)
+
+
+def test_every_method_beats_chance_at_what_it_answers() -> None:
+    """Two specimens, plain and in every disguise at once; seeds whose mechanisms are sgd and a moving average."""
+    rows = specimens_scored(tuple(METHODS), (1, 2), ("plain", "all at once"))
+    cells = {(one.method, one.measure, one.dress): one for one in summary(rows)}
+    for name in METHODS:
+        asked = {measure for method, measure, _ in cells if method == name}
+        assert asked
+        for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
+            for dress in ("plain", "all at once"):
+                value, chance = (cells[one, measure, dress].score.value for one in (name, "random"))
+                if measure == "where":
+                    assert value < chance, (name, measure, dress)
+                elif name != "readout-attribution":  # it sees the last step alone
+                    assert value > 0.5 + 0.1 * (measure != "what"), (name, measure, dress)
+    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
+
+
+def test_guesses_score_chance(questions: Questions) -> None:
+    guessed = []
+    for seed in range(200):
+        subject = replace(questions.subject, seed=seed)
+        guessed.append(score(METHODS["random"](subject), questions))
+    for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7), ("found", None)):
+        values = torch.tensor([one[measure] for one in guessed], dtype=torch.float64)
+        wanted = questions.held[:, :, :].double().mean().item() if chance is None else chance
+        assert abs(values.mean().item() - wanted) < 4 * values.std().item() / len(values) ** 0.5, measure
+
+
+def test_changes_against_the_plain_are_paired_by_specimen() -> None:
+    rows = [
+        Row(seed, "sgd", dress, "mine", {"what": 0.1 * seed + by, "circuit": math.nan})
+        for seed in range(6)
+        for dress, by in (("plain", 0.0), ("turned", -0.2))
+    ]
+    [plain, turned] = summary(rows)
+    assert plain.change is None and plain.moved == "" and turned.moved == "↓"
+    assert turned.change is not None and turned.change.high == pytest.approx(-0.2) and plain.specimens == 6
+
+
+MINE = """
+import torch
+from emulon.benchmark import Answers
+
+def last_stream(subject):
+    places = torch.zeros(len(subject.quantities), subject.blocks + 1, subject.prompts.shape[1])
+    places[:, -1] = 1.0
+    return Answers(places=places)
+
+nothing = 3
+"""
+
+
+def test_a_method_of_ones_own_is_a_file_and_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+    words = ["mine.py:last_stream", "--specimens", "1", "--seed", "2", "--disguise", "plain", "--processes", "1"]
+    assert cli.main(["benchmark", *words, "--json", "numbers.json", "--report", "page"]) == 0
+    assert "mine.py:last_stream" in capsys.readouterr().out
+    record = json.loads(Path("numbers.json").read_text())
+    assert record["specimens"] == 1 and {cell["measure"] for cell in record["cells"]} == {"where", "found", "what"}
+    assert "moving average" in record["mechanisms"][0]
+    assert record["scores"]["mine.py:last_stream"]["found"] == {"plain": [record["cells"][1]["score"]["value"]]}
+    assert "mine.py:last_stream" in Path("page/index.html").read_text(encoding="utf-8")
+    for wrong, why in (
+        ("mine.py:nothing", "has no function"),
+        ("none.py:f", "there is no file"),
+        ("no_such_module:f", "no module"),
+        ("linear-prob", "did you mean linear-probe"),
+    ):
+        with pytest.raises(EmulonError, match=why):
+            method_named(wrong)
+    assert cli.main(["benchmark", "random", "--disguise", "turnd"]) == 2
+    assert "did you mean turned" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from emulon.benchmark import (
     Which,
     ask,
     method_named,
+    over_dresses,
     score,
     specimens_scored,
     summary,
@@ -165,6 +166,15 @@ def test_changes_against_the_plain_are_paired_by_specimen() -> None:
     [plain, turned] = summary(rows)
     assert plain.change is None and plain.moved == "" and turned.moved == "↓"
     assert turned.change is not None and turned.change.high == pytest.approx(-0.2) and plain.specimens == 6
+
+
+def test_dresses_of_a_specimen_are_counted_together() -> None:
+    rows = [Row(seed, "sgd", dress, "mine", {"coverage": float(seed > 0)}) for seed in range(4) for dress in "ab"]
+    rows.append(Row(5, "sgd", "a", "mine", {"coverage": math.nan}))
+    found = over_dresses(rows, "mine", "coverage")
+    assert found is not None and found[0].value == 0.75 and found[1] == 8
+    assert found[0].low <= 0.25 and found[0].high == 1.0  # four specimens, not eight
+    assert over_dresses(rows, "mine", "where") is None
 
 
 MINE = """

@@ -90,6 +90,8 @@ def main(options: Options) -> int:
     if options.report is not None:
         print(report.write(record, options.report))
     console(width=170).print(_table(cells, dresses))
+    for line in report.coverage_told(record):
+        print(line)
     print(f"{len(seeds)} specimens, {len(dresses)} dresses, {len(methods)} methods: {seconds:.0f} s")
     return 0
 

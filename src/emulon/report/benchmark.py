@@ -26,16 +26,10 @@ def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], sec
         for measure, value in row.scores.items():
             scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.dress, [])
             scores.append(round(value, 6) if value == value else None)
-    told: dict[str, Any] = {
-        "specimens": len(seeds),
-        "seed": seeds[0],
-        "seconds": round(seconds, 1),
-        "measures": measures,
-    }
+    told: dict[str, Any] = {"specimens": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
+    told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
     covered = {name: over_dresses(rows, name, "coverage") for name in kept}
-    told["coverage"] = {
-        name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None
-    }
+    coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
     mechanisms = list({row.seed: row.mechanism for row in rows}.values())
     told |= {"mechanisms": mechanisms, "coverage": coverage, "cells": [asdict(cell) for cell in cells], "scores": kept}
     return provenance() | told

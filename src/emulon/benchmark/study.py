@@ -84,8 +84,12 @@ def _each(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
-        for ready in as_completed(waiting):
-            yield waiting[ready], ready.result()
+        try:
+            for ready in as_completed(waiting):
+                yield waiting[ready], ready.result()
+        except BaseException:  # an interrupt, too: what has not begun must not be waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]:

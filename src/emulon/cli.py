@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 where work failed half-way, 2 for a request that makes no 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"
         return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))
+    # Commands say in a line of their own where a tolerance is not kept.
+    warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
     try:
         return _run(command, words[1:])
     except WorkFailed as error:

@@ -41,7 +41,7 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         *,
         steps: Any = None,
         penalty: Any = None,
-        tolerance: Any = 1e-8,
+        tolerance: Any = None,
         fit_intercept: Any = True,
         scale: Any = True,
         interpreter: Any = None,

@@ -1,14 +1,17 @@
 """From an algorithm to a program: what is chosen, what is refused."""
 
 import time
+import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from library import dataset
 
 from emulon import Domain, Interpreter, compile
 from emulon.algorithms import (
+    Fista,
     GradientDescent,
     HeavyBall,
     LinearRegression,
@@ -207,3 +210,25 @@ def test_numbers_that_no_line_reaches_are_refused_at_once():
     with pytest.raises(OutOfDomain, match=r"needs numbers up to .* number lines end at 1.1e\+12; rescale"):
         compile(LinearRegression(steps=2), data=(x * 1e-30, y)).certificate  # noqa: B018 (asking is what is refused)
     assert time.process_time() - start < 1
+
+
+def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_the_commands():
+    x, y = dataset("value")
+    with pytest.warns(UserWarning, match=r"the interpolation of Ridge can promise \S+, not 1\.0e-30; loosen it"):
+        compile(Ridge(steps=3), data=(x, y), tolerance=1e-30)
+    with pytest.warns(UserWarning, match="of Fista says nothing after 60 steps; the audit of a run does"):
+        compile(Fista(steps=60), data=(x, y), tolerance=1e-2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(Fista(steps=60), data=(x, y))  # nothing was asked for
+
+
+def test_several_targets_are_learned_on_one_x_as_each_alone():
+    x, y = dataset("value")
+    targets = torch.stack([y, 2 * x[:, 0] - y], dim=-1)
+    program = compile(Ridge(steps=40), data=(x, targets))
+    together = program(x.numpy(), targets.numpy())
+    assert together.weights.shape == (2, x.shape[1]) and together.predict(x[:3].numpy()).shape == (2, 3)
+    for row, target in zip(together.weights, targets.unbind(-1), strict=True):
+        exact = Ridge(steps=40).run(x, target)
+        assert np.abs(row - exact.numpy()).max() <= together.audit.bound < 1e-10

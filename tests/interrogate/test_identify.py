@@ -66,10 +66,11 @@ def test_scikit_learns_ridge_is_ridge_with_an_intercept_and_its_alpha():
 
 def test_who_knows_a_finite_set_of_tasks_is_told_from_who_does_not():
     task = TaskSet(4, noise=0.3, tasks=8)
-    knows, does_not = (identify(one, task, **SIZE) for one in (TaskMixture(task.vectors, 0.6), RidgeRegression(0.09)))
+    mixture = TaskMixture(task.vectors.numpy(), 0.6)
+    knows, does_not = (identify(one, task, **SIZE) for one in (mixture, RidgeRegression(0.09)))
     assert knows.algorithm == "task mixture" and knows.parameters["noise"] == pytest.approx(0.6, rel=1e-3)
     assert does_not.algorithm == "ridge" and does_not["task mixture"].unexplained.low > 0.01
-    said = compare(TaskMixture(task.vectors, 0.6), task, telling(knows), **SIZE)
+    said = compare(mixture, task, telling(knows), **SIZE)
     assert said.predictions[str(knows.nearest)].overall.value < 1e-9
 
 

@@ -15,7 +15,13 @@ from emulon.networks import compile_network
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.iteration import compile_iteration
 from emulon.networks.layers import Elementwise
-from emulon.networks.steps import KernelRegression, SoftKMeansStep, SoftmaxRegressionStep, power_step
+from emulon.networks.steps import (
+    GroupLassoStep,
+    KernelRegression,
+    SoftKMeansStep,
+    SoftmaxRegressionStep,
+    power_step,
+)
 
 f64 = torch.float64
 IRIS, SPECIES = load_iris(return_X_y=True)
@@ -46,6 +52,23 @@ def test_softmax_regression_is_within_both_promises_and_ends_where_scikit_learn_
     theirs = LogisticRegression(C=1 / (len(X) * 0.5), fit_intercept=False, tol=1e-10, max_iter=10_000)
     ours = run.last.reshape(4, 3).T.numpy()
     np.testing.assert_allclose(ours, theirs.fit(X.numpy(), Y.numpy()).coef_, atol=1e-5)
+
+
+def test_group_lasso_is_within_both_promises_and_ends_at_the_minimum():
+    x = torch.linalg.qr(X).Q * len(X) ** 0.5
+    wanted, groups, penalty = torch.tensor([1.0, -0.5, 0.02, 0.03], dtype=f64), torch.tensor([7, 7, 3, 3]), 0.1
+    step = GroupLassoStep(x, x @ wanted, groups, penalty, step_size=0.6)
+    program, ridge = compile_iteration(step, step.start(), 25), compile(Ridge(steps=2), data=(x, x @ wanted))
+    interpreter = Interpreter.fitting(program, ridge)
+    run = interpreter.run(program, step.start())
+    assert run.sha256 == interpreter.run(ridge, x, x @ wanted).sha256
+    error = (run.last - program.exact(step.start())).abs().max()
+    assert error <= run.audit.bound < 1e-9 and run.audit.bound < run.certificate.bound < 1e-2
+    # Columns are orthogonal: a group is its least-squares weights, shrunk once; one shorter than the penalty leaves.
+    kept = wanted[:2] * (1 - penalty * 2**0.5 / wanted[:2].norm())
+    torch.testing.assert_close(run.last[0], torch.cat([kept, torch.zeros(2, dtype=f64)]), atol=1e-8, rtol=0.0)
+    with pytest.raises(EmulonError, match="a penalty that is positive"):
+        GroupLassoStep(x, x @ wanted, groups, 0.0)
 
 
 def test_soft_k_means_moves_its_centres_as_the_formula_says():

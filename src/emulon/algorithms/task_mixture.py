@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
+from emulon.arrays import as_tensor, takes_arrays
 from emulon.errors import EmulonError
 
 
@@ -22,13 +24,16 @@ class TaskMixture:
     the vector that fits best; ridge regression is the same for a Gaussian of vectors.
     """
 
-    vectors: Float[Tensor, "tasks features"]
+    vectors: Any
+    """(tasks, features): a tensor, or any array of numbers, which is kept as one."""
     noise: float
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "vectors", as_tensor(self.vectors, "vectors").double())
         if not 0 < self.noise < math.inf:
             raise EmulonError(f"a mixture of tasks needs a noise that is positive and finite, got {self.noise}")
 
+    @takes_arrays("xs", "ys", "x_query", like="x_query")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -38,7 +43,7 @@ class TaskMixture:
         """x_query is (..., features) or (..., queries, features)."""
         require_data(xs, ys)
         require_queries(xs, x_query)
-        vectors = self.vectors.to(xs.device)
+        vectors: Tensor = self.vectors.to(xs.device)
         left = (xs.double() @ vectors.mT - ys.double().unsqueeze(-1)).square().sum(dim=-2)
         posterior = torch.softmax(left / (-2 * self.noise**2), dim=-1)
         said = x_query.double() @ vectors.mT

@@ -44,6 +44,16 @@ def require_shape(tensor: Tensor, name: str, *sizes: int) -> None:
         raise BadShape(f"{name} has shape {tuple(tensor.shape)}, wanted ({wanted})")
 
 
+def by_target(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Several targets, y (..., samples, targets), as a batch of problems that share their x: (..., targets, samples).
+
+    One target, y (..., samples), is left as it is.
+    """
+    if x.ndim < 2 or x.ndim != y.ndim or x.shape[:-1] != y.shape[:-1] or not y.shape[-1]:
+        return x, y
+    return x.unsqueeze(-3).expand(*x.shape[:-2], y.shape[-1], *x.shape[-2:]), y.mT
+
+
 UNKNOWN = Spectrum()
 # Numbers that can be multiplied a few times over without leaving float64; data beyond them should be rescaled.
 LEAST, MOST = 1e-60, 1e60
@@ -123,6 +133,7 @@ class Domain:
         which bounds the residuals, too. Other losses may leave it, and are told so when they do.
         """
         require_finite(x=x, y=y)
+        x, y = by_target(x, y)
         if x.ndim < 2 or x.shape[:-1] != y.shape:
             raise BadShape(
                 f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}, wanted (..., samples, features), (..., samples)"

@@ -110,7 +110,7 @@ class DescentOptions(DataOptions):
 
     def tell(self, program: Program) -> None:
         """A note where the program cannot keep the tolerance, in the words of the refusals."""
-        from emulon.experiments.run import tolerance_missed
+        from emulon.interpreter.compiler import tolerance_missed
 
         if missed := tolerance_missed(program, self.tolerance):
             print(f"note: {missed}", file=sys.stderr)

@@ -63,8 +63,8 @@ class DescentRun:
         return self.certificate.leaves_out(starts, x, y)
 
     @takes_arrays("x_new", like="x_new", side="rows")
-    def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*batch queries"]:
-        """The mean response to w·x (for Poisson exp(w·x)) for new rows."""
+    def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:
+        """The mean response to w·x (for Poisson exp(w·x)) for new rows; of several targets a row each."""
         require_finite(x_new=x_new)
         last = self.last.to(x_new.device)
         return self.plan.loss.mean_response((x_new.to(last.dtype) @ last.unsqueeze(-1)).squeeze(-1))

@@ -15,7 +15,7 @@ from torch import Tensor
 from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
 from emulon.descent.plan import covering
-from emulon.errors import EmulonError, too_tight, unknown
+from emulon.errors import EmulonError, unknown
 from emulon.experiments.data import Data
 from emulon.experiments.tables import BadData
 from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
@@ -130,12 +130,6 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float, margin:
     wide = {name: margin**2 * getattr(tight, name) for name in ("residual", "absolute")}
     domain = replace(tight, **bounds, **wide, spectrum=tight.spectrum.widened(margin**2))
     return compile(algorithm, domain, tolerance)
-
-
-def tolerance_missed(program: Program, tolerance: float) -> str | None:
-    """Programs come as near to their tolerance as they can: the sentence that says so where it is not kept."""
-    kept = program.certificate.terms["interpolation"]
-    return too_tight(f"the interpolation of {program.name}", tolerance, kept) if kept > 1.01 * tolerance else None
 
 
 def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpreter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
@@ -16,10 +17,10 @@ from emulon.arrays import as_tensor
 from emulon.attention.codes import circular
 from emulon.cache import remembered
 from emulon.certify import Band, Domain
-from emulon.certify.domain import require_finite
+from emulon.certify.domain import by_target, require_finite
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, too_tight
 from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error, reading_scale
@@ -28,6 +29,8 @@ from emulon.interpreter.program import Program
 # How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
 # far below it, and of that little is spent: half of the bound counts, which takes half the keys.
 EXPECTED, SPENT = 512.0, 2.0
+# Of the final weights, where none is asked for.
+TOLERANCE = 1e-8
 # Keys in float32, where the tolerance cannot be kept: two are a sigmoid.
 KEYS = (2, 24)
 # The number line's relative error at the scores of a jump, in units of the dtype's own.
@@ -37,7 +40,7 @@ LINE_NOISE = {torch.float64: 5e4, torch.float32: 32.0}
 def compile(
     algorithm: Algorithm,
     domain: Domain | None = None,
-    tolerance: float = 1e-8,
+    tolerance: float | None = None,
     dtype: torch.dtype = torch.float64,
     *,
     data: tuple[Any, Any] | None = None,
@@ -45,9 +48,11 @@ def compile(
     """A program that runs this algorithm on any data of the domain.
 
     `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
-    well, or as well as the dtype allows. What emulation and rounding add is in the certificate, which is about the data
-    as the dtype holds them. Without a domain, `data`, tensors or any arrays of numbers, gives one that covers the
-    algorithm's path on it.
+    well, or as well as the dtype allows, and a warning says how well that is; without one they come as near to 1e-8 as
+    they can, in silence. What emulation and rounding add is in the certificate, which is about the data as the dtype
+    holds them. Without a domain, `data`, tensors or any arrays of
+    numbers, gives one that covers the algorithm's path on it. Several targets, y (samples, targets), are learned by one
+    prompt each, on the same x.
     """
     descent = descent_of(algorithm)
     if dtype not in LINE_NOISE:
@@ -55,17 +60,28 @@ def compile(
     if data is not None:
         x, y = as_tensor(data[0], "x"), as_tensor(data[1], "y")
         require_finite(x=x, y=y)
-        data = (x.to(dtype).double(), y.to(dtype).double())
+        data = by_target(x.to(dtype).double(), y.to(dtype).double())
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
     octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
-    tolerance, shares = tolerance / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
-    gradient, bounds = loss_to_phase(plan, tolerance * shares[0], dtype)
+    each, shares = (TOLERANCE if tolerance is None else tolerance) / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
+    gradient, bounds = loss_to_phase(plan, each * shares[0], dtype)
     program = Program(**vars(plan), gradient=gradient, gradient_bounds=bounds)
     if plan.l1:
-        proximal, more = penalty_to_phase(program, tolerance * shares[1], dtype)
+        proximal, more = penalty_to_phase(program, each * shares[1], dtype)
         program = replace(program, proximal=proximal, proximal_bounds=more)
-    return program_to_proof(program)
+    program = program_to_proof(program)
+    if tolerance is not None and (missed := tolerance_missed(program, tolerance)):
+        warnings.warn(missed, UserWarning, stacklevel=2)
+    return program
+
+
+def tolerance_missed(program: Program, tolerance: float) -> str | None:
+    """Programs come as near to their tolerance as they can: the sentence that says so where it is not kept."""
+    kept = program.certificate.terms["interpolation"]
+    if program.accelerated and kept > program.domain.w:
+        return f"the certificate of {program.name} says nothing after {program.steps} steps; the audit of a run does"
+    return too_tight(f"the interpolation of {program.name}", tolerance, kept) if kept > 1.01 * tolerance else None
 
 
 def data_to_domain(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> Domain:
@@ -83,8 +99,7 @@ def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> tuple[Pha
 def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
     """The proximal phase: x = e_k, y = 0, f the soft threshold at η·l1, read out by the sum."""
     d = program.domain.features
-    moved = program.step_size * (program.domain.x * program.gradient_bounds.size + program.fixed)
-    reach = (abs(program.shrink) * program.domain.w + moved) * (1 + 1e-6)
+    reach = (abs(program.shrink) * program.domain.w + program.moved(program.gradient_bounds.size)) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
     threshold = program.step_size * program.l1
     return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, 1.0, dtype)

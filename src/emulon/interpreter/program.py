@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.arrays import Given, as_tensor, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate, rounding
-from emulon.certify.domain import require_finite, require_shape, require_within
+from emulon.certify.domain import by_target, require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.descent.plan import Plan, with_proof
@@ -121,8 +121,8 @@ class Program(Plan):
         return Interpreter.fitting(self).run(self, x, y, path)
 
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
-        """From zero weights; `Interpreter.run` is the way to call it."""
-        given, x, y = Given.of(x), as_tensor(x, "x"), as_tensor(y, "y")
+        """From zero weights; `Interpreter.run` is the way to call it. Several targets have a row of weights each."""
+        given, (x, y) = Given.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
         require_shape(x, "x", self.rows, self.domain.features)
         device, way = interpreter.device, WAYS[path]
         cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"

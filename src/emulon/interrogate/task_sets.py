@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.arrays import takes_arrays
 from emulon.interrogate.references import (
     REFERENCES,
     Continuous,
@@ -25,8 +26,10 @@ def references_for(task: RegressionTask) -> Sequence[Reference]:
     return [*REFERENCES, task_mixture(task.vectors)] if isinstance(task, TaskSet) else REFERENCES
 
 
+@takes_arrays("vectors", like="vectors")
 def task_mixture(vectors: Float[Tensor, "tasks features"]) -> Reference:
     """`TaskMixture` over these vectors, with its noise to be fitted."""
+    vectors = vectors.double()
 
     def respond(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
         apart = (prefixes.xs @ vectors.mT - prefixes.ys.unsqueeze(-1)).square().cumsum(dim=1)

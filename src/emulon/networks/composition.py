@@ -60,7 +60,7 @@ class ComposedRun:
         return features.given.back(self.learned.predict(features.last), "rows")
 
 
-def then(network: NetworkProgram, algorithm: Algorithm, x: Any, y: Any, tolerance: float = 1e-8) -> Composition:
+def then(network: NetworkProgram, algorithm: Algorithm, x: Any, y: Any, tolerance: float | None = None) -> Composition:
     """The algorithm compiled for the network's features of these data."""
     if len(network.out_shape) != 1:
         raise BadNetwork(

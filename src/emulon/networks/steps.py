@@ -7,12 +7,15 @@ exp, a sum, 1/√t squared, and a product, which is two squares.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from emulon.certify.domain import require_finite
-from emulon.errors import BadShape
+from emulon.errors import BadShape, EmulonError
+from emulon.networks.activations import RELU
 from emulon.networks.layers import Attention
 from emulon.networks.lowering import SQUARE, Builder, lowers
 from emulon.networks.normalisation import product
@@ -190,3 +193,68 @@ def kernel_regression(builder: Builder, module: KernelRegression, place: str) ->
     parts = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "b_q": b_q, "b_k": b_k, "b_v": torch.zeros(1, 1, dtype=f64)}
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
+
+
+class GroupLassoStep(nn.Module):
+    """A proximal step on ‖Xw − y‖²/(2n) + penalty·Σ_g √|g|·‖w_g‖₂ (Yuan and Lin 2006): groups leave or stay together.
+
+    `groups` names the group of every feature. A group shrinks by max(0, 1 − t/‖w_g‖), which is 1 − 1/√(1 + z) with
+    z = max(0, ‖w_g‖²/t² − 1): the kink is a ReLU, and the root stays away from its pole.
+    """
+
+    def __init__(
+        self,
+        x: Float[Tensor, "samples features"],
+        y: Float[Tensor, " samples"],
+        groups: Int[Tensor, " features"],
+        penalty: float = 0.1,
+        step_size: float | None = None,
+    ) -> None:
+        super().__init__()
+        require_finite(x=x, y=y)
+        if not 0 < penalty < math.inf:
+            raise EmulonError(f"a group lasso has a penalty that is positive and finite, not {penalty}")
+        self.x, self.y, self.penalty = x.double(), y.double(), penalty
+        _, self.groups = torch.unique(groups, return_inverse=True)
+        eigenvalues = torch.linalg.svdvals(self.x).square() / len(x)
+        self.steepest, self.flattest = eigenvalues[0].item(), eigenvalues[-1].item() if len(x) >= x.shape[1] else 0.0
+        self.step_size = 1 / self.steepest if step_size is None else step_size
+
+    @property
+    def lipschitz(self) -> float | None:
+        """Of a step of descent on the squares; shrinking moves nothing apart. None where the step is long.
+
+        Eigenvalues are computed in float64, to within a part of 1e-9 for certain.
+        """
+        ends = (abs(1 - self.step_size * edge) for edge in (self.flattest, self.steepest * (1 + 1e-9)))
+        found = max(ends) + 1e-9 * self.step_size * self.steepest
+        return found if found <= 1 + 1e-6 else None
+
+    @property
+    def thresholds(self) -> Float[Tensor, " groups"]:
+        return self.step_size * self.penalty * torch.bincount(self.groups).double().sqrt()
+
+    def start(self) -> Float[Tensor, "1 features"]:
+        return torch.zeros(1, self.x.shape[1], dtype=f64)
+
+    def forward(self, state: Float[Tensor, "rows features"]) -> Float[Tensor, "rows features"]:
+        moved = state - self.step_size * (state @ self.x.T - self.y) @ self.x / len(self.x)
+        members = nn.functional.one_hot(self.groups).double()
+        squares = moved.square() @ members / self.thresholds.square()
+        return moved * ((1 - squares.clamp(min=1.0).rsqrt()) @ members.T)
+
+
+@lowers(GroupLassoStep)
+def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
+    x, eta, n = module.x, module.step_size, len(module.x)
+    members = nn.functional.one_hot(module.groups).double()
+    descend = torch.eye(x.shape[1], dtype=f64) - eta * (x.T @ x) / n
+    moved = builder.linear(place, "descent", descend, eta * (module.y @ x) / n)
+    builder.elementwise(place, "square", SQUARE)
+    one, eye = torch.ones(members.shape[1], dtype=f64), torch.eye(members.shape[1], dtype=f64)
+    builder.linear(place, "norms", (members / module.thresholds.square()).T.contiguous(), -one)
+    builder.elementwise(place, "relu", *RELU)
+    builder.linear(place, "norms above one", eye, one)
+    builder.root(place)
+    kept = builder.linear(place, "what is kept", -members, members @ one)
+    product(builder, place, moved, kept)

@@ -207,3 +207,30 @@ def test_signs_are_decided_tied_or_open():
     ball = Ball.of(torch.tensor([2.0, -2.0, 0.0, 0.5], dtype=f64))
     ball = ball.widened(torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=f64)).sign(-1.0)
     assert ball.high.tolist() == [1.0, -1.0, -1.0, 0.0] and ball.radius.tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_wide_balls_of_single_precision_reach_what_their_ends_do():
+    """Radii that are no rounding: roots, exponentials and products at both ends of what the operand may be."""
+    middle, room = torch.tensor([0.3, 4.0, 1e-6, 2.0], dtype=f64), torch.tensor([0.2, 3.0, 0.0, 0.9], dtype=f64)
+    ball = FloatBall(middle, room)
+    root, power = ball.sqrt(), ball.exp()
+    with ctx.workprec(300):
+        for k in range(4):
+            for end in (arb(middle[k].item()) - arb(room[k].item()), arb(middle[k].item()) + arb(room[k].item())):
+                assert abs(end.sqrt() - arb(root.high[k].item())) <= arb(root.radius[k].item())
+                if room[k] < 1:
+                    assert abs(end.exp() - arb(power.high[k].item())) <= arb(power.radius[k].item())
+    assert root.radius[2] < 3e-16 * 1e-3 and root.radius[0] < 0.7 and power.radius[1] == math.inf
+    assert FloatBall(torch.ones(1, dtype=f64), torch.full((1,), 2.0, dtype=f64)).sqrt().radius == math.inf
+    matrix = torch.tensor([[2.0], [-1.0], [0.5], [1.0]], dtype=f64)
+    whole = FloatBall(middle, room).matmul(matrix)
+    assert (room @ matrix.abs()).item() <= whole.radius.item() < 1.0001 * (room @ matrix.abs()).item()
+    assert FloatBall(torch.zeros(1, 2, dtype=f64), torch.ones(1, 2, dtype=f64)).matmul(matrix[:2]).radius.item() >= 3.0
+
+
+def test_the_size_of_a_ball_is_above_all_of_it():
+    ball = Ball(*(torch.tensor(part, dtype=f64) for part in (-1.0, -1e-17, 0.5)))
+    assert 1.5 < ball.size.item() < 1.5 + 1e-10
+    assert Fraction(Ball.of(torch.tensor(1.0, dtype=f64)).size.item()) > 1
+    low = Ball(*(torch.tensor(part, dtype=f64) for part in (1e-20, 1e-6, 0.0)))
+    assert low.size.item() >= 1e-6

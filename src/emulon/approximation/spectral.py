@@ -21,6 +21,7 @@ import torch
 
 from emulon.approximation.grid import CHUNK, Grid, statistics
 from emulon.certify.interpolation import Keys, weights
+from emulon.certify.rounding import unit
 
 SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
 # Values far larger than f would cancel in the average; more than this is never worth it.
@@ -189,6 +190,11 @@ class Spectral:
         return self.lo == -self.hi and np.array_equal(self.f(s), -self.f(-s))
 
     @cached_property
+    def _rounding_of_f(self) -> float:
+        """With values some times as large as f, as fits have them."""
+        return 30 * unit(self.dtype) * float(np.abs(self.f(dense(self.lo, self.hi, 8))).max())
+
+    @cached_property
     def _sampled(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         return {}
 
@@ -313,8 +319,9 @@ class Spectral:
             found = self.best(keys)
             if found is not None and found.cost <= tolerance:
                 return self._shrink(tolerance, below, found)
-            # Where interpolation alone would do, rounding is what fails: stop once more keys no longer improve on it.
-            settled = settled or (found is not None and found.error < tolerance / 2)
+            # Where interpolation alone would do, or errs by no more than f's own rounding, rounding is what fails: stop
+            # once more keys no longer improve on it.
+            settled = settled or (found is not None and found.error < max(tolerance / 2, self._rounding_of_f))
             if settled:
                 better = found is not None and (champion is None or found.cost < 0.9 * champion.cost)
                 stale = 0 if better else stale + 1

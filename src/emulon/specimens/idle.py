@@ -106,5 +106,5 @@ def _writing(draft: Draft, reading: Tensor, most: float) -> Tensor:
     places = unread(draft)
     writing = reading.new_zeros(reading.shape[1], draft.truth.width)
     writing[:, places] = draft.random(reading.shape[1], len(places))
-    size = torch.linalg.matrix_norm(writing) * torch.linalg.matrix_norm(reading, 2) * draft.plan.normalisation.content
-    return writing * (most / (LIFT * size))
+    size = float(torch.linalg.matrix_norm(writing) * torch.linalg.matrix_norm(reading, 2))
+    return writing * (most / (LIFT * size * draft.plan.normalisation.content))

@@ -15,7 +15,7 @@ from emulon.claims.record import Record, path_of
 from emulon.claims.record import records as measured
 from emulon.claims.registry import all_claims
 from emulon.experiments import speedrun
-from emulon.report.benchmark import cell_of, table_rows
+from emulon.report.benchmark import cell_of, coverage_told, table_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -116,7 +116,8 @@ def benchmark(up: str) -> str:
     told = f"{record['specimens']} specimens in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
     told += f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over specimens; "
     told += "arrows where the difference from the same specimens in the plain has an interval that leaves out zero."
-    return "\n".join([told, "", table(("method", "measure", *dresses), table_rows(cells, dresses)), ""])
+    made = table(("method", "measure", *dresses), table_rows(cells, dresses))
+    return "\n".join([told, "", made, "", *(f"{line}." for line in coverage_told(record)), ""])
 
 
 # Errors

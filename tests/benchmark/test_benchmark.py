@@ -20,12 +20,14 @@ from emulon.benchmark import (
     Which,
     ask,
     method_named,
+    over_dresses,
     score,
     specimens_scored,
     summary,
 )
 from emulon.benchmark.questions import CANDIDATES, NONE
 from emulon.benchmark.scores import area
+from emulon.benchmark.study import DRESSES
 from emulon.errors import BadShape, EmulonError
 
 pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
@@ -165,6 +167,31 @@ def test_changes_against_the_plain_are_paired_by_specimen() -> None:
     [plain, turned] = summary(rows)
     assert plain.change is None and plain.moved == "" and turned.moved == "↓"
     assert turned.change is not None and turned.change.high == pytest.approx(-0.2) and plain.specimens == 6
+
+
+def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_them() -> None:
+    record = json.loads((Path(__file__).parents[2] / "results" / "benchmark" / "methods.json").read_text())
+    assert record["specimens"] >= 50 and record["seconds"] < 600 and set(record["scores"]) == set(METHODS)
+    for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7)):
+        dresses = record["scores"]["random"][measure]
+        assert set(dresses) == set(DRESSES)
+        rows = [
+            Row(seed, "", dress, "random", {measure: math.nan if value is None else value})
+            for dress, values in dresses.items()
+            for seed, value in enumerate(values)
+        ]
+        found = over_dresses(rows, "random", measure)
+        assert found is not None and found[0].low <= chance <= found[0].high, measure
+    assert 0.9 <= record["coverage"]["identify"]["value"] <= 0.99 and record["coverage"]["identify"]["intervals"] > 100
+
+
+def test_dresses_of_a_specimen_are_counted_together() -> None:
+    rows = [Row(seed, "sgd", dress, "mine", {"coverage": float(seed > 0)}) for seed in range(4) for dress in "ab"]
+    rows.append(Row(5, "sgd", "a", "mine", {"coverage": math.nan}))
+    found = over_dresses(rows, "mine", "coverage")
+    assert found is not None and found[0].value == 0.75 and found[1] == 8
+    assert found[0].low <= 0.25 and found[0].high == 1.0  # four specimens, not eight
+    assert over_dresses(rows, "mine", "where") is None
 
 
 MINE = """

@@ -1,10 +1,12 @@
 """Balls hold the truth: every operation, against exact fractions and Arb, at ordinary and at awkward magnitudes."""
 
+import math
 from fractions import Fraction
 
 import pytest
 import torch
 from flint import arb, ctx, fmpq
+from torch import Tensor
 
 from emulon.certify.balls import LOG_2, Ball, FloatBall, ball_operations, product
 from emulon.expression import parse
@@ -100,8 +102,11 @@ def dot(a, b):
 
 SINGLE = {
     "sum": lambda a, b: a + b,
+    "difference": lambda a, b: 1 - (a - b),
     "product": lambda a, b: a * b,
+    "product with a number": lambda a, b: 3 * a * b * 2,
     "quotient": lambda a, b: a / b,
+    "one over": lambda a, b: 1 / (b * 4),
     "square over sum": lambda a, b: a * a / (a + b),
 }
 
@@ -129,6 +134,45 @@ def test_balls_of_single_precision_are_summed_and_multiplied_with_matrices():
     for ball, true in zip(single, exact, strict=True):
         pairs = off(Ball(ball.high, torch.zeros_like(ball.high), ball.radius), true)
         assert all(error <= radius <= Fraction(1, 10**2) for error, radius in pairs)
+
+
+@pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])
+def test_functions_are_enclosed_in_single_precision(text):
+    """For every number of the ball: at its middle and at both ends."""
+    f, s = parse(text), torch.linspace(-40, 40, 401, dtype=f64) + 1e-3
+    room, operations = 1e-12 * torch.rand(401, dtype=f64), ball_operations(single=True)
+    for given, least in ((FloatBall.of(s), 8e-16), (FloatBall(s, room), 1e-11)):
+        ball = f.over(operations, f.switched(operations, given, FloatBall.sign))
+        with ctx.workprec(300):
+            for at, off_, high, radius in zip(
+                *map(Tensor.tolist, (s, given.radius, ball.high, ball.radius)), strict=True
+            ):
+                for end in (-off_, 0.0, off_):
+                    exact = f.arb_series(arb(at) + arb(end), ())
+                    assert abs(exact - arb(high)) <= arb(radius), at
+                assert radius <= least * max(abs(float(exact)), 1.0) * max(1.0, abs(at)), at
+
+
+def test_single_precision_says_where_it_knows_nothing_and_keeps_what_is_exactly_zero():
+    beyond = FloatBall(
+        torch.tensor([800.0, -800.0, 1.0, 1.0], dtype=f64), torch.tensor([0.0, 0.0, 2.0, 0.0], dtype=f64)
+    )
+    assert [value < math.inf for value in beyond.exp().radius.tolist()] == [False, True, False, True]
+    assert beyond.exp().high[1] == 0 < beyond.exp().radius[1]
+    assert (FloatBall(beyond.high - 1, beyond.radius).sqrt().radius < math.inf).tolist() == [True, False, False, False]
+    zero = FloatBall.of(torch.zeros(1, 2, dtype=f64)).matmul(torch.ones(2, 3, dtype=f64))
+    assert not zero.radius.any() and zero.sign(-1.0).high.tolist() == [[-1.0] * 3] and not zero.sign(-1.0).radius.any()
+    tiny = FloatBall.of(torch.full((1, 2), 1e-200, dtype=f64)).matmul(torch.full((2, 1), 1e-200, dtype=f64))
+    assert tiny.high == 0 < tiny.radius < 1e-290
+    assert FloatBall.of(torch.ones(1, dtype=f64)).widened(torch.ones(1, dtype=f64)).sign(0.0).radius == 1
+
+
+def test_a_ball_is_shortened_by_what_its_second_part_holds():
+    ball = Ball.of(Fraction(1, 3)).widened(torch.tensor(1e-20, dtype=f64))
+    short = ball.shortened()
+    assert short.high == ball.high and ball.low.abs() + 1e-20 <= short.radius < 1.01 * (ball.low.abs() + 1e-20)
+    assert short.shortened() is short and ball.lengthened() is ball
+    assert (short.lengthened().high, short.lengthened().low) == (short.high, 0.0)
 
 
 @pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])
@@ -163,3 +207,30 @@ def test_signs_are_decided_tied_or_open():
     ball = Ball.of(torch.tensor([2.0, -2.0, 0.0, 0.5], dtype=f64))
     ball = ball.widened(torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=f64)).sign(-1.0)
     assert ball.high.tolist() == [1.0, -1.0, -1.0, 0.0] and ball.radius.tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_wide_balls_of_single_precision_reach_what_their_ends_do():
+    """Radii that are no rounding: roots, exponentials and products at both ends of what the operand may be."""
+    middle, room = torch.tensor([0.3, 4.0, 1e-6, 2.0], dtype=f64), torch.tensor([0.2, 3.0, 0.0, 0.9], dtype=f64)
+    ball = FloatBall(middle, room)
+    root, power = ball.sqrt(), ball.exp()
+    with ctx.workprec(300):
+        for k in range(4):
+            for end in (arb(middle[k].item()) - arb(room[k].item()), arb(middle[k].item()) + arb(room[k].item())):
+                assert abs(end.sqrt() - arb(root.high[k].item())) <= arb(root.radius[k].item())
+                if room[k] < 1:
+                    assert abs(end.exp() - arb(power.high[k].item())) <= arb(power.radius[k].item())
+    assert root.radius[2] < 3e-16 * 1e-3 and root.radius[0] < 0.7 and power.radius[1] == math.inf
+    assert FloatBall(torch.ones(1, dtype=f64), torch.full((1,), 2.0, dtype=f64)).sqrt().radius == math.inf
+    matrix = torch.tensor([[2.0], [-1.0], [0.5], [1.0]], dtype=f64)
+    whole = FloatBall(middle, room).matmul(matrix)
+    assert (room @ matrix.abs()).item() <= whole.radius.item() < 1.0001 * (room @ matrix.abs()).item()
+    assert FloatBall(torch.zeros(1, 2, dtype=f64), torch.ones(1, 2, dtype=f64)).matmul(matrix[:2]).radius.item() >= 3.0
+
+
+def test_the_size_of_a_ball_is_above_all_of_it():
+    ball = Ball(*(torch.tensor(part, dtype=f64) for part in (-1.0, -1e-17, 0.5)))
+    assert 1.5 < ball.size.item() < 1.5 + 1e-10
+    assert Fraction(Ball.of(torch.tensor(1.0, dtype=f64)).size.item()) > 1
+    low = Ball(*(torch.tensor(part, dtype=f64) for part in (1e-20, 1e-6, 0.0)))
+    assert low.size.item() >= 1e-6

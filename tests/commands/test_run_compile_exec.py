@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import train_test_split
 
 from emulon import cli
@@ -350,3 +350,37 @@ def test_a_small_table_takes_one_thread_unless_somebody_says_how_many(monkeypatc
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_several_targets_run_side_by_side_and_are_scikit_learns_multi_output_ridge(tmp_path, capsys):
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(30, 3))
+    y = x @ draw.normal(size=(3, 2)) + 0.1 * draw.normal(size=(30, 2))
+    table = write(tmp_path / "two.csv", ["a", "b", "c", "price", "rent"], np.column_stack([x, y]).tolist())
+    report = tmp_path / "report"
+    words = ["--data", table, "--target", "price, rent", "--no-standardize", "--steps", "100", "--report", str(report)]
+    assert cli.main(["run", "ridge", *words]) == 0
+    out = capsys.readouterr().out
+    assert out.count("two.csv, price: ") == out.count("two.csv, rent: ") == 1 and "(the same)" in out
+    train, _ = train_test_split(np.arange(30), test_size=0.2, random_state=0)
+    theirs = Ridge(alpha=0.1 * len(train)).fit(x[train], y[train])
+    for name, coefficients in zip(("price", "rent"), theirs.coef_, strict=True):
+        assert (report / name / "index.html").exists()
+        with (report / name / "weights.csv").open() as file:
+            ours = [float(row["original units"]) for row in csv.DictReader(file) if row["feature"] != "intercept"]
+        np.testing.assert_allclose(ours, coefficients, atol=1e-8)
+    assert cli.main(["predict", str(report / "ridge.json"), table]) == 0
+    out, err = capsys.readouterr()
+    header, *lines = csv.reader(io.StringIO(out))
+    assert header == ["row", "price", "rent"] and "R² of price" in err and "R² of rent" in err
+    np.testing.assert_allclose([[float(cell) for cell in line[1:]] for line in lines], theirs.predict(x), atol=1e-7)
+
+
+def test_several_targets_are_refused_by_name_and_where_one_is_taken(tmp_path, table, capsys):
+    def said(command, target, *words):
+        return refused(capsys, command, "ridge", "--data", table, "--target", target, *words)
+
+    assert "no column 'z'" in said("run", "y,z")
+    assert "'y' twice" in said("run", "y,a,y")
+    assert "no feature to learn from" in said("run", "a,b,c,y")
+    assert "emulon run takes several" in said("compile", "y,a", "--out", str(tmp_path))

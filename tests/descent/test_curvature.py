@@ -53,3 +53,11 @@ def test_slopes_do_not_overflow_where_their_parts_do():
     far = torch.tensor([-800.0, 800.0], dtype=torch.float64)
     assert Loss.of("log(cosh(10*t))").slope(far).tolist() == [-10.0, 10.0]
     assert Loss.of("log(1 + exp(5*t))").slope(far).tolist() == [0.0, 5.0]
+
+
+def test_a_kink_is_not_halved_for_ever(monkeypatch):
+    """The cell that holds it spans both slopes, however narrow: that cells beside it reach them ends the search."""
+    asked, enclose = [], Slopes._enclose
+    monkeypatch.setattr(Slopes, "_enclose", lambda self, *cell: asked.append(cell) or enclose(self, *cell))
+    assert Slopes(parse(as_loss("huber(1.35)").derivative)).between(-5.0, 7.0) == pytest.approx((0.0, 1.0), abs=1e-9)
+    assert len(asked) <= 20

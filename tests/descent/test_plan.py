@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.algorithms import GradientDescent, Loss, QuantileRegression, Ridge, as_loss
-from emulon.certify import Domain
+from emulon.algorithms import GradientDescent, Lasso, Loss, QuantileRegression, Ridge, as_loss
+from emulon.certify import Domain, Spectrum
+from emulon.descent.checks import CurvatureWatch
 from emulon.descent.layout import stored
 from emulon.descent.plan import Plan, covering, negative_curvature, with_proof
-from emulon.errors import EmulonError
+from emulon.errors import EmulonError, OutOfDomain
 
 f64 = torch.float64
 X = torch.randn(30, 3, dtype=f64, generator=torch.Generator().manual_seed(0))
@@ -75,3 +76,20 @@ def test_data_without_a_step_size_are_refused():
     """Zero targets have no size to go by: the step would be 0."""
     with pytest.raises(EmulonError, match=r"quantile.* finds no step size in these data: targets that are all zero"):
         plan(QuantileRegression(steps=3), (X, torch.zeros_like(Y)))
+
+
+def test_no_step_moves_a_weight_by_more_than_is_said_and_hardly_less():
+    """The residuals that are worst for a feature are its own signs: what one step from zero then makes of them."""
+    lasso = plan(Lasso(penalty=0.1, steps=5))
+    gradient = (X.sign() * 2.0 * X).mean(dim=0).max().item()
+    assert gradient * lasso.step_size <= lasso.moved(2.0) < 2 * gradient * lasso.step_size
+    assert lasso.moved(2.0) < 0.6 * lasso.step_size * lasso.domain.x * 2.0
+    unknown = replace(lasso, domain=replace(lasso.domain, spectrum=Spectrum()))
+    assert unknown.moved(2.0) == pytest.approx(lasso.step_size * lasso.domain.x * 2.0, rel=1e-12)
+
+
+def test_data_beyond_the_spectrum_that_a_proximal_step_was_made_for_are_refused():
+    lasso = plan(Lasso(penalty=0.1, steps=5, step_size=0.01))
+    CurvatureWatch(lasso, X, Y, 0.0)
+    with pytest.raises(OutOfDomain, match="λmax"):
+        CurvatureWatch(replace(lasso, domain=replace(lasso.domain, spectrum=Spectrum(largest=0.5))), X, Y, 0.0)

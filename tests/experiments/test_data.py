@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from emulon.algorithms import logistic, poisson, squared
-from emulon.experiments.data import load, prepare
-from emulon.experiments.tables import BadData, read_table
+from emulon.experiments.data import load, load_each, prepare
+from emulon.experiments.tables import BadData, read_tables
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 
@@ -47,7 +47,7 @@ def test_numbers_are_scaled_by_the_training_rows_and_text_is_one_hot(tmp_path):
 
 def test_held_out_rows_do_not_move_the_scaling(tmp_path):
     plain = load(str(houses(tmp_path)), "price")
-    table = read_table(tmp_path / "houses.csv", "price")
+    [table] = read_tables(tmp_path / "houses.csv", "price")
     held_out = next(i for i, v in enumerate(table.columns["price"]) if float(v) == plain.y_test[0])
     table.columns["area"][held_out] = "1e6"
     moved = prepare(table, kind=None, features=0, seed=0)
@@ -87,7 +87,7 @@ def test_two_classes_are_one_problem():
 
 def test_the_most_correlated_features_are_kept(tmp_path):
     path = houses(tmp_path)
-    table = read_table(path, "price")
+    [table] = read_tables(path, "price")
     table.columns["copy"] = [str(float(v) * 2 + 1) for v in table.columns["price"]]
     data = prepare(table, kind=None, features=1, seed=0)
     assert data.features == ("copy",) and any("most correlated" in note for note in data.notes)
@@ -154,6 +154,15 @@ def test_parquet_tells_how_to_install_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(BadData, match=r"pip install 'emulon\[data\]'"):
         load(str(tmp_path / "a.parquet"), "y")
+
+
+def test_targets_are_no_features_of_each_other_and_share_the_rows(tmp_path):
+    price, area = load_each(str(houses(tmp_path)), "price,area")
+    assert (price.target, area.target) == ("price", "area")
+    assert price.features == area.features and not {"price", "area"} & set(price.features)
+    assert torch.equal(price.x_train, area.x_train) and torch.equal(price.x_test, area.x_test)
+    path = write(tmp_path / "comma.csv", ["a", "b, c"], [[i, i % 13 + 0.5] for i in range(40)])
+    assert load(str(path), "b, c").target == "b, c"
 
 
 def test_semicolons_a_byte_order_mark_and_blank_lines_are_read(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from emulon.experiments.columns import Cells
 from emulon.experiments.data import load
-from emulon.experiments.model import FittedModel, load_model
+from emulon.experiments.model import FittedModel, load_models, save_models
 from emulon.experiments.run import algorithm_named, answers, run_experiment
 from emulon.experiments.tables import BadData
 
@@ -27,8 +27,8 @@ def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table
     data = load(table, "price", intercept=True, standardize=standardize)
     [result] = run_experiment([algorithm_named(name)], data, steps=5, tolerance=1e-4).results
     run, loss = result.run, result.run.program.loss
-    FittedModel.of(name, run, data).save(tmp_path / "model.json")
-    model = load_model(tmp_path / "model.json")
+    save_models([FittedModel.of(name, run, data)], tmp_path / "model.json")
+    [model] = load_models(tmp_path / "model.json")
     coefficients, intercept = data.original(run.weights.numpy(), loss)
     w = dict(zip(data.features, coefficients.tolist(), strict=True))
     rows = [("flat", 100, 5), ("house", 60, 9), ("castle", 500, 5)]
@@ -47,7 +47,7 @@ def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "model.json").write_text('{"format": 99}')
     with pytest.raises(BadData, match="another format"):
-        load_model(tmp_path / "model.json")
-    (tmp_path / "model.json").write_text('{"format": 1, "emulon": "1", "columns": []}')
+        load_models(tmp_path / "model.json")
+    (tmp_path / "model.json").write_text('{"format": 2, "emulon": "1", "models": [{"columns": []}]}')
     with pytest.raises(BadData, match="not a model"):
-        load_model(tmp_path / "model.json")
+        load_models(tmp_path / "model.json")

@@ -10,7 +10,21 @@ from flint import arb
 from emulon import cli
 from emulon.certify import Band
 from emulon.errors import OutOfDomain
-from emulon.fuzz import Campaign, Counts, Kind, Undecided, Violation, check, functions, grammar, judge, learning, tried
+from emulon.fuzz import (
+    Campaign,
+    Counts,
+    Kind,
+    Undecided,
+    Violation,
+    audits,
+    check,
+    functions,
+    grammar,
+    judge,
+    kind_named,
+    learning,
+    tried,
+)
 from emulon.fuzz.shrink import shrunk, simpler_trees
 from emulon.looped import LoopedRun
 
@@ -144,3 +158,11 @@ def test_points_are_compared_with_bands_as_the_numbers_they_are():
     assert inside.item() < end < outside.item()
     kept = functions.outside(torch.cat([inside, outside]), (Band(-0.6, end),))
     assert kept.tolist() == outside.tolist()
+
+
+def test_a_tolerance_that_a_program_says_it_misses_is_no_failure():
+    case = {"which": "interpreter lasso", "x": [[0.4, 0.0]] * 4, "y": [1.0] * 4, "query": [0.0, 0.0], "loops": 0}
+    with pytest.warns(UserWarning, match="can promise"):
+        kind_named("audit").check({**case, "dtype": "float32"})
+    audits._interpreted.cache_clear()
+    assert tried(kind_named("audit"), {**case, "dtype": "float32"}).verdict == "kept"

@@ -68,6 +68,8 @@ def references(seed: int) -> Iterator[Case]:
     )
     start = between(1e-5, 1e-3)
     yield "newton, fixed start", {"steps": newton, "start": start}, lambda x, y, q: _newton(x, y, q, newton, start)
+    width, smooth = draw.randint(-1, 2), between(0.05, 5)
+    yield "kernel ridge", {"width": width, "ridge": smooth}, lambda x, y, q: _kernel_ridge(x, y, q, width, smooth)
 
 
 def nobodies(seed: int) -> Iterator[tuple[str, Callable]]:
@@ -97,6 +99,15 @@ def _newton(x, y, query, steps, start):
     for _ in range(steps):
         inverse = 2 * inverse - inverse @ gram @ inverse
     return (query.unsqueeze(-2) @ inverse @ x.mT @ y.unsqueeze(-1)).flatten()
+
+
+def _kernel_ridge(x, y, query, width, ridge):
+    def kernel(one, other):
+        gap = one.unsqueeze(-2) - other.unsqueeze(-3)
+        return torch.exp(-gap.square().sum(-1) / (x.shape[-1] * 2**width))
+
+    solved = torch.linalg.solve(kernel(x, x) + ridge * torch.eye(x.shape[-2]).double(), y.unsqueeze(-1))
+    return (kernel(query.unsqueeze(-2), x) @ solved).flatten()
 
 
 def _kernel(x, y, query, bandwidth):

@@ -108,3 +108,8 @@ def test_bad_conditioning_is_refused():
         model.predict(xs, xs[:, 0], xs[0], loops=1)
     with pytest.raises(ToleranceTooTight):
         LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=1e-6)), tolerance=1e-8)
+
+
+def test_data_too_small_to_be_squared_twice_are_refused():
+    with pytest.raises(OutOfDomain, match="rescale the data"):
+        LoopedNewton(Domain(1, 1, 3e-151, 1.0, 0.0, spectrum=Spectrum(largest=9e-302, smallest=9e-302)))

@@ -53,6 +53,7 @@ class Hunt:
         self.again = UNNOTICED if options.again else ()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()  # what `conftest` has frozen cannot be found, nor have a fault planted
         items = {item.nodeid: item for item in session.items}
         warm(session.items)
         covered: Covered = in_fork(lambda: baseline(session.items, {str(file) for file in self.files}))

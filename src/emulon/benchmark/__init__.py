@@ -19,7 +19,7 @@ from emulon.benchmark import methods
 from emulon.benchmark.answers import METHODS, Answers, Method, Which, method, method_named
 from emulon.benchmark.questions import Questions, ask
 from emulon.benchmark.scores import MEASURES, score
-from emulon.benchmark.study import ALL, PLAIN, Cell, Row, specimens_scored, summary
+from emulon.benchmark.study import ALL, PLAIN, Cell, Row, over_dresses, specimens_scored, summary
 from emulon.benchmark.subject import Activations, Change, NoisyAnswers, Subject
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "method",
     "method_named",
     "methods",
+    "over_dresses",
     "score",
     "specimens_scored",
     "summary",

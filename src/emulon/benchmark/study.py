@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,7 +14,7 @@ from emulon.benchmark.answers import method_named
 from emulon.benchmark.questions import ask
 from emulon.benchmark.scores import MEASURES, score
 from emulon.errors import EmulonError, unknown
-from emulon.interrogate.curves import Interval, intervals
+from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.progress import Progress, silent
 from emulon.specimens import DISGUISES, disguise, sample
 
@@ -83,8 +84,12 @@ def _each(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
-        for ready in as_completed(waiting):
-            yield waiting[ready], ready.result()
+        try:
+            for ready in as_completed(waiting):
+                yield waiting[ready], ready.result()
+        except BaseException:  # an interrupt, too: what has not begun must not be waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]:
@@ -118,6 +123,23 @@ def summary(rows: Sequence[Row]) -> list[Cell]:
         changes = [value - plain[seed] for seed, value in scored.items() if seed in plain]
         cells.append(Cell(*key, _mean(list(scored.values())), len(scored), _mean(changes) if changes else None))
     return cells
+
+
+def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interval, int] | None:
+    """The mean over specimens and dresses together, and how many of both there were: for what few specimens show, and
+    draws anew in every dress. Resampled by specimen, whose dresses go together."""
+    by_seed: dict[int, list[float]] = {}
+    for row in rows:
+        value = row.scores.get(measure, math.nan)
+        if row.method == method and value == value:
+            by_seed.setdefault(row.seed, []).append(value)
+    if not by_seed:
+        return None
+    sums = torch.tensor([[sum(values), len(values)] for values in by_seed.values()], dtype=torch.float64)
+    drawn = bootstrap_means(sums)
+    low, high = bounds(drawn[:, :1] / drawn[:, 1:])
+    total, count = sums.sum(dim=0).tolist()
+    return Interval(total / count, low.item(), high.item()), int(count)
 
 
 def _mean(values: Sequence[float]) -> Interval:

@@ -389,14 +389,18 @@ def fixed_part(facts: Content) -> Any:
     return arb(facts["domain"]["x"]) * arb(facts["domain"]["y"]) if facts["loss"]["link"] == "rate" else arb(0)
 
 
+def eigenvalue(facts: Content) -> Any:
+    """A bound on λmax(XᵀX/n): the domain's, or what follows from its entries."""
+    spectrum, x = facts["domain"]["spectrum"], arb(facts["domain"]["x"])
+    norm = (arb(facts["domain"]["features"]).sqrt() * x).min(arb(spectrum["norm"] or math.inf))
+    return arb(spectrum["largest"]) if spectrum["largest"] else norm * norm
+
+
 def growth(facts: Content) -> Any:
     """Σ p_k, p_k bounding what an error has become after k exact steps: p_{k+1} = a·p_k − m·p_{k−1}, which is aᵏ
     without momentum m, and Chebyshev's on a quadratic with it; a bounds |1 + m − step·λ| over the Hessian's λ.
     Accelerated, p_k ≤ 1 + √2·k on a quadratic whose step·λ ≤ 1, and elsewhere every error may be thrown ahead."""
-    spectrum, x = facts["domain"]["spectrum"], arb(facts["domain"]["x"])
-    norm = (arb(facts["domain"]["features"]).sqrt() * x).min(arb(spectrum["norm"] or math.inf))
-    largest = arb(spectrum["largest"]) if spectrum["largest"] else norm * norm
-    known = numbers(facts) | {"step": arb(facts["step_size"]), "slack": arb(SLACK), "eigenvalue": largest}
+    known = numbers(facts) | {"step": arb(facts["step_size"]), "slack": arb(SLACK), "eigenvalue": eigenvalue(facts)}
     a = ratio = following(GROWTH, **known, root=known["momentum"].sqrt())["ratio"][0]
     p, total = arb(1), arb(0)
     if facts["accelerated"]:
@@ -447,7 +451,9 @@ def require_sound(certificate: Content) -> None:
         phases["proximal"], inner, step = "sum", facts["proximal"]["domain"], arb(facts["step_size"])
         square = dict.fromkeys(("samples", "features"), domain["features"]) | {"x": 1.0, "y": 0.0}
         wide = dict.fromkeys(("residual", "absolute"), inner["w"])
-        moved = step * (arb(domain["x"]) * ball(claims["gradient"]["size"]) + fixed_part(facts))
+        # |Σ f_i·x_ik|/n is at most |f| times |x|, and times √λmax (Cauchy and Schwarz).
+        entry = arb(domain["x"]).min(eigenvalue(facts).sqrt())
+        moved = step * (entry * ball(claims["gradient"]["size"]) + fixed_part(facts))
         covers = abs(1 - step * arb(facts["l2"])) * arb(domain["w"]) + moved <= inner["w"]
         need(inner == inner | square | wide and covers, "program/facts/proximal/domain", "is too small")
     for name, readout in phases.items():

@@ -48,7 +48,8 @@ class Options(CommandOptions):
     specimens: Count = 10
     """how many are drawn; 50 for a table worth keeping"""
     disguise: Annotated[tuple[str, ...], shown("[DISGUISE ...]")] = ()
-    """of plain, distractors, "idle blocks", "idle weights", permuted, rescaled, turned, noisy, "all at once"; all"""
+    """plain, distractors, "idle blocks", "idle weights", permuted, rescaled, turned, noisy, "all at once";
+    default: all of them"""
     seed: Seed = 0
     """of the first specimen; the others have those that follow"""
     processes: Count = 2
@@ -90,6 +91,8 @@ def main(options: Options) -> int:
     if options.report is not None:
         print(report.write(record, options.report))
     console(width=170).print(_table(cells, dresses))
+    for line in report.coverage_told(record):
+        print(line)
     print(f"{len(seeds)} specimens, {len(dresses)} dresses, {len(methods)} methods: {seconds:.0f} s")
     return 0
 

@@ -18,7 +18,7 @@ from emulon.files import write_atomically
 
 if TYPE_CHECKING:
     from emulon.algorithms.link import Kind
-    from emulon.experiments.data import Data
+    from emulon.experiments.data import Choices, Data
     from emulon.interpreter import Program, Run
 
 SETTINGS = ("step_size", "penalty", "l1_ratio", "tau", "delta", "momentum")
@@ -33,7 +33,7 @@ class DataOptions(CommandOptions):
     data: Annotated[str, shown("DATA")] = "diabetes"
     """diabetes (default), breast_cancer, wine, ames or FILE.csv (.parquet, .feather)"""
     target: Annotated[str | None, shown("COLUMN")] = None
-    """the column of the file to predict"""
+    """the column of the file to predict (run takes several: a,b)"""
     kind: Annotated[Literal["regression", "classification"] | None, shown("KIND")] = None
     """whether the target is numbers (regression) or classes, where no algorithm says it"""
     features: Annotated[Size | None, shown("K")] = None
@@ -56,24 +56,36 @@ class DataOptions(CommandOptions):
             raise BadUsage(f"{unknown('data', self.data, DATASETS)} (a file is given by its path)")
 
     def load(self, kind: Kind | None) -> Data:
+        """The data, where one target is all that is taken."""
         from emulon.experiments.data import load
 
+        return self._told((load(self.data, self.target, **self._choices(kind)),))[0]
+
+    def load_each(self, kind: Kind | None) -> tuple[Data, ...]:
+        """The data once for each target."""
+        from emulon.experiments.data import load_each
+
+        return self._told(load_each(self.data, self.target, **self._choices(kind)))
+
+    def _choices(self, kind: Kind | None) -> Choices:
         if kind is not None and self.kind is not None and kind != self.kind:
             raise BadUsage(f"--kind is {self.kind}, and the algorithms named are for {kind}")
-        data = load(
-            self.data,
-            self.target,
-            kind=kind or self.kind,
-            features=self.features,
-            seed=self.seed,
-            standardize=self.standardize,
-            intercept=self.intercept,
-        )
-        use_threads(data.x_train.numel())
-        print(f"data: {data.treatment}")
-        for note in data.notes:
+        return {
+            "kind": kind or self.kind,
+            "features": self.features,
+            "seed": self.seed,
+            "standardize": self.standardize,
+            "intercept": self.intercept,
+        }
+
+    def _told(self, every: tuple[Data, ...]) -> tuple[Data, ...]:
+        """What was done to the data, each thing said once."""
+        use_threads(every[0].x_train.numel())
+        for treatment in dict.fromkeys(data.treatment for data in every):
+            print(f"data: {treatment}")
+        for note in dict.fromkeys(note for data in every for note in data.notes):
             print(f"note: {note}", file=sys.stderr)
-        return data
+        return every
 
 
 def use_threads(numbers: int) -> None:

@@ -160,6 +160,10 @@ def print_interrogation(interrogation: Interrogation) -> None:
     terminal = console()
     terminal.print(ranking_table(interrogation.target, interrogation.identification))
     terminal.print(str(interrogation.identification), markup=False, highlight=False)
+    found = interrogation.identification
+    if found.near and found.interval is not None:
+        [name] = [name for name, value in found.parameters.items() if value == found.interval.value]
+        print(f"{name}: {found.interval.value:.4g}, 95 % interval {found.interval.low:.4g} … {found.interval.high:.4g}")
     for distances in distance_tables(interrogation):
         terminal.print(distances)
     print(f"asked about {interrogation.task}")

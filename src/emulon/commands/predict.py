@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ Columns are imputed, encoded and scaled as the training rows were. Where the tab
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Predict the target of every row of a table with a model that emulon run fitted."""
+    """Predict the target, or targets, of every row of a table with a model that emulon run fitted."""
 
     model: Positional[Annotated[Path, arg(metavar="MODEL")]]
     """a file of emulon run, as report/ridge.json"""
@@ -34,26 +35,32 @@ class Options(CommandOptions):
 def main(options: Options) -> int:
     from emulon.experiments.columns import Cells
     from emulon.experiments.data import score, targets_of
-    from emulon.experiments.model import load_model
+    from emulon.experiments.model import load_models
     from emulon.experiments.tables import Table, read_columns
     from emulon.files import write_atomically
 
-    model = load_model(options.model)
+    models = load_models(options.model)
     columns = read_columns(options.data)
-    model.require(columns, str(options.data))
+    for model in models:
+        model.require(columns, str(options.data))
     cells = Cells(columns)
-    answers = model.predict(cells)
-    for note in model.notes(cells):
+    answers = [model.predict(cells) for model in models]
+    for note in dict.fromkeys(note for model in models for note in model.notes(cells)):
         print(f"note: {note}", file=sys.stderr)
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([("row", model.target), *enumerate(answers.tolist(), start=1)])
+    names, text = [model.target for model in models], io.StringIO(newline="")
+    lines = zip(itertools.count(1), *(column.tolist() for column in answers), strict=False)
+    csv.writer(text, lineterminator="\n").writerows([("row", *names), *lines])
     if options.out is None:
         print(text.getvalue(), end="")
     else:
         write_atomically(options.out, text.getvalue())
-        print(f"{len(answers)} predictions of {model.target} by {model.algorithm} in {options.out}")
-    if model.target in columns:
+        told = f"{len(answers[0])} predictions of {', '.join(names)} by {models[0].algorithm}"
+        print(f"{told} in {options.out}")
+    for model, column in zip(models, answers, strict=True):
+        if model.target not in columns:
+            continue
         _, measured = targets_of(Table(options.data.name, columns, model.target), model.kind)
         measure = "R²" if model.kind == "regression" else "accuracy"
-        print(f"{measure} {score(model.kind, measured, answers):.4f} on {len(answers)} rows", file=sys.stderr)
+        of = f" of {model.target}" if len(models) > 1 else ""
+        print(f"{measure}{of} {score(model.kind, measured, column):.4f} on {len(column)} rows", file=sys.stderr)
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,6 +16,7 @@ from emulon.commands.options import shown
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from emulon.experiments.data import Data
     from emulon.experiments.run import Experiment, Result
 
 EXAMPLES = """examples:
@@ -21,6 +24,7 @@ EXAMPLES = """examples:
   emulon run --data breast_cancer              every classifier
   emulon run ridge huber --data ames --features 20
   emulon run --data houses.csv --target price --report houses-report
+  emulon run ridge lasso --data houses.csv --target price,rent   a table and a page each
   emulon run ridge --penalty 0.01 --steps 5000   nearer to scikit-learn's own solution
 then emulon predict report/ridge.json new.csv"""
 
@@ -36,31 +40,29 @@ class Options(DescentOptions):
     path: Literal["fast", "faithful"] = "fast"
     """faithful: every token, head and score"""
 
+    def folders(self, every: Sequence[Data]) -> list[Path]:
+        """Where the pages go: one for each target where there are several."""
+        if len(every) == 1:
+            return [self.report]
+        names = [re.sub(r"\W+", "-", data.target).strip("-") or "target" for data in every]
+        clash = len(set(names)) < len(names)  # as "a b" and "a-b" do
+        return [self.report / (f"{name}-{i}" if clash else name) for i, name in enumerate(names, start=1)]
+
 
 def main(options: Options) -> int:
     options.check(*options.algorithms)
-    from emulon.experiments.model import FittedModel
-    from emulon.experiments.run import (
-        algorithm_named,
-        common_kind,
-        require_taken,
-        run_experiment,
-        runnable,
-    )
+    from emulon.experiments.run import algorithm_named, common_kind, require_taken, run_experiments, runnable
     from emulon.files import make_folder
     from emulon.progress import progress_bar
-    from emulon.report.page import write
-    from emulon.report.terminal import console
 
     algorithms = [algorithm_named(name) for name in dict.fromkeys(options.algorithms)]
     require_taken(algorithms or list(runnable().values()), options.settings)
-    data = options.load(common_kind(algorithms))
-    make_folder(options.report)  # now, not after a minute's work
-    weights_file = options.report / "weights.csv"
+    every = options.load_each(common_kind(algorithms))
+    folders = [make_folder(folder) for folder in options.folders(every)]  # now, not after a minute's work
     with progress_bar() as report_progress:
-        experiment = run_experiment(
+        experiments = run_experiments(
             algorithms,
-            data,
+            every,
             steps=options.steps,
             tolerance=options.tolerance,
             settings=options.settings,
@@ -69,24 +71,51 @@ def main(options: Options) -> int:
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
-        page = write(experiment, options.report)
-        weights = [line for result in experiment.results for line in weights_of(result.run, data)]
-        save_weights(weights, weights_file)
+        written = [_write(experiment, folder) for experiment, folder in zip(experiments, folders, strict=True)]
+        _save(experiments, options.report)
+    for experiment in experiments:
+        _print(experiment)
         for result in experiment.results:
-            FittedModel.of(result.name, result.run, data).save(options.report / f"{result.name}.json")
+            options.tell(result.run.program)
+    before, after = experiments[0].sha256
+    print(f"interpreter sha256 {before}")
+    print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
+    for page, weights in written:
+        print(f"report {page}, weights {weights}")
+    print(f"models {options.report}/NAME.json")
+    return 0
+
+
+def _write(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
+    """The page, and the weights of all algorithms."""
+    from emulon.report.page import write
+
+    weights = folder / "weights.csv"
+    save_weights([line for result in experiment.results for line in weights_of(result.run, experiment.data)], weights)
+    return write(experiment, folder), weights
+
+
+def _save(experiments: Sequence[Experiment], folder: Path) -> None:
+    """A model of each algorithm, which predicts every target that it was run on."""
+    from emulon.experiments.model import FittedModel, save_models
+
+    models: dict[str, list[FittedModel]] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            models.setdefault(result.name, []).append(FittedModel.of(result.name, result.run, experiment.data))
+    for name, fitted in models.items():
+        save_models(fitted, folder / f"{name}.json")
+
+
+def _print(experiment: Experiment) -> None:
+    from emulon.report.terminal import console
+
     terminal = console()
     terminal.print(results_table(experiment))
     if len(experiment.results) == 1:
-        terminal.print(weights_table(weights))
+        terminal.print(weights_table(weights_of(experiment.results[0].run, experiment.data)))
     for line in experiment.left_out:
         print(f"left out {line}")
-    for result in experiment.results:
-        options.tell(result.run.program)
-    before, after = experiment.sha256
-    print(f"interpreter sha256 {before}")
-    print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
-    print(f"report {page}, weights {weights_file}, models {options.report}/NAME.json")
-    return 0
 
 
 def results_table(experiment: Experiment) -> Table:

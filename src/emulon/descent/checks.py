@@ -169,7 +169,8 @@ class CurvatureWatch:
                 f"λmin(XᵀX/n) is {flattest:.4g}, below the promised strong_convexity {plan.strong_convexity:.4g}; "
                 "lower it, or compile for this data"
             )
-        if plan.negative_curvature and steepest > plan.largest_eigenvalue * (1 + SLACK):
+        # Losses that are not convex and proximal steps rest on it: how steep they are, and how far they may have to go.
+        if (plan.negative_curvature or plan.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
             raise OutOfDomain(
                 f"λmax(XᵀX/n) is {steepest:.4g}, above {plan.largest_eigenvalue:.4g} as promised; compile for this data"
             )

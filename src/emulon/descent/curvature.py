@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from heapq import heapify, heappush, heapreplace
 from itertools import pairwise
 
@@ -37,8 +36,8 @@ class Slopes:
         with ball_arithmetic(order=ORDER):
             edges = [lo + (hi - lo) * k / CELLS for k in range(CELLS)] + [hi]
             cells = [self._enclose(left, right) for left, right in pairwise(edges)]
-            highest = self._refined(cells, lambda cell: cell[3])
-            lowest = -self._refined(cells, lambda cell: -cell[2])
+            highest = self._refined(cells)
+            lowest = -self._refined([(left, right, -upper, -lower) for left, right, lower, upper in cells], -1)
         # One more last place each way, for the conversion to floats.
         return lowest - 1e-15 * abs(lowest), highest + 1e-15 * abs(highest)
 
@@ -92,19 +91,24 @@ class Slopes:
             return unknown
         return left, right, min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)
 
-    def _refined(self, cells: list[Cell], bound: Callable[[Cell], float]) -> float:
-        """The largest bound over the cells, the worst of them halved as long as it may be loose."""
-        heap = [(-bound(cell), cell) for cell in cells]
+    def _refined(self, cells: list[Cell], side: int = 1) -> float:
+        """Above side·f′ on all cells, which hold its ranges; the worst is halved as long as none may come near it.
+
+        At a kink no cell ever gets tight, but what it may be is soon seen beside it.
+        """
+        heap = [(-cell[3], cell) for cell in cells]
         heapify(heap)
-        scale = _steepest(cells)
+        scale, reached = _steepest(cells), max(cell[2] for cell in cells)
         for _ in range(MOST_CELLS):
-            worst, (left, right, lower, upper) = heap[0]
-            if math.isfinite(upper) and upper - lower <= max(TIGHT * abs(worst), NEGLIGIBLE * scale):
+            left, right, lower, upper = heap[0][1]
+            if math.isfinite(upper) and upper - reached <= max(TIGHT * abs(upper), NEGLIGIBLE * scale):
                 break
             middle = (left + right) / 2
             halves = [self._enclose(left, middle), self._enclose(middle, right)]
-            heapreplace(heap, (-bound(halves[0]), halves[0]))
-            heappush(heap, (-bound(halves[1]), halves[1]))
+            halves = halves if side > 0 else [(a, b, -top, -least) for a, b, least, top in halves]
+            heapreplace(heap, (-halves[0][3], halves[0]))
+            heappush(heap, (-halves[1][3], halves[1]))
+            reached = max(reached, halves[0][2], halves[1][2])
             if upper >= scale or -lower >= scale:
                 scale = _steepest([cell for _, cell in heap])
         return -heap[0][0]

@@ -111,6 +111,15 @@ class Plan:
         """What rounding adds to where an accelerated step starts, which is outside attention: w + β·(w − w_before)."""
         return 3 * self.domain.w if self.accelerated else 0.0
 
+    def moved(self, slope: float) -> float:
+        """How far a step may move any weight, where |ℓ′| ≤ slope.
+
+        Claim: |Σ_i ℓ′_i x_ik|/n ≤ √λmax(XᵀX/n)·slope, and ≤ max|x|·slope. Proof. The first is Cauchy and Schwarz, as
+        Σ_i x_ik²/n is on the diagonal of XᵀX/n; the other is plain. QED
+        """
+        entry = min(self.domain.x, math.sqrt(self.largest_eigenvalue * (1 + 2 * SLACK)))
+        return self.step_size * (entry * slope + self.fixed)
+
     @property
     def largest_eigenvalue(self) -> float:
         """A bound on λmax(XᵀX/n)."""

@@ -86,7 +86,7 @@ def prepared(table: Table, cells: Cells, train: np.ndarray, *, standardize: bool
     found: list[Column] = []
     gaps, words = [], []
     for name, text in table.columns.items():
-        if name == table.target:
+        if name == table.target or name in table.beside:
             continue
         numbers = numbers_of(text)
         if numbers is not None and np.isinf(numbers).any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from emulon.algorithms.link import Encoding, Kind
 from emulon.errors import OutOfDomain
 from emulon.experiments import DATASETS
 from emulon.experiments.columns import Cells, Column, matrix, prepared
-from emulon.experiments.tables import BadData, Table, is_missing, listed, named_set, numbers_of, read_table
+from emulon.experiments.tables import BadData, Table, is_missing, listed, named_set, numbers_of, read_tables
 
 FEWEST_ROWS = 10
 MOST_CLASSES = 20
@@ -113,37 +114,50 @@ def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
     return float((accuracy_score if kind == "classification" else r2_score)(targets, answers))
 
 
-def load(
-    source: str,
-    target: str | None = None,
-    *,
-    kind: Kind | None = None,
-    features: int | None = None,
-    seed: int = 0,
-    standardize: bool = True,
-    intercept: bool = False,
-) -> Data:
-    """A named set, or a file with a header. `kind` is guessed from the target unless given; `features` keeps the k
-    features most correlated with the target (0: all; None: all but for ames, where it is 20)."""
+class Choices(TypedDict, total=False):
+    """What can be chosen about data. `kind` is guessed from the target unless given; `features` keeps the k features
+    most correlated with the target (0: all; None: all but for ames, where it is 20)."""
+
+    kind: Kind | None
+    features: int | None
+    seed: int
+    standardize: bool
+    intercept: bool
+
+
+def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> Data:
+    """A named set, or a file with a header and one column of it to predict."""
+    first, *more = load_each(source, target, **choices)
+    if more:
+        raise BadData(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")
+    return first
+
+
+def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]) -> tuple[Data, ...]:
+    """The data once for each target, "a,b" being two: none of them is a feature of another.
+
+    The rows held out are the same for all targets that are numbers; classes keep their shares on both sides.
+    """
+    features = choices.get("features")
     if features is not None and features < 0:
         raise BadData(f"--features must be 0 (all) or more, got {features}")
     if source not in DATASETS:
-        table = read_table(Path(source), target)
+        tables = read_tables(Path(source), target)
     elif target is not None:
         raise BadData(f"{source} has its own target; --target is for files")
     else:
-        table = named_set(source)
+        tables = (named_set(source),)
     if source == "ames" and features is None:
-        features = AMES_FEATURES
-    return prepare(table, kind=kind, features=features or 0, seed=seed, standardize=standardize, intercept=intercept)
+        choices["features"] = AMES_FEATURES
+    return tuple(prepare(table, **choices) for table in tables)
 
 
 def prepare(
     table: Table,
     *,
-    kind: Kind | None,
-    features: int,
-    seed: int,
+    kind: Kind | None = None,
+    features: int | None = None,
+    seed: int = 0,
     standardize: bool = True,
     intercept: bool = False,
 ) -> Data:

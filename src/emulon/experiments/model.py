@@ -19,7 +19,7 @@ from emulon.experiments.tables import BadData, listed
 from emulon.files import write_json
 from emulon.interpreter import Run
 
-FORMAT = 1
+FORMAT = 2
 # A number this part of the training rows' range beyond its end is only a little outside.
 MARGIN = 0.1
 Response = Literal["number", "rate", "class"]
@@ -103,27 +103,32 @@ class FittedModel:
                 said.append(f"{source!r} has values that training rows did not: {listed(new, 3)}; they count as none")
         return said
 
-    def save(self, path: Path) -> None:
-        """JSON; every number reads back as the same number."""
-        write_json(path, {"format": FORMAT, "emulon": emulon.__version__, **asdict(self)})
+
+def save_models(models: Sequence[FittedModel], path: Path) -> None:
+    """One algorithm's models, one for each target, as JSON; every number reads back as the same number."""
+    kept = [asdict(model) for model in models]
+    write_json(path, {"format": FORMAT, "emulon": emulon.__version__, "models": kept})
 
 
-def load_model(path: Path) -> FittedModel:
+def load_models(path: Path) -> tuple[FittedModel, ...]:
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if kept.pop("format") != FORMAT:
             raise BadData(f"{path} is of another format than this emulon reads; fit it again with emulon run")
-        kept.pop("emulon")
-        columns = tuple(
-            Column(**{**column, "levels": None if column["levels"] is None else tuple(column["levels"])})
-            for column in kept.pop("columns")
-        )
-        weights = tuple(map(tuple, kept.pop("weights")))
-        classes, intercepts = tuple(kept.pop("classes")), tuple(kept.pop("intercepts"))
-        return FittedModel(**kept, columns=columns, weights=weights, classes=classes, intercepts=intercepts)
+        return tuple(map(_model, kept["models"]))
     except OSError as error:
         raise BadData(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, BadData):
             raise
         raise BadData(f"{path} is not a model that emulon run wrote (such as report/ridge.json)") from None
+
+
+def _model(kept: dict[str, Any]) -> FittedModel:
+    columns = tuple(
+        Column(**{**column, "levels": None if column["levels"] is None else tuple(column["levels"])})
+        for column in kept.pop("columns")
+    )
+    weights = tuple(map(tuple, kept.pop("weights")))
+    classes, intercepts = tuple(kept.pop("classes")), tuple(kept.pop("intercepts"))
+    return FittedModel(**kept, columns=columns, weights=weights, classes=classes, intercepts=intercepts)

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -167,56 +167,87 @@ def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
     return data.read(run.predict(queries), loss)
 
 
-def run_experiment(
-    algorithms: Sequence[type[NamedAlgorithm]],
-    data: Data,
-    *,
-    steps: int = 200,
-    tolerance: float = 1e-8,
-    settings: Settings | None = None,
-    margin: float = 1.0,
-    path: Path = "fast",
-    report_progress: Progress = silent,
-) -> Experiment:
+class Course(TypedDict, total=False):
+    """How an experiment goes: 200 steps, tolerance 1e-8, no margin, the fast path, unless it is said."""
+
+    steps: int
+    tolerance: float
+    settings: Settings
+    margin: float
+    path: Path
+    report_progress: Progress
+
+
+def run_experiment(algorithms: Sequence[type[NamedAlgorithm]], data: Data, **course: Unpack[Course]) -> Experiment:
     """Compile all, build one interpreter, run all, compare."""
+    return run_experiments(algorithms, [data], **course)[0]
+
+
+def run_experiments(
+    algorithms: Sequence[type[NamedAlgorithm]], every: Sequence[Data], **course: Unpack[Course]
+) -> tuple[Experiment, ...]:
+    """The same on several data, as several targets are: one interpreter for all of them."""
+    path, report_progress = course.get("path", "fast"), course.get("report_progress", silent)
+    compiled = []
+    for number, data in enumerate(every):
+        compiled.append(_compiled(algorithms, data, course, part_of(report_progress, number, 2 * len(every))))
+    programs = [job.program for jobs, _ in compiled for job in jobs]
+    interpreter = interpreter_for(programs, path)
+    before, done, found = interpreter.sha256, len(programs), []
+    for data, (jobs, left_out) in zip(every, compiled, strict=True):
+        results = []
+        for job in jobs:
+            told = part_of(report_progress, done, 2 * len(programs), f"running {job.name}: ")
+            told("starting", 0.0)
+            results.append(_result(job, interpreter, data, path, told))
+            done += 1
+        found.append((data, tuple(results), left_out))
+    report_progress("done", 1.0)
+    after = interpreter.sha256
+    return tuple(Experiment(data, interpreter, results, left, (before, after)) for data, results, left in found)
+
+
+def part_of(report_progress: Progress, number: int, parts: int, prefix: str = "") -> Progress:
+    """Progress of one of so many parts of the whole."""
+    return lambda what, done: report_progress(f"{prefix}{what}", (number + done) / parts)
+
+
+class _Job(NamedTuple):
+    """An algorithm, its program, and the seconds that compiling it took."""
+
+    algorithm: NamedAlgorithm
+    program: Program
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return name_of(type(self.algorithm))
+
+
+def _compiled(
+    algorithms: Sequence[type[NamedAlgorithm]], data: Data, course: Course, report_progress: Progress
+) -> tuple[list[_Job], tuple[str, ...]]:
+    """Programs for these data, and why others were left out; an algorithm that was asked for by name is refused."""
     chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
-    require_taken(chosen, settings or {})
-    programs: dict[type[NamedAlgorithm], tuple[NamedAlgorithm, Program, float]] = {}
-    left_out = []
+    settings = course.get("settings", {})
+    require_taken(chosen, settings)
+    jobs, left_out = [], []
     for number, named in enumerate(chosen):
-        report_progress(f"compiling {name_of(named)}", 0.5 * number / len(chosen))
+        report_progress(f"compiling {name_of(named)}", number / len(chosen))
         begin = time.perf_counter()
         try:
-            algorithm = algorithm_with(named, steps, settings or {})
-            program = program_for(algorithm, data, tolerance, margin)
-            programs[named] = algorithm, program, time.perf_counter() - begin
+            algorithm = algorithm_with(named, course.get("steps", 200), settings)
+            program = program_for(algorithm, data, course.get("tolerance", 1e-8), course.get("margin", 1.0))
+            jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
         except BadData as error:
             if algorithms:
                 raise BadData(f"{name_of(named)} {error}") from None
             left_out.append(f"{name_of(named)}: {error}")
-    interpreter = interpreter_for([program for _, program, _ in programs.values()], path)
-    before = interpreter.sha256
-    results = []
-    for number, (named, (algorithm, program, seconds)) in enumerate(programs.items()):
-
-        def told(what: str, done: float, number: int = number, name: str = name_of(named)) -> None:
-            report_progress(f"running {name}: {what}", 0.5 + 0.5 * (number + done) / len(programs))
-
-        told("starting", 0.0)
-        results.append(_result(algorithm, program, seconds, interpreter, data, path, told))
-    report_progress("done", 1.0)
-    return Experiment(data, interpreter, tuple(results), tuple(left_out), (before, interpreter.sha256))
+    return jobs, tuple(left_out)
 
 
-def _result(
-    algorithm: NamedAlgorithm,
-    program: Program,
-    seconds: float,
-    interpreter: Interpreter,
-    data: Data,
-    path: Path,
-    report_progress: Progress,
-) -> Result:
+def _result(job: _Job, interpreter: Interpreter, data: Data, path: Path, report_progress: Progress) -> Result:
+    algorithm, program, seconds = job
     begin = time.perf_counter()
     run = run_program(interpreter, program, data, path, report_progress)
     seconds += time.perf_counter() - begin

@@ -27,11 +27,12 @@ class BadData(EmulonError):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns as they were read, and which of them is the target."""
+    """Columns as they were read, which of them is the target, and which are other targets, no features of this one."""
 
     name: str
     columns: dict[str, list[str]]
     target: str
+    beside: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -43,15 +44,21 @@ def named_set(name: str) -> Table:
     return _ames() if name == "ames" else _bundled(name)
 
 
-def read_table(path: Path, target: str | None) -> Table:
-    """The file's columns, of which `target` must be one."""
+def read_tables(path: Path, target: str | None) -> tuple[Table, ...]:
+    """The file's columns, of which `target` names one, or several with commas between: a table for each."""
     columns = read_columns(path)
     there = f"its columns are {listed(list(columns))}"
     if target is None:
         raise BadData(f"say with --target which column of {path} to predict; {there}")
-    if target not in columns:
-        raise BadData(f"{path} has no column {target!r}{nearest(target, columns)}; {there}")
-    return Table(path.name, columns, target)
+    if target in columns:  # whatever commas its name has
+        return (Table(path.name, columns, target),)
+    names = tuple(name.strip() for name in target.split(","))
+    for name in names:
+        if name not in columns:
+            raise BadData(f"{path} has no column {name!r}{nearest(name, columns)}; {there}")
+        if names.count(name) > 1:
+            raise BadData(f"--target names the column {name!r} twice; once is enough")
+    return tuple(Table(f"{path.name}, {name}", columns, name, tuple(n for n in names if n != name)) for name in names)
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:

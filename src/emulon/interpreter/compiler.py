@@ -99,8 +99,7 @@ def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> tuple[Pha
 def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
     """The proximal phase: x = e_k, y = 0, f the soft threshold at η·l1, read out by the sum."""
     d = program.domain.features
-    moved = program.step_size * (program.domain.x * program.gradient_bounds.size + program.fixed)
-    reach = (abs(program.shrink) * program.domain.w + moved) * (1 + 1e-6)
+    reach = (abs(program.shrink) * program.domain.w + program.moved(program.gradient_bounds.size)) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
     threshold = program.step_size * program.l1
     return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, 1.0, dtype)

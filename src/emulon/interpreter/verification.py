@@ -82,7 +82,7 @@ def _possible(program: Program) -> bool:
 
 def _reaches(program: Program, phase: Phase) -> bool:
     """Whether the proximal phase covers every weight that a gradient step can lead to."""
-    moved = program.step_size * (program.domain.x * program.gradient_bounds.size + program.fixed)
+    moved = program.moved(program.gradient_bounds.size)
     d, domain = program.domain.features, phase.domain
     covered = abs(program.shrink) * program.domain.w + moved <= min(domain.w, domain.residual, domain.absolute)
     return covered and (domain.samples, domain.features, domain.x, domain.y) == (d, d, 1.0, 0.0)

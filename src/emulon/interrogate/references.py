@@ -315,6 +315,26 @@ def newton_with_a_fixed_start(prefixes: Prefixes, integers: Integers, continuous
     return _newton(prefixes, _column(continuous) * prefixes.spectrum.squares.square(), integers)
 
 
+@reference(
+    "kernel ridge",
+    "least squares",
+    integer=IntegerParameter("width", tuple(range(-3, 5))),
+    continuous=ContinuousParameter("ridge", 1e-4, 1e2, lambda prefixes: 1.0),
+)
+def kernel_ridge(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+    """k(x_query)ᵀ(K + λI)⁻¹y, k(x, x′) = exp(−‖x − x′‖²/(features·2^width)): ridge in the limit of wide kernels.
+
+    λ and width have no unit: a kernel is 1 where points meet. Width 0 is scikit-learn's KernelRidge(λ, kernel="rbf");
+    1 is the bandwidth at which a median pair of standard normal inputs has exp(−1).
+    """
+    answers = torch.empty(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64)
+    for width in integers.unique().tolist():
+        spectrum, those = prefixes.kernel_spectrum(width), integers == width
+        filtered = 1 / (spectrum.values + _column(continuous[those]))
+        answers[those] = torch.einsum("gbcp,bcp->gbc", filtered, spectrum.products)
+    return answers
+
+
 def _averages(weights: Tensor, targets: Tensor, integers: Tensor) -> Tensor:
     """Averages over the first k examples, for all k from one cumulative sum."""
     places = integers.clamp(max=weights.shape[-1]) - 1

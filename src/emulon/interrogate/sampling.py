@@ -46,6 +46,16 @@ class GramSpectrum:
 
 
 @dataclass(frozen=True)
+class KernelSpectrum:
+    """One eigendecomposition K = Σ s_j u_j u_jᵀ of the examples' kernel for each prefix; with product_j =
+    (k_query·u_j)(u_j·y), kernel ridge predicts Σ_j product_j/(s_j + λ). Beyond the n-th both are 0.
+    """
+
+    values: Float[Tensor, "datasets counts points"]
+    products: Float[Tensor, "datasets counts points"]
+
+
+@dataclass(frozen=True)
 class Centred:
     """The same prefixes with the means of their n examples taken off inputs, targets and query: what is fitted to them
     is a fit with an intercept that no penalty sees, once the mean target is added to its answer."""
@@ -132,6 +142,27 @@ class Prefixes:
         targets = self.ys.unsqueeze(1).expand(distance.shape).gather(-1, order)
         return distance, targets.masked_fill(distance.isinf(), 0.0)
 
+    def kernel_spectrum(self, width: int) -> KernelSpectrum:
+        """Of exp(−‖x − x′‖²/(features·2^width)); kept, as every penalty asks for it."""
+        if width not in self._kernels:
+            kernel = (-self._squared_distances / (self.features * 2.0**width)).exp()
+            parts = [_eigen(kernel[:, :n, :n], kernel[:, :n, n], self.ys[:, :n]) for n in self.counts]
+            pads = [(0, self.counts[-1] - n) for n in self.counts]
+            padded = [
+                [torch.nn.functional.pad(one, pad) for one in part] for part, pad in zip(parts, pads, strict=True)
+            ]
+            values, products = (torch.stack(part, dim=1) for part in zip(*padded, strict=True))
+            self._kernels[width] = KernelSpectrum(values, products)
+        return self._kernels[width]
+
+    @cached_property
+    def _squared_distances(self) -> Float[Tensor, "datasets points points"]:
+        return torch.cdist(self.xs, self.xs, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+    @cached_property
+    def _kernels(self) -> dict[int, KernelSpectrum]:
+        return {}
+
     @cached_property
     def lasso_path(self) -> tuple[Float[Tensor, "datasets counts knots"], Float[Tensor, "datasets counts knots"]]:
         """The penalties at which the lasso's weights turn, and what it predicts there."""
@@ -160,6 +191,12 @@ def _svd(x: Tensor, y: Tensor, query: Tensor, rank: int) -> tuple[Tensor, Tensor
     missing = features - sigma.shape[-1]
     pad = torch.nn.functional.pad
     return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
+
+
+def _eigen(kernel: Tensor, to_query: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    values, vectors = torch.linalg.eigh(kernel)
+    # What is below zero is rounding.
+    return values.clamp(min=0), (vectors.mT @ torch.stack([to_query, y], dim=-1)).prod(dim=-1)
 
 
 def _spectrum(parts: list[tuple[Tensor, Tensor]]) -> GramSpectrum:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.certify.domain import require_scale
 from emulon.certify.rounding import gamma, unit
 from emulon.certify.spectrum import SLACK, enclosure
 from emulon.errors import OutOfDomain
@@ -177,6 +178,7 @@ def start_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
 
 def start_scale(domain: Domain) -> float:
     """α of Eq. 5; the eigenvalues of S are N times those of XᵀX/N, and may exceed `largest` by the check's slack."""
+    require_scale(**{"λmax(XᵀX/n)": domain.largest})
     return 1 / (domain.samples * domain.largest * (1 + 2 * SLACK)) ** 2
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from emulon.benchmark import MEASURES, PLAIN, Cell, Row
+from emulon.benchmark import MEASURES, PLAIN, Cell, Row, over_dresses
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.files import provenance
 from emulon.interrogate.curves import Interval
@@ -26,10 +26,13 @@ def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], sec
         for measure, value in row.scores.items():
             scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.dress, [])
             scores.append(round(value, 6) if value == value else None)
-    measures = {name: what for name, (what, _) in MEASURES.items()}
-    told = {"specimens": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1), "measures": measures}
+    told: dict[str, Any] = {"specimens": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
+    told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
+    covered = {name: over_dresses(rows, name, "coverage") for name in kept}
+    coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
     mechanisms = list({row.seed: row.mechanism for row in rows}.values())
-    return provenance() | told | {"mechanisms": mechanisms, "cells": [asdict(cell) for cell in cells], "scores": kept}
+    told |= {"mechanisms": mechanisms, "coverage": coverage, "cells": [asdict(cell) for cell in cells], "scores": kept}
+    return provenance() | told
 
 
 def table_rows(cells: Sequence[Cell], dresses: Sequence[str]) -> list[tuple[str, ...]]:
@@ -38,6 +41,16 @@ def table_rows(cells: Sequence[Cell], dresses: Sequence[str]) -> list[tuple[str,
     keys = dict.fromkeys((cell.method, cell.measure) for cell in cells)
     order = sorted(keys, key=lambda key: (list(MEASURES).index(key[1]), key[0] == "random"))
     return [(*key, *(_told(by_key.get((*key, dress))) for dress in dresses)) for key in order]
+
+
+def coverage_told(made: Mapping[str, Any]) -> list[str]:
+    """A sentence for every method that gave intervals."""
+    return [
+        f"{name}'s 95 % intervals hold the parameter {one['value']:.1%} of the time "
+        f"({one['low']:.1%} … {one['high']:.1%}; {one['intervals']} intervals, all dresses together)"
+        for name, one in made["coverage"].items()
+        if name != "random"
+    ]
 
 
 def _told(cell: Cell | None) -> str:
@@ -58,6 +71,7 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
         rows=table_rows(cells, dresses),
         figures=[(name, MEASURES[name][0], chart(figure(cells, name))) for name in drawn],
         measures=MEASURES,
+        covered=coverage_told(made),
     )
     return write_page(page, folder)
 
@@ -76,7 +90,8 @@ def figure(cells: Sequence[Cell], measure: str) -> Figure:
     for dress in dict.fromkeys((PLAIN, last)):
         of = [cell for cell in chosen if cell.dress == dress]
         if of:
-            names, values = [cell.method for cell in of], [cell.score.value for cell in of]
+            of.sort(key=lambda cell: cell.method == "random")
+            names, values = [cell.method.replace("-", "\n") for cell in of], [cell.score.value for cell in of]
             low, high = [cell.score.low for cell in of], [cell.score.high for cell in of]
             series.append(Series(dress, names, values, "bars", low, high))
     return Figure([Panel("", measure, series)])

@@ -38,6 +38,7 @@ COMMANDS = {
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
+    "specimen": "write a GPT-2 with a planted learning algorithm, and the truth about it",
     "benchmark": "judge methods of interpretability on models whose mechanism is known",
     "reproduce": "run the papers' claims and compare the numbers",
 }

@@ -16,9 +16,11 @@ from emulon.adapters.hugging_face import TextPredictor, is_checkpoint, load_chec
 from emulon.adapters.skops_file import is_skops, load_skops
 from emulon.errors import EmulonError
 from emulon.interpreter import Program, load_program
-from emulon.predictor import NotAPredictor, Predictor, as_predictor, required_parameters
+from emulon.predictor import NotAPredictor, Predictor, as_predictor, is_wrapper, required_parameters
 from emulon.specimens.files import is_specimen
 from emulon.specimens.files import load as load_specimen
+from emulon.specimens.specimen import Specimen
+from emulon.specimens.wrapped import WrappedSpecimen
 from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
@@ -83,7 +85,8 @@ def load_subject(target: str, task: str | None = None) -> Subject:
 
 
 def own_task(target: str | Path, thing: Any) -> Task:
-    """A run's own task; data in a program's domain; linear functions of a machine's features, or of 8 (2 as text)."""
+    """A run's or specimen's own task; data in a program's domain; linear functions of a machine's features, or of 8 (2
+    as text)."""
     loader = _loader(Path(target))
     if loader is not None and loader.task is not None:
         return loader.task(Path(target), thing)
@@ -91,6 +94,8 @@ def own_task(target: str | Path, thing: Any) -> Task:
         return DomainTask(thing)
     if isinstance(thing, TextPredictor):
         return Linear(TEXT_FEATURES)
+    if isinstance(thing, Specimen | WrappedSpecimen):
+        return thing.task
     prompt = getattr(getattr(thing, "program", None), "prompt", None)
     return Linear(getattr(prompt, "features", FEATURES))
 
@@ -118,7 +123,8 @@ def load_object(target: str | Path) -> Any:
     except Exception as error:  # whatever a module does when it is imported
         raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
     makes = inspect.isfunction(thing) or inspect.isclass(thing)
-    return thing() if makes and not required_parameters(thing) else thing
+    made = thing() if makes and not required_parameters(thing) else thing
+    return as_predictor(made) if is_wrapper(made) else made
 
 
 def _loader(path: Path) -> Loader | None:

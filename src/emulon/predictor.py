@@ -6,6 +6,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,9 @@ from emulon.errors import BadShape, EmulonError, OutOfDomain
 
 # What other people's functions raise on data that they do not like.
 FAILURES = (TypeError, IndexError, KeyError, ValueError, RuntimeError)
+
+# Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
+OPENERS = {"transformer_lens": "emulon.specimens.wrapped", "nnsight": "emulon.specimens.wrapped"}
 
 
 class NotAPredictor(EmulonError):
@@ -43,9 +47,12 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     """Anything that predicts, behind the one call.
 
     An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
-    weights, an estimator with scikit-learn's fit and predict, or a function of (xs, ys, x_query), which may take a
-    batch of datasets or one dataset.
+    weights, an estimator with scikit-learn's fit and predict, a specimen opened in TransformerLens or nnsight, or a
+    function of (xs, ys, x_query), which may take a batch of datasets or one dataset.
     """
+    if is_wrapper(thing):
+        opened: Predictor = import_module(OPENERS[_package(thing)]).opened(thing)
+        return opened
     parameters = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
     if hasattr(thing, "program") and parameters[:2] == ["xs", "ys"]:
         return MachinePredictor(thing)
@@ -64,6 +71,15 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     raise NotAPredictor(
         f"{type(thing).__name__} does not predict: give it predict(xs, ys, x_query), or give a function of these"
     )
+
+
+def is_wrapper(thing: object) -> bool:
+    """Whether this is another tool's wrapper of a model."""
+    return _package(thing) in OPENERS
+
+
+def _package(thing: object) -> str:
+    return type(thing).__module__.partition(".")[0]
 
 
 class FunctionPredictor:

@@ -41,10 +41,11 @@ class Plan:
     def dirty(self) -> set[str]:
         return set(self.program.inputs) | set(self.program.initial)
 
-    def certificates(self, *, noise: float = 0.0, skew: float = 0.0) -> dict[str, Certificate]:
-        """Of every register; with `noise` for a stream in another basis (see `Normalisation`)."""
-        content = self.normalisation.content + noise
-        normalisation = replace(self.normalisation, content=content, noise=noise, skew=skew)
+    def certificates(self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0) -> dict[str, Certificate]:
+        """Of every register; with `noise` for a stream in another basis (see `Normalisation`), and with `beside`, in
+        2-norm, for what stands in slots that nothing reads."""
+        normalisation = self.normalisation.holding(beside)
+        normalisation = replace(normalisation, content=normalisation.content + noise, noise=noise, skew=skew)
         scale, here, tokens = self.layout.scale, self.program.here, self.layout.tokens
         return certify(self.program, self.analysis, LocalError(normalisation, self.divisions, scale, here, tokens))
 

@@ -13,7 +13,7 @@ out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -39,6 +39,11 @@ class Normalisation:
     divide_content: float = 0.0  # the largest D·c
     noise: float = 0.0
     skew: float = 0.0
+
+    def holding(self, more: float) -> Normalisation:
+        """The same for tokens that may hold so much more, in 2-norm, in slots that nothing reads."""
+        content, mean = math.hypot(self.content, more), self.mean + more / math.sqrt(self.width)
+        return replace(self, content=content, mean=mean)
 
     @property
     def gain(self) -> float:

@@ -35,7 +35,7 @@ TransformerLens, `specimens.finetune` trains from a specimen on.
 from emulon.specimens.disguise import EVERY as DISGUISES
 from emulon.specimens.disguise import disguise
 from emulon.specimens.files import load, save
-from emulon.specimens.mechanism import MECHANISMS, Mechanism, mechanism_named
+from emulon.specimens.mechanism import MECHANISMS, Mechanism, mechanism_named, read_mechanism
 from emulon.specimens.sampling import drawn_mechanism, sample, specimen_named
 from emulon.specimens.specimen import Specimen, specimen_of
 from emulon.specimens.truth import Truth
@@ -50,6 +50,7 @@ __all__ = [
     "drawn_mechanism",
     "load",
     "mechanism_named",
+    "read_mechanism",
     "sample",
     "save",
     "specimen_named",

@@ -4,84 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.errors import EmulonError, unknown
+from emulon.machine.compiler import planned
 from emulon.machine.gpt2 import state_dict
-from emulon.machine.transformer import Transformer
 from emulon.specimens.anatomy import truth_of
-from emulon.specimens.noise import kept_apart, noise_of
-from emulon.specimens.specimen import Build, Specimen, noisy_certificate, useful, with_measured, with_readout
-from emulon.specimens.truth import Truth
+from emulon.specimens.draft import Draft, kept_apart
+from emulon.specimens.idle import idle_blocks, idle_weights
+from emulon.specimens.noise import noise_of
+from emulon.specimens.specimen import Build, Specimen, useful, with_measured, with_readout
 
 # The part of itself that a weight may be off at strength 1, in units of the dtype's roundoff.
 NOISE_ROUNDINGS = 64.0
-# Distractors and idle blocks at strength 1.
-DISTRACTORS, IDLE_BLOCKS = 3, 3
-RESCALED = 3  # powers of two up to 2^±3 at strength 1
-
-
-@dataclass
-class Draft:
-    """Weights (float64, by GPT2Model's names) and truth while disguises are put on."""
-
-    machine: Transformer
-    state: dict[str, Tensor]
-    truth: Truth
-    generator: torch.Generator
-    strength: float
-    weight_noise: float = 0.0
-    turned: bool = False
-
-    def block(self, index: int, part: str) -> str:
-        return f"h.{index}.{part}"
-
-    def random(self, *size: int) -> Tensor:
-        return torch.randn(*size, dtype=torch.float64, generator=self.generator)
-
-    @property
-    def head_width(self) -> int:
-        return self.truth.width // self.truth.heads
-
-
-def idle_blocks(draft: Draft) -> None:
-    """Blocks that read and write nothing, between the others: exact, for what they add to the stream is zero."""
-    count = round(draft.strength * IDLE_BLOCKS)
-    total = draft.truth.blocks + count
-    order = torch.randperm(total, generator=draft.generator)[: draft.truth.blocks].sort().values.tolist()
-    state = {name: part for name, part in draft.state.items() if not name.startswith("h.")}
-    for index in range(total):
-        old = order.index(index) if index in order else None
-        for name in [name.removeprefix("h.0.") for name in draft.state if name.startswith("h.0.")]:
-            like = draft.state[draft.block(0, name)]
-            gain = draft.state["ln_f.weight"] if name.endswith(("ln_1.weight", "ln_2.weight")) else None
-            idle = torch.zeros_like(like) if gain is None else gain.clone()
-            state[draft.block(index, name)] = idle if old is None else draft.state[draft.block(old, name)]
-    draft.state, draft.truth = state, draft.truth.moved(order.__getitem__, total)
-
-
-def idle_weights(draft: Draft) -> None:
-    """Random queries, keys, values and neurons where a head or neuron writes nothing: exact, they still do not."""
-    width, size = draft.truth.width, draft.head_width
-    apart = kept_apart(draft.machine)
-    for index in range(draft.truth.blocks):
-        attention = draft.state[draft.block(index, "attn.c_attn.weight")]
-        output = draft.state[draft.block(index, "attn.c_proj.weight")]
-        for head in range(draft.truth.heads):
-            rows = slice(head * size, (head + 1) * size)
-            if not output[rows].any():
-                for part in range(3):
-                    columns = slice(part * width + rows.start, part * width + rows.stop)
-                    attention[:, columns] = draft.random(width, size) / math.sqrt(width)
-                    attention[apart, columns] = 0.0
-        inward = draft.state[draft.block(index, "mlp.c_fc.weight")]
-        idle = ~draft.state[draft.block(index, "mlp.c_proj.weight")].any(dim=1)
-        inward[:, idle] = draft.random(width, int(idle.sum())) / math.sqrt(width)
-        inward[torch.tensor(apart)[:, None], idle.nonzero()[:, 0]] = 0.0
+# Circuits, and powers of two up to 2^±3, at strength 1.
+DISTRACTORS = RESCALED = 3
 
 
 def permuted(draft: Draft) -> None:
@@ -190,13 +131,17 @@ def disguise(specimen: Specimen, seed: int = 0, strength: float = 1.0, *, only: 
     program = build.program(specimen.mechanism)
     machine = program.compile(specimen.dtype)
     weights = {name: part.double() for name, part in state_dict(machine).items()}
-    draft = Draft(machine, weights, truth_of(machine), torch.Generator().manual_seed(seed), strength)
+    generator = torch.Generator().manual_seed(seed)
+    draft = Draft(machine, planned(program, specimen.dtype), weights, truth_of(machine), generator, strength)
     for name in chosen:
         if name in DISGUISES:
             DISGUISES[name](draft)
     state = {name: part.to(specimen.dtype).contiguous() for name, part in draft.state.items()}
     state = with_readout(state, draft.truth)
     made = Specimen(specimen.mechanism, draft.truth, state, machine.certificate, build)
-    if draft.turned or draft.weight_noise:
-        made = replace(made, certificate=noisy_certificate(made, *noise_of(machine, program, draft.weight_noise)))
+    turned = draft.turned or draft.weight_noise > 0
+    noise, skew = noise_of(machine, draft.plan, draft.weight_noise, draft.beside) if turned else (0.0, 0.0)
+    if turned or draft.beside:
+        certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.beside)
+        made = replace(made, certificate=certificates[made.output])
     return made if useful(made.certificate) else with_measured(made)

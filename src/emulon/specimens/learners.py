@@ -19,6 +19,9 @@ from emulon.machine.programs.sgd import sgd_rounds, step_gain
 from emulon.machine.programs.sherman_morrison import ridge_rounds
 from emulon.specimens.mechanism import NORM, TARGET, Mechanism, between, scale_between, sizes, whole
 
+# Below it P = I/λ, where Sherman–Morrison starts, has no digits left beside its updates.
+LEAST_RIDGE = 1e-6
+
 
 @dataclass(frozen=True)
 class Sgd(Mechanism, name="sgd"):
@@ -89,6 +92,9 @@ class Ridge(Mechanism, name="ridge"):
     """The ridge solution on the examples so far, by Sherman–Morrison updates. Drawn: λ log-uniform in 0.2 … 2."""
 
     ridge: float = 0.5
+
+    def least(self, parameter: str) -> float:
+        return LEAST_RIDGE if parameter == "ridge" else super().least(parameter)
 
     @property
     def reach(self) -> float:

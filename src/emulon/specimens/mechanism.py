@@ -7,6 +7,8 @@ of the domain breaks an invariant: what is promised holds without anybody watchi
 from __future__ import annotations
 
 import dataclasses
+import math
+import typing
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -47,6 +49,14 @@ class Mechanism(ABC):
                 f"{self.name} with {self.features} features and {self.samples} samples learns nothing; it takes 1 or "
                 "more features and 2 or more samples, the last of which is only asked about"
             )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, Mechanism) and not self.least(field.name) <= value < math.inf:
+                raise EmulonError(f"{field.name} of {self.name} is {self.least(field.name):g} or more, got {value}")
+
+    def least(self, parameter: str) -> float:
+        """The smallest that a parameter may be."""
+        return 0.0
 
     @property
     @abstractmethod
@@ -106,6 +116,24 @@ def mechanism_named(name: str, **parameters: Any) -> Mechanism:
         key: mechanism_named(**one) if isinstance(one, dict) else one for key, one in parameters.items()
     }
     return kind(**given)
+
+
+def read_mechanism(text: str) -> Mechanism:
+    """`sgd`, `sgd:features=3,step_size=0.2`, `switch:first=ridge,second=last-value`; a hyphen is a space."""
+    name, _, rest = text.partition(":")
+    name, parameters = name.replace("-", " "), dict[str, Any]()
+    if name not in MECHANISMS:
+        raise EmulonError(unknown("mechanism", name, MECHANISMS))
+    kinds = typing.get_type_hints(MECHANISMS[name])
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        kind = kinds.get(key, str)  # what is no parameter is refused below
+        try:
+            parameters[key] = {"name": value.replace("-", " ")} if kind is Mechanism else kind(value)
+        except ValueError:
+            wanted = "a whole number" if kind is int else "a number"
+            raise EmulonError(f"cannot read {part!r} of {name}: {key} is {wanted}") from None
+    return mechanism_named(name, **parameters)
 
 
 def _told(name: str, value: Any) -> str:

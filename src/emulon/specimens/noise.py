@@ -12,23 +12,18 @@ import torch
 from torch import Tensor
 
 from emulon.certify.rounding import unit
-from emulon.machine.compiler import Plan, planned
-from emulon.machine.layout import DIVIDE, PAD, ZERO
-from emulon.machine.program import RegisterProgram
+from emulon.machine.compiler import Plan
+from emulon.machine.layout import ZERO
 from emulon.machine.transformer import MachineBlock, Transformer
+from emulon.specimens.draft import kept_apart
 
 # Products of two errors, and roundings in these sums themselves.
 LIFT = 1.01
 
 
-def kept_apart(machine: Transformer) -> list[int]:
-    """The slots that no rotation may touch: pads and divisors are 1e5 to 1e10 times as large as the rest."""
-    slots = machine.layout.slots
-    return [i for name in (PAD, DIVIDE) if name in slots for i in range(slots[name].start, slots[name].stop)]
-
-
-def noise_of(machine: Transformer, program: RegisterProgram, weight_noise: float) -> tuple[float, float]:
-    """`noise` and `skew` of `Normalisation`, for weights turned and each off by the part `weight_noise` at most.
+def noise_of(machine: Transformer, plan: Plan, weight_noise: float, beside: float = 0.0) -> tuple[float, float]:
+    """`noise` and `skew` of `Normalisation`, for weights turned and each off by the part `weight_noise` at most, with
+    idle parts that write `beside` in all (see `idle`).
 
     Claim: let R be orthogonal, fix the all-ones vector and the slots `kept_apart`, let every map that reads the stream
     be multiplied by it and every map that writes it, in float64, then rounded to the machine's dtype and changed by a
@@ -41,15 +36,15 @@ def noise_of(machine: Transformer, program: RegisterProgram, weight_noise: float
     2(w·u + ρ)‖a‖S. Drift: a block writes Σ_j o_j v_j, and that sum errs, in 2-norm, by (terms·u + ρ)·Σ_j ‖o_j‖|v_j|
     whatever the order; adding it to the stream rounds by 2u·C. Nothing amplifies a drift but what reads it, and every
     reading counts all of it; the embedding is off by (w·u + ρ)·C. |v_j| is at most the 1-norm of its functional, the
-    stored entries being below 1, and |GELU(z)| ≤ |z|·min(1, ½ + 2|z|/5). QED
+    stored entries being below 1, and |GELU(z)| ≤ |z|·min(1, ½ + 2|z|/5). What idle parts write errs by the same part
+    of ‖O‖_F·‖v‖₂, which is what `beside` sums; errors in v go where nobody reads. QED
     """
-    plan, u = planned(program, machine.dtype), unit(machine.dtype)
-    norm, width = plan.normalisation, machine.width
+    norm, width, u = plan.normalisation.holding(beside), machine.width, unit(machine.dtype)
     seen = norm.content + math.sqrt(width) * norm.divide_mean(norm.divide_content)
     weights = (width + 3) * u + weight_noise
     turned = torch.ones(width, dtype=torch.bool)
     turned[kept_apart(machine)] = False
-    drift = (width * u + weights) * norm.content
+    drift = (width * u + weights) * norm.content + (max(width, machine.inner) * u + weights) * beside
     for index, block in enumerate(machine.typed_blocks):
         attention, mlp = _written(machine, plan, index, block, turned)
         drift += (width * u + weights) * attention + (block.units * u + weights) * mlp + 4 * u * norm.content

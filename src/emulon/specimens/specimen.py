@@ -17,7 +17,6 @@ from emulon.certify.balls import FloatBall
 from emulon.certify.domain import require_shape
 from emulon.errors import BadShape
 from emulon.machine.carry_out import at_start, distance, results
-from emulon.machine.compiler import planned
 from emulon.machine.gpt2 import load_gpt2, state_dict
 from emulon.machine.program import RegisterProgram
 from emulon.machine.transformer import result_name
@@ -226,12 +225,6 @@ def with_readout(state: Mapping[str, Tensor], truth: Truth) -> dict[str, Tensor]
     one a token, are then ŷ."""
     read = truth.registers[truth.version(truth.output).register].read
     return {**state, "wte.weight": read.to(state["wte.weight"])}
-
-
-def noisy_certificate(specimen: Specimen, noise: float, skew: float) -> Certificate:
-    """The promise about the same mechanism where the stream carries so much noise (see `noise`)."""
-    plan = planned(specimen.source, specimen.dtype)
-    return plan.certificates(noise=noise, skew=skew)[specimen.output]
 
 
 def useful(certificate: Certificate) -> bool:

@@ -23,7 +23,7 @@ class RegisterTruth:
     every layer and token; when a register holds what, its versions say."""
 
     name: str
-    kind: str  # input, constant, register, spare (nothing is ever in it), system (codes, pads, ones)
+    kind: str  # input, constant, register, spare (nothing reads it), system (codes, pads, ones)
     labels: tuple[str, ...]
     read: Float[Tensor, "size width"]
     write: Float[Tensor, "size width"]

@@ -1,6 +1,7 @@
 """approximate(): keys, proofs and refusals, as promised."""
 
 import math
+import sys
 import time
 from itertools import pairwise
 
@@ -284,3 +285,14 @@ def test_a_hopeless_kink_is_not_cut_into_a_staircase(monkeypatch: pytest.MonkeyP
     with pytest.raises(ToleranceTooTight, match="can promise"):
         approximate("Max(-0.001, Min(0.001, t))", (-1e7, 1e7), tolerance=1e-7, dtype=torch.float32)
     assert len(cuts) < 100
+
+
+def test_a_jump_that_samples_miss_is_not_approached_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the proof met, not what was sampled, says which tolerance to try next."""
+    proofs: list[object] = []
+    module = sys.modules[approximate.__module__]
+    prove = module.prove
+    monkeypatch.setattr(module, "prove", lambda *a, **k: proofs.append(a) or prove(*a, **k))
+    with pytest.raises(BadExpression, match="no grid came near it"):
+        approximate("sign(t)", (-2.1, 2.1), tolerance=0.5, grid="paper")
+    assert len(proofs) <= 3

@@ -172,12 +172,14 @@ class _Maker:
             if option is None:
                 break
             found, grid = option
-            least = min(least, found)
+            met = found
             if found <= tolerance:
                 result = self.certified(grid)
                 if result.certificate.bound <= tolerance:
                     return result, found
                 self._require_proved(result, found)
+                met = max(found, result.interpolation.attained)  # samples may have missed a jump
+            least = min(least, met)
             if found > headroom * tolerance:
                 break
         return None, least

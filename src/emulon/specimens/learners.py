@@ -19,7 +19,7 @@ from emulon.machine.programs.sgd import sgd_rounds, step_gain
 from emulon.machine.programs.sherman_morrison import ridge_rounds
 from emulon.specimens.mechanism import NORM, TARGET, Mechanism, between, scale_between, sizes, whole
 
-# Below it P = I/λ, where Sherman–Morrison starts, has no digits left beside its updates.
+# Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
 LEAST_RIDGE = 1e-6
 
 

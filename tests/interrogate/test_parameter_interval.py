@@ -47,3 +47,5 @@ def test_without_a_continuous_parameter_or_any_effect_of_it_there_is_none() -> N
     assert parameter_interval(reference_named("knn"), {"neighbours": 2}, seen) is None
     silent = Observations(Prefixes(drawn.xs, 0 * drawn.ys, drawn.counts), seen.answers, seen.scale)
     assert parameter_interval(reference_named("ridge"), {"ridge": 1.0}, silent) is None
+    hardly = parameter_interval(reference_named("ridge"), {"ridge": 1e-12}, seen)
+    assert hardly is None  # from e^-100 to e^100 times it would be no interval

@@ -13,11 +13,13 @@ STEP = 1e-4
 # No interval is narrower: what a search in float64 resolves where answers are exact.
 RESOLUTION = 1e-6
 NORMAL = 1.959964
+# An interval that reaches farther, in log θ, says nothing.
+WIDEST = 100.0
 
 
 def parameter_interval(reference: Reference, fitted: Parameters, observed: Observations) -> Interval | None:
-    """95 % for the continuous parameter, the integer one taken as it is; None where there is none, or nothing depends
-    on it.
+    """95 % for the continuous parameter, the integer one taken as it is; None where there is none, or next to nothing
+    depends on it.
 
     Around the fit answers are linear in log θ, so that any set of datasets has its best θ in closed form,
     θ·exp(−ΣJr/ΣJ²) with r what is left and J how it changes: one Gauss–Newton step instead of a search. Leaving out one
@@ -45,4 +47,6 @@ def parameter_interval(reference: Reference, fitted: Parameters, observed: Obser
         return None
     # Student's t to its first order, as the error is estimated too.
     half = NORMAL * (1 + (NORMAL**2 + 1) / (4 * (count - 1))) * error + RESOLUTION
+    if abs(best) + half > WIDEST:
+        return None
     return Interval(value, value * math.exp(best - half), value * math.exp(best + half))

@@ -36,7 +36,8 @@ def run(setting: Setting) -> Numbers:
     for number, (noise, prior) in enumerate(grid):
         task, done = Linear(FEATURES, noise=noise, prior=prior), 0.7 + 0.3 * number / len(grid)
         measures[f"compiled, σ = {noise:g}, τ = {prior:g}"] = partial(compiled_cell, task, setting, done)
-    cells = list(setting.parts(measures).values())
+    # the machines, which need no GPU, are measured last and told first
+    cells = sorted(setting.parts(measures).values(), key=lambda each: str(each["kind"]))
     for name in sizes["learners"]:
         subject = committed(setting, name)
         if not isinstance(subject.task, Linear):

@@ -37,6 +37,8 @@ NAMED = {
 }
 # Where so many switches are open that more branches than these are possible, a narrower interval is asked for.
 MOST_BRANCHES = 81
+# Cells of an interval that are asked what a function is there, before it is refused: a few seconds.
+MOST_LOOKED_AT = 20_000
 # How exactly a break is located: a few last places of its size.
 LAST_PLACES = 4e-16
 
@@ -144,9 +146,16 @@ class Function:
         with ball_arithmetic():
             edges = [lo, *self._flips(lo, hi), hi] if self.switches else [lo, hi]
             queue = list(pairwise(edges))
+            looked_at = 0
             while queue:
                 left, right = queue.pop()
+                looked_at += 1
                 missing = self._missing(left, right)
+                if missing and looked_at > MOST_LOOKED_AT:
+                    raise BadExpression(
+                        f"{self.text} is not seen to exist on ({lo:g}, {hi:g}) with {looked_at} cells, by {missing}; "
+                        "choose a shorter interval, or rescale"
+                    )
                 if missing and right - left < 1e-9 * (hi - lo):
                     raise BadExpression(
                         f"{self.text} is not finite and smooth at t = {left:.6g}, where {missing} does not exist; "

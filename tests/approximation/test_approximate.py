@@ -234,6 +234,11 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"interval": (0, 1e-200)}, OutOfDomain, "rescale"),
         ({"interval": (-3e7, 3e7)}, BadExpression, "is not seen to be finite and smooth .* choose a shorter interval"),
         ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
+        (
+            {"f": "1/sinh(t)", "interval": (-1e8, 1e8)},
+            BadExpression,
+            "is not seen to exist .* choose a shorter interval",
+        ),
         ({"f": "sin(t)", "interval": (-1e8, 1e8)}, BadExpression, "turns at least .* choose a shorter interval"),
         ({"f": "t + cos(t)", "interval": (-1e20, 1e20), "tolerance": 1e5}, BadExpression, "takes too long to prove"),
         (

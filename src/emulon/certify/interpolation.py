@@ -23,7 +23,7 @@ import numpy as np
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
 from emulon.evaluation import ball_arithmetic
-from emulon.expression import Function, OpenSwitches, Signs
+from emulon.expression import MOST_LOOKED_AT, Function, OpenSwitches, Signs
 
 ORDER = 16
 PRECISION = 160
@@ -134,10 +134,6 @@ def holds(
                 return False
             queue += [(left, (left + right) / 2), ((left + right) / 2, right)]
     return False
-
-
-# Cells of an interval that are asked whether a function is smooth there, before it is refused: a few seconds.
-MOST_LOOKED_AT = 20_000
 
 
 def require_smooth(function: Function, lo: float, hi: float) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from emulon.claims.claim import Claim, Scale, Verdict
+from emulon.claims.claim import Claim, Scale, Setting, Verdict
 from emulon.claims.figure import Figure
 from emulon.claims.parts import Parts
 from emulon.claims.record import PARTS, measure, path_of, write
@@ -21,7 +21,7 @@ class Stopped(Exception):
 def counting(stop_at: int, measured: list[int]) -> Claim:
     """Squares 0 to 3, in parts; the process dies before one of them."""
 
-    def square(number: int) -> dict:
+    def square(number: int, setting: Setting) -> dict:
         if number == stop_at:
             raise Stopped
         measured.append(number)

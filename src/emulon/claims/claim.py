@@ -64,28 +64,31 @@ def measured(measures: Measures) -> dict[str, Numbers]:
 class Setting:
     """What a run is given. `sizes["seeds"]` is how many seeds it takes, from `seed` on.
 
-    `parts({"a name": measure, …})` gives what each `measure()` gives, or gave to a run that was stopped later on, or to
-    a process beside this one: claims that take long are measured in such parts, in any order.
+    `keep` is what remembers finished parts.
     """
 
     sizes: Mapping[str, Any]
     seed: int = 0
     results: Path = Path("results")
     report_progress: Progress = silent
-    parts: Callable[[Measures], dict[str, Numbers]] = measured
+    keep: Callable[[Measures], dict[str, Numbers]] = measured
 
     @property
     def seeds(self) -> list[int]:
         return list(range(self.seed, self.seed + int(self.sizes.get("seeds", 1))))
 
-    def each_of(self, measures: Mapping[str, Callable[[Setting], Numbers]]) -> Measures:
-        """As `parts` wants them: each is given the setting, with its progress as an equal share of the whole."""
+    def parts(self, measures: Mapping[str, Callable[[Setting], Numbers]]) -> dict[str, Numbers]:
+        """What each measures, or measured in a run that was stopped later on, or in a process beside this one: claims
+        that take long are measured in such parts, in any order. Each is given this setting, with its progress as an
+        equal share of the whole."""
 
         def told(number: int, what: str, part: float) -> None:
             self.report_progress(what, (number + part) / len(measures))
 
         each = enumerate(measures.items())
-        return {name: partial(one, replace(self, report_progress=partial(told, k))) for k, (name, one) in each}
+        return self.keep(
+            {name: partial(one, replace(self, report_progress=partial(told, k))) for k, (name, one) in each}
+        )
 
 
 @dataclass(frozen=True)

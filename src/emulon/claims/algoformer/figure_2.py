@@ -32,18 +32,18 @@ def run(setting: Setting) -> Numbers:
         for seed, task, model in product(setting.seeds, TASKS, MODELS)
     }
     measures = {}
-    for done, (name, (task, model, seed)) in enumerate(every.items()):
+    for name, (task, model, seed) in every.items():
         options = sizes["training"] | sizes["models"][model] | sizes["tasks"][task]
         every_so_many = max(options["steps"] // EVALUATIONS, 1)
         config = TrainConfig.following(**options, model=model, task=task, seed=seed, evaluate_every=every_so_many)
-        measures[name] = partial(one_learner, config, setting, done / len(every), 1 / len(every))
+        measures[name] = partial(one_learner, config)
     rows = {every[name]: row for name, row in setting.parts(measures).items()}
     return {task: of_task(task, sizes, {key[1:]: row for key, row in rows.items() if key[0] == task}) for task in TASKS}
 
 
-def one_learner(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
     """Its error over the in-context samples, and the mean over all of them as training went on."""
-    fitted = trained(config, setting, done, share)
+    fitted = trained(config, setting)
     history = {
         "steps": [point["step"] for point in fitted.history],
         "error": [mean(point["curve"]) for point in fitted.history],

@@ -17,7 +17,7 @@ ALIKE = 0.05
 
 def run(setting: Setting) -> Numbers:
     measures = {f"ΔT = {window}": partial(one_learner, window) for window in setting.sizes["windows"]}
-    return {"learners": list(setting.parts(setting.each_of(measures)).values())}
+    return {"learners": list(setting.parts(measures).values())}
 
 
 def one_learner(window: int, setting: Setting) -> Numbers:

@@ -24,7 +24,7 @@ def run(setting: Setting) -> Numbers:
     standard = {"model": "standard", "loops": None, "window": None}
     shapes |= {f"standard, {n} layers": {**standard, "layers": n} for n in sizes["standard"]}
     measures = {name: partial(one_learner, options) for name, options in shapes.items()}
-    return setting.parts(setting.each_of(measures))
+    return setting.parts(measures)
 
 
 def one_learner(options: dict[str, Any], setting: Setting) -> Numbers:

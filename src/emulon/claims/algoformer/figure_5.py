@@ -19,7 +19,7 @@ MACHINE = 1e-20
 
 def run(setting: Setting) -> Numbers:
     measures = {f"{noise:g}": partial(one_noise, noise) for noise in setting.sizes["noises"]}
-    found = setting.parts(setting.each_of(measures))
+    found = setting.parts(measures)
     return {"features": setting.sizes["training"]["features"], "noises": found}
 
 

@@ -54,9 +54,9 @@ def configured(sizes: Mapping[str, Any], task: str, model: str, seed: int) -> Tr
     return TrainConfig.following(**options, steps=steps, evaluate_every=evaluated, log_every=evaluated)
 
 
-def learned(config: TrainConfig, setting: Setting, done: float, share: float) -> tuple[Trained, Numbers]:
-    """A trained learner, and what it took."""
-    fitted = trained(config, setting, done, share)
+def learned(config: TrainConfig, setting: Setting, share: float = 1.0) -> tuple[Trained, Numbers]:
+    """A trained learner, and what it took; training is `share` of the work."""
+    fitted = trained(config, setting, share=share)
     history = {
         "steps": [point["step"] for point in fitted.history],
         "entropy": [point["curve"][0] for point in fitted.history],

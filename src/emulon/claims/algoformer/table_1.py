@@ -27,9 +27,9 @@ def run(setting: Setting) -> Numbers:
     line = f"translation:data={corpus_file(sizes['set'], sizes['vocabulary'])},longest={sizes['longest']}"
     every = {f"{model}, seed {seed}": (model, seed) for seed, model in product(setting.seeds, MODELS)}
     measures = {}
-    for done, (name, (model, seed)) in enumerate(every.items()):
+    for name, (model, seed) in every.items():
         config = configured(sizes, line, model, seed)
-        measures[name] = partial(one_learner, config, setting, done / len(every), 1 / len(every))
+        measures[name] = partial(one_learner, config)
     found = setting.parts(measures)
     rows = {every[name]: found[name] for name in every}
     task = config.make_task()
@@ -37,16 +37,16 @@ def run(setting: Setting) -> Numbers:
     return {"set": sizes["set"], "floor": sizes["floor"]} | scored(task, rows)
 
 
-def one_learner(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
     """Its cross entropy a word on the test split, and what it makes of every text of it."""
-    fitted, took = learned(config, setting, done, 0.9 * share)
+    fitted, took = learned(config, setting, share=0.9)
     task = fitted.evaluation.task
     assert isinstance(task, Translation)
     split = task.corpus.split("test")
     sources = [split.texts[row] for row in task.rows("test").tolist()]
     said = {}
     for way, beams in BEAMS.items():
-        setting.report_progress(f"translating with {config.model}, {way}", done + 0.9 * share)
+        setting.report_progress(f"translating with {config.model}, {way}", 0.9)
         found = translations(fitted.learner, task, sources, beams)
         said[way] = [task.corpus.tokeniser.decode(words) for words in found]
     return took | {"entropy": entropy(fitted.learner, task), "said": said}

@@ -46,11 +46,7 @@ def run(setting: Setting) -> Numbers:
         found[name] = {"models": {}, "trained_on": len(texts.corpus.split("train")), "longest": longest}
     if all("cannot" in each for each in found.values()):
         raise CannotTest("; ".join(each["cannot"] for each in found.values()))
-    share = 1 / len(configs)
-    measures = {
-        name: partial(one_learner, config, setting, done * share, share)
-        for done, (name, config) in enumerate(configs.items())
-    }
+    measures = {name: partial(one_learner, config) for name, config in configs.items()}
     for part, row in setting.parts(measures).items():
         model, _, name = part.partition(",")[0].split()
         for key, value in row.items():
@@ -60,8 +56,8 @@ def run(setting: Setting) -> Numbers:
     return {"sets": found, "floors": {name: FLOORS.get(name, 0.0) for name in found} if sizes["floors"] else {}}
 
 
-def one_learner(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
-    fitted, took = learned(config, setting, done, share)
+def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
+    fitted, took = learned(config, setting)
     task = fitted.evaluation.task
     assert isinstance(task, Classification)
     found = accuracy(fitted.learner, task)

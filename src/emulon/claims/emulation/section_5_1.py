@@ -62,7 +62,7 @@ def run(setting: Setting) -> Numbers:
     for (name, leak), seed in product(SETUPS.items(), setting.seeds):
         task, what = TanhMap(features, points, leak), f"{name}, seed {seed}"
         measures[what] = partial(relative_errors, {name: task}, task, what, seed=seed, heads=1, **sizes)
-    rows = list(setting.parts(setting.each_of(measures)).values())
+    rows = list(setting.parts(measures).values())
     return {"steps": sizes["steps"]} | {name: [row[name] for row in rows if name in row] for name in SETUPS}
 
 

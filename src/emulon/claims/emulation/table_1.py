@@ -31,7 +31,7 @@ def run(setting: Setting) -> Numbers:
         chosen = {"seed": seed, "heads": heads, "assemble": True} | sizes
         measures[what] = partial(relative_errors, {name: task}, task, what, **chosen)
     found: Numbers = {"seeds": seeds, "heads": list(PRINTED), "memorised": [[] for _ in PRINTED], "in the prompt": []}
-    for (name, heads, _), row in zip(runs, setting.parts(setting.each_of(measures)).values(), strict=True):
+    for (name, heads, _), row in zip(runs, setting.parts(measures).values(), strict=True):
         (found[name][list(PRINTED).index(heads)] if name == "memorised" else found[name]).append(row[name])
     return found
 

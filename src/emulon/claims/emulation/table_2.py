@@ -41,7 +41,7 @@ def run(setting: Setting) -> Numbers:
             what = f"{name}, {model} of {' and '.join(asked)}, seed {seed}"
             measures[what] = partial(relative_errors, asked, task, what, seed=seed, **chosen)
             rows.append((name, model))
-    for (name, model), row in zip(rows, setting.parts(setting.each_of(measures)).values(), strict=True):
+    for (name, model), row in zip(rows, setting.parts(measures).values(), strict=True):
         for method, error in row.items():
             found[name][model][method].append(error)
     return {"steps": sizes["steps"], "errors": found}

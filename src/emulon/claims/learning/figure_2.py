@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 from emulon.certify import Domain
 from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
@@ -27,15 +28,13 @@ def run(setting: Setting) -> Numbers:
     """The best λ of compiled machines on the whole grid, of the learners that are kept, and of those trained for it."""
     sizes = setting.sizes
     sampling = {"seed": setting.seed, "datasets": sizes["datasets"]}
-    measures: dict[str, Callable[[], Numbers]] = {}
-    for number, (noise, prior) in enumerate(sizes["trained"]):
+    measures: dict[str, Callable[[Setting], Numbers]] = {}
+    for noise, prior in sizes["trained"]:
         config = TrainConfig.following(**sizes["training"], noise=noise, prior=prior, seed=setting.seed)
-        share = 0.7 / len(sizes["trained"])
-        measures[f"σ = {noise:g}, τ = {prior:g}"] = partial(trained_cell, config, setting, number * share, share)
-    grid = [(noise, prior) for noise in sizes["noises"] for prior in sizes["priors"]]
-    for number, (noise, prior) in enumerate(grid):
-        task, done = Linear(FEATURES, noise=noise, prior=prior), 0.7 + 0.3 * number / len(grid)
-        measures[f"compiled, σ = {noise:g}, τ = {prior:g}"] = partial(compiled_cell, task, setting, done)
+        measures[f"σ = {noise:g}, τ = {prior:g}"] = partial(trained_cell, config)
+    for noise, prior in product(sizes["noises"], sizes["priors"]):
+        task = Linear(FEATURES, noise=noise, prior=prior)
+        measures[f"compiled, σ = {noise:g}, τ = {prior:g}"] = partial(compiled_cell, task)
     # the machines, which need no GPU, are measured last and told first
     cells = sorted(setting.parts(measures).values(), key=lambda each: str(each["kind"]))
     for name in sizes["learners"]:
@@ -46,14 +45,14 @@ def run(setting: Setting) -> Numbers:
     return {"cells": cells}
 
 
-def compiled_cell(task: Linear, setting: Setting, done: float) -> Numbers:
-    setting.report_progress(f"compiled ridge, σ = {task.noise:g}, τ = {task.prior:g}", done)
+def compiled_cell(task: Linear, setting: Setting) -> Numbers:
+    setting.report_progress(f"compiled ridge, σ = {task.noise:g}, τ = {task.prior:g}", 0.0)
     fit = best_ridge(machine(task), task, seed=setting.seed, datasets=setting.sizes["datasets"])
     return cell("compiled", task, fit)
 
 
-def trained_cell(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
-    learner = trained(config, setting, done, share).learner
+def trained_cell(config: TrainConfig, setting: Setting) -> Numbers:
+    learner = trained(config, setting).learner
     task = config.make_task()
     assert isinstance(task, Linear)
     return cell("trained", task, best_ridge(learner, task, seed=setting.seed, datasets=setting.sizes["datasets"]))

@@ -36,10 +36,9 @@ def run(setting: Setting) -> Numbers:
     shapes = [("layers", depth) for depth in sizes["depths"]] + [("width", width) for width in sizes["widths"]]
     learners = [(seed, *shape) for seed in setting.seeds for shape in shapes]
     measures = {}
-    for done, (seed, what, size) in enumerate(learners):
+    for seed, what, size in learners:
         config = TrainConfig.following(**sizes["training"] | {what: size, "seed": seed})
-        measure = partial(left_unexplained, config, setting, done / len(learners), 1 / len(learners))
-        measures[f"{what} {size}, seed {seed}"] = measure
+        measures[f"{what} {size}, seed {seed}"] = partial(left_unexplained, config)
     found = setting.parts(measures)
     rows: Numbers = {"layers": [], "width": []}
     for (seed, what, size), row in zip(learners, found.values(), strict=True):
@@ -47,9 +46,9 @@ def run(setting: Setting) -> Numbers:
     return rows
 
 
-def left_unexplained(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
+def left_unexplained(config: TrainConfig, setting: Setting) -> Numbers:
     """Of one learner: by the nearest of every phase."""
-    fitted = trained(config, setting, done, share)
+    fitted = trained(config, setting)
     identification = identify(
         fitted.learner,
         Linear(config.features),

@@ -18,15 +18,12 @@ BAYES = "ridge"
 def run(setting: Setting) -> Numbers:
     """Error over the in-context examples, a curve a seed, and the baselines'; what each training took of a core."""
     config = PRESETS[setting.sizes["preset"]]
-    measures = {}
-    for done, seed in enumerate(setting.seeds):
-        chosen = dataclasses.replace(config, seed=seed)
-        measures[f"seed {seed}"] = partial(one_seed, chosen, setting, done / len(setting.seeds), 1 / len(setting.seeds))
+    measures = {f"seed {seed}": partial(one_seed, dataclasses.replace(config, seed=seed)) for seed in setting.seeds}
     return {"features": config.features, "steps": config.steps, "seeds": list(setting.parts(measures).values())}
 
 
-def one_seed(config: TrainConfig, setting: Setting, done: float, share: float) -> Numbers:
-    run = trained(config, setting, done, share)
+def one_seed(config: TrainConfig, setting: Setting) -> Numbers:
+    run = trained(config, setting)
     return {"curve": run.curve, "baselines": run.baselines, "cpu_seconds": run.cpu_seconds}
 
 

@@ -19,6 +19,7 @@ from emulon.certify.interpolation import (
     Keys,
     _cell,
     _cells,
+    deficits,
     holds,
     prove,
     require_smooth,
@@ -306,6 +307,52 @@ def test_what_a_polynomial_leaves_out_is_not_left_out() -> None:
         assert _cell(zero, function, -1.0, 1.0)[0] >= 20.0
     known = prove(zero, function, -1.0, 1.0)
     assert known.error >= 20.0 - 1e-13 and known.size >= 20.0 - 1e-13
+
+
+def test_a_claim_is_judged_with_what_polynomials_leave_out() -> None:
+    """In the last of eight cells the first 16 terms of 1/(1.05 − t) end at 19.91."""
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1.05 - t)")
+    for claimed, true in ((19.95, False), (20.01, True)):
+        assert holds(zero, function, -1.0, 1.0, Interpolation(claimed, 0.0, 45.0, 45.0)) == true
+
+
+def test_nothing_is_proved_where_a_part_of_the_function_does_not_exist() -> None:
+    one, function = Keys(np.zeros(1), np.zeros(1), np.ones(1)), parse("0*exp(log(t)) + 1")
+    assert not holds(one, function, -1.0, 1.0, Interpolation(1.0, 0.0, 1.0, 2.0))
+    with pytest.raises(BadExpression):
+        prove(one, function, -1.0, 1.0)
+
+
+def test_claims_and_smoothness_that_take_too_many_cells_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1e-3 + t**2)")
+    claimed = Interpolation(1001.0, 0.0, 2002.0, 2002.0)
+    assert holds(zero, function, -1.0, 1.0, claimed)
+    require_smooth(function, -1.0, 1.0)
+    monkeypatch.setattr(interpolation, "MAX_CELLS", 10)
+    monkeypatch.setattr(interpolation, "MOST_LOOKED_AT", 3)
+    assert not holds(zero, function, -1.0, 1.0, claimed)
+    with pytest.raises(BadExpression, match="is not seen to be finite and smooth on .* with 4 cells"):
+        require_smooth(function, -1.0, 1.0)
+
+
+def test_smoothness_is_looked_for_in_parts_of_the_interval_whatever_its_scale_and_place() -> None:
+    require_smooth(parse("1/(1e-63 + t**2)"), -1e-30, 1e-30)
+    require_smooth(parse("1/(1e-3 + (t - 100000000.5)**2)"), 1e8, 1e8 + 1)
+    with pytest.raises(BadExpression, match="is not finite and smooth"):
+        require_smooth(parse("1/t"), -1e-30, 1e-30)
+    with pytest.raises(BadExpression, match="exp"):
+        require_smooth(parse("exp(log(t))"), -1.0, 1.0)
+
+
+def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_end() -> None:
+    """Scores 0, −6, 3 at −1 and 0, −2, −5 at 3: the second is below the first by 6 and 2, the others by nothing."""
+    keys = Keys(np.array([0.0, 1.0, -2.0]), np.array([0.0, -5.0, 1.0]), np.zeros(3))
+    doubt = 2.0**-49 * (1.0 * 3 + 5)
+    assert deficits(keys, -1.0, 3.0).tolist() == [0.0 - doubt, 2.0 - doubt, 0.0 - doubt]
+    assert deficits(keys, -3.0, 1.0).tolist() == [0.0 - doubt, 4.0 - doubt, 0.0 - doubt]
+    high = Keys(np.array([0.0, 1.0, -2.0]), np.array([1000.0, 995.0, 1001.0]), np.zeros(3))
+    assert deficits(high, -1.0, 3.0).tolist() == pytest.approx([0.0, 2.0, 0.0], abs=2.0**-49 * 1008)
+    assert (deficits(high, -1.0, 3.0) <= np.array([0.0, 2.0, 0.0]) - 2.0**-49 * 1000).all()
 
 
 def test_a_cell_that_cannot_be_enclosed_says_nothing() -> None:

@@ -19,6 +19,8 @@ from emulon.certify.interpolation import (
     Keys,
     _cell,
     _cells,
+    _narrowest,
+    _still_to_come,
     deficits,
     holds,
     prove,
@@ -331,8 +333,38 @@ def test_claims_and_smoothness_that_take_too_many_cells_are_not_believed(monkeyp
     monkeypatch.setattr(interpolation, "MAX_CELLS", 10)
     monkeypatch.setattr(interpolation, "MOST_LOOKED_AT", 3)
     assert not holds(zero, function, -1.0, 1.0, claimed)
-    with pytest.raises(BadExpression, match="is not seen to be finite and smooth on .* with 4 cells"):
+    with pytest.raises(BadExpression, match=r"is not seen to be finite and smooth on .* with 4 cells"):
         require_smooth(function, -1.0, 1.0)
+
+
+def test_a_pole_that_no_division_shows_is_refused_by_the_proof() -> None:
+    with pytest.raises(BadExpression, match=r"tan\(t\) is not finite and smooth at t = 1.57"):
+        prove(Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("tan(t)"), 1.5, 1.6)
+
+
+def test_a_proof_of_too_many_cells_ends_and_is_true_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1e-3 + t**2)")
+    asked, cell = [], interpolation._cell
+    monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given) or cell(*given))
+    monkeypatch.setattr(interpolation, "HOPELESS", 1e300)
+    tight = prove(zero, function, -1.0, 1.0, tightness=1.0 + 1e-9)
+    enough = len(asked)
+    monkeypatch.setattr(interpolation, "MAX_CELLS", 20)
+    loose = prove(zero, function, -1.0, 1.0, tightness=1.0 + 1e-9)
+    assert len(asked) - enough < enough and 1000.0 <= tight.error < 1000.001 < loose.error
+
+
+@pytest.mark.parametrize("reach", [1e-30, 0.3, 0.999, 1.0, 1.99, 7.0, 2.0**60])
+def test_cells_are_halved_down_to_some_floats_and_no_further(reach: float) -> None:
+    assert 4 * np.spacing(reach) <= _narrowest(reach) <= 19 * np.spacing(reach)
+
+
+def test_cells_to_come_follow_from_what_the_last_halving_gained() -> None:
+    """2⁴⁸ gained and 2⁹⁶ to go are two halvings; a smaller gain is taken for the 2³² that Taylor models may have."""
+    assert _still_to_come(2.0**-48, 1.0, 2.0**-144) == pytest.approx(4.0)
+    assert _still_to_come(0.5, 1.0, 2.0**-65) == pytest.approx(4.0)
+    assert _still_to_come(0.5, 1.0, 0.0) == 2.0**64
+    assert [_still_to_come(*each) for each in ((0.5, math.inf, 0.1), (0.5, 0.5, 0.1), (0.1, 1.0, 0.1))] == [0.0] * 3
 
 
 def test_smoothness_is_looked_for_in_parts_of_the_interval_whatever_its_scale_and_place() -> None:
@@ -378,7 +410,8 @@ def test_the_first_cut_follows_the_softmax_and_keeps_to_breaks_and_bands() -> No
         inner = sum(abs(left) < 1 / sharpness for left, _ in cells)
         assert inner == pytest.approx(2 * rate[np.abs(s) < 1 / sharpness].mean() * 2 / sharpness, abs=1.01)
     kinked = {edge for cell in _cells(flat, parse("Abs(t)"), -1.0, 1.0, ()) for edge in cell}
-    assert {-1.0, 0.0, 1.0} <= kinked and any(0 < edge < 1e-12 for edge in kinked)
+    assert {-1.0, 0.0, 1.0} <= kinked
+    assert any(0 < edge < 1e-12 for edge in kinked) and any(-1e-12 < edge < 0 for edge in kinked)
     banded = _cells(flat, parse("sign(t)"), -1.0, 1.0, [Band(-0.25, 0.25), Band(0.5, 2.0)])
     assert sorted({edge for cell in banded for edge in cell})[:9] == np.linspace(-1.0, -0.25, 9).tolist()
     assert all(right <= -0.25 or (left >= 0.25 and right <= 0.5) for left, right in banded) and len(banded) == 16

@@ -154,7 +154,7 @@ def test_a_curvature_is_believed_only_as_far_as_it_is_proved() -> None:
     """(1 + t²)^½ bends by 1 at zero; what is said of a loss of one's own is proved where the path may go."""
     true, false = (replace(KNOWN, loss=Loss.of("sqrt(1 + t**2)", curvature=bend)) for bend in (1.0, 0.9))
     assert true.curvature(0.1) == 1.0 and false.curvature(0.1) == math.inf and false.curvature(math.inf) == 0.9
-    # 1 + 3t²/100 reaches 1.4 at |t| = 3.65, which is inside the residuals; and 1.6 at 4.47, which is in reach from 0.1 on.
+    # 1 + 3t²/100 is 1.4 at 3.65, among the residuals, and 1.6 at 4.47, in reach for bounds above 0.08.
     for bend, bound, seen in ((1.4, 0.0, False), (1.6, 0.0, True), (1.6, 0.09, False)):
         grown = replace(KNOWN, loss=Loss.of("t**2/2 + t**4/400", curvature=bend))
         assert (grown.curvature(bound) == bend) == seen, (bend, bound)

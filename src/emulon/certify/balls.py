@@ -167,15 +167,16 @@ class Ball:
     def exp(self) -> Ball:
         """2^(k/1024)·e^r: the first from a table, and |r| < 3.5e-4.
 
-        Claim: what is rounded below is less than 1e-21 of the result. Proof. `a` + `a_off` is x − k·(the table's step)
-        but for the step's second part, 2^−43 of it at most, which times k < 2^20 is below 2e-7, rounded once, and what
-        the two parts leave open, below 2e-23. Terms from r² on are below 7e-8 and rounded a dozen times, the sum of all
-        that is small below 3e-7 and rounded thrice; T·a has no rounding at all. QED
+        Claim: what is rounded below is less than 1e-21 of the result. Proof. k·(the table's step) has 52 bits, and `a`,
+        x less that, is below 4e-4 and a multiple of the last place of x or of 2^−42, whichever is smaller: neither is
+        rounded. The step's second part is 2^−43 of it at most, which times k < 2^20 is below 2e-7, rounded once, and
+        what the two parts leave open below 2e-23. Terms from r² on are below 7e-8 and rounded a dozen times, the sum of
+        all that is small below 3e-7 and rounded thrice; T·a has no rounding at all. QED
         """
         step, rest, high, low = _exp_table()
         k = (self.high / step).round()
-        a, a_off = two_sum(self.high, -k * step)
-        small = self.low + a_off - k * rest
+        a = self.high - k * step
+        small = self.low - k * rest
         r = a + small
         small = small + r * r * (0.5 + r * (1 / 6 + r * (1 / 24 + r / 120)))
         whole = (k / EXP_STEPS).floor()
@@ -197,14 +198,15 @@ class Ball:
     def clamped(self, limit: float) -> Ball:
         """Cut at ±limit, which moves no two numbers apart; near a cut the low part decides, and is given up."""
         inside = self.high.abs() < limit
-        near = (self.high.abs() - limit).abs() <= 2 * self.low.abs()
+        near = (self.high.abs() - limit).abs() <= self.low.abs()
         low = torch.where(inside, self.low, 0.0)
         off = torch.where(near, self.low.abs(), 0.0)
         return Ball(self.high.clamp(-limit, limit), low, (self.radius + off) * LIFT)
 
     def sign(self, tie: float) -> Ball:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
-        value, radius = _signs(self.high, (self.low.abs() + self.radius) * LIFT, tie)
+        # Rounding keeps the order: what is above this sum as computed is above it.
+        value, radius = _signs(self.high, self.low.abs() + self.radius, tie)
         return Ball(value, torch.zeros_like(value), radius)
 
     def shortened(self) -> FloatBall:
@@ -320,7 +322,7 @@ class FloatBall:
 
     def sign(self, tie: float) -> FloatBall:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
-        return FloatBall(*_signs(self.high, self.radius * LIFT, tie))
+        return FloatBall(*_signs(self.high, self.radius, tie))
 
     def clamped(self, limit: float) -> FloatBall:
         """Cut at ±limit, which moves no two numbers apart."""
@@ -444,8 +446,6 @@ def ball_operations(single: bool = False) -> Operations:
     """What expressions may use over balls, those of one float or others; what else they have is left to Arb."""
 
     def exact(node: sympy.Expr) -> Ball:
-        if node.is_Float:
-            return Ball.of(float(node))
         if node.is_Rational:
             return Ball.of(Fraction(int(node.p), int(node.q)))
         value = Ball.of(Fraction(str(node.evalf(60))))

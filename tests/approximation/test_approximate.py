@@ -3,7 +3,6 @@
 import math
 import sys
 import time
-from functools import partial
 from itertools import pairwise
 
 import numpy as np

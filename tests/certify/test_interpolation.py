@@ -19,6 +19,9 @@ from emulon.certify.interpolation import (
     Keys,
     _cell,
     _cells,
+    _narrowest,
+    _still_to_come,
+    deficits,
     holds,
     prove,
     require_smooth,
@@ -308,6 +311,82 @@ def test_what_a_polynomial_leaves_out_is_not_left_out() -> None:
     assert known.error >= 20.0 - 1e-13 and known.size >= 20.0 - 1e-13
 
 
+def test_a_claim_is_judged_with_what_polynomials_leave_out() -> None:
+    """In the last of eight cells the first 16 terms of 1/(1.05 − t) end at 19.91."""
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1.05 - t)")
+    for claimed, true in ((19.95, False), (20.01, True)):
+        assert holds(zero, function, -1.0, 1.0, Interpolation(claimed, 0.0, 45.0, 45.0)) == true
+
+
+def test_nothing_is_proved_where_a_part_of_the_function_does_not_exist() -> None:
+    one, function = Keys(np.zeros(1), np.zeros(1), np.ones(1)), parse("0*exp(log(t)) + 1")
+    assert not holds(one, function, -1.0, 1.0, Interpolation(1.0, 0.0, 1.0, 2.0))
+    with pytest.raises(BadExpression):
+        prove(one, function, -1.0, 1.0)
+
+
+def test_claims_and_smoothness_that_take_too_many_cells_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1e-3 + t**2)")
+    claimed = Interpolation(1001.0, 0.0, 2002.0, 2002.0)
+    assert holds(zero, function, -1.0, 1.0, claimed)
+    require_smooth(function, -1.0, 1.0)
+    monkeypatch.setattr(interpolation, "MAX_CELLS", 10)
+    monkeypatch.setattr(interpolation, "MOST_LOOKED_AT", 3)
+    assert not holds(zero, function, -1.0, 1.0, claimed)
+    with pytest.raises(BadExpression, match=r"is not seen to be finite and smooth on .* with 4 cells"):
+        require_smooth(function, -1.0, 1.0)
+
+
+def test_a_pole_that_no_division_shows_is_refused_by_the_proof() -> None:
+    with pytest.raises(BadExpression, match=r"tan\(t\) is not finite and smooth at t = 1.57"):
+        prove(Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("tan(t)"), 1.5, 1.6)
+
+
+def test_a_proof_of_too_many_cells_ends_and_is_true_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("1/(1e-3 + t**2)")
+    asked, cell = [], interpolation._cell
+    monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given) or cell(*given))
+    monkeypatch.setattr(interpolation, "HOPELESS", 1e300)
+    tight = prove(zero, function, -1.0, 1.0, tightness=1.0 + 1e-9)
+    enough = len(asked)
+    monkeypatch.setattr(interpolation, "MAX_CELLS", 20)
+    loose = prove(zero, function, -1.0, 1.0, tightness=1.0 + 1e-9)
+    assert len(asked) - enough < enough and 1000.0 <= tight.error < 1000.001 < loose.error
+
+
+@pytest.mark.parametrize("reach", [1e-30, 0.3, 0.999, 1.0, 1.99, 7.0, 2.0**60])
+def test_cells_are_halved_down_to_some_floats_and_no_further(reach: float) -> None:
+    assert 4 * np.spacing(reach) <= _narrowest(reach) <= 19 * np.spacing(reach)
+
+
+def test_cells_to_come_follow_from_what_the_last_halving_gained() -> None:
+    """2⁴⁸ gained and 2⁹⁶ to go are two halvings; a smaller gain is taken for the 2³² that Taylor models may have."""
+    assert _still_to_come(2.0**-48, 1.0, 2.0**-144) == pytest.approx(4.0)
+    assert _still_to_come(0.5, 1.0, 2.0**-65) == pytest.approx(4.0)
+    assert _still_to_come(0.5, 1.0, 0.0) == 2.0**64
+    assert [_still_to_come(*each) for each in ((0.5, math.inf, 0.1), (0.5, 0.5, 0.1), (0.1, 1.0, 0.1))] == [0.0] * 3
+
+
+def test_smoothness_is_looked_for_in_parts_of_the_interval_whatever_its_scale_and_place() -> None:
+    require_smooth(parse("1/(1e-63 + t**2)"), -1e-30, 1e-30)
+    require_smooth(parse("1/(1e-3 + (t - 100000000.5)**2)"), 1e8, 1e8 + 1)
+    with pytest.raises(BadExpression, match="is not finite and smooth"):
+        require_smooth(parse("1/t"), -1e-30, 1e-30)
+    with pytest.raises(BadExpression, match="exp"):
+        require_smooth(parse("exp(log(t))"), -1.0, 1.0)
+
+
+def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_end() -> None:
+    """Scores 0, −6, 3 at −1 and 0, −2, −5 at 3: the second is below the first by 6 and 2, the others by nothing."""
+    keys = Keys(np.array([0.0, 1.0, -2.0]), np.array([0.0, -5.0, 1.0]), np.zeros(3))
+    doubt = 2.0**-49 * (1.0 * 3 + 5)
+    assert deficits(keys, -1.0, 3.0).tolist() == [0.0 - doubt, 2.0 - doubt, 0.0 - doubt]
+    assert deficits(keys, -3.0, 1.0).tolist() == [0.0 - doubt, 4.0 - doubt, 0.0 - doubt]
+    high = Keys(np.array([0.0, 1.0, -2.0]), np.array([1000.0, 995.0, 1001.0]), np.zeros(3))
+    assert deficits(high, -1.0, 3.0).tolist() == pytest.approx([0.0, 2.0, 0.0], abs=2.0**-49 * 1008)
+    assert (deficits(high, -1.0, 3.0) <= np.array([0.0, 2.0, 0.0]) - 2.0**-49 * 1000).all()
+
+
 def test_a_cell_that_cannot_be_enclosed_says_nothing() -> None:
     steep = Keys(np.array([-40.0, 40.0]), np.zeros(2), np.array([0.0, 1.0]))
     one = Keys(np.zeros(1), np.zeros(1), np.zeros(1))
@@ -331,7 +410,8 @@ def test_the_first_cut_follows_the_softmax_and_keeps_to_breaks_and_bands() -> No
         inner = sum(abs(left) < 1 / sharpness for left, _ in cells)
         assert inner == pytest.approx(2 * rate[np.abs(s) < 1 / sharpness].mean() * 2 / sharpness, abs=1.01)
     kinked = {edge for cell in _cells(flat, parse("Abs(t)"), -1.0, 1.0, ()) for edge in cell}
-    assert {-1.0, 0.0, 1.0} <= kinked and any(0 < edge < 1e-12 for edge in kinked)
+    assert {-1.0, 0.0, 1.0} <= kinked
+    assert any(0 < edge < 1e-12 for edge in kinked) and any(-1e-12 < edge < 0 for edge in kinked)
     banded = _cells(flat, parse("sign(t)"), -1.0, 1.0, [Band(-0.25, 0.25), Band(0.5, 2.0)])
     assert sorted({edge for cell in banded for edge in cell})[:9] == np.linspace(-1.0, -0.25, 9).tolist()
     assert all(right <= -0.25 or (left >= 0.25 and right <= 0.5) for left, right in banded) and len(banded) == 16

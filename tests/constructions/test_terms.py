@@ -7,10 +7,15 @@ import torch
 
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain, Spectrum
-from emulon.constructions import GradientStep, ResidualMap
-from emulon.constructions.accuracy import Accuracy
+from emulon.constructions import GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
+from emulon.constructions.accuracy import Accuracy, checked_to, rounded_up
+from emulon.constructions.emulated_head import entry_tolerance
 from emulon.constructions.gradient_step import domain_step_size
+from emulon.constructions.linear_layer import padded, with_room
 from emulon.constructions.proximal import Proximal
+from emulon.constructions.row_heads import RowHeads
+from emulon.constructions.sharp_grid import SharpGrid
+from emulon.errors import ToleranceTooTight
 
 f64, U = torch.float64, 2.0**-53
 DOMAIN = Domain(5, 3, 2.0, 1.0, 0.5)
@@ -67,3 +72,126 @@ def test_without_a_step_size_it_is_one_over_the_worst_smoothness() -> None:
     domain = Domain(5, 3, 2.0, 1.0, 0.5, spectrum=Spectrum())
     assert domain_step_size(as_loss("squared"), domain, 0.5) == 1 / (3 * 4.0 + 0.5)
     assert domain_step_size(as_loss("logistic"), domain, 0.0) == 1 / (0.25 * 3 * 4.0)
+
+
+SHARP = SharpGrid(tokens=6, heads=3, lo=-1.5, hi=2.0)
+
+
+def test_sharp_heads_share_a_range_and_weigh_its_points_by_their_distance() -> None:
+    """Scores 2βk·s − β·k(L_k + L_0) are −(β/ΔL)(s − L_k)² but for what all keys have in common."""
+    spacing = 3.5 / 11
+    assert (SHARP.points, SHARP.spacing) == (12, pytest.approx(spacing, rel=1e-15))
+    index = torch.tensor([[4.0 * head - 1 + token for token in range(6)] for head in range(3)], dtype=f64)
+    levels = -1.5 + index * spacing
+    torch.testing.assert_close(SHARP.levels, levels, rtol=1e-14, atol=1e-14)
+    assert torch.equal(SHARP.offsets, index[:, 0])
+    assert SHARP.beta * spacing == pytest.approx(-math.log(0.01 * spacing / (12 * 2.0)), rel=1e-12)
+    for s in (-1.5, 0.3, 2.0):
+        common = 2 * SHARP.beta * index * s + SHARP.intercepts + SHARP.beta / spacing * (s - levels) ** 2
+        torch.testing.assert_close(common, common[:1, :1].expand_as(common), rtol=1e-12, atol=1e-10)
+    inside = SHARP.values[:, 1:-1]
+    assert torch.equal(inside, SHARP.levels[:, 1:-1]) and not SHARP.values[:, [0, -1]].any()
+    # A hundredth of a spacing may be more than the sharpness that the proof needs.
+    assert SharpGrid(3, 2, -1e-3, 1e-3).q == pytest.approx(0.01 / 6) and SharpGrid(3, 2, 0.1, 100.0).q < 0.05
+
+
+@pytest.mark.parametrize("tolerance, tokens", [(0.01, 10), (0.2, 4), (5.0, 3)])
+def test_a_tolerance_takes_the_heads_that_halve_it_and_a_little_more(tolerance: float, tokens: int) -> None:
+    """0.6·range/tolerance points and one: half a spacing is then five sixths of the tolerance at most."""
+    made = SharpGrid.within(tolerance, tokens, -1.5, 2.0)
+    assert made.heads == max(2, math.ceil((0.6 * 3.5 / tolerance + 1) / (tokens - 2)))
+    assert made.spacing / 2 <= tolerance / 1.2
+
+
+@pytest.mark.parametrize("dtype, u", [(f64, U), (torch.float32, 2.0**-24)])
+def test_sharp_heads_promise_half_a_spacing_their_sharpness_and_the_rounding_of_all(dtype, u) -> None:
+    """Points go one beyond each end, to 2 + ΔL. Scores are β·(p + 2)·(2·4 + 2)·largest before they cancel."""
+    largest, spacing = 2.0 + 3.5 / 11, 3.5 / 11
+    terms = SHARP.certificate(4, dtype).terms
+
+    def grown(count: int) -> float:
+        return count * u / (1 - count * u)
+
+    delta = grown(4 + 12) * SHARP.beta * 14 * 10 * largest + (4 + 64) * u
+    each = math.tanh(delta / 2) * 2 * largest + 2 * grown(6 + 3) * largest
+    assert terms["interpolation"] == pytest.approx(spacing / 2, rel=1e-14)
+    assert terms["sharpness"] == pytest.approx(12 * 0.01 * spacing / 24 * largest, rel=1e-12)
+    assert terms["rounding"] == pytest.approx(3 * each + 2 * grown(3) * largest, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("made, slopes, operations", [(LinearLayer, 1.0, 2), (HeadInEmbedding, 3.0, 7)])
+def test_a_row_of_products_rounds_its_terms_before_they_cancel(made, slopes, operations) -> None:
+    """Σ|θx| may be four times the bound; a head in the embedding forms its slopes itself, of up to three times more."""
+    module = made(4, 3, 2, 2.0, points=8)
+    grid, bound = module.f.grid, module.bound
+    wanted = gamma(3 + operations) * (slopes * grid.steepest * 4 * bound + grid.highest)
+    found, exact = module._rounding_error(grid, 1e-3, 2.0), grid.rounding_error(1e-3, 2.0, wanted)
+    assert found == pytest.approx(exact, rel=1e-12, abs=0.0)
+    assert module.f.certificate.terms["rounding"] >= grid.rounding_error(0.0, 0.0, wanted)
+
+
+def test_bounds_on_products_have_room_for_storing_and_checking_them() -> None:
+    assert checked_to(3, 2.0) == pytest.approx(gamma(7) * 2.0, rel=1e-14, abs=0.0)
+    for dtype, u in ((f64, U), (torch.float32, 2.0**-24)):
+        room = with_room(2.0, 3, dtype) - 2.0
+        assert room == pytest.approx(4 * u * 8.0 + gamma(7) * 8.0, abs=2 * U * 2)
+    module = LinearLayer(4, 3, 2, 2.0, points=8)
+    assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
+
+
+def test_tokens_that_only_pad_are_silent_wherever_they_are_asked() -> None:
+    """e^{−800} of any key there is, for products to the end of the range."""
+    grid = LinearLayer(4, 3, 2, 2.0, points=8).f.grid
+    slopes, intercepts, values = padded(grid, 40)
+    heads = RowHeads.soft((40, 3, 1), grid)
+    indexed = heads.starts[0] + heads.step * torch.arange(40, dtype=f64)
+    for s in (-grid.range, grid.range):
+        for scores in (slopes * s + intercepts, indexed * s + heads.intercepts[0]):
+            assert scores[len(grid) :].max() <= scores[: len(grid)].min() - 799.9
+        assert (slopes * s + intercepts)[
+            len(grid) :
+        ].max() > grid.intercepts.min() - 801 - 2 * grid.steepest * grid.range
+    assert not values[len(grid) :].any() and torch.equal(values[: len(grid)], grid.values)
+    torch.testing.assert_close(indexed[: len(grid)], grid.slopes, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [HeadInTokens, HeadInEmbedding])
+@pytest.mark.parametrize("beta", [1.0, 0.25])
+def test_an_emulated_head_moves_scores_by_what_keys_and_queries_are_off(kind, beta) -> None:
+    """ε + tanh(δ/2)·2·(values + ε), δ = β·ε·(keys + queries + width·ε); and the same with all that is rounded."""
+    made = kind(5, 3, 2, 2.0, points=6, beta=beta)
+    own, bound = made.entries, made.bound
+    exact = own.bound - own.terms["rounding"]
+    for keys, queries, values in ((2 * bound, 2 * bound, bound), (0.5, 3.0, 1.5), (3.0, 0.25, 1e-3)):
+
+        def output(entry: float, score: float, keys=keys, queries=queries, values=values) -> float:
+            return entry + 2 * (values + entry) * math.tanh((beta * entry * (keys + queries + 2 * entry) + score) / 2)
+
+        terms = made._certificate(keys, queries, values).terms
+        least, most = sorted((keys + 2 * own.bound, queries + 2 * own.bound))
+        products = beta * least * min(most, bound + own.bound)
+        score = gamma(4) * products + (4 + min(2 * products, 64.0)) * U
+        total = output(own.bound, score) + 2 * gamma(7) * (values + own.bound)
+        assert terms["interpolation"] == pytest.approx(output(exact, 0.0), rel=1e-12, abs=0.0)
+        assert terms["rounding"] + terms["interpolation"] == pytest.approx(total, rel=1e-12, abs=0.0)
+        assert terms["rounding"] == pytest.approx(total - output(exact, 0.0), rel=1e-4, abs=0.0)
+    assert made.certificate.terms == made._certificate(2 * bound, 2 * bound, bound).terms
+
+
+def test_an_audit_of_a_head_takes_the_norms_of_its_own_rows() -> None:
+    made = HeadInTokens(2, 2, 2, 4.0, points=6)
+    x = torch.tensor([[1.0, 0.5], [-0.25, 1.0]], dtype=f64)
+    w_k, w_q, w_v = (torch.tensor(part, dtype=f64) for part in ([[1, -1], [0, 1]], [[1, 0], [2, 1]], [[0, -1], [1, 0]]))
+    # x·W_Kᵀ has rows (½, ½) and (−5/4, 1); x·W_Qᵀ (1, 5/2) and (−¼, ½); x·W_Vᵀ (−½, 1) and (−1, −¼).
+    found, wanted = made.audit(x, w_k.double(), w_q.double(), w_v.double()), made._certificate(2.25, 3.5, 1.0)
+    assert found.scope == "run" and found.terms == pytest.approx(wanted.terms, rel=1e-11, abs=0.0)
+    assert all(found.terms[name] > wanted.terms[name] for name in wanted.terms)
+
+
+def test_entries_must_be_as_exact_as_scores_and_values_make_of_them() -> None:
+    """1 + 2β·width·bound²: half as much again would be refused by no one; below a last place of the bound it is."""
+    assert entry_tolerance(1e-6, 3.0, 2, 0.5, f64) == pytest.approx(1e-6 / (1 + 18) / 1.05, rel=1e-14)
+    with pytest.raises(ToleranceTooTight) as caught:
+        entry_tolerance(19 * U * 3.0 * 0.999, 3.0, 2, 0.5, f64)
+    assert caught.value.smallest == rounded_up(19 * U * 3.0)
+    assert entry_tolerance(19 * U * 3.0 * 1.001, 3.0, 2, 0.5, f64) > 0

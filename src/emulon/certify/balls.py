@@ -168,15 +168,16 @@ class Ball:
     def exp(self) -> Ball:
         """2^(k/1024)·e^r: the first from a table, and |r| < 3.5e-4.
 
-        Claim: what is rounded below is less than 1e-21 of the result. Proof. `a` + `a_off` is x − k·(the table's step)
-        but for the step's second part, 2^−43 of it at most, which times k < 2^20 is below 2e-7, rounded once, and what
-        the two parts leave open, below 2e-23. Terms from r² on are below 7e-8 and rounded a dozen times, the sum of all
-        that is small below 3e-7 and rounded thrice; T·a has no rounding at all. QED
+        Claim: what is rounded below is less than 1e-21 of the result. Proof. k·(the table's step) has 52 bits, and `a`,
+        x less that, is below 4e-4 and a multiple of the last place of x or of 2^−42, whichever is smaller: neither is
+        rounded. The step's second part is 2^−43 of it at most, which times k < 2^20 is below 2e-7, rounded once, and
+        what the two parts leave open below 2e-23. Terms from r² on are below 7e-8 and rounded a dozen times, the sum of
+        all that is small below 3e-7 and rounded thrice; T·a has no rounding at all. QED
         """
         step, rest, _, _ = exp_table()
         k, t, t_low, scale = power_parts(self.high)
-        a, a_off = two_sum(self.high, -k * step)
-        small = self.low + a_off - k * rest
+        a = self.high - k * step
+        small = self.low - k * rest
         r = a + small
         small = small + r * r * (0.5 + r * (1 / 6 + r * (1 / 24 + r / 120)))
         moved, moved_off = two_product(t, a)
@@ -198,14 +199,15 @@ class Ball:
     def clamped(self, limit: float) -> Ball:
         """Cut at ±limit, which moves no two numbers apart; near a cut the low part decides, and is given up."""
         inside = self.high.abs() < limit
-        near = (self.high.abs() - limit).abs() <= 2 * self.low.abs()
+        near = (self.high.abs() - limit).abs() <= self.low.abs()
         low = torch.where(inside, self.low, 0.0)
         off = torch.where(near, self.low.abs(), 0.0)
         return Ball(self.high.clamp(-limit, limit), low, (self.radius + off) * LIFT)
 
     def sign(self, tie: float) -> Ball:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
-        value, radius = _signs(self.high, (self.low.abs() + self.radius) * LIFT, tie)
+        # Rounding keeps the order: what is above this sum as computed is above it.
+        value, radius = _signs(self.high, self.low.abs() + self.radius, tie)
         return Ball(value, torch.zeros_like(value), radius)
 
     def sides(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -334,7 +336,7 @@ class FloatBall:
 
     def sign(self, tie: float) -> FloatBall:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
-        return FloatBall(*_signs(self.high, self.radius * LIFT, tie))
+        return FloatBall(*_signs(self.high, self.radius, tie))
 
     def sides(self) -> tuple[Tensor, Tensor, Tensor]:
         """Where every number of the ball is below zero, above it, and zero."""

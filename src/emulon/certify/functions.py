@@ -29,8 +29,6 @@ def ball_operations(single: bool = False) -> Operations:
     """What expressions may use over balls, those of one float or others; what else they have is left to Arb."""
 
     def exact(node: sympy.Expr) -> Ball:
-        if node.is_Float:
-            return Ball.of(float(node))
         if node.is_Rational:
             return Ball.of(Fraction(int(node.p), int(node.q)))
         value = Ball.of(Fraction(str(node.evalf(60))))

@@ -151,8 +151,10 @@ class PathError:
         total: Any = None
         linear, low, high = f.smooth == parse("t").smooth, math.inf, -math.inf
         for _, own, some, s in self._residuals(rows, targets, self.sums):
-            value = s if linear else enclosed(f, s.shortened() if self.slopes is FloatBall else s)
-            low, high = (low, high) if linear else _around(s, (low, high))
+            if not linear:
+                s = s.shortened() if self.slopes is FloatBall else s
+                low, high = _around(s, (low, high))
+            value = s if linear else enclosed(f, s)
             part = value.matmul(some.rows) if type(value) is self.sums else some.summed(value)
             total = part if total is None else total + part
             if own.stop == rows.shape[-2]:
@@ -222,12 +224,11 @@ class PathError:
         return torch.full_like(defects[..., 0], math.inf)
 
 
-def _around(s: Any, known: Range) -> Range:
+def _around(s: Ball | FloatBall, known: Range) -> Range:
     """A range that holds what is known and all of these balls."""
-    low, high = (end.item() for end in s.high.aminmax())
-    # A second part is below a last place of the first.
-    room = s.radius.amax().item() + 1e-12 * max(abs(low), abs(high))
-    return min(low - room, known[0]), max(high + room, known[1])
+    short = s.shortened()
+    low, high = (short.high - short.radius).amin().item(), (short.high + short.radius).amax().item()
+    return min(low - 1e-12 * abs(low), known[0]), max(high + 1e-12 * abs(high), known[1])
 
 
 def _grown(errors: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,3 +75,14 @@ def test_what_may_be_on_either_side_of_a_break_is_told_with_how_far_that_reaches
     assert either.tolist() == [False, True] and apart[0] == 0
     assert 2 * 0.03 <= apart[1] < 2 * 0.1  # it is 1.34 to 1.35 there, and its ball is no larger than both ways together
     assert not torn(parse("tanh(t)"), s, lengths)[0].any()
+
+
+def test_a_hyperbolic_tangent_grants_each_rounding_its_last_place_and_its_argument_no_more_than_it_moves():
+    """1.52 + q last places, q = 2/(1 + e^{2|t|}), and the radius as it is: no slope is above 1."""
+    at = torch.linspace(-45, 45, 301, dtype=f64)
+    q = 2 / (1 + (2 * at.abs()).exp())
+    for room in (0.0, 1e-12, 3.0):
+        ball = FloatBall(at, torch.full_like(at, room)).tanh()
+        granted = 2.0**-53 * (1.52 + q) + room
+        assert (ball.radius >= granted).all() and (ball.radius <= granted * (1 + 1e-11)).all()
+    assert FloatBall(torch.tensor([math.nan, math.inf], dtype=f64), torch.zeros(2, dtype=f64)).tanh().radius[0].isnan()

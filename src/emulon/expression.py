@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from emulon.errors import BadExpression
-from emulon.evaluation import TORCH, Operations, arb_operations, ball_arithmetic, compile_expression
+from emulon.evaluation import TORCH, Operations, any_of, arb_operations, ball_arithmetic, compile_expression
 from emulon.reading import Condition, Switch, read, t_symbol
 
 if TYPE_CHECKING:
@@ -81,6 +81,13 @@ class Function:
     @property
     def provable(self) -> bool:
         return self.smooth is not None
+
+    @property
+    def odd(self) -> bool:
+        """Whether f(−t) = −f(t) is seen in what is written."""
+        if self.smooth is None or self.switches:
+            return False
+        return bool(self.smooth.subs(t_symbol(), -t_symbol()) == -self.smooth)
 
     def __call__(self, s: Tensor) -> Tensor:
         """f(s), elementwise, in s's dtype; NaN where it does not exist."""
@@ -198,6 +205,30 @@ class Function:
         """f(t), given what `switched` returned."""
         return self._compile(self.smooth, (), operations)(values)
 
+    def decided(
+        self, operations: Operations, t: Any, entries: Tensor, sides: Callable[[Any], tuple[Tensor, Tensor, Tensor]]
+    ) -> list[tuple[Signs, Tensor]]:
+        """Which entries have which switches for certain, by where `sides` says that a value is below, above and at 0.
+
+        What none of them has is open; where nothing switches, all of `entries` have the signs ().
+        """
+        groups: list[tuple[Signs, Tensor]] = [((), torch.ones_like(entries, dtype=torch.bool))]
+        for switch in self.switches:
+            split = []
+            for signs, here in groups:
+                value = self._compile(switch.of, signs, operations)({"t": t})
+                for sign, there in zip((-1.0, 1.0, switch.tie), sides(value), strict=True):
+                    constant = there.ndim < here.ndim  # and then the same for all entries
+                    both = here if constant else here & there
+                    if any_of(there if constant else both):
+                        split.append(((*signs, sign), both))
+            groups = split
+        return groups
+
+    def over_branch(self, operations: Operations, t: Any, signs: Signs) -> Any:
+        """The branch that these switches select; a constant where it is one."""
+        return self._compile(self.smooth, signs, operations)({"t": t})
+
     def arb_value(self, t: Any) -> Any:
         """f on an Arb ball, with every value that an open switch allows; NaN around a pole."""
         from flint import arb
@@ -266,16 +297,13 @@ class Function:
 
     def _groups(self, s: Tensor, *, ties: bool = True) -> list[tuple[Signs, Tensor]]:
         """Which elements of s have which signs; where nothing is known (NaN), none. Without `ties` zero counts as 1."""
-        groups: list[tuple[Signs, Tensor]] = [((), torch.ones_like(s, dtype=torch.bool))]
-        for switch in self.switches:
-            split = []
-            for signs, here in groups:
-                of = self._evaluate(switch.of, signs, s)
-                for sign, there in ((-1.0, of < 0), (1.0, of > 0), (switch.tie if ties else 1.0, of == 0)):
-                    if (both := here & there).any():
-                        split.append(((*signs, sign), both))
-            groups = split
-        return groups
+
+        def sides(value: Any) -> tuple[Tensor, Tensor, Tensor]:
+            of = torch.as_tensor(value, dtype=s.dtype).expand_as(s)
+            zero = of == 0
+            return (of < 0, of > 0, zero) if ties else (of < 0, (of > 0) | zero, torch.zeros_like(zero))
+
+        return self.decided(TORCH, s, s, sides)
 
     def _signs(self, s: Tensor) -> Tensor:
         """(switches, len(s)). A tie counts as 1, so that a flip is between two neighbours only; 0 for NaN."""

@@ -10,7 +10,9 @@ from flint import arb, ctx
 from torch import Tensor
 
 from emulon.certify import balls
-from emulon.certify.balls import Ball, FloatBall, ball_operations, power_of_two, product, two_product, two_sum
+from emulon.certify.balls import Ball, FloatBall, product
+from emulon.certify.error_free import power_of_two, two_product, two_sum
+from emulon.certify.functions import ball_operations
 from emulon.expression import parse
 
 f64 = torch.float64

@@ -6,10 +6,9 @@ from fractions import Fraction
 import pytest
 import torch
 from flint import arb, ctx, fmpq
-from torch import Tensor
 
-from emulon.certify.balls import LOG_2, Ball, FloatBall, ball_operations, product
-from emulon.expression import parse
+from emulon.certify.balls import Ball, Factor, FloatBall, product
+from emulon.certify.error_free import LOG_2
 
 f64 = torch.float64
 
@@ -79,6 +78,12 @@ def test_matrix_products_are_enclosed_and_far_below_float64(terms):
         assert error <= radius <= Fraction(2.0**-53) * Fraction((a.abs() @ b.abs()).max().item()) / 100
 
 
+def test_a_matrix_that_is_split_once_has_the_products_of_one_that_is_split_each_time():
+    a, b = draws(17, 60).reshape(4, 15), draws(18, 45).reshape(15, 3)
+    once, each = product(a, Factor.of(b)), product(a, b)
+    assert all(torch.equal(one, other) for one, other in zip(vars(once).values(), vars(each).values(), strict=True))
+
+
 def test_a_ball_times_a_matrix_is_enclosed():
     a, b, matrix = draws(6, 12), draws(7, 12), draws(8, 36).reshape(12, 3)
     ball = (Ball.of(a) * Ball.of(b)).apply(lambda part: part.unsqueeze(0)).matmul(matrix)
@@ -136,23 +141,6 @@ def test_balls_of_single_precision_are_summed_and_multiplied_with_matrices():
         assert all(error <= radius <= Fraction(1, 10**2) for error, radius in pairs)
 
 
-@pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])
-def test_functions_are_enclosed_in_single_precision(text):
-    """For every number of the ball: at its middle and at both ends."""
-    f, s = parse(text), torch.linspace(-40, 40, 401, dtype=f64) + 1e-3
-    room, operations = 1e-12 * torch.rand(401, dtype=f64), ball_operations(single=True)
-    for given, least in ((FloatBall.of(s), 8e-16), (FloatBall(s, room), 1e-11)):
-        ball = f.over(operations, f.switched(operations, given, FloatBall.sign))
-        with ctx.workprec(300):
-            for at, off_, high, radius in zip(
-                *map(Tensor.tolist, (s, given.radius, ball.high, ball.radius)), strict=True
-            ):
-                for end in (-off_, 0.0, off_):
-                    exact = f.arb_series(arb(at) + arb(end), ())
-                    assert abs(exact - arb(high)) <= arb(radius), at
-                assert radius <= least * max(abs(float(exact)), 1.0) * max(1.0, abs(at)), at
-
-
 def test_single_precision_says_where_it_knows_nothing_and_keeps_what_is_exactly_zero():
     beyond = FloatBall(
         torch.tensor([800.0, -800.0, 1.0, 1.0], dtype=f64), torch.tensor([0.0, 0.0, 2.0, 0.0], dtype=f64)
@@ -173,19 +161,6 @@ def test_a_ball_is_shortened_by_what_its_second_part_holds():
     assert short.high == ball.high and ball.low.abs() + 1e-20 <= short.radius < 1.01 * (ball.low.abs() + 1e-20)
     assert short.shortened() is short and ball.lengthened() is ball
     assert (short.lengthened().high, short.lengthened().low) == (short.high, 0.0)
-
-
-@pytest.mark.parametrize("text", ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"])
-def test_functions_are_enclosed(text):
-    f, s = parse(text), torch.linspace(-40, 40, 801, dtype=f64) + 1e-3
-    ball = f.over(ball_operations(), f.switched(ball_operations(), Ball.of(s), Ball.sign))
-    with ctx.workprec(300):
-        for at, high, low, radius in zip(
-            *(part.tolist() for part in (s, ball.high, ball.low, ball.radius)), strict=True
-        ):
-            exact = f.arb_series(arb(at), ())
-            assert abs(exact - arb(high) - arb(low)) <= arb(radius)
-            assert radius <= 1e-17 * max(abs(float(exact)), 1.0), at
 
 
 def test_log_2_is_right_to_the_digits_claimed():

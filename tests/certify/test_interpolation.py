@@ -1,7 +1,9 @@
 """The proof encloses: never below the error at any point, and not far above the worst of them."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -95,6 +97,45 @@ def test_the_proof_encloses_for_any_keys(
     assert known.attained <= known.error
     assert deviation <= known.deviation * (1 + 1e-12) + 1e-13
     assert np.abs(values).max() <= known.size * (1 + 1e-12) + 1e-13
+
+
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 10**6), steepness=st.sampled_from([3.0, 30.0]), text=st.sampled_from(sorted(SMOOTH | KINKED))
+)
+def test_long_proofs_enclose_by_parts(seed: int, steepness: float, text: str) -> None:
+    keys, f = random_keys(seed, 8, steepness), (SMOOTH | KINKED)[text]
+    with patch.object(interpolation, "LONG", 0):
+        known = prove(keys, f, -1.0, 1.0)
+        assert holds(keys, f, -1.0, 1.0, known)
+        assert not holds(keys, f, -1.0, 1.0, replace(known, error=0.99 * known.attained))
+    s = np.unique(np.concatenate([np.linspace(-1, 1, 5001), [b.at for b in f.breaks(-1.0, 1.0)]]))
+    worst = errors(keys, f, s).max()
+    assert worst <= known.error * (1 + 1e-12) + 1e-13 and known.error <= 1.5 * worst + 1e-12
+
+
+def test_parts_of_a_cell_are_tighter_than_the_whole_and_no_less_than_what_is_attained() -> None:
+    """An error that swings: Σ|coefficients| of cos(2.5τ) is 6.1, and of its quarters 1.4 at most."""
+    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("cos(5*t/2)")
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        whole, quarters = (_cell(zero, function, -1.0, 1.0, parts)[0] for parts in (1, 4))
+    assert whole == pytest.approx(math.cosh(2.5)) and 1.0 <= quarters < 1.4
+
+
+def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, cell = [], interpolation._cell
+    monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given[2:4]) or cell(*given))
+    monkeypatch.setattr(interpolation, "LONG", 0)
+    keys = soft_keys(parse("sin(4*t)"), 20, 0.3, 8.0)
+    assert keys.odd
+    half = prove(keys, parse("sin(4*t)"), -1.0, 1.0)
+    assert min(right for _, right in asked) > 0 and max(right for _, right in asked) == 1.0
+    assert half.error == pytest.approx(prove(keys, parse("sin(4*t + 0)*1"), 0.0, 1.0).error, rel=0.1)
+    nudged = replace(keys, values=keys.values + np.eye(20)[3] * 1e-9)
+    for other, text in ((nudged, "sin(4*t)"), (keys, "cos(4*t)"), (keys, "sin(4*t) + Max(t, 0)")):
+        asked.clear()
+        prove(other, parse(text), -1.0, 1.0)
+        assert min(right for _, right in asked) < -0.5
 
 
 @settings(max_examples=15)

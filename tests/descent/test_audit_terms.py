@@ -11,20 +11,9 @@ from flint import arb, ctx
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.composition import momentum_gains
+from emulon.certify.functions import _by_arb, enclosed, torn
 from emulon.descent import audit
-from emulon.descent.audit import (
-    GRADES,
-    PathError,
-    _around,
-    _by_arb,
-    _grown,
-    _mean,
-    _torn,
-    audited,
-    enclosed,
-    soft_thresholded,
-    summed,
-)
+from emulon.descent.audit import GRADES, PathError, _around, _grown, _mean, _Samples, audited, soft_thresholded
 from emulon.descent.enclosure import distance_to_exact
 from emulon.descent.plan import Plan, covering
 from emulon.expression import parse
@@ -151,7 +140,7 @@ def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open(
         )
     radius = torch.rand(3, 5, dtype=f64, generator=torch.Generator().manual_seed(3))
     value = FloatBall(torch.ones(3, 5, dtype=f64), radius)
-    found = summed(value, rows)
+    found = _Samples(rows).summed(value)
     for t in range(3):
         for k in range(2):
             own = sum(
@@ -203,10 +192,10 @@ def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_leng
     """The quantile loss jumps by 1: samples 0 and 2 may be on either side, at the second step."""
     f, lengths = parse(as_loss("quantile").derivative), torch.tensor([2.0, 3.0, 0.5], dtype=f64)
     high = torch.tensor([[1.0, -1.0, 1.0], [1e-3, 1.0, -1e-3]], dtype=f64)
-    torn, apart = _torn(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
-    assert torn.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
-    torn, apart = _torn(parse("t"), FloatBall(high, high.abs()), lengths)
-    assert not torn.any() and not apart.any()
+    either, apart = torn(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
+    assert either.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
+    either, apart = torn(parse("t"), FloatBall(high, high.abs()), lengths)
+    assert not either.any() and not apart.any()
 
 
 def one_sample(

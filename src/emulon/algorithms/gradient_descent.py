@@ -88,6 +88,7 @@ class GradientDescent(Algorithm):
         by_batch = in_batches(x, y, size)
         xs, ys = by_batch[0].unbind(-3), by_batch[1].unbind(-2)
         fixes = None if fixed is None else in_batches(fixed, y, size)[0].mean(dim=-2).unbind(-2)
+        kept = 1 - step * self.l2
         yield weights
         for number in range(self.steps):
             x, y = xs[number % len(xs)], ys[number % len(xs)]
@@ -96,8 +97,10 @@ class GradientDescent(Algorithm):
             gradient = (slopes.unsqueeze(-2) @ x).squeeze(-2) / x.shape[-2]
             if fixes is not None:
                 gradient = gradient - fixes[number % len(xs)]
-            moved = (1 - step * self.l2) * start - step * gradient + self.momentum * (weights - before)
-            weights, before = soft_threshold(moved, step * self.l1), weights
+            moved = kept * start - step * gradient
+            if self.momentum:
+                moved = moved + self.momentum * (weights - before)
+            weights, before = soft_threshold(moved, step * self.l1) if self.l1 else moved, weights
             yield weights
 
     def starts(self, iterates: Float[Tensor, "*batch iterates features"]) -> Float[Tensor, "*batch iterates features"]:

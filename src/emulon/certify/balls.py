@@ -1,8 +1,8 @@
 """Balls around numbers of twice float64's precision: checks that enclose the truth, at the cost of array operations.
 
-A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but that + − × ÷ √ of float64
-round to nearest: other functions are made of these. Error-free transformations and the bounds of double-word arithmetic
-are those of Joldes, Muller and Popescu 2017 (Algorithms 4, 6 and 10: 2u², 3u² + 13u³ and 5u²), with room to spare.
+A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but what
+`error_free` does. The bounds of double-word arithmetic are those of Joldes, Muller and Popescu 2017 (Algorithms 4, 6
+and 10: 2u², 3u² + 13u³ and 5u²), with room to spare.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from emulon.certify.rounding import gamma, unit
-from emulon.evaluation import Operations
+from emulon.certify.error_free import (
+    EXP_MOST,
+    U,
+    exp_of_floats,
+    exp_table,
+    f64,
+    fixed_point,
+    power_parts,
+    quick_sum,
+    two_product,
+    two_sum,
+)
+from emulon.certify.rounding import gamma
+from emulon.evaluation import any_of
 
-if TYPE_CHECKING:
-    import sympy
-
-f64 = torch.float64
-U = unit(f64)
-ROUNDED = 16 * U**2
-# Radii are computed in float64, and lifted by this part each time. Products may lose this much to underflow.
-LIFT, UNDERFLOW = 1 + 2.0**-40, 1e-300
-SPLITTER = 2.0**27 + 1
-# Powers of two between 1 and 2 that the exponential has at hand.
-EXP_STEPS = 1024
-# To within 1e-59.
-LOG_2 = "0.69314718055994530941723212145817656807550013436025525412068"
+# Of a sum or product of double words. Radii are computed in float64, and lifted by this part each time. Products may
+# lose this much to underflow; it is above e^(1 − EXP_MOST).
+ROUNDED, LIFT, UNDERFLOW = 16 * U**2, 1 + 2.0**-40, 1e-300
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Ball:
     def __add__(self, other: Ball | Tensor | float | int) -> Ball:
         if isinstance(other, Tensor):
             s, s_off = two_sum(self.high, other)
-            high, low = _quick_sum(s, s_off + self.low)
+            high, low = quick_sum(s, s_off + self.low)
             return Ball(high, low, (self.radius + ROUNDED * high.abs()) * LIFT)
         other = _ball(other)
         (s, s_off), (t, t_off) = two_sum(self.high, other.high), two_sum(self.low, other.low)
-        v, v_off = _quick_sum(s, s_off + t)
-        high, low = _quick_sum(v, t_off + v_off)
+        v, v_off = quick_sum(s, s_off + t)
+        high, low = quick_sum(v, t_off + v_off)
         return Ball(high, low, (self.radius + other.radius + ROUNDED * high.abs()) * LIFT)
 
     __radd__ = __add__
@@ -96,7 +97,7 @@ class Ball:
             return Ball(self.high * other, self.low * other, self.radius * abs(other) + UNDERFLOW)
         other = _ball(other)
         product, off = two_product(self.high, other.high)
-        high, low = _quick_sum(product, off + (self.high * other.low + self.low * other.high))
+        high, low = quick_sum(product, off + (self.high * other.low + self.low * other.high))
         # The low parts, below u of the high ones, are in the lift.
         mine, theirs = self.high.abs(), other.high.abs()
         spread = (mine + self.radius) * other.radius + theirs * self.radius
@@ -118,11 +119,11 @@ class Ball:
         own = Ball(self.high, self.low, torch.zeros_like(self.radius))
         first = self.high / other.high
         left = own - divisor * first
-        high, low = _quick_sum(first, left.high / other.high)
+        high, low = quick_sum(first, left.high / other.high)
         rest = left.radius + 8 * U * left.high.abs()
         least = other.high.abs() - (other.low.abs() + other.radius) * LIFT
         spread = rest + self.radius + high.abs() * other.radius
-        return Ball(high, low, torch.where(least > 0, (spread / least + UNDERFLOW) * LIFT, math.inf))
+        return Ball(high, low, _above_zero(least, (spread / least + UNDERFLOW) * LIFT))
 
     def __rtruediv__(self, other: Tensor | float | int) -> Ball:
         return _ball(other) / self
@@ -143,7 +144,7 @@ class Ball:
         terms = self.high.shape[-1]
         if terms == 1:
             return self[..., 0]
-        first, left, _ = _fixed_point(self.high, 52 - math.ceil(math.log2(terms)), -1)
+        first, left, _ = fixed_point(self.high, 52 - math.ceil(math.log2(terms)), -1)
         others = left + self.low
         high, low = two_sum(first.sum(dim=-1), others.sum(dim=-1))
         off = self.radius + gamma(terms, f64) * others.abs()
@@ -158,11 +159,11 @@ class Ball:
         root = self.high.clamp(min=0).sqrt()
         guess = Ball.of(root)
         left = Ball(self.high, self.low, torch.zeros_like(self.radius)) - guess * guess
-        high, low = _quick_sum(root, left.high / (2 * root))
+        high, low = quick_sum(root, left.high / (2 * root))
         z = Ball(high, low, torch.zeros_like(high))
         rest = (self - z * z).size
         least = self.high - (self.low.abs() + self.radius) * LIFT
-        return Ball(high, low, torch.where(least > 0, rest / (high - low.abs()) * LIFT, math.inf))
+        return Ball(high, low, _above_zero(least, rest / (high - low.abs()) * LIFT))
 
     def exp(self) -> Ball:
         """2^(k/1024)·e^r: the first from a table, and |r| < 3.5e-4.
@@ -173,27 +174,27 @@ class Ball:
         what the two parts leave open below 2e-23. Terms from r² on are below 7e-8 and rounded a dozen times, the sum of
         all that is small below 3e-7 and rounded thrice; T·a has no rounding at all. QED
         """
-        step, rest, high, low = _exp_table()
-        k = (self.high / step).round()
+        step, rest, _, _ = exp_table()
+        k, t, t_low, scale = power_parts(self.high)
         a = self.high - k * step
         small = self.low - k * rest
         r = a + small
         small = small + r * r * (0.5 + r * (1 / 6 + r * (1 / 24 + r / 120)))
-        whole = (k / EXP_STEPS).floor()
-        place = (k - EXP_STEPS * whole).nan_to_num().to(torch.int64)
-        t, t_low = high[place], low[place]
         moved, moved_off = two_product(t, a)
-        first, first_off = _quick_sum(t, moved)
-        first, second = _quick_sum(first, first_off + (moved_off + (t * small + t_low * (1 + r))))
-        scale, sure = power_of_two(whole), (whole.abs() < 1000) & (r.abs() < 3.5e-4)
-        # e^radius − 1, and the rounding.
-        spread = torch.where(sure & (self.radius < 1), self.radius * (1 + self.radius) + 1e-21, math.inf)
+        first, first_off = quick_sum(t, moved)
+        first, second = quick_sum(first, first_off + (moved_off + (t * small + t_low * (1 + r))))
         out = Ball(first * scale, second * scale, torch.zeros_like(first))
-        out = out.widened(out.size * spread)
-        # Below e^{−690} nothing is told apart from zero.
-        nothing = (whole <= -1000) & (self.radius < 1)
-        parts = ((out.high, 0.0), (out.low, 0.0), (out.radius, UNDERFLOW))
-        return Ball(*(torch.where(nothing, empty, part) for part, empty in parts))
+        # e^radius − 1, and the rounding.
+        out = out.widened(out.size * (self.radius * (1 + self.radius) + 1e-21))
+        told = _exp_told(self.high, self.radius)
+        if told is None:
+            return out
+        known, empty = told
+        high, low = (torch.where(empty, 0.0, part) for part in (out.high, out.low))
+        return Ball(high, low, torch.where(empty, UNDERFLOW, torch.where(known, out.radius, math.inf)))
+
+    def tanh(self) -> Ball:
+        return 1 - 2 / (1 + (2 * self).exp())
 
     def clamped(self, limit: float) -> Ball:
         """Cut at ±limit, which moves no two numbers apart; near a cut the low part decides, and is given up."""
@@ -209,9 +210,13 @@ class Ball:
         value, radius = _signs(self.high, self.low.abs() + self.radius, tie)
         return Ball(value, torch.zeros_like(value), radius)
 
+    def sides(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where every number of the ball is below zero, above it, and zero."""
+        return self.shortened().sides()
+
     def shortened(self) -> FloatBall:
         """The same to one float."""
-        return FloatBall(self.high, (self.low.abs() + self.radius) * LIFT)
+        return FloatBall(self.high, self.low.abs().add_(self.radius).mul_(LIFT))
 
     def lengthened(self) -> Ball:
         return self
@@ -255,14 +260,16 @@ class FloatBall:
         return FloatBall(-self.high, self.radius)
 
     def __add__(self, other: FloatBall | Tensor | float | int) -> FloatBall:
-        other = _float_ball(other)
+        if not isinstance(other, FloatBall):
+            high = self.high + other
+            return FloatBall(high, high.abs().mul_(U).add_(self.radius).mul_(LIFT))
         high = self.high + other.high
-        return FloatBall(high, (self.radius + other.radius + U * high.abs()) * LIFT)
+        return FloatBall(high, high.abs().mul_(U).add_(self.radius).add_(other.radius).mul_(LIFT))
 
     __radd__ = __add__
 
     def __sub__(self, other: FloatBall | Tensor | float | int) -> FloatBall:
-        return self + (-_float_ball(other))
+        return self + (-other)
 
     def __rsub__(self, other: Tensor | float | int) -> FloatBall:
         return -self + other
@@ -274,21 +281,21 @@ class FloatBall:
             other = other.high.item()
         if isinstance(other, float | int):
             high, rounded = self.high * other, math.frexp(abs(other))[0] != 0.5  # but for powers of two
-            off = self.radius * abs(other) + UNDERFLOW
-            return FloatBall(high, (off + U * high.abs()) * LIFT if rounded else off)
+            off = (self.radius * abs(other)).add_(UNDERFLOW)
+            return FloatBall(high, off.add_(high.abs().mul_(U)).mul_(LIFT) if rounded else off)
         other = _float_ball(other)
         high = self.high * other.high
-        spread = (self.high.abs() + self.radius) * other.radius + other.high.abs() * self.radius
-        return FloatBall(high, (spread + U * high.abs() + UNDERFLOW) * LIFT)
+        spread = (self.high.abs().add_(self.radius)) * other.radius + other.high.abs() * self.radius
+        return FloatBall(high, spread.add_(high.abs().mul_(U)).add_(UNDERFLOW).mul_(LIFT))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: FloatBall | Tensor | float | int) -> FloatBall:
         other = _float_ball(other)
         high = self.high / other.high
-        least = other.high.abs() - other.radius * LIFT
-        spread = (self.radius + high.abs() * other.radius) / least + U * high.abs() + UNDERFLOW
-        return FloatBall(high, torch.where(least > 0, spread * LIFT, math.inf))
+        least, size = other.high.abs() - other.radius * LIFT, high.abs()
+        spread = (size * other.radius).add_(self.radius).div_(least)
+        return FloatBall(high, _above_zero(least, spread.add_(size.mul_(U)).add_(UNDERFLOW).mul_(LIFT)))
 
     def __rtruediv__(self, other: Tensor | float | int) -> FloatBall:
         return _float_ball(other) / self
@@ -297,7 +304,7 @@ class FloatBall:
         """Of balls above zero, where √ is within radius/√(its least)."""
         least, root = self.high - self.radius * LIFT, self.high.clamp(min=0).sqrt()
         spread = self.radius / least.clamp(min=0).sqrt() + U * root
-        return FloatBall(root, torch.where(least > 0, spread * LIFT, math.inf))
+        return FloatBall(root, _above_zero(least, spread * LIFT))
 
     def exp(self) -> FloatBall:
         """As `Ball.exp`, to one float.
@@ -306,23 +313,36 @@ class FloatBall:
         follows by r⁵/120 < 1e-19 and 4u·|r|, and what is added to the table's first part, below 4e-4 of it, by 4u of
         itself; the last sum rounds once. QED
         """
-        step, rest, high, low = _exp_table()
-        k = (self.high / step).round()
-        r = (self.high - k * step) - k * rest
-        more = r + r * r * (0.5 + r * (1 / 6 + r / 24))
-        whole = (k / EXP_STEPS).floor()
-        place = (k - EXP_STEPS * whole).nan_to_num().to(torch.int64)
-        t = high[place]
-        value = (t + (t * more + low[place])) * power_of_two(whole)
-        sure = (whole.abs() < 1000) & (r.abs() < 3.5e-4) & (self.radius < 1)
-        spread = torch.where(sure, value * (self.radius * (1 + self.radius) + 1.01 * U) * LIFT, math.inf)
-        # Below e^{−690} nothing is told apart from zero.
-        nothing = (whole <= -1000) & (self.radius < 1)
-        return FloatBall(torch.where(nothing, 0.0, value), torch.where(nothing, UNDERFLOW, spread))
+        value = exp_of_floats(self.high)
+        spread = self.radius * (1 + self.radius)
+        spread = spread.add_(1.01 * U).mul_(value).mul_(LIFT)
+        told = _exp_told(self.high, self.radius)
+        if told is None:
+            return FloatBall(value, spread)
+        known, empty = told
+        radius = torch.where(empty, UNDERFLOW, torch.where(known, spread, math.inf))
+        return FloatBall(torch.where(empty, 0.0, value), radius)
+
+    def tanh(self) -> FloatBall:
+        """1 − 2/(1 + e^{2|x|}), with the sign of x.
+
+        Claim: with q the quotient it is within u·(1.52 + q), and no two values are further apart than their arguments.
+        Proof. e^{2|x|} is within 1.01u of itself, which moves q by q·(1 − q/2) ≤ 1/2 as much; the sum and the quotient
+        round once each, which is 2u·q; the difference, 1 − q, once more. Beyond 30 it is 1 to within 2e-26. QED
+        """
+        quotient = 2 / exp_of_floats(self.high.abs().clamp_(max=30).mul_(2)).add_(1)
+        value = (1 - quotient).mul_(self.high.sign())
+        return FloatBall(value, quotient.add_(1.52).mul_(U).add_(self.radius).mul_(LIFT))
 
     def sign(self, tie: float) -> FloatBall:
         """±1 where it is decided, `tie` at an exact zero, and all of [−1, 1] where it is not known."""
         return FloatBall(*_signs(self.high, self.radius, tie))
+
+    def sides(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where every number of the ball is below zero, above it, and zero."""
+        below, above = self.high < -self.radius, self.high > self.radius
+        left = ~(below | above)
+        return below, above, left & (self.high == 0) & (self.radius == 0) if any_of(left) else left
 
     def clamped(self, limit: float) -> FloatBall:
         """Cut at ±limit, which moves no two numbers apart."""
@@ -343,15 +363,16 @@ class FloatBall:
         return FloatBall(self.high.sum(dim=-1), off.sum(dim=-1) * (1 + gamma(terms + 4, f64)))
 
 
+def _above_zero(least: Tensor, radius: Tensor) -> Tensor:
+    """The radius where the least that an operand may be is above zero; elsewhere nothing is known."""
+    if least.numel() and least.amin() > 0:
+        return radius
+    return torch.where(least > 0, radius, math.inf)
+
+
 def _signs(middle: Tensor, doubt: Tensor, tie: float) -> tuple[Tensor, Tensor]:
     decided, zero = middle.abs() > doubt, (middle == 0) & (doubt == 0)
     return torch.where(decided, middle.sign(), tie * zero.to(f64)), (~(decided | zero)).to(f64)
-
-
-def power_of_two(exponent: Tensor) -> Tensor:
-    """2 to an integer between −1000 and 1000, to the last bit; others are taken to be the nearest of these."""
-    bits = (exponent.to(f64).nan_to_num().clamp(-1000, 1000).to(torch.int64) + 1023) << 52
-    return bits.view(f64)
 
 
 def _ball(value: Ball | Tensor | float | int) -> Ball:
@@ -362,103 +383,51 @@ def _float_ball(value: FloatBall | Tensor | float | int) -> FloatBall:
     return value if isinstance(value, FloatBall) else FloatBall.of(torch.as_tensor(value, dtype=f64))
 
 
-def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b = sum + off exactly (Knuth)."""
-    total = a + b
-    back = total - a
-    return total, (a - (total - back)) + (b - back)
+@dataclass(frozen=True)
+class Factor:
+    """A float64 matrix that products have on their right, split once for all of them as `product` says."""
+
+    whole: Tensor
+    first: Tensor
+    rest: Tensor
+    top: Tensor
+    bits: int
+    unsplit: Tensor
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Factor:
+        bits = (53 - max(1, math.ceil(math.log2(max(matrix.shape[-2], 1))))) // 2
+        first, rest, top = fixed_point(matrix, bits, -2)
+        # What a left factor below 1 makes of the rest, and its own rest of the whole: sums of magnitudes.
+        unsplit = rest.abs().sum(dim=-2, keepdim=True) + 2.0**-bits * matrix.abs().sum(dim=-2, keepdim=True)
+        return cls(matrix, first, rest, top, bits, unsplit)
 
 
-def _quick_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The same where |a| ≥ |b| or a = 0 (Dekker)."""
-    total = a + b
-    return total, b - (total - a)
-
-
-def two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a·b = product + off exactly, underflow apart (Veltkamp and Dekker)."""
-    total = a * b
-    (a1, a2), (b1, b2) = _halves(a), _halves(b)
-    return total, a2 * b2 - (((total - a1 * b1) - a2 * b1) - a1 * b2)
-
-
-def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
-    lifted = SPLITTER * a
-    high = lifted - (lifted - a)
-    return high, a - high
-
-
-def product(a: Tensor, b: Tensor) -> Ball:
+def product(a: Tensor, b: Tensor | Factor) -> Ball:
     """The matrix product of two float64 tensors, nearly to twice the precision.
 
     Claim: it lies in the ball. Proof. Each factor is split into a fixed-point part of `bits` bits below its row's (its
     column's) power of two and the rest, both exact. All partial sums of the first parts' product are integers below
     2⁵³ in one unit, so that it has no rounding in any order, fused or not. The others are smaller by 2^−bits in all,
-    and so is what they round. QED (Ozaki et al. 2012.)
+    and so is what they round: by γ times their products' magnitudes, in which a's parts are at most its row's power of
+    two and 2^−bits of that. QED (Ozaki et al. 2012.)
     """
+    b = b if isinstance(b, Factor) else Factor.of(b)
     terms = a.shape[-1]
-    bits = (53 - max(1, math.ceil(math.log2(max(terms, 1))))) // 2
-    (a1, a2, a_top), (b1, b2, b_top) = _fixed_point(a, bits, -1), _fixed_point(b, bits, -2)
-    rest = a1 @ b2 + a2 @ b
-    high, low = two_sum(a1 @ b1, rest)
-    smaller = a1.abs() @ b2.abs() + a2.abs() @ b.abs()
-    part = gamma(terms + 3, f64) * (1 + gamma(terms + 3, f64)) * LIFT
-    return Ball(high, low, part * smaller + _lost(a_top, b_top))
+    a1, a2, a_top = fixed_point(a, b.bits, -1)
+    high, low = two_sum(a1 @ b.first, (a1 @ b.rest).add_(a2 @ b.whole))
+    part = gamma(terms + 3, f64) * (1 + gamma(2 * terms + 6, f64)) * LIFT
+    return Ball(high, low, (part * a_top * b.unsplit).add_(_lost(a_top, b.top)))
+
+
+def _exp_told(x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Where e^x is known, and where it is not told apart from 0; None where it is known everywhere."""
+    if x.numel() and x.abs().amax() <= EXP_MOST and radius.amax() < 1:
+        return None
+    narrow = radius < 1
+    return (x.abs() <= EXP_MOST) & narrow, (x < -EXP_MOST) & narrow
 
 
 def _lost(rows: Tensor, columns: Tensor) -> Tensor:
     """What products may lose to underflow, by the largest factors of every row and column: nothing where one is 0."""
     return (UNDERFLOW * rows.gt(0).to(f64)) * columns.gt(0).to(f64)
-
-
-def _fixed_point(a: Tensor, bits: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    most = a.abs().amax(dim=dim, keepdim=True) if a.shape[dim] else a.new_zeros(())
-    exponent = torch.frexp(most).exponent
-    top = torch.where(most > 0, torch.where(exponent < 960, power_of_two(exponent.clamp(min=-960)), math.inf), 0.0)
-    lift = 1.5 * 2.0 ** (52 - bits) * top
-    first = (a + lift) - lift
-    return first, a - first, top
-
-
-@cache
-def _exp_table() -> tuple[float, float, Tensor, Tensor]:
-    """log 2/1024 in two parts, the first of 32 bits, and 2^(j/1024) in two parts, j = 0, …, 1023.
-
-    The powers are integers over 2^200: square roots of 2 rounded down, then products rounded down, so that none is off
-    by more than 2^−188, and both parts together by no more than 2^−106.
-    """
-    exact = Fraction(LOG_2) / EXP_STEPS
-    step = float(round(exact * 2**42)) / 2**42
-    root, bits = 2 << 200, 200
-    for _ in range(EXP_STEPS.bit_length() - 1):
-        root = math.isqrt(root << bits)
-    powers = [1 << bits]
-    for _ in range(EXP_STEPS - 1):
-        powers.append(powers[-1] * root >> bits)
-    # Quotients of integers are rounded once.
-    high = [power / (1 << bits) for power in powers]
-    low = [(power - int(math.ldexp(one, bits))) / (1 << bits) for power, one in zip(powers, high, strict=True)]
-    return step, float(exact - Fraction(step)), torch.tensor(high, dtype=f64), torch.tensor(low, dtype=f64)
-
-
-@cache
-def ball_operations(single: bool = False) -> Operations:
-    """What expressions may use over balls, those of one float or others; what else they have is left to Arb."""
-
-    def exact(node: sympy.Expr) -> Ball:
-        if node.is_Rational:
-            return Ball.of(Fraction(int(node.p), int(node.q)))
-        value = Ball.of(Fraction(str(node.evalf(60))))
-        return value.widened(value.size * 1e-50)
-
-    def constant(node: sympy.Expr) -> Ball | FloatBall:
-        return exact(node).shortened() if single else exact(node)
-
-    functions: dict[str, Callable[..., Any]] = {
-        "exp": lambda x: x.exp(),
-        "sqrt": lambda x: x.sqrt(),
-        "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
-        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
-        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
-    }
-    return Operations("balls of one float" if single else "balls", constant, functions)

@@ -17,27 +17,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.certify import Certificate
-from emulon.certify.balls import LIFT, Ball, FloatBall, ball_operations, product
+from emulon.certify.balls import LIFT, Ball, Factor, FloatBall, product
 from emulon.certify.composition import momentum_gains
+from emulon.certify.functions import enclosed, torn
 from emulon.certify.rounding import gamma, unit
 from emulon.certify.spectrum import enclosure
 from emulon.descent.curvature import Slopes
 from emulon.descent.enclosure import distance_to_exact
 from emulon.descent.plan import Plan
-from emulon.errors import BadExpression, OutOfDomain
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import Function, OpenSwitches, parse
+from emulon.errors import OutOfDomain
+from emulon.expression import Function, parse
 
 f64 = torch.float64
 Kind = type[Ball] | type[FloatBall]
 Range = tuple[float, float]
-AnyBall = TypeVar("AnyBall", Ball, FloatBall)
 # Samples times steps whose residuals are looked at together: half a megabyte an array.
 SLICE = 1 << 16
 # What residuals and sums, and ℓ′, are enclosed with: the cheapest first. A path that may err so many times more than
@@ -78,6 +78,29 @@ def _enclosed_error(plan: Plan, x: Tensor, y: Tensor, last: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class _Samples:
+    """Some rows of the data, split for exact products once for all steps."""
+
+    rows: Tensor
+
+    @cached_property
+    def across(self) -> Factor:
+        return Factor.of(self.rows.mT)
+
+    @cached_property
+    def along(self) -> Factor:
+        return Factor.of(self.rows)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        return self.rows.abs() * (1 + gamma(self.rows.shape[-2] + 4, f64))
+
+    def summed(self, value: FloatBall) -> Ball:
+        """value·rows, nothing lost but the balls' own radii."""
+        return product(value.high, self.along).widened(value.radius @ self.sizes)
+
+
+@dataclass(frozen=True)
 class PathError:
     """How far a path (..., steps + 1, features) may be from the exact one of a plan on these data, in the 2-norm.
 
@@ -105,7 +128,7 @@ class PathError:
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
         return self._grown_between(f, rows, targets, defects, reach, (low, top))
 
-    def _residuals(self, rows: Tensor, targets: Tensor, kind: Kind) -> Iterator[tuple[slice, slice, Any]]:
+    def _residuals(self, rows: Tensor, targets: Tensor, kind: Kind) -> Iterator[tuple[slice, slice, _Samples, Any]]:
         """w·x − y for the states before some steps on some samples, (..., steps, samples), and which these are.
 
         Never more than about SLICE at a time, whatever the number of samples: they are computed again for every use.
@@ -117,19 +140,22 @@ class PathError:
             states = self.path[..., step : min(step + high, steps), :]
             for sample in range(0, samples, wide):
                 own = slice(sample, min(sample + wide, samples))
-                some = rows[..., own, :].mT
-                s = product(states, some) if kind is Ball else FloatBall.of(states).matmul(some)
-                yield slice(step, step + states.shape[-2]), own, s - targets[..., own].unsqueeze(-2)
+                if not step or wide < samples:
+                    some = _Samples(rows[..., own, :])
+                s = product(states, some.across) if kind is Ball else FloatBall.of(states).matmul(some.rows.mT)
+                yield slice(step, step + states.shape[-2]), own, some, s - targets[..., own].unsqueeze(-2)
 
     def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> tuple[Tensor, Range]:
         """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers all residuals are."""
         gradients: list[Ball] = []
         total: Any = None
         linear, low, high = f.smooth == parse("t").smooth, math.inf, -math.inf
-        for _, own, s in self._residuals(rows, targets, self.sums):
-            value = s if linear else enclosed(f, s.shortened() if self.slopes is FloatBall else s)
-            low, high = (low, high) if linear else _around(s, (low, high))
-            part = value.matmul(rows[..., own, :]) if type(value) is self.sums else summed(value, rows[..., own, :])
+        for _, own, some, s in self._residuals(rows, targets, self.sums):
+            if not linear:
+                s = s.shortened() if self.slopes is FloatBall else s
+                low, high = _around(s, (low, high))
+            value = s if linear else enclosed(f, s)
+            part = value.matmul(some.rows) if type(value) is self.sums else some.summed(value)
             total = part if total is None else total + part
             if own.stop == rows.shape[-2]:
                 gradients, total = [*gradients, total.lengthened()], None
@@ -177,43 +203,43 @@ class PathError:
         for _ in range(ROUNDS):
             if not bool(assumed.isfinite().all()):
                 break
-            torn, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
+            either, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
             room = (assumed.max() * lengths.max()).item()
             low, high = (end + side * (room + 1e-12 * abs(end)) for end, side in zip(reach, (-1, 1), strict=True))
             # Where there are breaks, sample by sample: which of them may be on either side of one?
-            for when, own, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
+            for when, own, _, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
-                open_, apart = _torn(f, s, lengths[..., own])
-                torn[..., when] |= open_
+                open_, apart = torn(f, s, lengths[..., own])
+                either[..., when] |= open_
                 shift[..., when] += apart
             lowest, highest = slopes.between(low, high)
             shift = shift / float(rows.shape[-2]) * (1 + 1e-9)
             one = self._ratio(lowest, highest, *spectrum).unsqueeze(-1)
             # A sample that may be on either side of a break has no slope: what it may change is added instead.
             other = self._ratio(min(lowest, 0.0), max(highest, 0.0), *spectrum).unsqueeze(-1)
-            before, after = _grown(defects + self.plan.step_size * shift * LIFT, torch.where(torn, other, one))
+            before, after = _grown(defects + self.plan.step_size * shift * LIFT, torch.where(either, other, one))
             if bool((before <= assumed).all()):
                 return after
             assumed = 2 * before
         return torch.full_like(defects[..., 0], math.inf)
 
 
-def _around(s: Any, known: Range) -> Range:
+def _around(s: Ball | FloatBall, known: Range) -> Range:
     """A range that holds what is known and all of these balls."""
-    room = s.shortened().radius
-    low, high = s.high - room, s.high + room
-    low, high = (low - 1e-12 * low.abs()).min().item(), (high + 1e-12 * high.abs()).max().item()
-    return min(low, known[0]), max(high, known[1])
+    short = s.shortened()
+    low, high = (short.high - short.radius).amin().item(), (short.high + short.radius).amax().item()
+    return min(low - 1e-12 * abs(low), known[0]), max(high + 1e-12 * abs(high), known[1])
 
 
 def _grown(errors: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     """e before every step, (..., steps), and after the last; ratio is (...) or (..., steps)."""
     ratio = ratio.unsqueeze(-1) if ratio.ndim < errors.ndim else ratio
-    total, before = torch.zeros_like(errors[..., :1]), []
-    for error, growth in zip(errors.split(1, dim=-1), ratio.expand_as(errors).split(1, dim=-1), strict=True):
-        before.append(total)
-        total = (growth * total + error) * (1 + 1e-15)
-    return torch.cat([errors[..., :0], *before], dim=-1), total.squeeze(-1)
+    # Lifted before, not after: a step has two roundings.
+    lifted = (part.unbind(dim=-1) for part in (errors * (1 + 1e-15), ratio.expand_as(errors) * (1 + 1e-15)))
+    totals = [torch.zeros_like(errors[..., 0])]
+    for error, growth in zip(*lifted, strict=True):
+        totals.append(torch.addcmul(error, growth, totals[-1]))
+    return torch.stack(totals[:-1], dim=-1), totals[-1]
 
 
 def _mean(rows: Tensor) -> Ball:
@@ -228,62 +254,3 @@ def soft_thresholded(v: Ball, threshold: Ball) -> Ball:
     left = Ball(v.high * side, v.low * side, v.radius) - threshold
     kept = (left.high > 0) * side
     return Ball(left.high * kept, left.low * kept, left.radius)
-
-
-def summed(value: FloatBall, rows: Tensor) -> Ball:
-    """value·rows, nothing lost but the balls' own radii."""
-    return product(value.high, rows).widened((value.radius @ rows.abs()) * (1 + gamma(rows.shape[-2] + 4, f64)))
-
-
-def enclosed(f: Function, s: AnyBall) -> AnyBall:
-    """f on a ball, elementwise; Arb is asked where balls cannot tell."""
-    kind = type(s)
-    operations = ball_operations(isinstance(s, FloatBall))
-    try:
-        value = f.over(operations, f.switched(operations, s, kind.sign))
-    except BadExpression:
-        return _by_arb(f, s)
-    value = value if isinstance(value, kind) else kind.of(torch.tensor(float(value), dtype=f64))
-    value = value.apply(lambda part: part.expand_as(s.high).clone())
-    unknown = ~(value.radius < math.inf)
-    if unknown.any():
-        for part, own in zip(vars(value).values(), vars(_by_arb(f, s[unknown])).values(), strict=True):
-            part[unknown] = own
-    return value
-
-
-def _torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in sum."""
-    if not f.switches:
-        return torch.zeros_like(s.high[..., 0], dtype=torch.bool), torch.zeros_like(s.high[..., 0])
-    try:
-        signs = list(f.switched(ball_operations(isinstance(s, FloatBall)), s, type(s).sign).values())[1:]
-        open_ = torch.stack([sign.radius.expand_as(s.high) > 0 for sign in signs]).any(dim=0)
-    except BadExpression:
-        open_ = torch.ones_like(s.high, dtype=torch.bool)
-    spread = torch.zeros_like(s.high)
-    if open_.any():
-        spread[open_] = 2 * enclosed(f, s[open_]).radius
-    return open_.any(dim=-1), (spread * lengths).sum(dim=-1)
-
-
-def _by_arb(f: Function, s: AnyBall) -> AnyBall:
-    from flint import arb, arb_series
-
-    room, ends = s.shortened().radius, []
-    with ball_arithmetic(order=1):
-        for at, off in zip(s.high.flatten().tolist(), room.flatten().tolist(), strict=True):
-            # One float further each way: a ball may be narrower than the distance to the next.
-            left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
-            try:
-                branches = f.arb_branches(left, right)
-                values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
-            except (OpenSwitches, ValueError, ZeroDivisionError):  # or a ball around a pole
-                ends.append((-math.inf, math.inf))
-                continue
-            ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
-    lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
-    middle = (lower + upper) / 2
-    # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.
-    most = torch.maximum(lower.abs(), upper.abs())
-    return type(s).of(middle).widened((upper - lower) / 2 + 4 * unit(f64) * most)

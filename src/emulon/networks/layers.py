@@ -19,9 +19,9 @@ from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
+from emulon.certify.functions import enclosed
 from emulon.certify.perturbation import shifted_average
 from emulon.certify.spectrum import enclosure
-from emulon.descent.audit import enclosed
 from emulon.descent.curvature import Slopes
 from emulon.errors import BadExpression
 from emulon.expression import parse

@@ -1,0 +1,120 @@
+"""Scalar functions on balls: what their expressions are made of there, and Arb where that is not enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from emulon.certify.balls import Ball, FloatBall
+from emulon.certify.error_free import U, f64
+from emulon.errors import BadExpression
+from emulon.evaluation import Operations, any_of, ball_arithmetic
+from emulon.expression import Function, OpenSwitches
+
+if TYPE_CHECKING:
+    import sympy
+
+AnyBall = TypeVar("AnyBall", Ball, FloatBall)
+
+
+@cache
+def ball_operations(single: bool = False) -> Operations:
+    """What expressions may use over balls, those of one float or others; what else they have is left to Arb."""
+
+    def exact(node: sympy.Expr) -> Ball:
+        if node.is_Rational:
+            return Ball.of(Fraction(int(node.p), int(node.q)))
+        value = Ball.of(Fraction(str(node.evalf(60))))
+        return value.widened(value.size * 1e-50)
+
+    def constant(node: sympy.Expr) -> Ball | FloatBall:
+        return exact(node).shortened() if single else exact(node)
+
+    functions: dict[str, Callable[..., Any]] = {
+        "exp": lambda x: x.exp(),
+        "sqrt": lambda x: x.sqrt(),
+        "tanh": lambda x: x.tanh(),
+        "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
+        "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
+    }
+    return Operations("balls of one float" if single else "balls", constant, functions)
+
+
+def enclosed(f: Function, s: AnyBall) -> AnyBall:
+    """f on a ball, elementwise: the one branch where all switches are decided; Arb is asked where balls cannot tell."""
+    kind, operations = type(s), ball_operations(isinstance(s, FloatBall))
+    value, open_ = s, torch.ones_like(s.high, dtype=torch.bool)
+    try:
+        for signs, here in f.decided(operations, s, s.high, kind.sides):
+            branch = _like(f.over_branch(operations, s, signs), s)
+            value = branch if value is s else kind(*(torch.where(here, *pair) for pair in _parts(branch, value)))
+            open_ &= ~here
+        if any_of(open_):
+            left = s[open_]
+            value = _with(value, open_, _like(f.over(operations, f.switched(operations, left, kind.sign)), left))
+    except BadExpression:
+        return _by_arb(f, s)
+    if not s.high.numel() or value.radius.amax() < math.inf:
+        return value
+    unknown = ~(value.radius < math.inf)  # or is not a number
+    return _with(value, unknown, _by_arb(f, s[unknown]))
+
+
+def _like(value: Any, s: AnyBall) -> AnyBall:
+    """What an expression came to, for every entry; a number where it is constant."""
+    ball = value if isinstance(value, type(s)) else type(s).of(torch.tensor(float(value), dtype=f64))
+    return ball.apply(lambda part: part.expand_as(s.high))
+
+
+def _parts(a: AnyBall, b: AnyBall) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(vars(a).values(), vars(b).values(), strict=True)
+
+
+def _with(value: AnyBall, where: Tensor, own: AnyBall) -> AnyBall:
+    """With other entries in some places."""
+    value = value.apply(torch.clone)
+    for part, new in _parts(value, own):
+        part[where] = new
+    return value
+
+
+def torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in sum."""
+    open_ = torch.ones_like(s.high, dtype=torch.bool)
+    with suppress(BadExpression):
+        for _, here in f.decided(ball_operations(isinstance(s, FloatBall)), s, s.high, type(s).sides):
+            open_ &= ~here
+    if not any_of(open_):
+        return torch.zeros_like(s.high[..., 0], dtype=torch.bool), torch.zeros_like(s.high[..., 0])
+    spread = torch.zeros_like(s.high)
+    spread[open_] = 2 * enclosed(f, s[open_]).radius
+    return open_.any(dim=-1), (spread * lengths).sum(dim=-1)
+
+
+def _by_arb(f: Function, s: AnyBall) -> AnyBall:
+    from flint import arb, arb_series
+
+    room, ends = s.shortened().radius, []
+    with ball_arithmetic(order=1):
+        for at, off in zip(s.high.flatten().tolist(), room.flatten().tolist(), strict=True):
+            # One float further each way: a ball may be narrower than the distance to the next.
+            left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
+            try:
+                branches = f.arb_branches(left, right)
+                values = [(arb_series([0]) + f.arb_series(arb_series([arb(at, off)]), signs))[0] for signs in branches]
+            except (OpenSwitches, ValueError, ZeroDivisionError):  # or a ball around a pole
+                ends.append((-math.inf, math.inf))
+                continue
+            ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
+    lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
+    middle = (lower + upper) / 2
+    # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.
+    most = torch.maximum(lower.abs(), upper.abs())
+    return type(s).of(middle).widened((upper - lower) / 2 + 4 * U * most)

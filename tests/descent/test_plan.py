@@ -150,6 +150,13 @@ def test_a_path_within_a_bound_is_off_by_all_features_at_their_largest() -> None
     assert KNOWN.curvature(0.1) == 1.0 and replace(KNOWN, accelerated=True).ahead == 1.5 and KNOWN.ahead == 0
 
 
+def test_a_step_moves_a_weight_by_its_column_or_its_largest_entry_and_what_is_fixed() -> None:
+    root = math.sqrt(2.0 * (1 + 2e-9))
+    assert KNOWN.moved(2.0) == pytest.approx(0.25 * root * 2.0, rel=1e-13)
+    counts = replace(KNOWN, loss=as_loss("poisson"))
+    assert counts.fixed == 1.5 * 1.0 and counts.moved(2.0) == pytest.approx(0.25 * (root * 2.0 + 1.5), rel=1e-13)
+
+
 def test_a_curvature_is_believed_only_as_far_as_it_is_proved() -> None:
     """(1 + t²)^½ bends by 1 at zero; what is said of a loss of one's own is proved where the path may go."""
     true, false = (replace(KNOWN, loss=Loss.of("sqrt(1 + t**2)", curvature=bend)) for bend in (1.0, 0.9))

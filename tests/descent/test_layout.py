@@ -95,7 +95,7 @@ def test_a_key_times_a_query_is_the_grids_score_and_the_codes(balanced: bool) ->
     rows, asked = layout.data_rows(x, y, 7 * x), layout.query_rows(w)
     keys = torch.cat([rows[f"key_{name}"] for name in HALF], dim=-1)
     queries = torch.cat([asked[f"query_{name}"] for name in HALF], dim=-1)
-    scores = torch.einsum("ijk,ck->cij", keys, queries)
+    scores = (keys @ queries.mT).permute(2, 0, 1)
     own = GRID.slopes * (x @ w - y).unsqueeze(-1) + GRID.intercepts
     wanted = own + 12.0 * (codes.vectors @ codes.vectors.mT).unsqueeze(-1)
     torch.testing.assert_close(scores, wanted, rtol=1e-13, atol=1e-13)

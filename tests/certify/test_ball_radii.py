@@ -130,16 +130,17 @@ def test_a_number_moves_a_ball_as_a_ball_of_its_own_would(number, wide) -> None:
                 assert worst <= radius <= most and radius > 0
 
 
-def test_a_tensor_is_added_as_a_ball_without_a_second_part_would_be() -> None:
-    for wide in (0.0, 1e-9):
-        ball, other = drawn(16, 40, wide), numbers(19, 40)
-        other[::2] = -ball.high[::2] * (1 + 2.0**-20)  # nearly all of it is lost
-        for found, sign in ((ball + other, 1), (ball - other, -1), (other - ball, None)):
-            given = zip(middles(found), fractions(found.radius), ends(ball), fractions(other), strict=True)
-            for mid, radius, side, one in given:
-                worst = max(abs((end + sign * one if sign else one - end) - mid) for end in side)
-                assert worst <= radius <= worst * (1 + Fraction(1, 10**9)) + 17 * U**2 * abs(mid)
-                assert radius >= 15 * U**2 * abs(mid)
+@pytest.mark.parametrize("draw, rounded", [(drawn, 16 * U**2), (drawn_single, U)])
+@pytest.mark.parametrize("wide", [0.0, 1e-9])
+def test_a_tensor_is_added_as_a_ball_of_one_float_would_be(draw, rounded, wide) -> None:
+    ball, other = draw(16, 40, wide), numbers(19, 40)
+    other[::2] = -ball.high[::2] * (1 + 2.0**-20)  # nearly all of it is lost
+    for found, sign in ((ball + other, 1), (ball - other, -1), (other - ball, None)):
+        given = zip(middles(found), fractions(found.radius), ends(ball), fractions(other), strict=True)
+        for mid, radius, side, one in given:
+            worst = max(abs((end + sign * one if sign else one - end) - mid) for end in side)
+            assert worst <= radius <= (worst + rounded * abs(mid)) * (1 + Fraction(1, 10**9))
+            assert radius >= rounded * abs(mid) * (1 - U)
 
 
 def test_sums_and_products_of_two_floats_are_exact_in_two() -> None:

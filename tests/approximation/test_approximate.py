@@ -112,6 +112,16 @@ def test_too_few_points_for_the_pieces_are_refused() -> None:
         approximate("sign(t)*Max(Abs(t)-0.3,0)", (-1, 1), points=2)
 
 
+def test_what_was_sampled_has_half_as_much_again_and_what_it_rounds_is_of_that() -> None:
+    F = approximate(torch.tanh, (-2, 2), points=4)
+    s = np.linspace(-2, 2, 40_001)
+    error, deviation, size = F.grid.sampled(np.tanh(s), s)
+    known = F.interpolation
+    assert known.attained == pytest.approx(error, rel=1e-3) and known.error == 1.5 * known.attained
+    assert (known.deviation, known.size) == pytest.approx((1.1 * deviation, 1.1 * size), rel=1e-3)
+    assert F.certificate.terms["rounding"] == F.grid.rounding_error(known.deviation, known.size)
+
+
 def test_a_callable_is_sampled_and_says_so() -> None:
     F = approximate(torch.special.expit, (-4, 4), tolerance=1e-9)
     assert not F.certificate.proved and "sampled, not proved" in str(F.certificate) and "callable" in F.certificate.note

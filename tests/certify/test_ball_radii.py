@@ -383,6 +383,24 @@ def test_hyperbolic_functions_and_constants_are_enclosed(text) -> None:
                 assert off <= arb(radius) and radius <= (1e-19 if not single else 2e-14)
 
 
+def test_a_hyperbolic_tangent_far_out_has_its_argument_and_a_rounding_and_a_half_to_the_last_place() -> None:
+    room = numbers(97, 40, size=1e-9).abs()
+    found = FloatBall(30 * signs(98, 40), room).tanh()
+    assert found.high.abs().tolist() == [1.0] * 40 and torch.equal(found.high.sign(), signs(98, 40))
+    for given, radius in zip(fractions(room), fractions(found.radius), strict=True):
+        assert given + U * Fraction(1.52) <= radius <= (given + U * Fraction(1.52)) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("kind", [Ball, FloatBall])
+def test_a_ball_has_a_side_where_all_of_it_has(kind) -> None:
+    high, radius = torch.tensor([[-1.0, -1.0, 1.0, 1.0, 0.0, 0.0], [0.5, 1.0, 0.5, 1.0, 0.0, 1e-9]], dtype=f64)
+    ball = FloatBall(high, radius) if kind is FloatBall else Ball(high, torch.zeros_like(high), radius)
+    below, above, zero = (part.tolist() for part in ball.sides())
+    assert below == [True, False, False, False, False, False] and above == [False, False, True, False, False, False]
+    assert zero == [False, False, False, False, True, False]
+    assert not any(part.any() for part in ball[3:4].sides()) and ball[4:5].sides()[2].all()
+
+
 def test_powers_of_two_are_exact_and_end_at_a_thousand() -> None:
     asked = torch.tensor([-1200.0, -1000, -999, -1, 0, 1, 999, 1000, 1200], dtype=f64)
     assert power_of_two(asked).tolist() == [2.0 ** max(-1000, min(1000, int(k))) for k in asked.tolist()]

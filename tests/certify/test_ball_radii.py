@@ -249,20 +249,28 @@ def test_sums_and_products_of_single_precision_count_every_rounding(terms) -> No
                 assert wanted <= Fraction(radius.item()) <= wanted * (1 + Fraction(1, 10**12))
 
 
+def top_of(values: list[Fraction]) -> Fraction:
+    """The power of two above all of these."""
+    return Fraction(2) ** math.frexp(float(max(map(abs, values))))[1]
+
+
 @pytest.mark.parametrize("terms", [2, 5, 100])
 def test_a_matrix_product_counts_what_its_later_parts_round(terms) -> None:
-    """γ_{n+3} of what is left of the factors below their first bits: 53 − log₂ n of them, shared by two."""
+    """γ_{n+3} of what is left of the right factor below its first bits, and of the left one, by its row's power of two.
+
+    The first bits are half of 53 − log₂ n; of a left entry at most the last of them is left.
+    """
     a, b = numbers(52, 3, terms), numbers(55, terms, 3)
     a[1:], b[:, 1:] = -a[1:].abs(), -b[:, 1:].abs()
     found, bits = product(a.unsqueeze(0), b.unsqueeze(0))[0], (53 - math.ceil(math.log2(terms))) // 2
     for i, j in pairs_of(range(3), range(3)):
         row, column = fractions(a[i]), fractions(b[:, j])
         exact = sum(x * y for x, y in zip(row, column, strict=True))
-        radius = Fraction(found.radius[i, j].item())
-        # What is left of a factor is half a unit of its place at most.
-        most = gamma(terms + 3) * sum(abs(x) + abs(y) for x, y in zip(row, column, strict=True)) / 2**bits
-        assert abs(exact - middles(found[i, j])[0]) <= radius <= 2 * most
-        assert radius >= most / 40
+        unit = top_of(column) / 2**bits
+        left = sum(abs(y - round(y / unit) * unit) for y in column) + sum(map(abs, column)) / 2**bits
+        wanted, radius = gamma(terms + 3) * top_of(row) * left, Fraction(found.radius[i, j].item())
+        assert abs(exact - middles(found[i, j])[0]) <= radius
+        assert wanted <= radius <= wanted * (1 + Fraction(1, 10**9))
 
 
 def test_where_underflow_may_lose_something_radii_say_so() -> None:

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -98,7 +99,12 @@ def warm(items: list[pytest.Item]) -> None:
             item.session._setupstate.setup(item)
             item.session._setupstate.teardown_exact(item)
             break
-    for one in gc.get_objects():
+    forget(gc.get_objects())
+
+
+def forget(objects: Iterable[Any]) -> None:
+    """What emulon's functions have kept of their answers."""
+    for one in objects:
         if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("emulon"):
             one.cache_clear()
 
@@ -140,6 +146,9 @@ def baseline(items: list[pytest.Item], files: set[str]) -> tuple[Covered, list[s
         def of_call(frame: FrameType, event: str, _: Any, of_line: Any = of_line) -> Any:
             return of_line if frame.f_code.co_filename in files else None
 
+        # What is computed once for all would else be seen in the first test alone.
+        rooms = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("emulon")]
+        forget(one for room in rooms for one in list(room.values()))
         started = time.process_time()
         sys.settrace(of_call)
         good = passes(item, after)

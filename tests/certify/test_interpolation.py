@@ -136,6 +136,11 @@ def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
         asked.clear()
         prove(other, parse(text), -1.0, 1.0)
         assert min(right for _, right in asked) < -0.5
+    # The other side is another interval, or has what a band takes out of this one.
+    for lo, bands in ((-1.25, ()), (-1.0, (Band(0.25, 0.5),))):
+        asked.clear()
+        prove(keys, parse("sin(4*t)"), lo, 1.0, bands=bands)
+        assert min(left for left, _ in asked) == lo
 
 
 @settings(max_examples=15)

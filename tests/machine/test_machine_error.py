@@ -271,13 +271,14 @@ def test_every_instruction_has_its_own_ranges_and_its_own_room(program: Register
     program.aff(c, 2.0 * a)
     program.mul(p, a, c)
     program.div(b, 3.0 * a, c)
+    program.aff(a, 0.0)
     before = [
-        {name: Range(k * one.low, k * one.high, k * one.norm) for name, one in RANGES.items()} for k in (1, 2, 3, 4)
+        {name: Range(k * one.low, k * one.high, k * one.norm) for name, one in RANGES.items()} for k in range(1, 6)
     ]
     after = [before[k][one.target.name] for k, one in enumerate(program.instructions)]
     # a is off by 1, c by 3, and they are up to 6 and 12: 1·12 + 3·6 and 1·3, and 1; 3/2 + 3·20/2, and 1.
     for room in (34.1, 33.9):
-        budget = Budget(Analysis(before, after, [1.1, 3.1, room, 32.6], dict(RANGES)), fixed(program))
+        budget = Budget(Analysis(before, after, [1.1, 3.1, room, 32.6, 1.1], dict(RANGES)), fixed(program))
         for instruction in program.instructions:
             budget.step(instruction)
         wanted = {"aff": 30.0, "second order": 3.0, "mul": 1.0} if room > 34 else {"unbounded": math.inf}

@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from flint import arb, ctx
+from flint import arb, arb_poly, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,11 @@ from emulon.certify.interpolation import (
     _cell,
     _cells,
     _down,
+    _largest,
     _narrowest,
+    _on,
+    _parts,
+    _quotients,
     _still_to_come,
     _up,
     deficits,
@@ -120,6 +125,29 @@ def test_parts_of_a_cell_are_tighter_than_the_whole_and_no_less_than_what_is_att
     with ball_arithmetic(PRECISION, ORDER + 1):
         whole, quarters = (_cell(zero, function, -1.0, 1.0, parts)[0] for parts in (1, 4))
     assert whole == pytest.approx(math.cosh(2.5)) and 1.0 <= quarters < 1.4
+
+
+def test_parts_cover_the_whole_and_polynomials_on_them_are_what_they_are() -> None:
+    """Beyond 16 terms they are taken as they are on the whole: two that cancel nearly everywhere count as both."""
+    lines = _parts(4)
+    assert [(float(one(-1)), float(one(1))) for one in lines] == [(-1.0, -0.5), (-0.5, 0.0), (0.0, 0.5), (0.5, 1.0)]
+    low, high = arb_poly([1, -3, 0.5, 2]), arb_poly([0] * 17 + [1, -1])
+    for k, line in enumerate(lines):
+        for tau in (-1, -0.3, 0.6, 1):
+            at = arb(-0.75 + 0.5 * k) + arb(0.25) * arb(tau)
+            assert abs(_on(low, line)(arb(tau)) - low(at)) < 1e-12
+            assert _on(low + high, line)(arb(tau)).contains(low(at) + high(at))
+    beyond = _on(high, lines[3])
+    assert float(beyond(arb(0)).upper()) == pytest.approx(2.0) == -float(beyond(arb(0)).lower())
+
+
+def test_a_part_that_is_not_known_is_not_forgotten_for_one_that_is() -> None:
+    """1/(1 − 2τ): the third and the fourth quarter hold or touch the pole, the first two do not."""
+    found = list(_quotients(arb_poly([1]), (arb(1),), arb_poly([1, -2]), arb(0), 4))
+    assert [one.is_finite() for one in found] == [True, True, False, False]
+    assert [float(one.upper()) for one in found[:2]] == pytest.approx([1.0, 2.0])
+    for order in (found, found[::-1]):
+        assert not reduce(_largest, order, arb(0)).is_finite()
 
 
 def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,13 @@ class Function:
     def provable(self) -> bool:
         return self.smooth is not None
 
+    @property
+    def odd(self) -> bool:
+        """Whether f(−t) = −f(t) is seen in what is written."""
+        if self.smooth is None or self.switches:
+            return False
+        return bool(self.smooth.subs(t_symbol(), -t_symbol()) == -self.smooth)
+
     def __call__(self, s: Tensor) -> Tensor:
         """f(s), elementwise, in s's dtype; NaN where it does not exist."""
         if self.callable is not None:

@@ -11,6 +11,8 @@ import torch
 
 from emulon.approximation import Approximation, approximate
 from emulon.approximation.piecewise import Piecewise
+from emulon.approximation.row import Rows, turns
+from emulon.approximation.spectral import Spectral
 from emulon.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expression import parse
 
@@ -110,6 +112,16 @@ def test_too_few_points_for_the_pieces_are_refused() -> None:
         approximate("sign(t)*Max(Abs(t)-0.3,0)", (-1, 1), points=2)
 
 
+def test_what_was_sampled_has_half_as_much_again_and_what_it_rounds_is_of_that() -> None:
+    F = approximate(torch.tanh, (-2, 2), points=4)
+    s = np.linspace(-2, 2, 40_001)
+    error, deviation, size = F.grid.sampled(np.tanh(s), s)
+    known = F.interpolation
+    assert known.attained == pytest.approx(error, rel=1e-3) and known.error == 1.5 * known.attained
+    assert (known.deviation, known.size) == pytest.approx((1.1 * deviation, 1.1 * size), rel=1e-3)
+    assert F.certificate.terms["rounding"] == F.grid.rounding_error(known.deviation, known.size)
+
+
 def test_a_callable_is_sampled_and_says_so() -> None:
     F = approximate(torch.special.expit, (-4, 4), tolerance=1e-9)
     assert not F.certificate.proved and "sampled, not proved" in str(F.certificate) and "callable" in F.certificate.note
@@ -165,6 +177,43 @@ def test_a_constant_needs_one_key() -> None:
 def test_many_periods_are_cut_into_pieces() -> None:
     F = approximate("sin(80*t)", (-2, 2), tolerance=1e-4)
     assert F.grid.way == "piecewise" and F.keys < 300 and observed(F, points(F)) <= F.certificate.bound <= 1e-4
+
+
+def test_what_turns_hundreds_of_times_is_a_row_of_pieces_and_odd_to_the_last_bit() -> None:
+    F = approximate("sin(300*t)", (-1, 1), tolerance=1e-4)
+    assert F.keys < 400 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4
+    s = points(F, 2001)
+    assert F.grid.numbers.odd and torch.allclose(F(-s), -F(s), rtol=0, atol=1e-10)
+
+
+def test_a_row_is_cut_where_turns_are_close() -> None:
+    F = approximate("cos(150*t**2) + t", (0, 2), tolerance=1e-4)
+    assert F.keys < 500 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_the_pieces_of_a_row_cover_it_and_overlap(mirrored: bool) -> None:
+    s = np.linspace(0, 2, 16_001)
+    at = turns(s, np.cos(200 * s**2), 1e-6)
+    assert len(at) == 254  # 200 s² is a multiple of π
+    pieces = Rows(lambda s: np.cos(200 * s**2), at, 0.0, 2.0, 30.0, mirrored)._cut(20)
+    assert pieces[-1][1] == 2.0 and (pieces[0][0] < 0 if mirrored else pieces[0][0] == 0)
+    for (left, middle), (start, right) in pairwise(pieces):
+        assert 0.04 < (middle - start) / min(middle - left, right - start) < 0.1
+    spent = [(hi - max(lo, 0)) * 400 * hi / math.pi for lo, hi in pieces]  # turns at the densest end
+    assert max(spent) < 1.3 * min(spent) and max(spent) < 25
+
+
+def test_keys_cannot_follow_more_changes_than_they_are() -> None:
+    for changes in (9, 10, 11):
+        spectral = Spectral(
+            lambda s, n=changes: np.cos(n * np.pi * (s + 1) / 2), -1.0, 1.0, torch.float64, lambda *_: 0
+        )
+        assert spectral.hopeless(10, 0.1) == (changes >= 10)
+        best = spectral.best(10)
+        assert best is not None and (changes < 10 or best.error > 0.1)
+    flat = Spectral(lambda s: np.cos(40 * s) / 100, -1.0, 1.0, torch.float64, lambda *_: 0)
+    assert not flat.hopeless(10, 0.1) and flat.hopeless(10, 0.001)
 
 
 def test_ends_that_float32_rounds_outwards_belong_to_the_proof() -> None:

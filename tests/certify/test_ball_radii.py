@@ -130,16 +130,17 @@ def test_a_number_moves_a_ball_as_a_ball_of_its_own_would(number, wide) -> None:
                 assert worst <= radius <= most and radius > 0
 
 
-def test_a_tensor_is_added_as_a_ball_without_a_second_part_would_be() -> None:
-    for wide in (0.0, 1e-9):
-        ball, other = drawn(16, 40, wide), numbers(19, 40)
-        other[::2] = -ball.high[::2] * (1 + 2.0**-20)  # nearly all of it is lost
-        for found, sign in ((ball + other, 1), (ball - other, -1), (other - ball, None)):
-            given = zip(middles(found), fractions(found.radius), ends(ball), fractions(other), strict=True)
-            for mid, radius, side, one in given:
-                worst = max(abs((end + sign * one if sign else one - end) - mid) for end in side)
-                assert worst <= radius <= worst * (1 + Fraction(1, 10**9)) + 17 * U**2 * abs(mid)
-                assert radius >= 15 * U**2 * abs(mid)
+@pytest.mark.parametrize("draw, rounded", [(drawn, 16 * U**2), (drawn_single, U)])
+@pytest.mark.parametrize("wide", [0.0, 1e-9])
+def test_a_tensor_is_added_as_a_ball_of_one_float_would_be(draw, rounded, wide) -> None:
+    ball, other = draw(16, 40, wide), numbers(19, 40)
+    other[::2] = -ball.high[::2] * (1 + 2.0**-20)  # nearly all of it is lost
+    for found, sign in ((ball + other, 1), (ball - other, -1), (other - ball, None)):
+        given = zip(middles(found), fractions(found.radius), ends(ball), fractions(other), strict=True)
+        for mid, radius, side, one in given:
+            worst = max(abs((end + sign * one if sign else one - end) - mid) for end in side)
+            assert worst <= radius <= (worst + rounded * abs(mid)) * (1 + Fraction(1, 10**9))
+            assert radius >= rounded * abs(mid) * (1 - U)
 
 
 def test_sums_and_products_of_two_floats_are_exact_in_two() -> None:
@@ -248,20 +249,28 @@ def test_sums_and_products_of_single_precision_count_every_rounding(terms) -> No
                 assert wanted <= Fraction(radius.item()) <= wanted * (1 + Fraction(1, 10**12))
 
 
+def top_of(values: list[Fraction]) -> Fraction:
+    """The power of two above all of these."""
+    return Fraction(2) ** math.frexp(float(max(map(abs, values))))[1]
+
+
 @pytest.mark.parametrize("terms", [2, 5, 100])
 def test_a_matrix_product_counts_what_its_later_parts_round(terms) -> None:
-    """γ_{n+3} of what is left of the factors below their first bits: 53 − log₂ n of them, shared by two."""
+    """γ_{n+3} of what is left of the right factor below its first bits, and of the left one, by its row's power of two.
+
+    The first bits are half of 53 − log₂ n; of a left entry at most the last of them is left.
+    """
     a, b = numbers(52, 3, terms), numbers(55, terms, 3)
     a[1:], b[:, 1:] = -a[1:].abs(), -b[:, 1:].abs()
     found, bits = product(a.unsqueeze(0), b.unsqueeze(0))[0], (53 - math.ceil(math.log2(terms))) // 2
     for i, j in pairs_of(range(3), range(3)):
         row, column = fractions(a[i]), fractions(b[:, j])
         exact = sum(x * y for x, y in zip(row, column, strict=True))
-        radius = Fraction(found.radius[i, j].item())
-        # What is left of a factor is half a unit of its place at most.
-        most = gamma(terms + 3) * sum(abs(x) + abs(y) for x, y in zip(row, column, strict=True)) / 2**bits
-        assert abs(exact - middles(found[i, j])[0]) <= radius <= 2 * most
-        assert radius >= most / 40
+        unit = top_of(column) / 2**bits
+        left = sum(abs(y - round(y / unit) * unit) for y in column) + sum(map(abs, column)) / 2**bits
+        wanted, radius = gamma(terms + 3) * top_of(row) * left, Fraction(found.radius[i, j].item())
+        assert abs(exact - middles(found[i, j])[0]) <= radius
+        assert wanted <= radius <= wanted * (1 + Fraction(1, 10**9))
 
 
 def test_where_underflow_may_lose_something_radii_say_so() -> None:
@@ -380,6 +389,24 @@ def test_hyperbolic_functions_and_constants_are_enclosed(text) -> None:
             for at, mid, radius in zip(s.tolist(), middles(found), found.radius.tolist(), strict=True):
                 off = abs(f.arb_series(arb(at), ()) - arb(mid.numerator) / mid.denominator)
                 assert off <= arb(radius) and radius <= (1e-19 if not single else 2e-14)
+
+
+def test_a_hyperbolic_tangent_far_out_has_its_argument_and_a_rounding_and_a_half_to_the_last_place() -> None:
+    room = numbers(97, 40, size=1e-9).abs()
+    found = FloatBall(30 * signs(98, 40), room).tanh()
+    assert found.high.abs().tolist() == [1.0] * 40 and torch.equal(found.high.sign(), signs(98, 40))
+    for given, radius in zip(fractions(room), fractions(found.radius), strict=True):
+        assert given + U * Fraction(1.52) <= radius <= (given + U * Fraction(1.52)) * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("kind", [Ball, FloatBall])
+def test_a_ball_has_a_side_where_all_of_it_has(kind) -> None:
+    high, radius = torch.tensor([[-1.0, -1.0, 1.0, 1.0, 0.0, 0.0], [0.5, 1.0, 0.5, 1.0, 0.0, 1e-9]], dtype=f64)
+    ball = FloatBall(high, radius) if kind is FloatBall else Ball(high, torch.zeros_like(high), radius)
+    below, above, zero = (part.tolist() for part in ball.sides())
+    assert below == [True, False, False, False, False, False] and above == [False, False, True, False, False, False]
+    assert zero == [False, False, False, False, True, False]
+    assert not any(part.any() for part in ball[3:4].sides()) and ball[4:5].sides()[2].all()
 
 
 def test_powers_of_two_are_exact_and_end_at_a_thousand() -> None:

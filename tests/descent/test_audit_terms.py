@@ -13,7 +13,8 @@ from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.composition import momentum_gains
 from emulon.certify.functions import _by_arb, enclosed, torn
 from emulon.descent import audit
-from emulon.descent.audit import GRADES, PathError, _around, _grown, _mean, _Samples, audited
+from emulon.descent.audit import GRADES, PathError, _around, _grown, _mean, _Samples, audited, soft_thresholded
+from emulon.descent.enclosure import distance_to_exact
 from emulon.descent.plan import Plan, covering
 from emulon.expression import parse
 
@@ -170,6 +171,10 @@ def test_what_arb_encloses_holds_both_ends_of_a_ball_and_little_more(kind, text)
                     assert abs(true[text] - arb(high)) <= arb(radius)
                 assert radius <= 2.1 * wide * (1 + wide) + 2e-15 * abs(high) + 3e-16
                 assert radius >= 4 * float(U) * abs(high) * 0.99
+    jump = _by_arb(
+        parse("sign(t)"), kind.of(torch.tensor([1e-3, -1e-3], dtype=f64)).widened(torch.ones(2).double() / 99)
+    )
+    assert jump.high.tolist() == [0.0, 0.0] and (jump.radius >= 1).all()
     nothing = _by_arb(parse("1/t"), kind.of(torch.zeros(1, dtype=f64)).widened(torch.ones(1, dtype=f64)))
     assert not nothing.radius.isfinite().any()
 
@@ -193,9 +198,12 @@ def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_leng
     assert not either.any() and not apart.any()
 
 
-def one_sample(loss: str, eta: float, path: list[float], y: float, l2: float = 0.0) -> PathError:
-    x, y = torch.ones(1, 1, dtype=f64), torch.tensor([y], dtype=f64)
-    plan = plan_of(GradientDescent(as_loss(loss), len(path) - 1, 0.25, l2=l2), x, y)
+def one_sample(
+    loss: Loss | str, eta: float, path: list[float], y: float, l2: float = 0.0, x: float = 1.0, samples: int = 1
+) -> PathError:
+    """A path of one weight on one sample, which may be there several times."""
+    x, y = torch.full((samples, 1), x, dtype=f64), torch.full((samples,), y, dtype=f64)
+    plan = plan_of(GradientDescent(as_loss(loss), len(path) - 1, 1e-3, l2=l2), x, y)
     return PathError(replace(plan, step_size=eta), x, y, torch.tensor(path, dtype=f64).unsqueeze(-1))
 
 
@@ -214,8 +222,10 @@ def test_an_error_goes_on_as_the_losses_slope_lets_it_wherever_paths_may_be(eta,
     assert wanted * (1 - 1e-9) <= error.after_all_steps().item() <= 1.06 * wanted
 
 
-def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step() -> None:
+@pytest.mark.parametrize("together", [1, 1 << 16])
+def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step(together, monkeypatch) -> None:
     """Quantile, one sample: where |s| is within the error so far, ℓ′ may differ by 1, which the next state feels."""
+    monkeypatch.setattr(audit, "SLICE", together)
     eta, states = 0.25, [0.0, 0.126, 0.1255, 0.1255]
     error = one_sample("quantile", eta, states, 0.125)
     f = parse(as_loss("quantile").derivative)
@@ -229,6 +239,46 @@ def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step() -> None:
     assert before * (1 - 1e-9) <= error.after_all_steps().item() <= before * 1.05
 
 
+def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
+    """cosh with x = 8: s ← s − 4·sinh(s) leaves −1 for 3.7 and −77; the path beside it stays at the minimum.
+
+    Between the residuals of that path alone, −1 and 0, an error would grow 5.2-fold; within the error of them itself,
+    13-fold; but it is 8 times that in the residual, and has grown 21-fold.
+    """
+    error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0, 0.125, 0.125], 1.0, x=8.0)
+    first = -1 + 4 * math.sinh(1)
+    assert error.after_all_steps().item() >= abs(first - 4 * math.sinh(first)) / 8
+
+
+def test_a_break_is_in_doubt_as_far_as_the_error_reaches_in_the_residual() -> None:
+    """Quantile with x = 8: weights 0.005 off are residuals 0.04 off, on both sides of a jump that is 0.03 away."""
+    states = [0.0, 0.25 + 0.03 / 8, 0.25 + 0.03 / 8 - 0.125]
+    exact = 0.25 + 0.03 / 8 - 0.005
+    error = one_sample("quantile(0.5)", exact / 4, states, 2.0, x=8.0)
+    assert error.after_all_steps().item() >= 8 * exact / 4 * 0.999
+
+
+def test_a_sample_in_doubt_has_no_slope_and_adds_all_that_it_may_change() -> None:
+    """ℓ′ = t + sign t, η = 1/4, two samples alike: errors 0.025 and 0.75·0.025 + 0.155 before a step from s = 0.02.
+
+    There e is assumed to be 2·(0.025 + 0.155) = 0.36, ℓ′ is anything between ∓1.36 and a little, and nothing shrinks.
+    """
+    states = [0.0, 0.4, 0.52, 0.265]
+    error = one_sample(Loss.of("t**2/2 + Abs(t)"), 0.25, states, 0.5, samples=2)
+    wanted = 0.75 * 0.025 + 0.155 + 0.25 * 2 * (1 + 0.36)
+    assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_soft_threshold_keeps_both_parts_of_a_number() -> None:
+    high = torch.tensor([0.5, -0.5, 0.75, -0.75], dtype=f64)
+    ball = Ball(high, torch.tensor([1e-18, 1e-18, -1e-18, -1e-18], dtype=f64), torch.zeros_like(high))
+    found = soft_thresholded(ball, Ball.of(Fraction(3, 10)))
+    for k in range(4):
+        v = Fraction(ball.high[k].item()) + Fraction(ball.low[k].item())
+        exact = v - Fraction(3, 10) if v > 0 else v + Fraction(3, 10)
+        assert abs(Fraction(found.high[k].item()) + Fraction(found.low[k].item()) - exact) < Fraction(1, 10**31)
+
+
 def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> None:
     descent = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2)
     plan, path = plan_of(descent), descent.iterates(X, Y)
@@ -237,12 +287,34 @@ def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> 
     terms = audited(plan, X, Y, moved).terms
     seen = Fraction(moved[-1, 1].item()) - Fraction(path[-1, 1].item())
     assert seen < Fraction(terms["distance to float64"]) < seen * (1 + Fraction(1, 10**11))
-    assert 0 < terms["float64's own error"] < 1e-13
+    own = PathError(plan, X, Y, path, *GRADES[0]).after_all_steps().item()
+    assert terms["float64's own error"] == own and 0 < own < 1e-13
     ahead = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, accelerated=True)
-    far = ahead.iterates(X, Y)
-    far[-1] += 1.0
-    terms = audited(plan_of(ahead), X, Y, far).terms
-    assert terms["distance to float64"] == pytest.approx(1.0) and 0 < terms["float64's own error"] < 1e-15
+    plan, last = plan_of(ahead), ahead.iterates(X, Y)[-1]
+    terms = audited(plan, X, Y, (last + 1.0).unsqueeze(0)).terms
+    own = sum(map(Fraction, distance_to_exact(plan, X, Y, last)))
+    assert terms["distance to float64"] == pytest.approx(1.0)
+    assert 0 < own < Fraction(terms["float64's own error"]) < own * (1 + Fraction(1, 10**11))
+
+
+def test_the_worst_of_a_batch_is_the_worst_of_both_parts_together(monkeypatch) -> None:
+    descent = GradientDescent(as_loss("squared"), 3, 0.3)
+    x, y = torch.stack([X, X]), torch.stack([Y, Y])
+    path = descent.iterates(x, y)
+    path[0, -1] += 1e-3
+    monkeypatch.setattr(PathError, "after_all_steps", lambda self: torch.tensor([0.0, 1.0], dtype=f64))
+    assert audited(plan_of(descent, x, y), x, y, path).bound == pytest.approx(1.0)
+
+
+def test_on_a_quadratic_errors_shrink_by_its_one_ratio() -> None:
+    """One feature: λ = 5/2, and errors shrink by 1 − η(l2 + λ) = 0.48 from step to step."""
+    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
+    plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1), x, y)
+    error = PathError(plan, x, y, torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64))
+    wanted = 0.0
+    for defect in error._defects(parse("t"), x, y, None)[0].tolist():
+        wanted = 0.48 * wanted + defect
+    assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-12)
 
 
 def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:

@@ -1,6 +1,8 @@
 """Data outside a domain are refused to the last bit, and a run is watched before every step."""
 
+import math
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 from emulon.algorithms import GradientDescent, Loss, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
+from emulon.descent import checks
 from emulon.descent.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
 from emulon.descent.plan import Plan, covering
 from emulon.errors import OutOfDomain
@@ -119,3 +122,127 @@ def test_a_path_that_stays_is_returned_whole_and_every_watch_has_its_turn():
     path = watched_path(watches, torch.zeros(3, dtype=f64), lambda number, w, before: w + 0.1)
     assert path.shape == (6, 3)
     assert seen[0] == path[[0, 2, 4], 0].tolist() and seen[1] == path[[1, 3], 0].tolist()
+
+
+def test_sums_are_compared_with_all_of_their_terms():
+    domain = Domain(1, 2, 2.0, 0.6, 1.0, residual=1.0)
+    x, w = torch.tensor([[2.0, 1.0]], dtype=f64), torch.tensor([0.5, 1e-20], dtype=f64)
+    with pytest.raises(OutOfDomain, match="in the last place"):
+        require_in_domain(domain, x, torch.zeros(1, dtype=f64), w)
+    require_in_domain(domain, x, torch.zeros(1, dtype=f64), -w * torch.tensor([1.0, -1.0], dtype=f64))
+    require_in_domain(domain, x, torch.tensor([0.6], dtype=f64), 1.5 * w)
+    with pytest.raises(OutOfDomain, match="reaches"):
+        require_in_domain(domain, x, torch.tensor([-0.6], dtype=f64), w)
+
+
+def test_what_a_sum_loses_on_its_way_is_not_believed():
+    """2⁵³ + 1 − 2⁵³ is 1, and comes out as 0 in some order."""
+    domain = Domain(1, 3, 2.0**53, 0.0, 1.0, residual=0.9)
+    for terms in permutations([2.0**53, 1.0, -(2.0**53)]):
+        with pytest.raises(OutOfDomain):
+            require_in_domain(
+                domain, torch.tensor([terms], dtype=f64), torch.zeros(1, dtype=f64), torch.ones(3, dtype=f64)
+            )
+
+
+def test_steps_are_compared_in_proportion():
+    small = DescentInContext.of(Ridge(0.1, 5), 100 * X, Y, 1e-3).plan
+    require_step_size(small, 100 * X * (1 + 1e-11), Y)
+    with pytest.raises(OutOfDomain, match="would take steps of"):
+        require_step_size(small, 100 * X * (1 + 1e-7), Y)
+
+
+ONE = Plan(
+    name="one",
+    loss=as_loss("squared"),
+    steps=3,
+    step_size=0.1,
+    l2=0.0,
+    l1=0.0,
+    momentum=0.0,
+    accelerated=False,
+    rows=1,
+    strong_convexity=0.0,
+    negative_curvature=0.0,
+    curvature_reach=0.0,
+    max_step_times_smoothness=2.0,
+    step_from_data=False,
+    domain=Domain(1, 1, 1.0, 0.5, 2.0),
+)
+
+
+def watching(y: float, bound: float = 0.0, x: float = 1.0, **changes) -> CurvatureWatch:
+    """A plan for one sample and one weight."""
+    return CurvatureWatch(replace(ONE, **changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
+
+
+def sure(watched: CurvatureWatch, w: float) -> bool:
+    return watched.sure(torch.tensor([[w]], dtype=f64))
+
+
+def test_states_are_sure_where_residuals_and_sums_are_below_their_bounds_by_more_than_rounding():
+    residual = {"domain": replace(ONE.domain, residual=1.0)}
+    assert sure(watching(0.5, **residual), 1.4) and sure(watching(-0.5, **residual), 0.4)
+    for y, w in ((0.5, 1.6), (-0.5, 0.6), (0.5, -0.6), (0.5, 1.5 - 1e-15), (0.5, 2.1)):
+        assert not sure(watching(y, **residual), w), (y, w)
+    assert sure(watching(0.5, **residual), 1.5 - 3e-15) and sure(watching(0.5), 1.9)
+    absolute = {"domain": replace(ONE.domain, absolute=1.5)}
+    assert sure(watching(-0.5, **absolute), -0.9) and sure(watching(0.5, **absolute), 1.0 - 3e-15)
+    for y, w in ((0.5, 1.1), (-0.5, -1.1), (0.5, 1.0 - 1e-15)):
+        assert not sure(watching(y, **absolute), w), (y, w)
+
+
+def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(checks, "at_a_time", lambda count, device: 1)
+    x, y = torch.tensor([[0.1], [0.1], [1.0]], dtype=f64), torch.zeros(3, dtype=f64)
+    plan = replace(ONE, rows=3, domain=Domain(3, 1, 1.0, 0.5, 2.0, residual=1.0))
+    for place in range(3):
+        watched = CurvatureWatch(plan, x.roll(place, 0), y, 0.0)
+        assert sure(watched, 0.9) and not sure(watched, 1.1)
+
+
+# ℓ″ = eˢ, s = 2w − ½: λmax is 4, and η·(4·eˢ + l2) ≤ 2 for eˢ ≤ 7/2 with η = 1/8 and l2 = 2.
+STEEP = {
+    "loss": Loss.of("exp(t)", curvature=math.inf),
+    "step_size": 0.125,
+    "l2": 2.0,
+    "domain": replace(ONE.domain, x=2.0),
+}
+
+
+@pytest.mark.parametrize(("bound", "edge"), [(0.0, math.log(3.5)), (0.1, math.log(3.5) - 0.2)])
+def test_steps_are_gentle_up_to_the_steepest_slope_that_the_exact_path_may_meet(bound: float, edge: float):
+    watched = watching(0.5, bound, 2.0, **STEEP)
+    for off, gentle in ((-0.01, True), (0.01, False)):
+        w = (edge + off + 0.5) / 2
+        assert sure(watched, w) == gentle
+        if gentle:
+            watched.before_step(torch.tensor([w], dtype=f64), 0)
+        else:
+            with pytest.raises(OutOfDomain, match="too long"):
+                watched.before_step(torch.tensor([w], dtype=f64), 0)
+    # A loss that is steep on the other side has its steepest at the other end.
+    turned = watching(0.5, bound, 2.0, **(STEEP | {"loss": Loss.of("exp(-t)", curvature=math.inf)}))
+    assert sure(turned, (0.01 - edge + 0.5) / 2) and not sure(turned, (-0.01 - edge + 0.5) / 2)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-3])
+def test_residuals_are_in_doubt_by_what_the_weights_are_and_what_is_rounded(bound: float):
+    watched = watch(Ridge(steps=5))
+    again = CurvatureWatch(watched.plan, X, Y, bound)
+    gamma = (3 + 3) * 2.0**-53 / (1 - (3 + 3) * 2.0**-53)
+    wanted = bound * X.abs().sum(dim=-1) * (1 + 1e-9) + gamma * watched.plan.inner.absolute
+    torch.testing.assert_close(again.doubt, wanted, rtol=1e-12, atol=0.0)
+
+
+def test_the_flattest_direction_may_be_flatter_by_what_the_plan_grants_and_no_more():
+    """λ = 1; granted are 1e-9 of what is promised and 1e-9·2/η = 2e-8."""
+    watching(0.5, strong_convexity=1 + 2.05e-8)
+    with pytest.raises(OutOfDomain, match="λmin"):
+        watching(0.5, strong_convexity=1 + 2.15e-8)
+
+
+def test_a_penalty_is_part_of_how_steep_a_loss_is():
+    watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.6)
+    with pytest.raises(OutOfDomain, match="too long"):
+        watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.7)

@@ -1,5 +1,8 @@
 """Slopes of a derivative, enclosed: never inside the true range, and close to it."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +24,24 @@ def test_the_enclosure_holds_every_slope_and_not_much_more(f, lo, hi):
     assert lowest <= slopes.min() + 1e-6 and slopes.max() - 1e-6 <= highest
     room = 0.02 * np.abs(slopes).max()
     assert slopes.min() - room <= lowest and highest <= slopes.max() + room
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(-3.0, 3.0), (-1.8, -1.2), (-1.5708, -1.5707), (-200.0, 1.0)])
+def test_the_steepest_along_a_path_lies_between_cells_as_well_as_at_their_ends(lo, hi):
+    """cos is steepest at −π/2, where it is 1; asked again for a little more, it knows what it has seen."""
+    slopes = Slopes(parse("cos(t)"))
+    for wider in (0.0, 0.01, 0.02):
+        assert 1.0 <= slopes.steepest(lo - wider, hi) <= (1.01 if hi - lo < 10 else 1.1)
+    assert math.sin(1.0) <= slopes.steepest(-1.0, -0.5) < 1.01 * math.sin(1.0)
+    assert slopes.steepest(-math.inf, 0.0) == math.inf
+
+
+def test_slopes_that_no_float_holds_are_enclosed():
+    for k in range(1, 12):
+        slopes, exact = Slopes(parse(f"{k}*t/7")), Fraction(k, 7)
+        lowest, highest = map(Fraction, slopes.between(-1.0, 1.0))
+        assert exact * (1 - Fraction(1, 10**14)) <= lowest <= exact <= highest <= exact * (1 + Fraction(1, 10**14))
+        assert lowest < highest and exact <= Fraction(slopes.steepest(-1.0, 1.0))
 
 
 def test_jumps_do_not_count_as_slopes():

@@ -10,7 +10,7 @@ import torch
 from emulon.approximation import Grid
 from emulon.attention.codes import Codes, one_hot
 from emulon.certify import Domain, Spectrum
-from emulon.descent.layout import LEAK_SHARE, SPARE, Routing, Scales, stored
+from emulon.descent.layout import HALF, LEAK_SHARE, SPARE, Routing, Scales, TokenLayout, stored
 
 f64 = torch.float64
 GRID = Grid.stored(
@@ -24,16 +24,14 @@ def routing(paper: bool, samples: int = 5, allowed: float = 1e-3, gap: float = 0
     return Routing(replace(DOMAIN, samples=samples), codes, paper, allowed)
 
 
-def log_mass(s: float) -> float:
-    return float(torch.logsumexp(GRID.slopes * s + GRID.intercepts, dim=0))
-
-
 @pytest.mark.parametrize("samples", [2, 5, 300])
 def test_others_weigh_what_is_allowed_and_hardly_less_where_all_speaks_for_them(samples: int) -> None:
     """One's own tokens at the residual where they weigh least, all others where they weigh most."""
     asked = routing(paper=False, samples=samples)
-    masses = [log_mass(s) for s in np.linspace(GRID.lo, GRID.hi, 20_001).tolist()]
-    others = (samples - 1) * math.exp(max(masses) - min(masses) - asked.strength(GRID) * asked.codes.gap)
+    s = torch.linspace(GRID.lo, GRID.hi, 20_001, dtype=f64)
+    masses = torch.logsumexp(torch.outer(s, GRID.slopes) + GRID.intercepts, dim=1)
+    ahead = (masses.max() - masses.min()).item()
+    others = (samples - 1) * math.exp(ahead - asked.strength(GRID) * asked.codes.gap)
     assert 0.999 * math.exp(-SPARE) * asked.leak(GRID) <= others <= asked.leak(GRID) * math.exp(-SPARE)
 
 
@@ -84,3 +82,24 @@ def test_a_coarser_dtype_has_room_for_data_rounded_over_an_edge() -> None:
     follows = stored(Domain(3, 2, 2.0, 1.0, 4.0), torch.float32)
     assert follows.residual == follows.widest > 17.0
     assert one_hot(3, f64).gap == 1.0
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_key_times_a_query_is_the_grids_score_and_the_codes(balanced: bool) -> None:
+    """slope·(w·x − y) + intercept, and C times what two samples' codes have in common; beside it value·x."""
+    domain = Domain(2, 3, 50.0, 8.0, 0.25)
+    codes = Codes(torch.tensor([[0.6, 0.8], [0.8, -0.6]], dtype=f64), 0.5)
+    layout = TokenLayout(GRID, domain, codes, 12.0, ("fixed",), balanced)
+    x, y = torch.tensor([[50.0, -20.0, 3.0], [1.0, 2.0, 4.0]], dtype=f64), torch.tensor([8.0, -3.0], dtype=f64)
+    w = torch.tensor([0.25, 0.1, -0.2], dtype=f64)
+    rows, asked = layout.data_rows(x, y, 7 * x), layout.query_rows(w)
+    keys = torch.cat([rows[f"key_{name}"] for name in HALF], dim=-1)
+    queries = torch.cat([asked[f"query_{name}"] for name in HALF], dim=-1)
+    scores = (keys @ queries.mT).permute(2, 0, 1)
+    own = GRID.slopes * (x @ w - y).unsqueeze(-1) + GRID.intercepts
+    wanted = own + 12.0 * (codes.vectors @ codes.vectors.mT).unsqueeze(-1)
+    torch.testing.assert_close(scores, wanted, rtol=1e-13, atol=1e-13)
+    assert layout.tokens == 6 and torch.equal(rows["value"], GRID.values[:, None] * x.unsqueeze(-2))
+    assert torch.equal(rows["fixed"], (7 * x).unsqueeze(-2).expand(2, 3, 3))
+    scales = layout.scales
+    assert (scales == Scales()) != balanced and scales.x <= 2.0**-4 if balanced else True

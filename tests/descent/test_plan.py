@@ -139,6 +139,10 @@ def test_errors_grow_as_the_flattest_and_the_steepest_direction_let_them(slack: 
     ratio = max(abs(1 - 0.25 * other.flattest(slack)), 3 * slack)
     total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
     assert other._growth(slack) == pytest.approx(2 * total, rel=1e-11)
+    long = replace(other, max_step_times_smoothness=2.0)
+    ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
+    total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
+    assert ratio >= 1 and long._growth(slack) == pytest.approx(2 * total, rel=1e-11)
     assert replace(KNOWN, steps=0)._growth(slack) == 1.0
     assert KNOWN.growth == KNOWN._growth(0.0) and convex.growth == pytest.approx(2 * (3 + 3 * math.sqrt(2)), rel=1e-11)
 
@@ -148,6 +152,13 @@ def test_a_path_within_a_bound_is_off_by_all_features_at_their_largest() -> None
     assert KNOWN.proves(0.3) and not KNOWN.proves(1 / 3)
     assert with_proof(KNOWN, 1.0).curvature_reach == 4.0 + KNOWN.off(1.0)
     assert KNOWN.curvature(0.1) == 1.0 and replace(KNOWN, accelerated=True).ahead == 1.5 and KNOWN.ahead == 0
+
+
+def test_a_step_moves_a_weight_by_its_column_or_its_largest_entry_and_what_is_fixed() -> None:
+    root = math.sqrt(2.0 * (1 + 2e-9))
+    assert KNOWN.moved(2.0) == pytest.approx(0.25 * root * 2.0, rel=1e-13)
+    counts = replace(KNOWN, loss=as_loss("poisson"))
+    assert counts.fixed == 1.5 * 1.0 and counts.moved(2.0) == pytest.approx(0.25 * (root * 2.0 + 1.5), rel=1e-13)
 
 
 def test_a_curvature_is_believed_only_as_far_as_it_is_proved() -> None:
@@ -164,6 +175,9 @@ def test_what_a_domain_does_not_see_to_is_named() -> None:
     assert KNOWN.assumes == ()
     steep = replace(KNOWN, step_size=0.5, step_from_data=True)
     assert [line.split()[0] for line in steep.assumes] == ["step_size·L", "the"]
+    # 3/2·(2/4 + 1/10) for logistic regression; and 0.9·(2 + 1/10) is below 2.
+    assert replace(KNOWN, loss=as_loss("logistic"), step_size=1.5).assumes == ()
+    assert replace(KNOWN, max_step_times_smoothness=2.0, step_size=0.9).assumes == ()
 
 
 def test_a_domain_covers_the_path_with_the_room_that_is_asked_for() -> None:
@@ -185,7 +199,11 @@ def test_a_curvature_that_cannot_be_enclosed_is_sampled_with_a_twentieth_of_room
 
 def test_a_step_size_is_one_over_the_steepest_and_no_longer_than_two() -> None:
     free = Ridge(penalty=0.5, steps=3).descent
-    assert step_size_for(free, Domain(5, 4, 1.0, 1.0, 1.0, spectrum=Spectrum(largest=2.0)), None) == 1 / 2.5
+    known = Domain(5, 4, 1.0, 1.0, 1.0, spectrum=Spectrum(largest=2.0))
+    assert step_size_for(free, known, None) == 1 / 2.5
+    assert step_size_for(GradientDescent(as_loss("logistic"), 3, l2=0.5), known, None) == 1 / (0.25 * 2 + 0.5)
+    # Where nothing makes errors shrink, nothing is asked beyond what descent can bear.
+    assert plan(GradientDescent(as_loss("log_cosh"), 3, 0.01)).max_step_times_smoothness == 2.0
     with pytest.raises(EmulonError, match="chooses its step size from the data"):
         step_size_for(free, Domain(5, 4, 1.0, 1.0, 1.0), None)
     largest = torch.linalg.eigvalsh(X.T @ X / 30)[-1].item()

@@ -43,6 +43,19 @@ def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the
     torch.testing.assert_close(narrow.apply(w, w), wide.apply(w, w), rtol=0.0, atol=1e-15)
 
 
+def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise(programs: Programs):
+    """γ of two more than the terms: of keys the features and y, of values one for each sample and factor."""
+    phase = cached(programs["ridge"], Interpreter.fitting(programs["ridge"]))
+    line, needed = phase.interpreter.line, 0.0
+    (block,) = phase.blocks
+    for part, terms in ((block.keys[:, :4], 5), (block.values, len(phase.rows.sizes) * 40)):
+        grown = (terms + 2) * 2.0**-24 / (1 - (terms + 2) * 2.0**-24)
+        needed = max(needed, part.abs().max().item() * (1 + grown))
+    for room, enough in ((1 + 1e-9, True), (1 - 1e-9, False)):
+        phase.interpreter.line = replace(line, errors=(needed * room,) * len(line.errors))
+        assert phase._narrow_enough() == enough
+
+
 def test_a_factor_and_its_negative_are_read_once():
     factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
     shared, apart = Rows.of(factors, odd=True), Rows.of(factors, odd=False)

@@ -232,3 +232,17 @@ def test_several_targets_are_learned_on_one_x_as_each_alone():
     for row, target in zip(together.weights, targets.unbind(-1), strict=True):
         exact = Ridge(steps=40).run(x, target)
         assert np.abs(row - exact.numpy()).max() <= together.audit.bound < 1e-10
+
+
+def test_an_error_that_reaches_the_state_as_next_to_nothing_is_compiled_in_float32():
+    """Found by random cases: rows of a size below 1e-38 cannot be scaled up to where the line reads best."""
+    x, y = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([-1e-20], dtype=torch.float64)
+    program = compile(GradientDescent(Loss.of("5*t**2", curvature=10.0), 0, 0.1), data=(x, y), dtype=torch.float32)
+    assert Interpreter.fitting(program).run(program, x.float(), y.float()).last.tolist() == [0.0]
+
+
+def test_a_derivative_that_float32_does_not_hold_is_refused():
+    """Found by random cases: (1e20)³ is infinite there."""
+    x, y = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([1e20], dtype=torch.float64)
+    with pytest.raises(OutOfDomain, match="more than float32 holds"):
+        compile(GradientDescent(Loss.of("t**4/4"), 0, 1.0), data=(x, y), dtype=torch.float32)

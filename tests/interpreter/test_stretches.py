@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.interpreter import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
-from emulon.interpreter.stretches import Piece, Seam, Stretches
+from emulon.interpreter import Capacity, Interpreter, stretches
+from emulon.interpreter.number_line import NumberLine, Off, certified_line, number_line, octaves_for, proved_between
+from emulon.interpreter.stretches import Piece, Seam, Stretches, _as_promised
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -72,6 +72,53 @@ def test_slopes_that_are_not_equally_spaced_are_not_taken_for_powers():
     slopes[-4] *= 1 + 1e-9
     assert isinstance(line.stretches.known[0], Piece)
     assert not any(isinstance(one, Piece) for one in altered(line, slopes=slopes).stretches.known)
+
+
+@pytest.mark.parametrize("delta", [1e-16, 1e-9])
+def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_further(delta: float):
+    """The inner piece of a line of three: the outer ones' shares, times their values, and 8 keys more in the sums."""
+    line = number_line(200.0)
+    grid, own = line.grid.numbers, np.zeros(96, dtype=bool)
+    own[32:64] = True
+    for lo, hi in ((0.0, 10.0), (20.0, 29.0)):
+        scores = np.multiply.outer(np.array([lo, hi]), grid.slopes) + grid.intercepts
+        shares = np.exp(scores - scores[:, own].max(axis=1, keepdims=True)).max(axis=0)[~own]
+        largest = np.abs(grid.values[own]).max()
+        band = (0.0, 16.0) if hi < 16 else (16.0, 32.0)
+        lost = 1.01 * shares @ (np.abs(grid.values[~own]) + largest)
+        needed = Off(delta, 40, largest, lost).error(proved_between(grid, *band), hi, torch.float64)
+        for part, kept in ((1.05, True), (0.9, False)):
+            promised = replace(line, errors=(part * needed,) * 3)
+            assert _as_promised(promised, lo, hi, own, delta) == kept, (lo, part)
+    # Around 16 both bands are asked, each for its own promise.
+    for errors, kept in (((1.0, 1.0, 1.0), True), ((1e-30, 1.0, 1.0), False), ((1.0, 1e-30, 1.0), False)):
+        assert _as_promised(replace(line, errors=errors), 10.0, 20.0, own, delta) == kept
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: torch.dtype, monkeypatch):
+    asked = []
+    monkeypatch.setattr(stretches, "_as_promised", lambda *given: asked.append(given) or True)
+    line, u = number_line(200.0, dtype), torch.finfo(dtype).eps / 2
+    begin = line.grid.slopes.double()[(len(line.grid) - 32) // 2 :][:32]
+    bent = begin.clone()
+    for lift in (0.0, 1e-3):
+        bent[5] = begin[5] + lift
+        slopes = line.grid.slopes.clone()
+        slopes[(len(line.grid) - 32) // 2 + 5] = bent[5].to(dtype)
+        made = replace(line, grid=replace(line.grid, slopes=slopes))
+        first = (len(line.grid) - 32) // 2
+        piece = Piece.of(made, 2.0, 10.0, slice(first, first + 32))
+        theta = piece.theta
+        uneven = max(abs(a - begin[0].item() - r * theta) for r, a in enumerate(made.grid.slopes[first:][:32].tolist()))
+        wanted = 16 * (2 * u * theta * 4.0 + 4 * u) + 40 * u + uneven * 4.0
+        assert asked[-1][4] == pytest.approx(wanted, rel=1e-6) and asked[-1][3].sum() == 32
+        assert theta == pytest.approx((begin[-1] - begin[0]).item() / 31, rel=1e-6) and piece.center == 6.0
+    Seam.of(line, 28.0, 36.0)
+    own, delta = asked[-1][3:]
+    scores = line.grid.slopes.double().abs() * 36.0 + line.grid.intercepts.double().abs()
+    size = scores[torch.from_numpy(own)].max().item()
+    assert delta == pytest.approx(4 * u / (1 - 4 * u) * size + (4 + min(2 * size, 64.0)) * u, rel=1e-9, abs=0.0)
 
 
 def test_a_line_that_is_not_odd_is_read_by_all_keys():

@@ -1,6 +1,8 @@
 """The bounds of looped descent, term by term: where one rules, it is as large as it says, and it is not left out."""
 
 import math
+from fractions import Fraction
+from math import factorial
 
 import pytest
 import torch
@@ -171,6 +173,54 @@ def test_an_audit_carries_an_early_shock_by_the_gain_of_the_steps_that_follow() 
     back = step / 4 * xs.mT @ (-ys + 1e-3)
     late.watch(-ys + 1e-3 - xs @ back, -(query @ back))
     assert late.bound.item() == pytest.approx(2 * 0.5 * 1e-3, rel=1e-5, abs=0.0)
+
+
+def test_what_a_check_rounds_grows_with_the_data_and_is_felt_by_every_residual() -> None:
+    """Four samples 2 with target 1, asked at 4, η = 1/4: one exact step, from residuals of length 2 to none.
+
+    γ·(‖x‖²·η·‖res‖/√N + ‖res‖ + |prediction|) in every entry, ‖x‖ = 4 the query's: γ·(4 + 2 + 2), of 4 + 1 + 8 terms.
+    """
+    xs, ys, query = torch.full((4, 1), 2.0, dtype=f64), torch.ones(4, 1, dtype=f64), torch.tensor([4.0], dtype=f64)
+    audit = DescentAudit(xs, ys, query, 0.25)
+    audit.watch(-ys, torch.zeros(1, dtype=f64), start=True)
+    audit.watch(torch.zeros(4, 1, dtype=f64), torch.tensor([2.0], dtype=f64))
+    assert audit.direct.item() == pytest.approx(8 * gamma(13), rel=1e-12, abs=0.0)
+    assert audit.shocks[1].item() == pytest.approx(2 * 8 * gamma(13), rel=1e-12, abs=0.0)
+    audit.watch(torch.zeros(4, 1, dtype=f64), torch.tensor([2.0], dtype=f64))
+    assert audit.direct.item() == pytest.approx((8 + 4) * gamma(13), rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize(("features", "steps", "carried"), [(1, 2, 2.0), (2, 3, 3.0), (2, 1, 1.5)])
+def test_steps_beyond_one_over_l_may_carry_a_shock_twice_as_far(features: int, steps: int, carried: float) -> None:
+    """λ = 1 and η = 3/2: 2/σ where it is the only one; √(2ηM) where there is none below; η·σ after one step."""
+    xs, ys = torch.zeros(4, features, dtype=f64), torch.ones(4, 1, dtype=f64)
+    xs[:, 0] = 1.0
+    query = 2 * xs[0]
+    audit, residuals, prediction = DescentAudit(xs, ys, query, 1.5), -ys + 1e-3, torch.zeros(1, dtype=f64)
+    audit.watch(residuals, prediction, start=True)
+    for _ in range(steps):
+        back = 1.5 / 4 * xs.mT @ residuals
+        residuals, prediction = residuals - xs @ back, prediction - query @ back
+        audit.watch(residuals, prediction)
+    assert audit.bound.item() == pytest.approx(2 * carried * 1e-3, rel=1e-5, abs=0.0)
+
+
+@pytest.mark.parametrize(("weights", "tau"), [((4 / 3, -1 / 3), 35.0), ((1.5, -0.6, 0.1), 25.0)])
+def test_beyond_forty_terms_every_pair_counts_with_its_whole_weight(weights: tuple[float, ...], tau: float) -> None:
+    """Σ|w_g|·(mτ)^{2k}/(2k + 1)! from k = m + 40 on, as a geometric series: a few per cent of it all here."""
+    pairs, exact = len(weights), [Fraction(w).limit_denominator(1000) for w in weights]
+
+    def moment(k: int) -> Fraction:
+        return (
+            abs(sum(w * g ** (2 * k) for g, w in enumerate(exact, 1))) * Fraction(tau) ** (2 * k) / factorial(2 * k + 1)
+        )
+
+    summed = sum(moment(k) for k in range(pairs, pairs + 40))
+    first = pairs + 40
+    head = sum(map(abs, exact)) * Fraction(pairs * tau) ** (2 * first) / factorial(2 * first + 1)
+    left = head / (1 - Fraction(pairs * tau) ** 2 / ((2 * first + 2) * (2 * first + 3)))
+    assert sum(moment(k) for k in range(first, first + 60)) < left and left > summed / 100
+    assert truncation(pairs, tau) == pytest.approx(float(summed + left), rel=1e-10, abs=0.0)
 
 
 def test_an_audit_counts_labels_and_features_that_are_off() -> None:

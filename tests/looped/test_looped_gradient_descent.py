@@ -158,3 +158,10 @@ def test_what_is_outside_the_domain_is_refused():
         LoopedGradientDescent(domain, dtype=torch.bfloat16)
     with pytest.raises(OutOfDomain, match="step size"):
         LoopedGradientDescent(domain, step_size=5.0)
+
+
+def test_data_so_small_that_predictions_may_overflow_are_refused():
+    """Found by random cases: 1/L is no float64 any more."""
+    tiny, one = torch.tensor([[-7e-151]], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    with pytest.raises(OutOfDomain, match="no gate shuts out"):
+        LoopedGradientDescent(Domain.covering(tiny, one, one, 1.5), horizon=2)

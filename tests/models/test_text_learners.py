@@ -37,6 +37,10 @@ def one_by_one(task, count):
     return task.prompts_of(split, rows), alone
 
 
+def last_states(learner, tokens):
+    return learner.states(learner.embed(tokens), 1, learner.visible(tokens))[-1]
+
+
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "readable"])
 @pytest.mark.parametrize("kind", ["translation", "classification"])
 @pytest.mark.parametrize("model", MODELS)
@@ -65,13 +69,23 @@ def test_no_token_sees_the_future(model, corpora):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_encoder_sees_the_whole_text_and_a_translation_its_source(model, corpora):
-    for kind, place, asked in (("classification", 5, 0), ("translation", 2, LONGEST)):
+    for kind, place, seer in (("classification", 5, 0), ("translation", 2, LONGEST)):
         learner, task = made(model, kind, corpora)
         prompts = one_by_one(task, 2)[0]
         changed = prompts.tokens.clone()
         changed[:, place, 0] = 7
         with torch.no_grad():
-            assert not torch.allclose(learner(prompts.tokens)[:, asked], learner(changed)[:, asked])
+            before, after = (last_states(learner, tokens)[:, seer] for tokens in (prompts.tokens, changed))
+        assert not torch.allclose(before, after)
+
+
+def test_a_class_is_read_off_the_mean_of_all_that_is_no_padding(corpora):
+    learner, task = made("standard", "classification", corpora)
+    prompts, alone = one_by_one(task, 4)
+    with torch.no_grad():
+        states = last_states(learner, prompts.tokens)
+        by_hand = [states[text, : each.tokens.shape[1]].mean(dim=0) for text, each in enumerate(alone)]
+        torch.testing.assert_close(learner(prompts.tokens)[:, 0], learner.read_out(torch.stack(by_hand)))
 
 
 def test_the_loss_is_cross_entropy_over_the_last_loop_counts_and_the_words_that_are_asked(corpora):

@@ -142,6 +142,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:
             )
         case ast.Call(ast.Attribute(value, name), args, keywords) if name in OTHERS and name != "abs":
             yield "other function", ast.unparse(ast.Call(ast.Attribute(value, OTHERS[name]), args, keywords))
+        case ast.Call(ast.Attribute(value, "add_" | "sub_"), [_], []):
+            yield "drop a term", ast.unparse(value)
+        case ast.Call(ast.Attribute(value, "mul_" | "div_"), [_], []):
+            yield "drop a factor", ast.unparse(value)
         case ast.Call(ast.Attribute(value, "abs"), [], []):
             yield "other function", ast.unparse(value)
         case ast.Return(ast.Name() | ast.BinOp() | ast.Call() as value):

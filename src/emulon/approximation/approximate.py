@@ -14,6 +14,7 @@ from torch import Tensor
 from emulon.approximation.grid import Grid
 from emulon.approximation.paper import paper_grid, smallest_paper_grid
 from emulon.approximation.piecewise import Piecewise
+from emulon.approximation.row import turns
 from emulon.approximation.spectral import Rounding, Spectral, Target, cost, dense
 from emulon.attention import attend
 from emulon.certify.certificate import Certificate
@@ -31,6 +32,9 @@ SAMPLED = "the function is a plain callable: its interpolation error was sampled
 
 # A proof so many times above what the search has seen did not come to its end.
 UNPROVED = 1e6
+
+# One soft grid of more keys is not tried where pieces may do.
+WHOLE_LIMIT = 160
 
 # More than a softmax of so many keys as are tried could follow, as far as 4001 samples can tell.
 MOST_TURNS = 1500
@@ -198,8 +202,9 @@ class _Maker:
             return smallest_paper_grid(self.f, self.lo, self.hi, tolerance, self.dtype, self.rounding)
         options: list[tuple[float, Grid]] = []
         worth_cutting = True
-        if self.way == "spectral" or (self.way == "auto" and not self.breaks):
-            fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else 160)
+        whole = self.way == "auto" and not self.breaks and not self._spectral.hopeless(WHOLE_LIMIT, tolerance)
+        if self.way == "spectral" or whole:
+            fit = self._spectral.smallest(tolerance, limit=512 if self.way == "spectral" else WHOLE_LIMIT)
             if fit is not None:
                 options.append((fit.cost, fit.grid))
                 # Few keys already, or rounding is what fails: cutting into pieces would not help.
@@ -351,16 +356,9 @@ def _check_function(function: Function, lo: float, hi: float) -> None:
     if not finite.all():
         at = f"t = {s[~finite][0].item():.6g}"
         raise BadExpression(f"{function.text} is not finite at {at}; choose an interval without it")
-    if (turns := _turns(values)) > MOST_TURNS:
+    if (often := len(turns(s.numpy(), values.numpy(), float(values.max() - values.min()) / 64))) > MOST_TURNS:
         where = f"on ({lo:g}, {hi:g})"
-        raise BadExpression(f"{function.text} turns at least {turns} times {where}; choose a shorter interval")
-
-
-def _turns(values: Tensor) -> int:
-    """How often values turn from rising to falling or back, by more than a 64th of their range."""
-    lowest, highest = values.min(), values.max()
-    changes = ((values - lowest) / (highest - lowest).clamp(min=1e-300) * 64).round().diff()
-    return int((changes[changes != 0].sign().diff() != 0).sum())
+        raise BadExpression(f"{function.text} turns at least {often} times {where}; choose a shorter interval")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.certificate import Band
-from emulon.certify.interpolation import Keys
+from emulon.certify.interpolation import NEGLIGIBLE, Keys, deficits
 from emulon.certify.perturbation import shifted_average
 
 # Weights sampled at a time: as many as fit the cache well enough.
 CHUNK = 1 << 21
+# Of more keys than these, only those are sampled that can be felt near the points asked.
+MANY_KEYS = 512
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,11 @@ class Grid:
         return error, deviation, size
 
     def _sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
-        error, deviation, size = statistics(self.numbers.weights(s), self.numbers.values, f)
+        keys = self.numbers
+        if len(self) > MANY_KEYS:
+            near = deficits(keys, float(s.min()), float(s.max())) < NEGLIGIBLE
+            keys = Keys(keys.slopes[near], keys.intercepts[near], keys.values[near])
+        error, deviation, size = statistics(keys.weights(s), keys.values, f)
         return float(error), float(deviation), float(size)
 
 

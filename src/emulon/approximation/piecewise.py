@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from emulon.approximation.grid import Grid
+from emulon.approximation.row import MANY_TURNS, OVERLAP, SEEN, Rows, turns
 from emulon.approximation.spectral import (
     LARGEST_VALUE,
     Fit,
@@ -31,7 +32,7 @@ from emulon.approximation.spectral import (
     least_squares,
 )
 from emulon.certify.certificate import Band
-from emulon.certify.interpolation import Keys
+from emulon.certify.interpolation import LONG, Keys
 from emulon.certify.rounding import unit
 from emulon.expression import Break, Function
 
@@ -39,8 +40,6 @@ from emulon.expression import Break, Function
 PIECE_LIMIT = 56
 # Neighbours are tried as one piece until that has failed so often.
 MOST_IN_VAIN = 3
-# How far beyond a seam both neighbours are fitted, as a part of the shorter one.
-OVERLAP = 0.08
 # Values of gated pieces stay within this many times max |f|.
 GATED_VALUE = 4.0
 # How much of the shortest piece the band at a jump may take.
@@ -121,10 +120,17 @@ class Piecewise:
                 if k:
                     gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
-        return self._refit(assemble(pieces, gates, tuple(bands)), pieces)
+        grid = assemble(pieces, gates, tuple(bands))
+        if not (self._odd and not breaks and len(grid) > LONG):
+            return self._refit(grid, pieces)
+        # Of what is odd to the last bit half need be proved.
+        return _made_odd(self._refit(_made_odd(grid), pieces))
 
     def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
         """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""
+        row = self._row(lo, hi, tolerance, sharpness)
+        if row is not None:
+            return row
         whole = self._alone(lo, hi, tolerance, sharpness, 0)
         if whole is not None:
             return [whole]
@@ -134,6 +140,32 @@ class Piecewise:
             return None if half is None else [*map(_mirrored, reversed(half)), *half]
         plan = self._halves(lo, hi, tolerance, sharpness, 0)
         return None if plan is None else self._merge(plan, tolerance, sharpness)
+
+    def _row(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
+        """Pieces of one shape for what turns many times, each with as few keys as it needs; None where it does not.
+
+        In narrower dtypes rounding rules so many keys, and a row is no better than halves.
+        """
+        if self.dtype != torch.float64:
+            return None
+        s = np.linspace(lo, hi, SEEN)
+        at = turns(s, self._inside(lo, hi)(s), 4 * tolerance)
+        if len(at) < MANY_TURNS:
+            return None
+        mirrored = self._odd and lo == -hi
+        start = 0.0 if mirrored else lo
+        row = Rows(self._inside(lo, hi), at[at > start], start, hi, _most(sharpness), mirrored).smallest(tolerance)
+        fits: list[Fit] = []
+        for piece in row.pieces if row is not None else ():
+            assert row is not None
+            spectral = self._spectral(*piece, sharpness, (lo, hi))
+            same = spectral.fit(row.keys, [(row.softness, row.reach)])
+            fit = spectral.smallest(tolerance, limit=row.keys, like=same)
+            if fit is None or fit.cost > tolerance:
+                return None
+            fits.append(fit)
+        mirror = [_mirrored(fit) for fit in reversed(fits)] if mirrored else []
+        return [*mirror, *fits] or None
 
     @cached_property
     def _odd(self) -> bool:
@@ -167,10 +199,13 @@ class Piecewise:
         left, right = lo + 1e-12 * (size + abs(lo)), hi - 1e-12 * (size + abs(hi))
         return lambda s: self.f(np.clip(s, left, right))
 
-    def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
-        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
+    def _spectral(self, lo: float, hi: float, sharpness: float, within: tuple[float, float] | None = None) -> Spectral:
+        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding.
 
-        key = (lo, hi, sharpness)
+        Where `within` is given it is between breaks, and the piece may be asked up to its own ends.
+        """
+        within = within or (lo, hi)
+        key = (lo, hi, sharpness, within)
         if key in self._searches:
             return self._searches[key]
 
@@ -179,18 +214,18 @@ class Piecewise:
             return self.rounding(tilted, deviation, size)
 
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
-        largest = GATED_VALUE if sharpness else LARGEST_VALUE
+        largest = _most(sharpness)
         # Another sharpness weighs the same grids otherwise.
-        known = self._known.setdefault((lo, hi, largest), Known())
-        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, known=known)
+        known = self._known.setdefault((lo, hi, largest, within), Known())
+        search = Spectral(self._inside(*within), lo, hi, self.dtype, gated, largest=largest, known=known)
         return self._searches.setdefault(key, search)
 
     @cached_property
-    def _searches(self) -> dict[tuple[float, float, float], Spectral]:
+    def _searches(self) -> dict[tuple[object, ...], Spectral]:
         return {}
 
     @cached_property
-    def _known(self) -> dict[tuple[float, float, float], Known]:
+    def _known(self) -> dict[tuple[object, ...], Known]:
         return {}
 
     @cached_property
@@ -207,7 +242,9 @@ class Piecewise:
         """One soft piece for [lo, hi], where cutting it would not help."""
         spectral = self._spectral(lo, hi, sharpness)
         # Hopeless stretches are told by their largest grid alone, without climbing up to it.
-        hopeful = depth == 0 or (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
+        hopeful = depth == 0
+        if depth and not spectral.hopeless(PIECE_LIMIT, tolerance):
+            hopeful = (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
         like = self._lately.get(depth)
         fit = spectral.smallest(tolerance, limit=PIECE_LIMIT, like=like) if hopeful else None
         # Rounding does not fall by cutting: where it rules, take the piece as it is and let the caller judge the whole.
@@ -313,11 +350,24 @@ class Piecewise:
         return Gate(center, sharpness), Band(lo, hi)
 
 
+def _most(sharpness: float) -> float:
+    """How large values may be, in parts of max |f|."""
+    return GATED_VALUE if sharpness else LARGEST_VALUE
+
+
 def _mirrored(fit: Fit) -> Fit:
     """The same for −s."""
     grid = fit.grid
     slopes, intercepts, values = (part.flip(0) for part in (-grid.slopes, grid.intercepts, -grid.values))
     return replace(fit, grid=Grid(slopes, intercepts, values, -grid.hi, -grid.lo, grid.way))
+
+
+def _made_odd(grid: Grid) -> Grid:
+    """The mean of a grid and its mirror image, key by key."""
+    slopes, intercepts, values = (
+        (part + sign * part.flip(0)) / 2 for part, sign in ((grid.slopes, -1), (grid.intercepts, 1), (grid.values, -1))
+    )
+    return replace(grid, slopes=slopes, intercepts=intercepts, values=values)
 
 
 def _seam_gate(left: Grid, right: Grid, tolerance: float) -> Gate:

@@ -250,9 +250,6 @@ class Spectral:
 
     def _sigmoids(self) -> list[np.ndarray]:
         """(p, q, a, m) of sigmoids near f, the nearest of all among them if f is one."""
-        from scipy.optimize import least_squares
-        from scipy.special import expit
-
         s = np.linspace(self.lo, self.hi, 4001)
         y = self.f(s)
         if not all(1 / SQUARES < np.abs(each).max() < SQUARES for each in (s, y)):
@@ -262,6 +259,10 @@ class Spectral:
         # A sigmoid only rises, or only falls.
         if not steepness > 0 or (np.diff(y) * np.sign(rise)).min() < -1e-9 * np.abs(y).max():
             return []
+        # Half a second of importing, which most functions do without.
+        from scipy.optimize import least_squares
+        from scipy.special import expit
+
         near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
         wanted = self.f(near)
 
@@ -337,6 +338,18 @@ class Spectral:
         if finest is None or finest.cost <= tolerance:
             return False
         return finest.error <= tolerance or finest.cost - finest.error > tolerance
+
+    def hopeless(self, keys: int, tolerance: float) -> bool:
+        """Claim: where this holds, grids of so many keys err by more than the tolerance at the points they are tested.
+
+        Proof. F − c is a sum of one exponential a key, over a positive one, and has fewer zeros than keys, whatever c:
+        divided by one of them and differentiated it has one exponential less and, by Rolle, one zero less at most.
+        Within the tolerance it would have the sign of f − c wherever that is beyond ±tolerance, and as many zeros as
+        this has changes. QED
+        """
+        f = self._samples(keys)[3]
+        off = f - (f.min() + f.max()) / 2
+        return int(np.count_nonzero(np.diff(np.sign(off[np.abs(off) > tolerance])))) >= keys
 
     def _like(self, like: Fit, tolerance: float) -> Fit | None:
         """The very shape of another stretch, and only where that does not do shapes near it."""

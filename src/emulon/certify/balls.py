@@ -293,7 +293,7 @@ class FloatBall:
     def __truediv__(self, other: FloatBall | Tensor | float | int) -> FloatBall:
         other = _float_ball(other)
         high = self.high / other.high
-        least, size = other.high.abs() - other.radius * LIFT, high.abs()
+        least, size = other.high.abs() - other.radius, high.abs()
         spread = (size * other.radius).add_(self.radius).div_(least)
         return FloatBall(high, _above_zero(least, spread.add_(size.mul_(U)).add_(UNDERFLOW).mul_(LIFT)))
 
@@ -302,7 +302,7 @@ class FloatBall:
 
     def sqrt(self) -> FloatBall:
         """Of balls above zero, where √ is within radius/√(its least)."""
-        least, root = self.high - self.radius * LIFT, self.high.clamp(min=0).sqrt()
+        least, root = self.high - self.radius, self.high.clamp(min=0).sqrt()
         spread = self.radius / least.clamp(min=0).sqrt() + U * root
         return FloatBall(root, _above_zero(least, spread * LIFT))
 

@@ -317,7 +317,7 @@ def scale(key: Any, query: Any) -> Any:
 def fit(size: Any) -> Any:
     """A power of two that takes a number of float32 to between 8 and 16."""
     s = float(size[0])
-    return arb_series([2.0 ** math.floor(math.log2(16 / s)) if s > 0 else 1.0])
+    return arb_series([2.0 ** min(math.floor(4 - math.log2(s)), 120) if s > 0 else 1.0])
 
 
 class Certificate:

@@ -39,6 +39,6 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels side by side."""
+    """Panels side by side, in rows where they are many."""
 
     panels: Sequence[Panel]

@@ -59,11 +59,11 @@ def _above(number: Any) -> float:
 
 
 def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
-    """After all steps, as balls."""
+    """After all steps, as balls. None has momentum: that goes with neither acceleration nor batches."""
     from flint import arb, arb_mat
 
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
-    threshold, kept, momentum = eta * arb(plan.l1), 1 - eta * arb(plan.l2), arb(plan.momentum)
+    threshold, kept = eta * arb(plan.l1), 1 - eta * arb(plan.l2)
     seen = plan.batches(plan.loss.effective(x, y)), plan.batches(Effective(x, y, None))
     linear = f.smooth == parse("t").smooth
     batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
@@ -71,7 +71,7 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     for number in range(plan.steps):
         start = w + (w - before) * (arb(number) / (number + 3)) if plan.accelerated else w
         gradient = batches[number % len(batches)].gradient(f, start)
-        moved = start * kept - gradient * eta + (w - before) * momentum
+        moved = start * kept - gradient * eta
         if plan.l1:
             moved = arb_mat(x.shape[-1], 1, [_soft_thresholded(one, threshold) for one in moved.entries()])
         w, before = moved, w

@@ -23,6 +23,8 @@ from emulon.interpreter.number_line import INNER, NumberLine
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
 READ_AT = INNER / 2
+# By which rows are scaled at most: float32 holds it and its inverse.
+MOST_DOUBLINGS = 120
 
 
 def reading_scale(size: float, dtype: torch.dtype) -> float:
@@ -31,7 +33,9 @@ def reading_scale(size: float, dtype: torch.dtype) -> float:
     For float32 alone: 32 keys leave a number of 0.4 as uncertain as one of 16, in the fourth last of its digits.
     float64 has digits to spare.
     """
-    return 2.0 ** math.floor(math.log2(READ_AT / size)) if dtype == torch.float32 and size > 0 else 1.0
+    if dtype != torch.float32 or size == 0:
+        return 1.0
+    return 2.0 ** min(math.floor(math.log2(READ_AT) - math.log2(size)), MOST_DOUBLINGS)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
+from emulon.errors import OutOfDomain
+
+# Of numbers that a gate shuts out: their sum with the gate is still a float64.
+HIGHEST = 1e300
 
 
 def read(slots: Slots, **terms: float | Tensor) -> Tensor:
@@ -62,6 +66,8 @@ def others(slots: Slots, *names: str, kinds: tuple[str, ...]) -> Tensor:
 
 def gate_height(bound: float) -> float:
     """A power of two safely above every number a gate has to shut out."""
+    if not bound < HIGHEST:
+        raise OutOfDomain(f"numbers on this domain may grow to {bound:.1e}, which no gate shuts out; rescale the data")
     return 2.0 ** math.ceil(math.log2(max(bound, 1e-300)) + 2)
 
 

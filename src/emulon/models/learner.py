@@ -92,8 +92,19 @@ class Learner(nn.Module):
         """Which tokens are no padding; None where there never is any."""
         return tokens[..., 0] != PAD if self.vocabulary else None
 
-    def forward(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens out"]:
-        answers: Tensor = self.read_out(self.states(self.embed(tokens), 1, self.visible(tokens))[-1])
+    def read_states(
+        self, tokens: Real[Tensor, "batch tokens width_in"], window: int | None = None
+    ) -> Float[Tensor, "loops batch read width"]:
+        """The states that answers are read off: of every token, or of an encoder of text their mean, padding apart."""
+        visible = self.visible(tokens)
+        states = self.states(self.embed(tokens), window, visible)
+        if self.causal or visible is None:
+            return states
+        share = visible / visible.sum(dim=-1, keepdim=True)
+        return share.to(states.dtype).unsqueeze(-2) @ states
+
+    def forward(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch read out"]:
+        answers: Tensor = self.read_out(self.read_states(tokens, 1)[-1])
         return answers
 
     def lower_into(self, builder: Builder, place: str) -> None:
@@ -128,7 +139,7 @@ class Learner(nn.Module):
         Gao et al. 2024, Eq. 3, divides a sum of T − T₀ + 1 terms by T − T₀; here it is the mean over T₀+1..T, as in
         Yang et al. 2023, where the inputs have gone through at least one loop.
         """
-        answers = self.read_out(asked(self.states(self.embed(tokens), None, self.visible(tokens)))).float()
+        answers = self.read_out(asked(self.read_states(tokens))).float()
         if not targets.is_floating_point():
             wanted = targets[..., 0].expand(answers.shape[:-1])
             return F.cross_entropy(answers.flatten(0, -2), wanted.flatten(), ignore_index=NOT_ASKED)

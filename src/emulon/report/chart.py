@@ -19,6 +19,7 @@ GREEN, GOLD, PURPLE = "#4f8a5b", "#c9a227", "#7b5ea7"
 COLOURS = (BLUE, ORANGE, GREEN, GOLD, PURPLE, INK, GREY)
 WIDTH, HEIGHT, NAME_WIDTH = 4.2, 3.0, 0.62
 MOST_MARKERS = 24
+MOST_PANELS = 3
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -65,13 +66,20 @@ def canvas(width: float, height: float) -> Any:
 
 @as_svg
 def chart(figure: Figure) -> Any:
-    """Panels side by side. A label keeps its colour throughout the figure."""
-    widths = [max(WIDTH, NAME_WIDTH * _names(panel)) for panel in figure.panels]
-    drawing = canvas(sum(widths), HEIGHT)
+    """Panels side by side, in rows of up to three. A label keeps its colour throughout the figure, and stands in a
+    panel's legend once."""
+    count = len(figure.panels)
+    rows = -(-count // MOST_PANELS)
+    columns = -(-count // rows)
+    wide = [max(WIDTH, NAME_WIDTH * _names(panel)) for panel in figure.panels]
+    widths = [max(wide[column::columns]) for column in range(columns)]
+    drawing = canvas(sum(widths), rows * HEIGHT)
     labels = dict.fromkeys(series.of or series.label for panel in figure.panels for series in panel.series)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))
-    several = np.atleast_1d(drawing.subplots(1, len(widths), width_ratios=widths))
-    for axes, panel in zip(several, figure.panels, strict=True):
+    several = np.ravel(drawing.subplots(rows, columns, width_ratios=widths))
+    for axes in several[count:]:
+        axes.set_axis_off()
+    for axes, panel in zip(several, figure.panels, strict=False):
         _scales(axes, panel)
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
@@ -83,7 +91,9 @@ def chart(figure: Figure) -> Any:
         axes.set_title(panel.title)
         axes.set_xlabel(panel.x_label)
         axes.set_ylabel(panel.y_label)
-        axes.legend(frameon=False, fontsize=6.5)
+        handles, labelled = axes.get_legend_handles_labels()
+        once = dict(zip(labelled, handles, strict=True))
+        axes.legend(once.values(), once.keys(), frameon=False, fontsize=6.5)
     return drawing
 
 

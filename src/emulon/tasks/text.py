@@ -241,8 +241,8 @@ class Translation(TextTask, name="translation"):
 
 @dataclass(frozen=True)
 class Classification(TextTask, name="classification"):
-    """A text's class, read off the state of its first token, <s>, by an encoder: every token sees every other (Gao et
-    al. 2024, section 5.5). Longer texts are cut in training and evaluation."""
+    """A text's class, read off the mean of its tokens' states by an encoder: every token sees every other (Gao et al.
+    2024, section 5.5, which does not say where it is read). Longer texts are cut in training and evaluation."""
 
     data: str = ""
     longest: int = 128

@@ -113,7 +113,7 @@ def figure(numbers: Numbers) -> Figure:
     span = [min(each["bayes"] for each in numbers["cells"]), max(each["bayes"] for each in numbers["cells"])]
     right = Series("σ²/τ²", span, span, "dashes")
     curves = [
-        Series(f"trained, σ²/τ² = {each['bayes']:.3g}", each["grid"], each["differences"])
+        Series(f"trained, σ = {each['noise']:g}", each["grid"], each["differences"])
         for each in numbers["cells"]
         if each["kind"] == "trained"
     ]

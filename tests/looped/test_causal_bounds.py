@@ -1,0 +1,78 @@
+"""The bounds of causal looped descent, term by term, and its audit on problems without any rounding."""
+
+import math
+
+import pytest
+import torch
+
+from emulon.certify import Domain, Spectrum
+from emulon.looped.causal_gradient_descent import (
+    CausalDescentAudit,
+    CausalLoopedGradientDescent,
+    causal_error,
+    causal_stencils,
+    residual_reach,
+    weight_norm,
+)
+
+f64, U = torch.float64, 2.0**-53
+DOMAIN = Domain(4, 2, 1.25, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+
+
+def gamma(count: int) -> float:
+    return count * U / (1 - count * U)
+
+
+def test_weights_and_residuals_reach_as_far_as_steps_carry_them() -> None:
+    """2·√(ηT)·y; steps beyond 1/‖x‖² may overshoot twice; residuals up to √N·y, or ‖w‖‖x‖ + y, and a hundredth."""
+    assert weight_norm(DOMAIN, 0.25, 3) == pytest.approx(2 * math.sqrt(0.75) * 3.0, rel=1e-14)
+    assert weight_norm(DOMAIN, 0.8, 3) == pytest.approx(2 * math.sqrt(2 * 2.4) * 3.0, rel=1e-14)
+    assert weight_norm(DOMAIN, 0.25, 0) == weight_norm(DOMAIN, 0.25, 1)
+    assert residual_reach(DOMAIN, 0.25, 3) == pytest.approx(1.01 * 6.0, rel=1e-14)
+    assert residual_reach(DOMAIN, 0.01, 1) == pytest.approx(1.01 * (0.1 * 3.0 * 1.5 + 3.0), rel=1e-14)
+    step, answer = causal_stencils(DOMAIN, 0.25, 2, f64, 3)
+    weight = 2 * math.sqrt(0.75) * 3.0
+    assert step.reach == pytest.approx(6.06) and step.lift == pytest.approx(math.log(4))
+    assert step.cauchy == pytest.approx((weight * 1.5 * (1 + 1e-9) + 3.0) / 6.06, rel=1e-13)
+    assert answer.reach == pytest.approx(weight * 1.5 * (1 + 1e-9), rel=1e-14)
+    assert (step.tokens, step.summed, step.width) == (10, 4, 5) and answer.tokens == 10
+
+
+@pytest.mark.parametrize("loops", [1, 3])
+def test_errors_of_steps_add_up_and_the_answer_has_its_own(loops: int) -> None:
+    step, answer = stencils = causal_stencils(DOMAIN, 0.25, 3, f64, 3)
+    weight = weight_norm(DOMAIN, 0.25, loops)
+    each = 0.25 * 1.25 * step.reach * step.relative + 4 * U * weight
+    drift, total = causal_error(DOMAIN, 0.25, stencils, loops)
+    assert drift == pytest.approx(loops * math.sqrt(2) * each * (1 + 1e-6), rel=1e-13, abs=0.0)
+    assert total == pytest.approx(drift * 1.5 * (1 + 1e-9) + answer.error(1.0), rel=1e-13, abs=0.0)
+    coarse = causal_stencils(DOMAIN, 0.25, 1, torch.float32, 3)
+    assert causal_error(DOMAIN, 0.25, coarse, 3000) == (math.inf, math.inf)
+    made = CausalLoopedGradientDescent(DOMAIN, step_size=0.25, horizon=3)
+    known = causal_error(DOMAIN, 0.25, causal_stencils(DOMAIN, 0.25, made.pairs, f64, 3), loops)
+    assert made.promise_after(loops).bound == pytest.approx(known[1], rel=1e-12, abs=0.0)
+
+
+def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> None:
+    """Samples 2 with target 1, η = 1/4: from the second position on w is 1/2 after one step, and stays."""
+    xs, ys, query = torch.full((2, 1), 2.0, dtype=f64), torch.ones(2, dtype=f64), torch.tensor([4.0], dtype=f64)
+    audit, ops = CausalDescentAudit(xs, ys, query, 0.25), gamma(2 + 1 + 8)
+    weights = torch.tensor([[0.0], [0.5], [0.5]], dtype=f64)
+    audit.watch(weights)
+    # γ·(‖after‖ + ‖before‖ + η·(‖w‖‖x‖ + |y|)·‖x‖)
+    first = [ops * 0.5, ops * (0.5 + 0.5), ops * (0.5 + 0.5)]
+    assert audit.drift.tolist() == pytest.approx([room * (1 + 1e-9) for room in first], rel=1e-12, abs=0.0)
+    audit.watch(weights)
+    more = [ops * 0.5, ops * (0.5 + 0.5 + 0.25 * 2 * 2), ops * 2.0]
+    both = [(a * (1 + 1e-9) + b) * (1 + 1e-9) for a, b in zip(first, more, strict=True)]
+    assert audit.drift.tolist() == pytest.approx(both, rel=1e-12, abs=0.0)
+    sizes = [2.0, 2.0, 4.0]
+    carried = [drift * size for drift, size in zip(both, sizes, strict=True)]
+    assert audit.carried().tolist() == pytest.approx(carried, rel=1e-12, abs=0.0)
+    exact = audit.answer(torch.tensor([0.0, 1.0, 2.0], dtype=f64)).tolist()
+    assert exact == pytest.approx([0.0, ops * 1.0, ops * 2.0], rel=1e-12, abs=0.0)
+    off = audit.answer(torch.tensor([0.25, 1.0, 1.5], dtype=f64)).tolist()
+    assert off == pytest.approx([0.25, ops, 0.5], rel=1e-12, abs=0.0)
+    # A step that is off counts as it is, in its own position alone.
+    audit.watch(weights + torch.tensor([[0.0], [1e-3], [0.0]], dtype=f64))
+    assert audit.drift[1].item() == pytest.approx(1e-3, rel=1e-8) and audit.drift[2].item() < 1e-13

@@ -1,0 +1,123 @@
+"""The bounds of looped Newton–Schulz steps, term by term: recursions worked out by hand, and exact small problems."""
+
+import math
+
+import pytest
+import torch
+
+from emulon.certify import Domain, Spectrum
+from emulon.looped.newton import (
+    ROOM,
+    LoopedNewton,
+    NewtonAudit,
+    inverse_norm,
+    newton_errors,
+    newton_stencils,
+    start_scale,
+)
+
+f64, U = torch.float64, 2.0**-53
+DOMAIN = Domain(4, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+
+
+def gamma(count: int) -> float:
+    return count * U / (1 - count * U)
+
+
+def test_scales_and_reaches_are_those_of_the_spectrum() -> None:
+    """α = 1/(4·2)², granted 2e-9 of the largest; ‖MXᵀ‖ ≤ 1/√(4·¼) = 1; leverages up to 1 and a 64th."""
+    assert start_scale(DOMAIN) == pytest.approx(1 / (8 * (1 + 2e-9)) ** 2, rel=1e-14)
+    assert inverse_norm(DOMAIN) == 1.0 and ROOM == 1 / 64
+    start, step, answer = newton_stencils(DOMAIN, 2, 10, f64)
+    assert start.reach == pytest.approx(2.25 * (1 + 3e-9), rel=1e-14) and step.reach == 1 + 1 / 64
+    assert answer.reach == pytest.approx(1.5 * (1 + 1 / 64), rel=1e-14)
+    assert (start.cauchy, step.cauchy, answer.cauchy) == (1.0, pytest.approx(1.5), 1.0)
+    assert {(one.tokens, one.summed, one.width) for one in (start, step, answer)} == {(10, 4, 3)}
+
+
+def test_errors_inside_and_outside_of_the_columns_grow_as_the_proof_says() -> None:
+    start, step, _ = stencils = newton_stencils(DOMAIN, 3, 10, f64)
+    top, low = 8 * (1 + 2e-9), 4 * (0.25 - 2e-9)
+    alpha, columns = start_scale(DOMAIN), math.sqrt(4 * top)
+    # Every entry of αSXᵀ: what the stencil errs by for Σ|x| ≤ √(N·top), and its rounding; √(N·d) entries.
+    inside = alpha * math.sqrt(8) * (start.error(columns) + 4 * U * 2.25 * columns)
+    outside, least, norm = inside, alpha * low**2, math.sqrt(2 / top)
+    wanted = [2 * inside]
+    for _ in range(7):
+        size = norm + inside + outside
+        shock = 4 * size * step.reach * step.relative + 8 * U * 3 * size
+        curve = math.sqrt(top) * inside
+        inside, outside = inside * (2 - 2 * least + curve) + shock, outside * (2 - least + curve) + shock
+        least, norm = least * (2 - least), min(2 * norm, math.sqrt(2 / low))
+        wanted.append(inside + outside)
+    assert newton_errors(DOMAIN, stencils, 7) == pytest.approx(wanted, rel=1e-12, abs=0.0)
+    # Once leverages may be more than a 64th too large, and where nothing is known of the smallest, nothing is promised.
+    far = newton_errors(DOMAIN, stencils, 60)
+    lost = next(k for k, error in enumerate(far) if 1.5 * error > 1 / 64) if math.inf in far else None
+    assert lost is None or far[lost + 1 :] == [math.inf] * (60 - lost)
+    blind = Domain(4, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 1e-9, 1.5))
+    assert newton_errors(blind, stencils, 2) == [math.inf] * 3
+    coarse = newton_stencils(DOMAIN, 1, 10, torch.float32)
+    assert newton_errors(DOMAIN, coarse, 9)[-1] == math.inf and newton_errors(DOMAIN, coarse, 9)[0] < 1 / 96
+
+
+def test_a_prediction_is_off_by_the_inverse_and_by_its_own_readout() -> None:
+    made = LoopedNewton(DOMAIN, horizon=3)
+    _, _, answer = newton_stencils(DOMAIN, made.pairs, made.tokens, f64)
+    own = answer.error(4 * 3.0)
+    for error in (1e-3, 0.0):
+        found = made._certificate(made.pairs, error)
+        assert found.bound == pytest.approx(error * 1.5 * 2 * 3.0 + own, rel=1e-12, abs=0.0)
+        answers = sum(value for name, value in found.terms.items() if name.startswith("answer"))
+        assert answers == pytest.approx(own, rel=1e-12, abs=0.0)
+    assert made.tokens == 10
+
+
+def test_an_exact_run_is_off_by_what_its_check_rounds() -> None:
+    """x = 2, α = 1/64: P = 1/8 and then 2/8 − 2/64, without any rounding; p = 1/4 at first."""
+    audit, ops, tilt = NewtonAudit(torch.tensor([[2.0]], dtype=f64), 1 / 64), gamma(10), 2 * gamma(12)
+    audit.watch(torch.tensor([[0.125]], dtype=f64), start=True)
+    room = ops / 64 * 8
+    inside, outside = room * (1 + tilt) * (1 + 1e-9), room * (1 + 1e-9)
+    assert audit.inside.item() == pytest.approx(inside, rel=1e-12, abs=0.0)
+    assert audit.outside.item() == pytest.approx(outside, rel=1e-12, abs=0.0)
+    audit.watch(torch.tensor([[0.21875]], dtype=f64))
+    room = ops * (3 * 0.125 + 0.125**2 * 2)
+    inside = ((2 - 2 * 0.25 + 2 * inside) * inside + room * (1 + tilt)) * (1 + 1e-9)
+    outside = ((2 - 0.25) * outside + room) * (1 + 1e-9)
+    assert audit.inside.item() == pytest.approx(inside, rel=1e-10, abs=0.0)
+    assert audit.outside.item() == pytest.approx(outside, rel=1e-10, abs=0.0)
+    assert audit.least.item() == pytest.approx(0.25 * 1.75, rel=1e-12)
+    query, ys = torch.tensor([3.0], dtype=f64), torch.tensor([0.5], dtype=f64)
+    # P̂ = 7/32: the prediction is 3·7/32·½, and its check rounds γ times its sizes.
+    found = audit.answer(ys, query, torch.tensor(0.328125, dtype=f64)).item()
+    assert found == pytest.approx(ops * 3 * 0.5 * 0.21875, rel=1e-12, abs=0.0)
+    off = audit.answer(ys, query, torch.tensor(0.25, dtype=f64)).item()
+    assert off == pytest.approx(0.078125, rel=1e-12)
+
+
+def test_errors_along_the_columns_and_across_them_are_carried_apart() -> None:
+    """X = (1, 2, 2), p = 1/4: an error of 1e-3 along X, one of 1e-2 across it, then an exact step."""
+    rows = torch.tensor([[1.0], [2.0], [2.0]], dtype=f64)
+    along, across = rows.mT / 3, torch.tensor([[2.0, -1.0, 0.0]], dtype=f64) / math.sqrt(5)
+    audit = NewtonAudit(rows, 1 / 324)
+    iterate = rows.mT / 36 + 1e-3 * along + 1e-2 * across
+    audit.watch(iterate, start=True)
+    whole = math.hypot(1e-3, 1e-2)
+    assert audit.inside.item() == pytest.approx(1e-3, rel=1e-8) and audit.outside.item() == pytest.approx(
+        whole, rel=1e-8
+    )
+    audit.watch(2 * iterate - iterate @ rows @ iterate)
+    curve = 3 * 1e-3
+    inside, outside = (2 - 2 * 0.25 + curve) * 1e-3, (2 - 0.25 + curve) * whole
+    assert audit.inside.item() == pytest.approx(inside, rel=1e-7)
+    assert audit.outside.item() == pytest.approx(outside, rel=1e-7)
+    # Labels 2 along X and 3 across: all of them meet what is inside, and only those across what is outside.
+    ys, query = (2 * along + 3 * across).squeeze(0), torch.tensor([-0.5], dtype=f64)
+    wanted = 0.5 * (inside * math.sqrt(13) + outside * 3)
+    assert audit.carried(ys, query).item() == pytest.approx(wanted, rel=1e-7)
+    explained = audit.carried((2 * along).squeeze(0), query).item()
+    assert explained == pytest.approx(0.5 * inside * 2, rel=1e-7)
+    blind = NewtonAudit(torch.zeros(3, 1, dtype=f64), 1.0)
+    blind.watch(torch.zeros(1, 3, dtype=f64), start=True)
+    assert blind.inside.item() == blind.outside.item() == math.inf

@@ -1,0 +1,25 @@
+"""Charts: how many rows panels take, and what a legend says."""
+
+import re
+
+from emulon.claims.figure import Figure, Panel, Series
+from emulon.report.chart import COLOURS, HEIGHT, WIDTH, chart
+
+
+def drawn(panels, *labels):
+    panel = Panel("x", "y", [Series(label, [0, 1], [place, 1]) for place, label in enumerate(labels)])
+    return chart(Figure([panel] * panels))
+
+
+def test_up_to_three_panels_stand_in_a_row():
+    sizes = {}
+    for panels in (1, 3, 4, 5, 7):
+        width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn(panels, "one")).groups())
+        sizes[panels] = (round(width / 72 / WIDTH, 6), round(height / 72 / HEIGHT, 6))
+    assert sizes == {1: (1, 1), 3: (3, 1), 4: (2, 2), 5: (3, 2), 7: (3, 3)}
+
+
+def test_a_label_that_several_curves_share_is_told_once_and_has_one_colour():
+    svg = drawn(1, "seeds", "seeds", "other")
+    assert svg.count(">seeds<") == 1 and svg.count(">other<") == 1
+    assert [colour in svg for colour in COLOURS[:3]] == [True, True, False]

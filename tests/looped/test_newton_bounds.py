@@ -28,6 +28,9 @@ def test_scales_and_reaches_are_those_of_the_spectrum() -> None:
     """α = 1/(4·2)², granted 2e-9 of the largest; ‖MXᵀ‖ ≤ 1/√(4·¼) = 1; leverages up to 1 and a 64th."""
     assert start_scale(DOMAIN) == pytest.approx(1 / (8 * (1 + 2e-9)) ** 2, rel=1e-14)
     assert inverse_norm(DOMAIN) == 1.0 and ROOM == 1 / 64
+    other = Domain(4, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 0.5, 1.5))
+    assert inverse_norm(other) == pytest.approx(1 / math.sqrt(2)) and start_scale(other) == start_scale(DOMAIN)
+    assert newton_stencils(other, 2, 10, f64)[2].reach == pytest.approx(1.5 / math.sqrt(2) * (1 + 1 / 64), rel=1e-14)
     start, step, answer = newton_stencils(DOMAIN, 2, 10, f64)
     assert start.reach == pytest.approx(2.25 * (1 + 3e-9), rel=1e-14) and step.reach == 1 + 1 / 64
     assert answer.reach == pytest.approx(1.5 * (1 + 1 / 64), rel=1e-14)
@@ -52,13 +55,11 @@ def test_errors_inside_and_outside_of_the_columns_grow_as_the_proof_says() -> No
         wanted.append(inside + outside)
     assert newton_errors(DOMAIN, stencils, 7) == pytest.approx(wanted, rel=1e-12, abs=0.0)
     # Once leverages may be more than a 64th too large, and where nothing is known of the smallest, nothing is promised.
-    far = newton_errors(DOMAIN, stencils, 60)
-    lost = next(k for k, error in enumerate(far) if 1.5 * error > 1 / 64) if math.inf in far else None
-    assert lost is None or far[lost + 1 :] == [math.inf] * (60 - lost)
     blind = Domain(4, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 1e-9, 1.5))
     assert newton_errors(blind, stencils, 2) == [math.inf] * 3
-    coarse = newton_stencils(DOMAIN, 1, 10, torch.float32)
-    assert newton_errors(DOMAIN, coarse, 9)[-1] == math.inf and newton_errors(DOMAIN, coarse, 9)[0] < 1 / 96
+    coarse = newton_errors(DOMAIN, newton_stencils(DOMAIN, 1, 10, torch.float32), 9)
+    lost = next(k for k, error in enumerate(coarse) if 1.5 * error > 1 / 64)
+    assert len(coarse) == 10 and lost > 0 and coarse[lost] < math.inf and coarse[lost + 1 :] == [math.inf] * (9 - lost)
 
 
 def test_a_prediction_is_off_by_the_inverse_and_by_its_own_readout() -> None:
@@ -94,6 +95,21 @@ def test_an_exact_run_is_off_by_what_its_check_rounds() -> None:
     assert found == pytest.approx(ops * 3 * 0.5 * 0.21875, rel=1e-12, abs=0.0)
     off = audit.answer(ys, query, torch.tensor(0.25, dtype=f64)).item()
     assert off == pytest.approx(0.078125, rel=1e-12)
+
+
+def test_a_basis_that_is_tilted_by_rounding_lets_errors_through() -> None:
+    """2·√d·γ_{12Nd}·√(top/low) of all there is: singular values 2 and 1, three samples."""
+    rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=f64)
+    audit, tilt = NewtonAudit(rows, 1.0), 2 * math.sqrt(2) * gamma(72) * 2
+    assert audit.tilt.item() == pytest.approx(tilt, rel=1e-9, abs=0.0)
+    start = rows.mT @ rows @ rows.mT
+    across = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=f64)
+    audit.watch(start + 1e3 * across, start=True)
+    room = gamma(3 + 2 + 8) * math.sqrt(5) ** 3
+    assert audit.inside.item() == pytest.approx(1e3 * tilt + room, rel=1e-6, abs=0.0)
+    explained = torch.tensor([3.0, 4.0, 0.0], dtype=f64)
+    found = audit.carried(explained, torch.tensor([0.0, 2.0], dtype=f64)).item()
+    assert found == pytest.approx(2 * (audit.inside.item() * 5 + audit.outside.item() * tilt * 5), rel=1e-6, abs=0.0)
 
 
 def test_errors_along_the_columns_and_across_them_are_carried_apart() -> None:

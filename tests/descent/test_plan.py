@@ -211,6 +211,11 @@ def test_a_step_size_is_one_over_the_steepest_and_no_longer_than_two() -> None:
         fixed = Ridge(penalty=0.5, steps=3, step_size=times / (largest + 0.5))
         assert plan(fixed).max_step_times_smoothness == top
         assert (plan(fixed).strong_convexity > 0) == (top == 1)
+    labels, gentle = torch.where(Y > 0, 1.0, -1.0).double(), 0.9 / (0.25 * largest + 0.5)
+    bent = GradientDescent(as_loss("logistic"), 3, gentle, l2=0.5)
+    assert plan(bent, (X, labels)).max_step_times_smoothness == 1.0
+    counts = GradientDescent(as_loss("poisson"), 3, 0.01, l2=0.5)
+    assert plan(counts, (X, Y.abs().round())).max_step_times_smoothness == 2.0
     with pytest.raises(OutOfDomain, match="is too long for this data: at most 2/L"):
         plan(Ridge(penalty=0.5, steps=3, step_size=2.001 / (largest + 0.5)))
     smallest = torch.linalg.eigvalsh(X.T @ X / 30)[0].item()

@@ -224,6 +224,9 @@ def test_steps_are_gentle_up_to_the_steepest_slope_that_the_exact_path_may_meet(
     # A loss that is steep on the other side has its steepest at the other end.
     turned = watching(0.5, bound, 2.0, **(STEEP | {"loss": Loss.of("exp(-t)", curvature=math.inf)}))
     assert sure(turned, (0.01 - edge + 0.5) / 2) and not sure(turned, (-0.01 - edge + 0.5) / 2)
+    turned.before_step(torch.tensor([(0.01 - edge + 0.5) / 2], dtype=f64), 0)
+    with pytest.raises(OutOfDomain, match="too long"):
+        turned.before_step(torch.tensor([(-0.01 - edge + 0.5) / 2], dtype=f64), 0)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1e-3])

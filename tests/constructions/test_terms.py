@@ -159,7 +159,7 @@ def test_tokens_that_only_pad_are_silent_wherever_they_are_asked() -> None:
 @pytest.mark.parametrize("beta", [1.0, 0.25])
 def test_an_emulated_head_moves_scores_by_what_keys_and_queries_are_off(kind, beta) -> None:
     """ε + tanh(δ/2)·2·(values + ε), δ = β·ε·(keys + queries + width·ε); and the same with all that is rounded."""
-    made = kind(5, 3, 2, 2.0, points=6, beta=beta)
+    made = kind(5, 3, 2, 2.0, points=3, beta=beta)
     own, bound = made.entries, made.bound
     exact = own.bound - own.terms["rounding"]
     for keys, queries, values in ((2 * bound, 2 * bound, bound), (0.5, 3.0, 1.5), (3.0, 0.25, 1e-3)):
@@ -181,17 +181,19 @@ def test_an_emulated_head_moves_scores_by_what_keys_and_queries_are_off(kind, be
 def test_an_audit_of_a_head_takes_the_norms_of_its_own_rows() -> None:
     made = HeadInTokens(2, 2, 2, 4.0, points=6)
     x = torch.tensor([[1.0, 0.5], [-0.25, 1.0]], dtype=f64)
-    w_k, w_q, w_v = (torch.tensor(part, dtype=f64) for part in ([[1, -1], [0, 1]], [[1, 0], [2, 1]], [[0, -1], [1, 0]]))
-    # x·W_Kᵀ has rows (½, ½) and (−5/4, 1); x·W_Qᵀ (1, 5/2) and (−¼, ½); x·W_Vᵀ (−½, 1) and (−1, −¼).
-    found, wanted = made.audit(x, w_k.double(), w_q.double(), w_v.double()), made._certificate(2.25, 3.5, 1.0)
+    w_k, w_q, w_v = (
+        torch.tensor(part, dtype=f64) for part in ([[1, -1], [0, 1]], [[1, 0], [2, 1]], [[0, -1.5], [1, 0]])
+    )
+    # x·W_Kᵀ has rows (½, ½) and (−5/4, 1); x·W_Qᵀ (1, 5/2) and (−¼, ½); x·W_Vᵀ (−¾, 1) and (−3/2, −¼).
+    found, wanted = made.audit(x, w_k.double(), w_q.double(), w_v.double()), made._certificate(2.25, 3.5, 1.5)
     assert found.scope == "run" and found.terms == pytest.approx(wanted.terms, rel=1e-11, abs=0.0)
     assert all(found.terms[name] > wanted.terms[name] for name in wanted.terms)
 
 
 def test_entries_must_be_as_exact_as_scores_and_values_make_of_them() -> None:
     """1 + 2β·width·bound²: half as much again would be refused by no one; below a last place of the bound it is."""
-    assert entry_tolerance(1e-6, 3.0, 2, 0.5, f64) == pytest.approx(1e-6 / (1 + 18) / 1.05, rel=1e-14)
+    assert entry_tolerance(1e-6, 3.0, 2, 0.25, f64) == pytest.approx(1e-6 / (1 + 9) / 1.05, rel=1e-14)
     with pytest.raises(ToleranceTooTight) as caught:
-        entry_tolerance(19 * U * 3.0 * 0.999, 3.0, 2, 0.5, f64)
-    assert caught.value.smallest == rounded_up(19 * U * 3.0)
-    assert entry_tolerance(19 * U * 3.0 * 1.001, 3.0, 2, 0.5, f64) > 0
+        entry_tolerance(10 * U * 3.0 * 0.999, 3.0, 2, 0.25, f64)
+    assert caught.value.smallest == rounded_up(10 * U * 3.0)
+    assert entry_tolerance(10 * U * 3.0 * 1.001, 3.0, 2, 0.25, f64) > 0

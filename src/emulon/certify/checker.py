@@ -64,7 +64,7 @@ interpolation = entry*interpolation
 routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
 read(v) = off(v*fit(v))/fit(v)
-emulated values = copies*read(step*(largest*x + fixed)) + mean*read(state)
+emulated values = copies*read(step*(largest*x + fixed)) + stateful*read(state)
 carried = 2*gamma(keys + 2)*(state + step*fixed) + gamma(n + 2)*(state + entry*size + step*fixed)
 rounding = entry*rounded(weights) + carried + gamma(4)*ahead
 """
@@ -360,11 +360,12 @@ def derived(certificate: Content) -> Content:
 
     def phase(name: str, **step: Any) -> list[Any]:
         F, part, codes = Softmax(program, f"{name}."), facts[name], program[f"{name}.codes"]
-        domain, mean, keys = part["domain"], int(part["readout"] == "mean"), range(len(F.a))
+        domain, mean, keys = part["domain"], part["readout"] == "mean", range(len(F.a))
         of_softmax = {"slope": F.slope, "bias": F.bias, "largest": F.largest, "keys": len(F.a)}
         reach = arb(max(-part["grid"]["lo"], part["grid"]["hi"]))
-        size = {"d": domain["features"], "n": domain["samples"], "width": codes["shape"][1], "mean": mean}
+        size = {"d": domain["features"], "n": domain["samples"], "width": codes["shape"][1]}
         size |= {"copies": 1 if mean else domain["samples"], "labels": int(domain["y"] > 0)}
+        size |= {"stateful": int(part["readout"] != "sum")}
         code = arb(part["strength"]).sqrt() * max(abs(float.fromhex(c)) for c in codes["numbers"])
         claimed = {each: ball(claims[name][each]) for each in PHASE} | {"score": F.score(reach, keys), "code": code}
         given = common | of_softmax | size | claimed | numbers(domain) | step | {"strength": arb(part["strength"])}
@@ -376,7 +377,8 @@ def derived(certificate: Content) -> Content:
     ahead = 3 * facts["accelerated"] * arb(domain["w"])
     parts = [phase("gradient", step=step, state=state, fixed=fixed_part(facts), ahead=ahead)]
     if facts["proximal"]:
-        parts.append(phase("proximal", step=arb(1), state=arb(0), fixed=arb(0), ahead=arb(0)))
+        kept = arb(facts["proximal"]["domain"]["w"]) if facts["proximal"]["readout"] == "rest" else arb(0)
+        parts.append(phase("proximal", step=arb(1), state=kept, fixed=arb(0), ahead=arb(0)))
     grown = (arb(domain["features"]).sqrt() * growth(facts)).max(arb(1))
     terms = {name: sum(each) * grown for name, each in zip(TERMS, zip(*parts, strict=True), strict=True)}
     lines = [band | {"error": above(error)} for band, error in zip(claims["line"], errors, strict=True)]
@@ -448,7 +450,8 @@ def require_sound(certificate: Content) -> None:
     need(squared or not facts["strong_convexity"], "program/facts/strong_convexity", "only quadratics have it")
     need(bool(facts["l1"]) == bool(facts["proximal"]), "program/facts/proximal", "does not fit l1")
     if facts["proximal"]:
-        phases["proximal"], inner, step = "sum", facts["proximal"]["domain"], arb(facts["step_size"])
+        phases["proximal"] = "rest" if facts["proximal"]["readout"] == "rest" else "sum"
+        inner, step = facts["proximal"]["domain"], arb(facts["step_size"])
         square = dict.fromkeys(("samples", "features"), domain["features"]) | {"x": 1.0, "y": 0.0}
         wide = dict.fromkeys(("residual", "absolute"), inner["w"])
         # |Σ f_i·x_ik|/n is at most |f| times |x|, and times √λmax (Cauchy and Schwarz).
@@ -480,7 +483,9 @@ def require_proved(certificate: Content) -> None:
         start = end
     functions = {"gradient": loss}
     if facts["proximal"]:
-        functions["proximal"] = Function(f"sign(t)*Max(Abs(t) - {facts['step_size'] * facts['l1']!r}, 0)")
+        by = repr(facts["step_size"] * facts["l1"])
+        taken, left = f"Max(-{by}, Min({by}, t))", f"sign(t)*Max(Abs(t) - {by}, 0)"
+        functions["proximal"] = Function(taken if facts["proximal"]["readout"] == "rest" else left)
     for name, function in functions.items():
         softmax, grid, codes = Softmax(program, f"{name}."), facts[name]["grid"], program[f"{name}.codes"]
         prove(softmax, function, (grid["lo"], grid["hi"]), grid["bands"], claims[name], f"claims/{name}")

@@ -64,7 +64,7 @@ interpolation = entry*interpolation
 routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
 read(v) = off(v*fit(v))/fit(v)
-emulated values = copies*read(step*(largest*x + fixed)) + stateful*read(state)
+emulated values = copies*read(step*(largest*x + fixed)) + stateful*off(raised*state*fit(state))/(raised*fit(state))
 carried = 2*gamma(keys + 2)*(state + step*fixed) + gamma(n + 2)*(state + entry*size + step*fixed)
 rounding = entry*rounded(weights) + carried + gamma(4)*ahead
 """
@@ -365,7 +365,7 @@ def derived(certificate: Content) -> Content:
         reach = arb(max(-part["grid"]["lo"], part["grid"]["hi"]))
         size = {"d": domain["features"], "n": domain["samples"], "width": codes["shape"][1]}
         size |= {"copies": 1 if mean else domain["samples"], "labels": int(domain["y"] > 0)}
-        size |= {"stateful": int(part["readout"] != "sum")}
+        size |= {"stateful": int(part["readout"] != "sum"), "raised": 4 if part["readout"] == "rest" else 1}
         code = arb(part["strength"]).sqrt() * max(abs(float.fromhex(c)) for c in codes["numbers"])
         claimed = {each: ball(claims[name][each]) for each in PHASE} | {"score": F.score(reach, keys), "code": code}
         given = common | of_softmax | size | claimed | numbers(domain) | step | {"strength": arb(part["strength"])}

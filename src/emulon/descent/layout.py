@@ -39,8 +39,6 @@ class Scales:
     def balancing(cls, grid: Grid, domain: Domain) -> Scales:
         """Both factors of every product about equally large."""
         slope, bias = grid.steepest, grid.highest
-        if grid.dtype == torch.float32 and grid.way == "piecewise":
-            slope, bias = (float(part.double().abs().median()) for part in (grid.slopes, grid.intercepts))
         return cls(
             balancing_power(domain.w, slope * domain.x),
             balancing_power(1.0, slope * domain.y),

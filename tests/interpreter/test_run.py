@@ -10,11 +10,9 @@ from library import FEATURES, JUMPS, KINKS, NAMES, SAMPLES, STEPS, case, dataset
 from sklearn.datasets import load_diabetes
 
 from emulon.algorithms import (
-    ElasticNet,
     GradientDescent,
     Lasso,
     Loss,
-    NamedAlgorithm,
     Perceptron,
     PoissonRegression,
     QuantileRegression,
@@ -117,28 +115,32 @@ def test_float32_ends_within_twenty_times_of_plain_float32():
     assert error <= run.audit.bound <= 20 * allowed
 
 
-@pytest.mark.parametrize("algorithm", [Lasso(0.05, steps=200), ElasticNet(steps=200)])
-def test_penalties_in_float32_take_off_what_they_are_given_digits_for(algorithm: NamedAlgorithm):
-    """They ended 2e-3 and 6e-3 away, as long as what they leave was averaged beside a sharp gate."""
+def test_a_penalty_in_float32_takes_off_what_it_is_given_digits_for():
+    """Lasso ended 2e-3 away, as long as what it leaves was averaged beside a sharp gate."""
     x, y = diabetes_in_float32()
-    program = compile(algorithm, data=(x, y), dtype=torch.float32)
+    program = compile(Lasso(0.05, steps=200), data=(x, y), dtype=torch.float32)
     run = Interpreter.fitting(program).run(program, x, y)
     error = (run.weights.double() - program.descent.run(x, y)).abs().max().item()
     assert error <= run.audit.bound <= 3e-6 and error <= run.certificate.bound
 
 
-@settings(max_examples=4)
-@given(seed=st.integers(0, 10**6), penalty=st.sampled_from([1e-3, 0.1, 10.0]))
-def test_penalties_in_float32_are_within_certificate_and_audit_on_both_paths(seed: int, penalty: float):
-    draw = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(8, 2, generator=draw), torch.randn(8, generator=draw)
-    program = compile(Lasso(penalty, steps=3), data=(x, y), dtype=torch.float32)
+@pytest.fixture(scope="module")
+def lasso_in_float32() -> Program:
+    return compile(Lasso(0.1, 5, 0.4), Domain(8, 2, x=1.0, y=1.0, w=2.0), dtype=torch.float32)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 0.3, 1.0]))
+def test_a_penalty_in_float32_is_within_certificate_and_audit_on_both_paths(
+    lasso_in_float32: Program, seed: int, scale: float
+):
+    program, draw = lasso_in_float32, torch.Generator().manual_seed(seed)
+    x, y = 2 * torch.rand(8, 2, generator=draw) - 1, scale * (2 * torch.rand(8, generator=draw) - 1)
     interpreter, exact = Interpreter.fitting(program), program.descent.run(x, y)
     for path in ("fast", "faithful"):
         run = interpreter.run(program, x, y, path=path)
         error = (run.weights.double() - exact).abs().max().item()
-        assert error <= run.audit.bound * (1 + 1e-9) and error <= run.certificate.bound
-        assert error < 2e-4
+        assert error <= run.audit.bound <= run.certificate.bound and run.audit.bound < 2e-4
 
 
 @pytest.mark.parametrize("algorithm", [QuantileRegression(0.3, steps=STEPS), Perceptron(steps=STEPS)])

@@ -9,7 +9,9 @@ import pytest
 from flint import arb, arb_series
 
 from emulon.certify import checker
+from emulon.errors import EmulonError
 from emulon.evaluation import ball_arithmetic
+from emulon.interpreter.certificate_file import _seen, divided
 
 
 def balls():
@@ -43,7 +45,7 @@ def test_it_imports_flint_and_the_standard_library_alone():
 )
 def test_functions_are_read_as_they_are_written(text, t, wanted):
     with balls():
-        value = checker.Function(text)(t=arb_series([arb(t), 1]))[0]
+        value = checker.evaluated(text, t=arb_series([arb(t), 1]))[0]
     assert float(value) == pytest.approx(wanted)
 
 
@@ -60,7 +62,7 @@ def test_functions_are_read_as_they_are_written(text, t, wanted):
 )
 def test_on_a_ball_over_a_break_both_values_and_both_slopes_are_enclosed_and_nothing_beyond(text, value, slope):
     with balls():
-        found = checker.Function(text)(t=arb_series([arb(0, 1), 1]))
+        found = checker.evaluated(text, t=arb_series([arb(0, 1), 1]))
         for enclosed, ends in zip((found[0], found[1]), (value, slope), strict=True):
             assert enclosed.contains(arb(ends[0])) and enclosed.contains(arb(ends[1]))
         assert not found[2].is_finite()
@@ -73,21 +75,21 @@ def test_on_a_ball_over_a_break_both_values_and_both_slopes_are_enclosed_and_not
 def test_a_ball_that_ends_at_a_jump_is_decided_by_whom_the_jump_belongs_to(condition, below, above):
     """On [−1, 0] and on [0, 1]: `t <= 0` holds on the whole of the first, and is open on the second."""
     with balls():
-        f = checker.Function(f"Piecewise((1, {condition}), (0, True))")
+        f = f"Piecewise((1, {condition}), (0, True))"
         for end, decided in ((-1, below), (1, above)):
             around = arb(0, 0.5)
-            assert f(t=arb_series([end * around.rad() + around, 1]))[0].is_exact() == decided
+            assert checker.evaluated(f, t=arb_series([end * around.rad() + around, 1]))[0].is_exact() == decided
 
 
 def test_a_function_without_a_last_piece_is_none():
     with balls(), pytest.raises(checker.Refused, match="not defined everywhere"):
-        checker.Function("Piecewise((1, t < 0), (0, t > 0))")(t=arb_series([arb(1), 1]))
+        checker.evaluated("Piecewise((1, t < 0), (0, t > 0))", t=arb_series([arb(1), 1]))
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "t.real", "[t]", "lambda: t", "f(t)", "t if t else t", "'t'"])
 def test_anything_else_is_no_function(text):
     with balls(), pytest.raises((KeyError, AttributeError, TypeError, ValueError)):
-        checker.Function(text)(t=arb_series([arb(0), 1]))
+        checker.evaluated(text, t=arb_series([arb(0), 1]))
 
 
 def sigmoid() -> checker.Softmax:
@@ -96,29 +98,59 @@ def sigmoid() -> checker.Softmax:
     return checker.Softmax({name: {"numbers": [x.hex() for x in part]} for name, part in numbers.items()})
 
 
+def proved(softmax, f, edges, claim, bands=()):
+    checker.prove(softmax, f, checker.cells(edges, (edges[0], edges[-1]), bands, "proofs"), claim, "claim")
+
+
 def test_a_claim_is_proved_where_it_holds_and_refused_where_it_does_not():
-    claim = {"interpolation": "1e-30", "deviation": "0.54", "size": "1.02"}
-    same, near = checker.Function("1/(1 + exp(-t))"), checker.Function("1/(1 + exp(-t)) + t**2/1000")
+    claim = {"interpolation": 1e-30, "deviation": 0.54, "size": 1.02}
+    # sup |F − f| is 0.016, at both ends.
+    same, near, loose = "1/(1 + exp(-t))", "1/(1 + exp(-t)) + t**2/1000", claim | {"interpolation": 0.0161}
     with balls():
-        checker.prove(sigmoid(), same, (-4.0, 4.0), (), claim, "claim")
-        # sup |F − f| is 0.016, at both ends.
-        checker.prove(sigmoid(), near, (-4.0, 4.0), (), claim | {"interpolation": "0.0161"}, "claim")
-        with pytest.raises(checker.Refused, match="claim/interpolation: not proved near t = "):
-            checker.prove(sigmoid(), near, (-4.0, 4.0), (), claim | {"interpolation": "0.01599"}, "claim")
-        with pytest.raises(checker.Refused, match="claim/deviation"):
-            checker.prove(sigmoid(), same, (-4.0, 4.0), (), claim | {"deviation": "0.49"}, "claim")
-        with pytest.raises(checker.Refused, match="claim/size"):
-            checker.prove(sigmoid(), same, (-4.0, 4.0), (), claim | {"size": "0.98"}, "claim")
+        cells = {f: _seen(sigmoid(), f, (-4.0, 4.0), (), one)[0] for f, one in ((same, claim), (near, loose))}
+        proved(sigmoid(), same, cells[same], claim)
+        proved(sigmoid(), near, cells[near], loose)
+        for f, field, value in ((near, "interpolation", 0.01599), (same, "deviation", 0.49), (same, "size", 0.98)):
+            with pytest.raises(checker.Refused, match=f"claim/{field}: not proved near t = "):
+                proved(sigmoid(), f, cells[f], loose | {field: value})
+        proved(sigmoid(), same, cells[same], claim | {"matter": [0, 1]})
+        with pytest.raises(checker.Refused, match="claim/matter: leaves out a key"):
+            proved(sigmoid(), same, cells[same], claim | {"matter": [1]})
+
+
+@pytest.mark.parametrize("bad", [[-3.9, 4.0], [-4.0, 3.9], [-4.0, 1.0, 0.0, 4.0], [-4.0, 0.0, 0.0, 4.0], [4.0, -4.0]])
+def test_cells_that_leave_something_out_are_refused(bad):
+    with balls(), pytest.raises(checker.Refused, match="claim: leaves something out"):
+        checker.cells(bad, (-4.0, 4.0), (), "claim")
+
+
+def test_cells_are_asked_for_unless_a_band_has_all_of_them():
+    with balls():
+        asked = checker.cells([-2.0, -1.0, 0.0, 1.0, 3.0], (-2.0, 2.0), [(-1.0, 0.5), (0.5, 3.0)], "claim")
+        assert list(asked) == [(-2.0, -1.0), (0.0, 1.0)]
 
 
 def test_a_jump_is_proved_outside_its_band_only():
     steep = {"slopes": [0.0, 1e6], "intercepts": [0.0, 0.0], "values": [-1.0, 1.0]}
     softmax = checker.Softmax({name: {"numbers": [x.hex() for x in part]} for name, part in steep.items()})
-    claim, sign = {"interpolation": "1e-9", "deviation": "1", "size": "1.1"}, checker.Function("sign(t)")
+    claim, ends = {"interpolation": 1e-9, "deviation": 1.0, "size": 1.1}, (-1.0, 1.0)
     with balls():
-        checker.prove(softmax, sign, (-1.0, 1.0), [(-3e-5, 3e-5)], claim, "claim")
-        with pytest.raises(checker.Refused, match="interpolation"):
-            checker.prove(softmax, sign, (-1.0, 1.0), [(-1e-6, 1e-6)], claim, "claim")
+        edges, matter = _seen(softmax, "sign(t)", ends, [(-3e-5, 3e-5)], claim)
+        proved(softmax, "sign(t)", edges, claim, [(-3e-5, 3e-5)])
+        assert matter == {0, 1}
+        with pytest.raises(ValueError, match="denominator"):  # the cell across the jump is too wide for a quotient
+            proved(softmax, "sign(t)", edges, claim, [(-1e-6, 1e-6)])
+        with pytest.raises(EmulonError, match="does not see near t = "):
+            _seen(softmax, "sign(t)", ends, [(-1e-6, 1e-6)], claim)
+
+
+def test_an_advantage_is_that_of_the_highest_end_over_a_tangent():
+    """log(1 + e^s) from −1 to 2 is lowest at −1; by a tangent at 0 it is no lower than log 2 − 1/2."""
+    with balls():
+        ends = arb(-1), arb(2)
+        assert float(sigmoid().advantage(*ends, arb(0))) == pytest.approx(math.log(1 + math.e**2) - math.log(2) + 0.5)
+        lowest = math.log(1 + math.e**2) - math.log(1 + math.exp(-1))
+        assert float(sigmoid().advantage(*ends, arb(-1))) == pytest.approx(lowest)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +166,12 @@ def test_a_jump_is_proved_outside_its_band_only():
     ],
 )
 def test_the_curvature_of_a_loss_is_proved(derivative, least, most, holds):
+    def flat(left, right):
+        return checker.flat(derivative, left, right, least, most)
+
     with balls():
         if holds:
-            checker.prove_curvature(checker.Function(derivative), arb(6), arb(least), most)
+            assert len(divided((-6.0, 6.0), (), flat)) > 1
         else:
-            with pytest.raises(checker.Refused, match="program/facts/loss/curvature"):
-                checker.prove_curvature(checker.Function(derivative), arb(6), arb(least), most)
+            with pytest.raises(EmulonError, match="does not see near t = "):
+                divided((-6.0, 6.0), (), flat)

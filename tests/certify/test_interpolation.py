@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from flint import arb, ctx
+from flint import arb, arb_poly, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,11 @@ from emulon.certify.interpolation import (
     _cell,
     _cells,
     _down,
+    _largest,
     _narrowest,
+    _on,
+    _parts,
+    _quotients,
     _still_to_come,
     _up,
     deficits,
@@ -122,12 +127,35 @@ def test_parts_of_a_cell_are_tighter_than_the_whole_and_no_less_than_what_is_att
     assert whole == pytest.approx(math.cosh(2.5)) and 1.0 <= quarters < 1.4
 
 
+def test_parts_cover_the_whole_and_polynomials_on_them_are_what_they_are() -> None:
+    """Beyond 16 terms they are taken as they are on the whole: two that cancel nearly everywhere count as both."""
+    lines = _parts(4)
+    assert [(float(one(-1)), float(one(1))) for one in lines] == [(-1.0, -0.5), (-0.5, 0.0), (0.0, 0.5), (0.5, 1.0)]
+    low, high = arb_poly([1, -3, 0.5, 2]), arb_poly([0] * 17 + [1, -1])
+    for k, line in enumerate(lines):
+        for tau in (-1, -0.3, 0.6, 1):
+            at = arb(-0.75 + 0.5 * k) + arb(0.25) * arb(tau)
+            assert abs(_on(low, line)(arb(tau)) - low(at)) < 1e-12
+            assert _on(low + high, line)(arb(tau)).contains(low(at) + high(at))
+    beyond = _on(high, lines[3])
+    assert float(beyond(arb(0)).upper()) == pytest.approx(2.0) == -float(beyond(arb(0)).lower())
+
+
+def test_a_part_that_is_not_known_is_not_forgotten_for_one_that_is() -> None:
+    """1/(1 − 2τ): the third and the fourth quarter hold or touch the pole, the first two do not."""
+    found = list(_quotients(arb_poly([1]), (arb(1),), arb_poly([1, -2]), arb(0), 4))
+    assert [one.is_finite() for one in found] == [True, True, False, False]
+    assert [float(one.upper()) for one in found[:2]] == pytest.approx([1.0, 2.0])
+    for order in (found, found[::-1]):
+        assert not reduce(_largest, order, arb(0)).is_finite()
+
+
 def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, cell = [], interpolation._cell
     monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given[2:4]) or cell(*given))
     monkeypatch.setattr(interpolation, "LONG", 0)
     keys = soft_keys(parse("sin(4*t)"), 20, 0.3, 8.0)
-    assert keys.odd
+    assert keys.odd and not replace(keys, others=1, spread=1.0).odd
     half = prove(keys, parse("sin(4*t)"), -1.0, 1.0)
     assert min(right for _, right in asked) > 0 and max(right for _, right in asked) == 1.0
     assert half.error == pytest.approx(prove(keys, parse("sin(4*t + 0)*1"), 0.0, 1.0).error, rel=0.1)
@@ -136,6 +164,11 @@ def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
         asked.clear()
         prove(other, parse(text), -1.0, 1.0)
         assert min(right for _, right in asked) < -0.5
+    # The other side is another interval, or has what a band takes out of this one.
+    for lo, bands in ((-1.25, ()), (-1.0, (Band(0.25, 0.5),))):
+        asked.clear()
+        prove(keys, parse("sin(4*t)"), lo, 1.0, bands=bands)
+        assert min(left for left, _ in asked) == lo
 
 
 @settings(max_examples=15)
@@ -431,16 +464,16 @@ def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_
 
 @pytest.mark.parametrize(
     ("slopes", "intercepts", "width"),
-    [([-63.0, 63.0], [2.0**60, 2.0**60 - 128], 2e-3), ([2.0**60, 2.0**60 - 128], [-63.0, 63.0], 2.0**-52)],
+    [([-127.0, 127.0], [2.0**61, 2.0**61 - 256], 1e-3), ([2.0**61, 2.0**61 - 256], [-127.0, 127.0], 2.0**-52)],
 )
 def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, intercepts, width) -> None:
-    """At 1 the second is below by 2; in float64 its score ends 128 below, where floats are so far apart."""
+    """At 1 the second is below by 2; in float64 its score ends 256 below, where floats are so far apart."""
     keys = Keys(np.array(slopes), np.array(intercepts), np.array([0.0, 1.0]))
     rough = keys.slopes * 1.0 + keys.intercepts
-    assert rough[0] - rough[1] == 128
+    assert rough[0] - rough[1] == 256
     with ball_arithmetic(PRECISION, ORDER + 1):
-        error = _cell(keys, parse("0*t"), 1.0 - width / 2 if width > 1e-9 else 1.0, 1.0 + width / 2 + width % 1e-3)[0]
-    assert 0.11 < 1 / (1 + math.exp(2)) * 0.999 <= error < 0.2
+        error = _cell(keys, parse("0*t"), 1.0, 1.0 + width)[0]
+    assert 1 / (1 + math.exp(2)) <= error < 0.2
 
 
 def test_the_bounds_of_a_cell_are_those_of_its_mirror_images() -> None:

@@ -239,3 +239,10 @@ def test_an_error_that_reaches_the_state_as_next_to_nothing_is_compiled_in_float
     x, y = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([-1e-20], dtype=torch.float64)
     program = compile(GradientDescent(Loss.of("5*t**2", curvature=10.0), 0, 0.1), data=(x, y), dtype=torch.float32)
     assert Interpreter.fitting(program).run(program, x.float(), y.float()).last.tolist() == [0.0]
+
+
+def test_a_derivative_that_float32_does_not_hold_is_refused():
+    """Found by random cases: (1e20)³ is infinite there."""
+    x, y = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([1e20], dtype=torch.float64)
+    with pytest.raises(OutOfDomain, match="more than float32 holds"):
+        compile(GradientDescent(Loss.of("t**4/4"), 0, 1.0), data=(x, y), dtype=torch.float32)

@@ -8,7 +8,7 @@ import pytest
 from emulon.certify import checker
 from emulon.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, save
-from emulon.interpreter.certificate_file import _of_line, _of_phase
+from emulon.interpreter.certificate_file import of_line
 
 # Momentum, acceleration, batches, a fixed part, no labels: every term is somewhere what it is because of one of these.
 # A second phase is in `test_certificate_file`.
@@ -29,22 +29,20 @@ def second(
     save(small, folder / "interpreter")
     section = checker.section_of(str(folder / "interpreter"))
     with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
-        line = _of_line(small, small.line.reach, checker.Softmax(section))
+        line, _ = of_line(small, small.line.reach, checker.Softmax(section))
         for name in NAMES:
             program, file = programs[name], Path(folder / name)
             save(program, file)
-            phases = {"gradient": program.gradient_bounds, "proximal": program.proximal_bounds}
-            claims = {part: None if bounds is None else _of_phase(bounds) for part, bounds in phases.items()}
-            made = {"program": checker.section_of(str(file)), "interpreter": section, "claims": claims | {"line": line}}
-            found[name] = checker.derived(made)
+            claims = {"line": line, "gradient": vars(program.gradient_bounds)}
+            made = {"program": checker.section_of(str(file)), "interpreter": section, "claims": claims}
+            found[name] = checker.Certificate(made).follows()
     return found
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_term_is_the_checkers_own(name: str, second, programs: dict[str, Program], small: Interpreter):
     # On a line with the errors that the checker finds: those that the library proves of it are a little smaller.
-    errors = tuple(float(band["error"]) for band in second[name]["claims"]["line"])
-    promised = programs[name].promise(replace(small.line, errors=errors))
+    promised = programs[name].promise(replace(small.line, errors=tuple(map(float, second[name]["line"]))))
     found = {term: float(value) for term, value in second[name]["terms"].items()}
     assert found == pytest.approx(promised.terms, rel=1e-5, abs=0.0)
     assert promised.bound == pytest.approx(float(second[name]["bound"]), rel=1e-5, abs=0.0)
@@ -52,7 +50,6 @@ def test_every_term_is_the_checkers_own(name: str, second, programs: dict[str, P
 
 def test_the_lines_errors_are_the_checkers_own(second, small: Interpreter):
     line = small.line
-    errors = [float(band["error"]) for band in second["ridge"]["claims"]["line"]]
-    assert errors == pytest.approx(line.errors, rel=2e-2, abs=0.0)
+    assert list(map(float, second["ridge"]["line"])) == pytest.approx(line.errors, rel=2e-2, abs=0.0)
     assert [line.error(reach) for reach in line.reaches] == list(line.errors)
     assert line.error(line.reach * 1.001) == float("inf")

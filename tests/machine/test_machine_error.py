@@ -264,6 +264,28 @@ def test_errors_pass_through_sums_products_and_quotients(program: RegisterProgra
     assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 3 / 0.5 + 3 * 5 / 0.5, "div": 1.0})
 
 
+def test_every_instruction_has_its_own_ranges_and_its_own_room(program: RegisterProgram) -> None:
+    """Ranges that grow from one to the next: a product and a quotient are off by what theirs were before and after."""
+    a, b, c, p = (program.registers[name] for name in "abcp")
+    program.aff(a, 0.0)
+    program.aff(c, 2.0 * a)
+    program.mul(p, a, c)
+    program.div(b, 3.0 * a, c)
+    program.aff(a, 0.0)
+    before = [
+        {name: Range(k * one.low, k * one.high, k * one.norm) for name, one in RANGES.items()} for k in range(1, 6)
+    ]
+    after = [before[k][one.target.name] for k, one in enumerate(program.instructions)]
+    # a is off by 1, c by 3, and they are up to 6 and 12: 1·12 + 3·6 and 1·3, and 1; 3/2 + 3·20/2, and 1.
+    for room in (34.1, 33.9):
+        budget = Budget(Analysis(before, after, [1.1, 3.1, room, 32.6, 1.1], dict(RANGES)), fixed(program))
+        for instruction in program.instructions:
+            budget.step(instruction)
+        wanted = {"aff": 30.0, "second order": 3.0, "mul": 1.0} if room > 34 else {"unbounded": math.inf}
+        assert budget.terms(budget.errors["p"]) == pytest.approx(wanted)
+        assert budget.terms(budget.errors["b"]) == pytest.approx({"aff": 1.5 + 30.0, "div": 1.0})
+
+
 def test_an_invariant_says_how_a_states_error_grows(program: RegisterProgram) -> None:
     a, b = program.registers["a"], program.registers["b"]
     program.aff(b, 1.0)

@@ -2,6 +2,7 @@
 
     nice -n 19 python tests/mutation/hunt.py src/emulon/certify tests/certify tests/approximation --out faults.jsonl
         [--terms: only what drops or halves a term] [--only REGEX of functions] [--again: what went unnoticed before]
+        [--budget SECONDS of tests that a fault meets]
 
 Every test is first run with a trace of the lines it comes to. A fault then meets the tests that come to its line, the
 quickest first, until one fails; a fault that takes far longer than its tests do counts as noticed. Type checks at run
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -79,7 +81,7 @@ class Hunt:
         return True
 
     def put(self, fault: Fault, file: Path, source: str, items: dict[str, Any], covered: Covered) -> None:
-        chosen = those_that_come_to(fault, str(file), covered)
+        chosen = those_that_come_to(fault, str(file), covered, self.options.budget)
         started, seconds = time.monotonic(), sum(covered[name][0] for name in chosen)
         said = "no test comes here"
         if chosen:
@@ -98,12 +100,17 @@ def warm(items: list[pytest.Item]) -> None:
             item.session._setupstate.setup(item)
             item.session._setupstate.teardown_exact(item)
             break
-    for one in gc.get_objects():
+    forget(gc.get_objects())
+
+
+def forget(objects: Iterable[Any]) -> None:
+    """What emulon's functions have kept of their answers."""
+    for one in objects:
         if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("emulon"):
             one.cache_clear()
 
 
-def those_that_come_to(fault: Fault, file: str, covered: Covered) -> list[str]:
+def those_that_come_to(fault: Fault, file: str, covered: Covered, budget: float) -> list[str]:
     lines = set(range(fault.start[0], fault.end[0] + 1))
     constant = fault.owner.startswith("=")
     there = [
@@ -113,7 +120,7 @@ def those_that_come_to(fault: Fault, file: str, covered: Covered) -> list[str]:
     ]
     chosen, total = [], 0.0
     for seconds, name in sorted(there):
-        if total and total + seconds > BUDGET:
+        if total and total + seconds > budget:
             break
         chosen.append(name)
         total += seconds
@@ -140,6 +147,9 @@ def baseline(items: list[pytest.Item], files: set[str]) -> tuple[Covered, list[s
         def of_call(frame: FrameType, event: str, _: Any, of_line: Any = of_line) -> Any:
             return of_line if frame.f_code.co_filename in files else None
 
+        # What is computed once for all would else be seen in the first test alone.
+        rooms = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("emulon")]
+        forget(one for room in rooms for one in list(room.values()))
         started = time.process_time()
         sys.settrace(of_call)
         good = passes(item, after)
@@ -250,6 +260,7 @@ def main() -> int:
     parser.add_argument("--terms", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--budget", type=float, default=BUDGET)
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:

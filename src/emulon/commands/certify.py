@@ -45,6 +45,6 @@ def main(options: Options) -> int:
         interpreter.require_program(program)
         certificate = certificate_of(program, interpreter, {"program": options.program, "interpreter": file})
     write_atomically(options.out, canonical(certificate))
-    print(f"{options.out}: every weight is within {float(certificate['bound']):.3e}")
+    print(f"{options.out}: every weight is within {float(certificate['follows']['bound']):.3e}")
     print(f"certificate {interpreter.certificate(program)}")
     return 0

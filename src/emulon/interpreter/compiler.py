@@ -20,7 +20,7 @@ from emulon.certify import Band, Domain
 from emulon.certify.domain import by_target, require_finite
 from emulon.descent.layout import LEAK_SHARE, Routing, stored
 from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
-from emulon.errors import EmulonError, too_tight
+from emulon.errors import EmulonError, OutOfDomain, too_tight
 from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error, penalty_function, reading_scale
@@ -150,10 +150,21 @@ def _phase(
     return made(grid), bounds
 
 
+def require_held(function: Function, residual: float, dtype: torch.dtype) -> None:
+    """Refuse a function whose values a dtype does not hold."""
+    most = function(torch.linspace(-residual, residual, 33, dtype=torch.float64)).abs().max().item()
+    if most > torch.finfo(dtype).max:
+        raise OutOfDomain(
+            f"residuals up to {residual:.3g} take the derivative of the loss to {most:.3g}, more than"
+            f" {str(dtype).removeprefix('torch.')} holds; scale the data down"
+        )
+
+
 def _found(
     function: Function, residual: float, tolerance: float, dtype: torch.dtype, noise: Rounding
 ) -> dict[str, Any]:
     """The softmax for one phase, searched for and proved, in plain numbers."""
+    require_held(function, residual, dtype)
     interval, score_noise = (-residual, residual), LINE_NOISE[dtype] * torch.finfo(dtype).eps
     made = approximate(
         function,

@@ -105,7 +105,7 @@ class Phase(TokenLayout):
     def reading_scales(self, held: Carried) -> tuple[float, float]:
         """What the rows of both are multiplied by, and answers divided by."""
         value, state = (reading_scale(size, self.grid.dtype) for size in self.sizes(held))
-        raised = RAISED if self.readout == "rest" and self.grid.dtype == torch.float32 else 1.0
+        raised = RAISED if self.readout == "rest" else 1.0
         return value, raised * state
 
     def magnitudes(self, held: Carried) -> dict[str, float]:

@@ -12,7 +12,7 @@ from emulon.certify.functions import ball_operations, enclosed, torn
 from emulon.expression import parse
 
 f64 = torch.float64
-SMOOTH = ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t"]
+SMOOTH = ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t", "sinh(t)", "cosh(t)"]
 # Breaks at ±1.35, at ±2, at 0 and at 1; the last has a pole beside its break, and one has a function Arb alone knows.
 BROKEN = ["Max(-1.35, Min(1.35, t))", "t*Max(0, 1 - (t/2)**2)**2", "Piecewise((-1, t <= 0), (exp(t), True))"]
 BROKEN += ["Max(0, atan(t - 1))", "Piecewise((1/(1 - t), t < 1), (t, True))"]
@@ -86,3 +86,12 @@ def test_a_hyperbolic_tangent_grants_each_rounding_its_last_place_and_its_argume
         granted = 2.0**-53 * (1.52 + q) + room
         assert (ball.radius >= granted).all() and (ball.radius <= granted * (1 + 1e-11)).all()
     assert FloatBall(torch.tensor([math.nan, math.inf], dtype=f64), torch.zeros(2, dtype=f64)).tanh().radius[0].isnan()
+
+
+def test_an_exponential_is_known_where_all_of_its_ball_is_near_enough_and_of_no_entries_nothing_is_asked():
+    for kind in (Ball, FloatBall):
+        for at, room, known in ((1.0, 0.9, True), (1.0, 1.5, False), (691.0, 0.0, True), (693.0, 0.0, False)):
+            ball = kind.of(torch.tensor([at, 0.0], dtype=f64)).widened(torch.tensor([room, 0.0], dtype=f64))
+            assert (ball.exp().radius < math.inf).tolist() == [known, True]
+        none = kind.of(torch.empty(0, dtype=f64))
+        assert none.exp().radius.shape == (1 / none).radius.shape == enclosed(parse("tanh(t)"), none).high.shape == (0,)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.algorithms import Ridge
+from emulon.algorithms import Lasso, NamedAlgorithm, Ridge
 from emulon.certify import checker
 from emulon.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, compile, save
@@ -100,9 +100,10 @@ def test_the_original_is_accepted_and_says_what_the_library_promises(made: Made,
         assert 0.99 * term <= float(follows["terms"][name]) <= 1.02 * term
 
 
-def test_it_follows_float32_rows_that_are_read_large(tmp_path: Path):
+@pytest.mark.parametrize("algorithm", [Ridge(steps=3), Lasso(0.1, steps=3)])
+def test_it_follows_float32_rows_that_are_read_large(tmp_path: Path, algorithm: NamedAlgorithm):
     x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)
-    program = compile(Ridge(steps=3), data=(x, x[:, 0]), tolerance=1e-2, dtype=torch.float32)
+    program = compile(algorithm, data=(x, x[:, 0]), dtype=torch.float32)
     interpreter, files = Interpreter.fitting(program), {name: tmp_path / name for name in ("program", "interpreter")}
     save(program, files["program"])
     save(interpreter, files["interpreter"])

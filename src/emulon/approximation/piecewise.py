@@ -120,11 +120,15 @@ class Piecewise:
                 if k:
                     gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
-        grid = assemble(pieces, gates, tuple(bands))
+        grid = assemble(pieces, gates, tuple(bands), self._pivot(pieces))
         if not (self._odd and not breaks and len(grid) > LONG):
             return self._refit(grid, pieces)
         # Of what is odd to the last bit half need be proved.
         return _made_odd(self._refit(_made_odd(grid), pieces))
+
+    def _pivot(self, pieces: list[Grid]) -> int | None:
+        """In float32 a large score has no digits for what keys of a piece differ by: those of the longest are small."""
+        return int(np.argmax([len(piece) for piece in pieces])) if self.dtype == torch.float32 else None
 
     def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
         """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""

@@ -65,7 +65,7 @@ interpolation = entry*interpolation
 routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
 read(v) = off(v*fit(v))/fit(v)
-emulated values = copies*read(step*(largest*x + fixed)) + mean*read(state)
+emulated values = copies*read(step*(largest*x + fixed)) + carries*off(raised*state*fit(state))/(raised*fit(state))
 carried = 2*gamma(keys + 2)*(state + step*fixed) + gamma(samples + 2)*(state + entry*size + step*fixed)
 rounding = entry*rounded(weights) + carried + gamma(4)*ahead
 """
@@ -340,9 +340,14 @@ class Certificate:
 
     def phases(self) -> dict[str, str]:
         """What the softmax of each stands for."""
-        threshold = self.facts["step_size"] * self.facts["l1"]
-        shrinkage = {"proximal": f"sign(t)*Max(Abs(t) - {threshold!r}, 0)"} if self.facts["proximal"] else {}
-        return {"gradient": self.facts["loss"]["derivative"], **shrinkage}
+        by, derivative = repr(self.facts["step_size"] * self.facts["l1"]), self.facts["loss"]["derivative"]
+        if not self.facts["proximal"]:
+            return {"gradient": derivative}
+        rest = self.facts["proximal"]["readout"] == "rest"
+        return {
+            "gradient": derivative,
+            "proximal": f"Max(-{by}, Min({by}, t))" if rest else f"sign(t)*Max(Abs(t) - {by}, 0)",
+        }
 
     def follows(self) -> Content:
         """The errors of the line, the terms and the bound, from above."""
@@ -367,15 +372,17 @@ class Certificate:
         return {"line": [above(e) for e in errors[1:]], "terms": shown, "bound": above(sum(terms.values()))}
 
     def terms(self, name: str, common: Content) -> list[Any]:
-        """Of a phase. The proximal one takes nothing from the state, and its step is 1."""
+        """Of a phase. The proximal one has a step of 1, and of the state nothing or, where that is the rest, all."""
         part, codes, mean = self.facts[name], self.program[f"{name}.codes"], name == "gradient"
         held = {"step": self.known["step_size"]} | {each: self.known[each] for each in ("state", "fixed", "ahead")}
         given = common | numbers(f"program/facts/{name}/domain", part["domain"], DOMAIN)
         given |= numbers(f"program/facts/{name}", part, ["strength"])
         given |= numbers(f"claims/{name}", self.claims[name], (*PROVED, "leak"))
         given |= Softmax(self.program, f"{name}.").sizes(max(-part["grid"]["lo"], part["grid"]["hi"]))
-        given |= held if mean else {"step": 1, "state": 0, "fixed": 0, "ahead": 0}
-        given |= {"mean": int(mean), "copies": 1 if mean else part["domain"]["samples"], "width": codes["shape"][1]}
+        rest = part["readout"] == "rest"
+        given |= held if mean else {"step": 1, "state": part["domain"]["w"] if rest else 0, "fixed": 0, "ahead": 0}
+        given |= {"carries": int(mean or rest), "raised": 4 if rest else 1}
+        given |= {"copies": 1 if mean else part["domain"]["samples"], "width": codes["shape"][1]}
         given |= {"labels": int(part["domain"]["y"] > 0), "code": most(map(abs, of(codes)))}
         found = following(RULES + PHASES, **given)
         return [(found[term] * (1 + found["gamma"](found["samples"] + 2)))[0] for term in TERMS]
@@ -419,7 +426,7 @@ class Certificate:
         for name in self.phases():
             part, reach = facts[name], facts[name]["domain"]["residual"]
             covers = part["grid"]["lo"] <= -reach < reach <= part["grid"]["hi"] and part["strength"] > 0
-            fits = covers and part["readout"] == {"gradient": "mean", "proximal": "sum"}[name]
+            fits = covers and part["readout"] in {"gradient": ("mean",), "proximal": ("sum", "rest")}[name]
             need(fits, f"program/facts/{name}", "does not cover its residuals")
         if facts["proximal"]:
             inner, known = facts["proximal"]["domain"], self.known

@@ -22,7 +22,7 @@ from emulon.descent.layout import HALF
 from emulon.errors import EmulonError
 from emulon.files import write_atomically
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.paths import held_by
+from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Carried, Phase
 from emulon.interpreter.program import Program
 
@@ -44,13 +44,13 @@ def prompt_of(program: Program, capacity: Capacity) -> Prompt:
         raise EmulonError(
             f"{program.name} has another prompt at every step, which a file does not hold; export another"
         )
-    held = {"gradient": held_by(program), "proximal": Carried(-1.0)}
     tensors: dict[str, Tensor] = {}
     phases = []
     for phase in (program.gradient, program.proximal):
         if phase is None:
             continue
-        parts = _parts(phase, held[phase.name], capacity)
+        held = held_by(program) if phase is program.gradient else held_by_penalty(phase)
+        parts = _parts(phase, held, capacity)
         tensors |= {f"{phase.name}.{name}": part.contiguous() for name, part in parts.items()}
         slots = {name: [phase.slots[name].start, phase.slots[name].stop] for name in phase.slots}
         phases.append({"name": phase.name, "slots": slots})
@@ -95,11 +95,11 @@ def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]
 
 
 def _readout(phase: Phase, held: Carried, width: int) -> Tensor:
-    """(width, d): of a head's rows the gradient's and the state's, added; or n times the gradient's, for a sum."""
+    """(width, d): of a head's rows the gradient's, n times for a sum, and the state's where there is one, added."""
     d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales(held)
     eye = torch.eye(d, dtype=phase.grid.dtype)
-    sums = phase.domain.samples * eye / value_scale
-    rows = torch.cat([eye / value_scale, eye / state_scale]) if phase.readout == "mean" else sums
+    answers = (eye if phase.readout == "mean" else phase.domain.samples * eye) / value_scale
+    rows = answers if phase.readout == "sum" else torch.cat([answers, eye / state_scale])
     return pad(rows, (0, 0, 0, width - len(rows)))
 
 

@@ -146,8 +146,8 @@ class CachedPhase:
             total = total + self._answer(block, query, asked.to(self.narrow))
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
-        mean = total / phase.domain.samples
-        return (mean if self.fixed is None else mean + self.fixed).reshape(*lead, -1) + state / self.state_scale
+        answer = total / phase.domain.samples if phase.readout == "mean" else total
+        return (answer if self.fixed is None else answer + self.fixed).reshape(*lead, -1) + state / self.state_scale
 
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
         """Σ_i of what the samples of a block answer, (datasets, features)."""

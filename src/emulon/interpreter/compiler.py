@@ -23,12 +23,12 @@ from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, 
 from emulon.errors import EmulonError, OutOfDomain, too_tight
 from emulon.expression import Function, parse
 from emulon.interpreter.number_line import number_line, octaves_for
-from emulon.interpreter.phase import Phase, ProvedBounds, function_error, reading_scale
+from emulon.interpreter.phase import Phase, ProvedBounds, function_error, penalty_function, reading_scale
 from emulon.interpreter.program import Program
 
 # How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
 # far below it, and of that little is spent: half of the bound counts, which takes half the keys.
-EXPECTED, SPENT = 512.0, 2.0
+EXPECTED, SPENT = {torch.float64: 512.0, torch.float32: 2048.0}, 2.0
 # Of the final weights, where none is asked for.
 TOLERANCE = 1e-8
 # Keys in float32, where the tolerance cannot be kept: two are a sigmoid.
@@ -97,12 +97,17 @@ def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> tuple[Pha
 
 
 def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
-    """The proximal phase: x = e_k, y = 0, f the soft threshold at η·l1, read out by the sum."""
+    """The proximal phase: x = e_k, y = 0, f the soft threshold at η·l1, read out by the sum.
+
+    In float32 f is what the threshold takes off: beside a gate, values are off by as much as scores are, in parts of
+    their own size, and these are no larger than η·l1.
+    """
     d = program.domain.features
     reach = (abs(program.shrink) * program.domain.w + program.moved(program.gradient_bounds.size)) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
-    threshold = program.step_size * program.l1
-    return _phase("proximal", domain, "sum", f"sign(t)*Max(Abs(t) - {threshold!r}, 0)", tolerance, 1.0, dtype)
+    readout = "rest" if dtype == torch.float32 else "sum"
+    function = penalty_function(readout, program.step_size * program.l1)
+    return _phase("proximal", domain, readout, function, tolerance, 1.0, dtype)
 
 
 def program_to_proof(program: Program) -> Program:
@@ -123,7 +128,7 @@ def _phase(
 
     # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
     function = parse(f)
-    expected = EXPECTED if function.breaks(-domain.residual, domain.residual) else SPENT
+    expected = EXPECTED[dtype] if function.breaks(-domain.residual, domain.residual) else SPENT
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)

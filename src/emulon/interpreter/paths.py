@@ -39,7 +39,7 @@ class Faithful:
         w = self._apply(self.gradient, self.data, w, before, held_by(plan))
         if self.proximal is not None:
             require_within(self.proximal.domain.w, w=w)
-            w = self._apply(self.proximal, unit_vectors(w), w, w, Carried(-1.0))
+            w = self._apply(self.proximal, unit_vectors(w), w, w, held_by_penalty(self.proximal))
         return w
 
     def _apply(self, phase: Phase, data: Effective, w: Tensor, before: Tensor, held: Carried) -> Tensor:
@@ -67,7 +67,9 @@ class Fast:
         self.plan = plan
         self.gradient = CachedPhase(interpreter, gradient, data, held_by(plan), report_progress)
         units = unit_vectors(data.x[..., 0, :])
-        self.proximal = None if proximal is None else CachedPhase(interpreter, proximal, units, Carried(-1.0))
+        self.proximal = None
+        if proximal is not None:
+            self.proximal = CachedPhase(interpreter, proximal, units, held_by_penalty(proximal))
 
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         w = self._descended(w, before)
@@ -83,7 +85,7 @@ class Fast:
             require_within(self.proximal.phase.domain.w, w=w)
 
     def _shrunk(self, w: Tensor) -> Tensor:
-        return w if self.proximal is None else self.proximal.apply(w, torch.zeros_like(w))
+        return w if self.proximal is None else self.proximal.apply(w, self.proximal.held.shrink * w)
 
 
 class Captured(Fast):
@@ -121,6 +123,11 @@ class Captured(Fast):
 def held_by(plan: Plan) -> Carried:
     """By W_V, in the gradient phase."""
     return Carried(plan.step_size, plan.shrink, plan.momentum, plan.fixed)
+
+
+def held_by_penalty(phase: Phase) -> Carried:
+    """In the proximal phase: f of the state alone, or the state less f of it."""
+    return Carried(-1.0) if phase.readout == "sum" else Carried(1.0, shrink=1.0)
 
 
 def unit_vectors(w: Tensor) -> Effective:

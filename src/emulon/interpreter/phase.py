@@ -23,6 +23,8 @@ from emulon.interpreter.number_line import INNER, NumberLine
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
 READ_AT = INNER / 2
+# What a penalty is given to shrink may be so many times larger than it ever is, and is read so much larger.
+RAISED = 4.0
 # By which rows are scaled at most: float32 holds it and its inverse.
 MOST_DOUBLINGS = 120
 
@@ -48,6 +50,13 @@ class Carried:
     fixed: float = 0.0
 
 
+def penalty_function(readout: str, threshold: float) -> str:
+    """The soft threshold as it is read out by the "sum", or what it takes off the state, which then is the "rest"."""
+    if readout == "rest":
+        return f"Max(-{threshold!r}, Min({threshold!r}, t))"
+    return f"sign(t)*Max(Abs(t) - {threshold!r}, 0)"
+
+
 @dataclass(frozen=True)
 class ProvedBounds:
     """What was proved about a phase's scalar function, and the leak its routing allows."""
@@ -62,7 +71,10 @@ class ProvedBounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(TokenLayout):
-    """A balanced layout with a name; `readout` is the "mean" or the "sum" over samples."""
+    """A balanced layout with a name.
+
+    `readout` is the "mean" or the "sum" over samples, or the "rest" that a sum leaves of the state.
+    """
 
     name: str
     readout: str
@@ -93,7 +105,8 @@ class Phase(TokenLayout):
     def reading_scales(self, held: Carried) -> tuple[float, float]:
         """What the rows of both are multiplied by, and answers divided by."""
         value, state = (reading_scale(size, self.grid.dtype) for size in self.sizes(held))
-        return value, state
+        raised = RAISED if self.readout == "rest" else 1.0
+        return value, raised * state
 
     def magnitudes(self, held: Carried) -> dict[str, float]:
         """The largest |θ·x| of every kind of row."""
@@ -131,12 +144,11 @@ class Phase(TokenLayout):
         return w_k, w_q, torch.cat([value_scale * gradient, state_scale * state], dim=-2)
 
     def read_out(self, output: Tensor, held: Carried) -> Tensor:
-        """(..., samples, 2d) ↦ (..., d): over samples, then gradient rows plus state rows."""
+        """(..., samples, 2d) ↦ (..., d): over samples, then gradient rows plus state rows, where there is a state."""
         d, (value_scale, state_scale) = self.domain.features, self.reading_scales(held)
         gradient, state = output[..., :d], output[..., d : 2 * d]
-        if self.readout == "mean":
-            return gradient.mean(dim=-2) / value_scale + state.mean(dim=-2) / state_scale
-        return gradient.sum(dim=-2) / value_scale
+        answer = (gradient.mean(dim=-2) if self.readout == "mean" else gradient.sum(dim=-2)) / value_scale
+        return answer if self.readout == "sum" else answer + state.mean(dim=-2) / state_scale
 
 
 def score_error(phase: Phase, line: NumberLine) -> float:
@@ -185,7 +197,7 @@ def function_error(phase: Phase, line: NumberLine, deviation: float, size: float
 
 def phase_terms(phase: Phase, proved: ProvedBounds, line: NumberLine, held: Carried) -> dict[str, float]:
     """Named terms of the sup-norm error that one application of a phase adds to the state."""
-    domain, dtype, step, fixed = phase.domain, phase.grid.dtype, held.step, held.fixed
+    domain, dtype, step, fixed = phase.domain, phase.grid.dtype, abs(held.step), held.fixed
     m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
     entry = step * domain.x
     largest = phase.grid.largest + proved.size
@@ -194,7 +206,7 @@ def phase_terms(phase: Phase, proved: ProvedBounds, line: NumberLine, held: Carr
     # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.
     rounded = phase.grid.rounding_error(proved.deviation, proved.size, 0.0)
     emulated = max(0.0, function_error(phase, line, proved.deviation, proved.size) - rounded)
-    state = line.error(m["state"]) / state_scale if phase.readout == "mean" else 0.0
+    state = line.error(m["state"]) / state_scale if phase.readout != "sum" else 0.0
     terms = {
         "interpolation": entry * proved.interpolation,
         "routing leak": copies * leaked(phase, proved, line) * (entry * largest + 2 * step * fixed),

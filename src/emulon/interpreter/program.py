@@ -21,8 +21,8 @@ from emulon.descent.run import DescentRun
 from emulon.errors import EmulonError
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
-from emulon.interpreter.paths import Captured, Faithful, Fast, held_by
-from emulon.interpreter.phase import Carried, Phase, ProvedBounds, phase_terms
+from emulon.interpreter.paths import Captured, Faithful, Fast, held_by, held_by_penalty
+from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
 from emulon.memory import require_memory
 from emulon.progress import Progress, silent
 
@@ -57,7 +57,7 @@ class Program(Plan):
         """What an interpreter must have to run this."""
         capacity = self.gradient.capacity(self.gradient.magnitudes(held_by(self)))
         if self.proximal is not None:
-            capacity = capacity | self.proximal.capacity(self.proximal.magnitudes(Carried(1.0)))
+            capacity = capacity | self.proximal.capacity(self.proximal.magnitudes(held_by_penalty(self.proximal)))
         return capacity
 
     @property
@@ -102,7 +102,7 @@ class Program(Plan):
         bounds = self.gradient_bounds
         terms = phase_terms(self.gradient, bounds, line, held_by(self))
         if self.proximal is not None and self.proximal_bounds is not None:
-            more = phase_terms(self.proximal, self.proximal_bounds, line, Carried(1.0))
+            more = phase_terms(self.proximal, self.proximal_bounds, line, held_by_penalty(self.proximal))
             terms = {name: value + more[name] for name, value in terms.items()}
         terms["rounding"] += rounding.dot(4, self.ahead, self.dtype)
         grown = self.promised_growth

@@ -18,11 +18,12 @@ from emulon.descent.curvature import Slopes
 from emulon.descent.layout import SPARE
 from emulon.descent.plan import enclosed_negative_curvature
 from emulon.expression import parse
-from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.interpreter.phase import Phase, ProvedBounds, penalty_function
 from emulon.interpreter.program import Program
 
 # Codes are compared with each other up to so many, and so many at a time with all others.
 PAIRS, BLOCK = 20_000, 512
+READOUTS = {"gradient": ("mean",), "proximal": ("sum", "rest")}
 
 
 def false_claim(program: Program) -> str | None:
@@ -42,8 +43,7 @@ def _false_claims(program: Program) -> Iterator[str]:
     elif program.proximal is not None and program.proximal_bounds is not None:
         if not _reaches(program, program.proximal):
             yield "proximal phase is for another domain"
-        threshold = program.step_size * program.l1
-        function = f"sign(t)*Max(Abs(t) - {threshold!r}, 0)"
+        function = penalty_function(program.proximal.readout, program.step_size * program.l1)
         phases.append((program.proximal, program.proximal_bounds, function))
     for phase, bounds, function in phases:
         yield from _false_claims_of_phase(phase, bounds, function)
@@ -90,7 +90,7 @@ def _reaches(program: Program, phase: Phase) -> bool:
 
 def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) -> Iterator[str]:
     grid, reach, which = phase.grid, phase.domain.residual, f"{phase.name} phase"
-    if not grid.lo <= -reach < reach <= grid.hi or phase.readout != {"gradient": "mean", "proximal": "sum"}[phase.name]:
+    if not grid.lo <= -reach < reach <= grid.hi or phase.readout not in READOUTS[phase.name]:
         yield f"{which} does not cover its residuals"
         return
     vectors = phase.codes.vectors

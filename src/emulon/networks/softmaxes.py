@@ -161,7 +161,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
         made = Softmax(f, grid, 0.0, deviation, size, False)
         if made.reach > FARTHEST:
             return math.inf
-        return made.own_error(number_line(made.reach)) / EXPECTED
+        return made.own_error(number_line(made.reach)) / EXPECTED[f64]
 
     def made_by(way: str) -> Approximation:
         return approximate(

@@ -10,8 +10,8 @@ from torch import Tensor
 from emulon.attention import Trace, attend
 from emulon.interpreter import Program, Run
 from emulon.interpreter.number_line import number_line
-from emulon.interpreter.paths import held_by
-from emulon.interpreter.phase import Carried, Phase
+from emulon.interpreter.paths import held_by, held_by_penalty
+from emulon.interpreter.phase import Phase
 from emulon.networks import NetworkProgram
 
 # Rows × tokens that layer 1 works through for one picture.
@@ -39,7 +39,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
     """The rows of one phase's prompt. x, y are the data as the loss sees them; r counts grid points, i samples."""
     domain, scales, slots = phase.domain, phase.scales, phase.slots
     gradient = phase is program.gradient
-    held = held_by(program) if gradient else Carried(1.0)
+    held = held_by(program) if gradient else held_by_penalty(phase)
     step, shrink, momentum, fixed = held.step, held.shrink, held.momentum, held.fixed
     m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
@@ -49,7 +49,7 @@ def anatomy(program: Program, phase: Phase) -> list[Row]:
         "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
         "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
         "key_code": (every, "code of sample i", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
-        "value": (every, "value_r · x_i", f"W_V: {value_scale * (-step if gradient else 1.0):.4g}", values),
+        "value": (every, "value_r · x_i", f"W_V: {-value_scale * step:.4g}", values),
         "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {value_scale * step:.4g}", fixed),
         "state": (every, "w", f"W_V: {state_scale * (shrink + momentum):.6g}", domain.w),
         "before": (every, "w of the step before", f"W_V: {-state_scale * momentum:g}", domain.w),

@@ -139,6 +139,27 @@ def test_the_routing_drawn_is_the_trace(experiment):
     assert drawn.samples == 12 and 0 <= drawn.elsewhere < 1e-6
 
 
+def test_of_much_data_the_routing_of_the_first_samples_is_drawn(experiment, monkeypatch):
+    run = experiment.results[0].run
+    whole = routing(run, (0, 5))
+    monkeypatch.setattr("emulon.report.anatomy.AFFORDABLE", 1)
+    part = routing(run, (0, 5))
+    assert (part.samples, max(telling_samples(run, 12))) == (8, 7)
+    torch.testing.assert_close(part.weights, whole.weights, rtol=0, atol=1e-12)
+
+
+def test_a_prompt_begins_as_the_prompt_of_its_first_samples(experiment):
+    run = experiment.results[0].run
+    phase, state = run.program.gradient, run.weights
+    whole = phase.prompt(phase.data_rows(run.x, run.y), state, state=state, before=state * 0)
+    begun = phase.beginning(5)
+    part = begun.prompt(begun.data_rows(run.x[:5], run.y[:5]), state, state=state, before=state * 0)
+    assert torch.equal(part[:5], whole[:5])
+    asking = torch.cat([torch.arange(phase.slots.width)[phase.slots[slot]] for slot in phase.slots if "query" in slot])
+    keys = [row for row in range(phase.slots.width) if row not in asking.tolist()]
+    assert torch.equal(part[:, keys], whole[: len(part), keys]) and not part[5:, asking].any()
+
+
 def test_the_anatomy_covers_every_row_and_bounds_what_is_there(experiment):
     run = experiment.results[0].run
     phase = run.program.gradient

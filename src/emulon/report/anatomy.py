@@ -14,8 +14,8 @@ from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Phase
 from emulon.networks import NetworkProgram
 
-# Rows × tokens that layer 1 works through for one picture.
-AFFORDABLE = 2_000_000
+# Products that layer 1 forms for one picture: a second or two.
+AFFORDABLE = 20_000_000_000
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,14 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
     program, interpreter = run.program, run.interpreter
     phase, keys = program.gradient, len(program.gradient.grid)
     x, y, before = _seen(run)
-    # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
-    tokens = phase.prompt(phase.data_rows(x, y), before, state=before, before=torch.zeros_like(before))
-    w_k, w_q, _ = phase.weights(held_by(program), x.device)
     samples = max(_affordable(run), *(i + 1 for i in chosen))
+    # The fixed part of a rate is in the values only: it does not touch the weights drawn here.
+    first = phase.beginning(samples)
+    rows = first.data_rows(x[:samples], y[:samples])
+    tokens = first.prompt(rows, before, state=before, before=torch.zeros_like(before))
+    w_k, w_q, _ = phase.weights(held_by(program), x.device)
     asking = interpreter.project(tokens[list(chosen)], w_q)
-    answering = interpreter.project(tokens[: samples * keys], w_k)
+    answering = interpreter.project(tokens, w_k)
     with Trace() as trace:
         attend(asking, answering, answering, name="layer 2")
     weights = trace["layer 2"].weights.reshape(len(chosen), samples, keys)
@@ -159,7 +161,8 @@ def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
 
 def _affordable(run: Run) -> int:
     phase = run.program.gradient
-    return min(phase.domain.samples, max(8, AFFORDABLE // (len(phase.grid) * phase.width)))
+    a_sample = len(phase.grid) * phase.width * phase.slots.width * len(run.interpreter.slopes)
+    return min(phase.domain.samples, max(8, AFFORDABLE // a_sample))
 
 
 def network_facts(program: NetworkProgram) -> list[tuple[str, str]]:

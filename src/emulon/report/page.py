@@ -80,7 +80,10 @@ def _corner(result: Result) -> np.ndarray:
     """The first tokens of the prompt at the last step: (tokens, rows)."""
     run, phase = result.run, result.run.program.gradient
     first = (0,) * (run.x.ndim - 2)
+    shown = CORNER * len(phase.grid)
+    # as many samples as tokens are shown: each of these asks, too
+    begun = phase.beginning(min(shown, phase.domain.samples))
     x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
+    rows = begun.data_rows(*(part if part is None else part[: begun.domain.samples] for part in (x, y, fixed)))
     state = run.weights[first]
-    tokens = phase.prompt(phase.data_rows(x, y, fixed), state, state=state, before=state * 0)
-    return tokens[: CORNER * len(phase.grid)].numpy()
+    return begun.prompt(rows, state, state=state, before=state * 0)[:shown].numpy()

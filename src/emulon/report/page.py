@@ -84,6 +84,7 @@ def _corner(result: Result) -> np.ndarray:
     # as many samples as tokens are shown: each of these asks, too
     begun = phase.beginning(min(shown, phase.domain.samples))
     x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
-    rows = begun.data_rows(*(part if part is None else part[: begun.domain.samples] for part in (x, y, fixed)))
+    count = begun.domain.samples
+    rows = begun.data_rows(x[:count], y[:count], None if fixed is None else fixed[:count])
     state = run.weights[first]
     return begun.prompt(rows, state, state=state, before=state * 0)[:shown].numpy()

@@ -174,6 +174,19 @@ def test_a_constant_needs_one_key() -> None:
     assert F.keys == 1 and F(torch.linspace(-1, 1, 5)).tolist() == [3.0] * 5
 
 
+def test_what_turns_too_often_on_a_part_of_the_interval_is_refused() -> None:
+    """Found by random cases: 48,000 turns, of which 4,001 points tell a thousand."""
+    with pytest.raises(BadExpression, match="turns at least"):
+        approximate("sin(Max(t**7, atan(t)))", (-5.5, 5.5), points=2)
+
+
+def test_a_stretch_is_not_cut_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert approximate("cos(90*t)", (-1, 1), tolerance=1e-4, grid="piecewise").keys > 56
+    monkeypatch.setattr("emulon.approximation.piecewise.MOST_PIECES", 1)
+    with pytest.raises(BadExpression):
+        approximate("cos(90*t)", (-1, 1), tolerance=1e-4, grid="piecewise")
+
+
 def test_many_periods_are_cut_into_pieces() -> None:
     F = approximate("sin(80*t)", (-2, 2), tolerance=1e-4)
     assert F.grid.way == "piecewise" and F.keys < 300 and observed(F, points(F)) <= F.certificate.bound <= 1e-4

@@ -14,7 +14,7 @@ from torch import Tensor
 from emulon.approximation.grid import Grid
 from emulon.approximation.paper import paper_grid, smallest_paper_grid
 from emulon.approximation.piecewise import Piecewise
-from emulon.approximation.row import turns
+from emulon.approximation.row import SEEN, turns
 from emulon.approximation.spectral import Rounding, Spectral, Target, cost, dense
 from emulon.attention import attend
 from emulon.certify.certificate import Certificate
@@ -350,7 +350,8 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
 def _check_function(function: Function, lo: float, hi: float) -> None:
     if function.provable:
         require_smooth(function, lo, hi)
-    s = torch.linspace(lo, hi, 4001, dtype=torch.float64)
+    # What turns faster than these points tell turns between most of them, where it does.
+    s = torch.linspace(lo, hi, SEEN, dtype=torch.float64)
     values = function(s)
     finite = torch.isfinite(values)
     if not finite.all():

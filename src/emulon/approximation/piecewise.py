@@ -38,6 +38,8 @@ from emulon.expression import Break, Function
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56
+# Cut further, a stretch is given up: what turns hundreds of times is a row, and the rest does with far fewer.
+MOST_PIECES = 256
 # Neighbours are tried as one piece until that has failed so often.
 MOST_IN_VAIN = 3
 # Values of gated pieces stay within this many times max |f|.
@@ -266,7 +268,7 @@ class Piecewise:
         middle, extra = (lo + hi) / 2, OVERLAP * (hi - lo) / 2
         left = self._plan(lo, middle + extra, tolerance, sharpness, depth + 1)
         right = self._plan(middle - extra, hi, tolerance, sharpness, depth + 1) if left else None
-        return left + right if left and right else None
+        return left + right if left and right and len(left + right) <= MOST_PIECES else None
 
     def _noise(self, fit: Fit) -> float:
         """Below this a least-squares residual is rounding, not interpolation."""

@@ -120,6 +120,17 @@ def test_whatever_is_changed_it_is_refused(made: Made):
         assert re.match(r"(program|interpreter|claims|proofs|follows)/.+: |format: ", said), said
 
 
+@pytest.mark.parametrize("key", [10**6, -1])
+def test_keys_that_are_none_of_the_lines_are_refused_by_name(made: Made, key: int):
+    changed = copy.deepcopy(made[1])
+    path = next(leaf for leaf in leaves(changed["claims"]["line"]) if "matter" in leaf)
+    place: Any = changed["claims"]["line"]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = key
+    assert "names keys that are not among" in refused(changed)
+
+
 def test_changed_bytes_are_refused_or_cannot_be_read(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     draw, text = random.Random(1), made[2]
     for _ in range(TAMPERINGS):

@@ -215,7 +215,9 @@ class Softmax:
 
     def sizes(self, reach: float, keys: Iterable[int] | None = None) -> Content:
         """Of these keys, or of all: their number, the largest value, slope and intercept, and score for |s| ≤ reach."""
-        a, b, v = ([abs(x[r]) for r in keys or range(len(x))] for x in (self.a, self.b, self.v))
+        every = range(len(self.a))
+        need(all(r in every for r in keys or every), "claims/line/matter", f"names keys that are not among {every}")
+        a, b, v = ([abs(x[r]) for r in keys or every] for x in (self.a, self.b, self.v))
         score = most(slope * arb(reach) + bias for slope, bias in zip(a, b, strict=True))
         return {"keys": len(a), "slope": most(a), "bias": most(b), "largest": most(v), "score": score}
 

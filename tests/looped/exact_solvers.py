@@ -3,6 +3,14 @@
 import torch
 from torch import Tensor
 
+# A rounding of float64.
+U = 2.0**-53
+
+
+def gamma(count: int) -> float:
+    """What so many roundings may add up to (Higham)."""
+    return count * U / (1 - count * U)
+
 
 def regression(samples: int, features: int, *, seed: int = 0, batch: tuple[int, ...] = (), noise: float = 0.1):
     """Gaussian inputs, Gaussian weights, a query: xs, ys, x_query."""

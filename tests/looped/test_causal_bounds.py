@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from exact_solvers import U, gamma
 
 from emulon.certify import Domain, Spectrum
 from emulon.looped.causal_gradient_descent import (
@@ -15,12 +16,8 @@ from emulon.looped.causal_gradient_descent import (
     weight_norm,
 )
 
-f64, U = torch.float64, 2.0**-53
+f64 = torch.float64
 DOMAIN = Domain(4, 2, 1.25, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
-
-
-def gamma(count: int) -> float:
-    return count * U / (1 - count * U)
 
 
 def test_weights_and_residuals_reach_as_far_as_steps_carry_them() -> None:

@@ -6,18 +6,15 @@ from math import factorial
 
 import pytest
 import torch
+from exact_solvers import U, gamma
 
 from emulon.certify import Domain, Spectrum
 from emulon.errors import OutOfDomain
 from emulon.looped.descent import DescentAudit, DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.stencil import Stencil, truncation
 
-f64, U = torch.float64, 2.0**-53
+f64 = torch.float64
 DOMAIN = Domain(4, 2, 2.0, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
-
-
-def gamma(count: int) -> float:
-    return count * U / (1 - count * U)
 
 
 def carried(domain: Domain, step_size: float, steps: int) -> float:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from exact_solvers import U, gamma
 
 from emulon.certify import Domain, Spectrum
 from emulon.looped.newton import (
@@ -16,12 +17,8 @@ from emulon.looped.newton import (
     start_scale,
 )
 
-f64, U = torch.float64, 2.0**-53
+f64 = torch.float64
 DOMAIN = Domain(4, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
-
-
-def gamma(count: int) -> float:
-    return count * U / (1 - count * U)
 
 
 def test_scales_and_reaches_are_those_of_the_spectrum() -> None:

@@ -36,7 +36,7 @@ UNPROVED = 1e6
 # One soft grid of more keys is not tried where pieces may do.
 WHOLE_LIMIT = 160
 
-# More than a softmax of so many keys as are tried could follow, as far as 4001 samples can tell.
+# More than a softmax of so many keys as are tried could follow, as far as samples can tell.
 MOST_TURNS = 1500
 
 

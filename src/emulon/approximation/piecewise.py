@@ -268,7 +268,9 @@ class Piecewise:
         middle, extra = (lo + hi) / 2, OVERLAP * (hi - lo) / 2
         left = self._plan(lo, middle + extra, tolerance, sharpness, depth + 1)
         right = self._plan(middle - extra, hi, tolerance, sharpness, depth + 1) if left else None
-        return left + right if left and right and len(left + right) <= MOST_PIECES else None
+        if not left or not right or len(left) + len(right) > MOST_PIECES:
+            return None
+        return left + right
 
     def _noise(self, fit: Fit) -> float:
         """Below this a least-squares residual is rounding, not interpolation."""

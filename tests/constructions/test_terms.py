@@ -188,7 +188,9 @@ def test_an_emulated_head_moves_scores_by_what_keys_and_queries_are_off(kind, be
         total = output(own.bound, score) + 2 * grown(7) * (values + own.bound)
         assert terms["interpolation"] == pytest.approx(output(exact, 0.0), rel=1e-12, abs=0.0)
         assert terms["rounding"] + terms["interpolation"] == pytest.approx(total, rel=1e-12, abs=0.0)
-        assert terms["rounding"] == pytest.approx(total - output(exact, 0.0), rel=1e-4 if dtype == f64 else 1e-8, abs=0.0)
+        assert terms["rounding"] == pytest.approx(
+            total - output(exact, 0.0), rel=1e-4 if dtype == f64 else 1e-8, abs=0.0
+        )
     assert made.certificate.terms == made._certificate(2 * bound, 2 * bound, bound).terms
 
 

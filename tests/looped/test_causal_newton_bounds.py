@@ -71,7 +71,7 @@ def by_hand(loop: CausalNewtonLoop, loops: int, u: float) -> tuple[list[float], 
 @pytest.mark.parametrize("dtype, u", [(f64, U), (f32, 2.0**-24)])
 def test_errors_of_an_inverse_grow_as_the_proof_says(dtype, u) -> None:
     for pairs in (1, 3):
-        loop = made(3.0, pairs, dtype)
+        loop = made(30.0, pairs, dtype)
         wanted, ended = by_hand(loop, 6, u)
         assert not ended and loop.drifts(6) == pytest.approx(wanted, rel=1e-12, abs=0.0)
 

@@ -263,6 +263,8 @@ def test_what_else_a_looped_transformer_rounds_is_in_its_promise() -> None:
     assert made.descent.label_error == 4 * U * 3.0 and made.descent.tokens == 5 * 3 + 1
     terms = made.promise_after(2).terms
     assert terms["activation"] == 2 * U * made.descent.largest_prediction(3)
-    assert {name: terms[name] for name in terms if name != "activation"} == made.descent.certificate(made.pairs, 2).terms
+    assert {name: terms[name] for name in terms if name != "activation"} == made.descent.certificate(
+        made.pairs, 2
+    ).terms
     assert LoopedGradientDescent(DOMAIN, 1e-3, horizon=3).descent.tokens == 10
     assert share(6.0, {"a": 1.0, "b": 2.0, "c": 0.0}) == {"a": 2.0, "b": 4.0, "c": 0.0}

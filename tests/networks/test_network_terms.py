@@ -83,11 +83,11 @@ def test_a_function_carries_errors_by_its_steepest_slope() -> None:
     assert Gated(-0.5, kinked=False).steepest == about(0.5 + 1.1 * 1.5)
     assert 6 <= slope_bound("t**2", -1.0, 3.0) <= 6.01 and 6 <= slope_bound("t**2", -3.0, 1.0) <= 6.01
     layer = Elementwise(name="gate", reads=(0,), f="Max(t, -2*t)", gated=Gated(-2.0, kinked=True))
-    inputs = Box(numbers(-1.0), numbers(2.0))
+    inputs = Box(numbers(-1.0), numbers(1.0))
     each, length = layer.travelled(numbers([1e-3]), numbers([3e-3, 4e-3]), (1,), Known(inputs, inputs))
     assert each.item() == about(2e-3 * LIFT) and length.item() == about(1e-2 * LIFT)
-    # Between 513 looks lie 3/512; half of that times the slope is what may be missed.
-    room = 2 * 3 / 1024 * LIFT + 1e-12 * (1e-3 + 2)
+    # Between 513 looks lie 2/512; half of that times the slope is what may be missed.
+    room = 2 * 2 / 1024 * LIFT + 1e-12 * (1e-3 + 2)
     found = layer.interval(inputs)
     assert found.hi.item() - 2 == about(room) and -found.lo.item() == about(room)
     nowhere = layer.interval(Box(numbers(0.0), numbers(0.0)))
@@ -131,9 +131,10 @@ def test_attention_carries_lengths_by_the_norms_of_its_matrices() -> None:
     assert whole.item() == about((v * length + math.sqrt(2) * shift) * LIFT)
     # Far apart, numbers tell more than lengths; two heads side by side are as long as both.
     both = Attention(
-        name="two", reads=(0,), causal=False, **{
-            name: torch.cat([getattr(layer, name)] * 2) for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
-        }
+        name="two",
+        reads=(0,),
+        causal=False,
+        **{name: torch.cat([getattr(layer, name)] * 2) for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")},
     )
     twice = both.travelled(numbers([0.01, 0.02]), numbers([0.005]), (2,), known)[1].item()
     assert twice == about(math.sqrt(2) * whole.item())
@@ -143,7 +144,7 @@ def test_what_a_head_may_have_inside_is_what_its_box_allows() -> None:
     """Row by row: |x + ½| ≤ 1 and |2x'| ≤ 4; |x/2 − x'| ≤ 5/2 and |x + ¼| ≤ ¾; |x + x'| ≤ 3 and |1 − 3x'| ≤ 7."""
     inner = heads().inside_of(SQUARE)
     assert (inner.q, inner.k, inner.v) == pytest.approx((4.0, 2.5, 7.0), rel=1e-10)
-    assert inner.score == pytest.approx(1.0 * 2.5 + 4.0 * 0.75, rel=1e-10) and inner.score > 5.5 * LIFT
+    assert inner.score == about((1.0 * 2.5 + 4.0 * 0.75) * LIFT, rel=1e-11)
 
 
 def test_a_sum_is_rounded_before_the_line_reads_it() -> None:
@@ -188,8 +189,8 @@ def test_a_sharp_gate_errs_at_its_kink_and_by_what_its_score_is_off() -> None:
     """G = 2²⁰ is 2¹¹ in the key and 2⁹ with the number; values up to 4 are read as 16."""
     phase, line = gate(2.0**20, True), number_line(2048.0)
     assert (phase.key, phase.query, phase.value, phase.capacity.reach) == (2048.0, 512.0, 0.25, 2048.0)
-    near, middle, far = (line.error(reach) for reach in (32.0, 256.0, 2048.0))
-    part, keys = max(middle / 32, far / 256), (far + near) / 2048
+    near, inner, middle, far = line.errors  # up to 16, 32, 256 and 2048
+    part, keys = max(inner / 16, middle / 32, far / 256), (far + near) / 2048
     relative = (1 + part) * (1 + keys) - 1 + 8 * U
     absolute = 2048 * (1 + keys) * near + 2 * 68 * U
     assert phase._score_error(line) == about((absolute, relative))
@@ -201,9 +202,9 @@ def test_a_smooth_gate_is_moved_by_its_score_and_nothing_else() -> None:
     phase, line = gate(1.0, False), number_line(32.0)
     assert (phase.key, phase.query) == (1.0, 1.0)
     absolute, relative = phase._score_error(line)
-    near = line.error(32.0)
+    near = line.error(16.0)
     keys = 2 * near
-    assert (absolute, relative) == about(((1 + keys) * near + 2 * 68 * U, keys + 8 * U), rel=1e-9)
+    assert (absolute, relative) == about(((1 + keys) * near + 2 * 68 * U, keys + 8 * U), rel=1e-4)
     own = 3.0 * math.tanh((absolute + relative * 4) / 2) + 0.25 * line.error(16.0) + 2 * gamma(4) * 4
     assert phase.own_error(line) == about(own)
 
@@ -255,7 +256,10 @@ def normed() -> Travel:
     two = Box(numbers(-2.0, -2.0), numbers(2.0, 2.0))
     boxes = [two, two, Box(numbers(0.0, 0.0), numbers(4.0, 4.0)), Box(numbers(0.25), numbers(4.0))]
     boxes += [Box(numbers(0.5), numbers(2.0)), Box(-4 * torch.ones(4, dtype=f64), 4 * torch.ones(4, dtype=f64))]
-    boxes += [Box(torch.zeros(4, dtype=f64), 16 * torch.ones(4, dtype=f64)), Box(numbers(-4.0, -6.0), numbers(4.0, 5.0))]
+    boxes += [
+        Box(torch.zeros(4, dtype=f64), 16 * torch.ones(4, dtype=f64)),
+        Box(numbers(-4.0, -6.0), numbers(4.0, 5.0)),
+    ]
     return travel(lower(module, (2,)), boxes, [0.0] * 7)
 
 
@@ -263,9 +267,9 @@ def test_both_ways_to_measure_an_error_bound_each_other() -> None:
     made = Off.of(numbers([3e-3, 4e-3]), numbers(1.0))
     assert made.length.item() == about(5e-3 * LIFT)
     assert Off.of(numbers([3e-3, 4e-3]), numbers(2e-3)).each[0].tolist() == [2e-3, 2e-3]
-    more = made.plus(Off.of(numbers([1e-3, 0.0])))
-    assert more.each[0].tolist() == about([4e-3 * LIFT, 4e-3 * LIFT])
-    assert more.length.item() == about((5e-3 * LIFT + 1e-3 * LIFT) * LIFT, rel=1e-11)
+    more = Off.of(numbers([3e-3, 4e-3]), numbers(4e-3)).plus(Off.of(numbers([1e-3, 0.5e-3]), numbers(1e-3)))
+    assert more.each[0].tolist() == about([4e-3 * LIFT, 4.5e-3 * LIFT])
+    assert more.length.item() == about(5e-3 * LIFT)
 
 
 def test_a_norm_moves_numbers_by_their_error_and_its_length_over_sigma() -> None:
@@ -315,8 +319,8 @@ def test_products_and_roots_have_their_own_slopes() -> None:
     builder = Builder((1,))
     builder.linear("", "variance", numbers([1.0]))
     _in_two(builder, "root", 1.0, 100.0)
-    v, positive = Box(numbers(1.0), numbers(100.0)), Box(numbers(-1e3), numbers(1e3))
-    boxes = [v, v, *[positive] * (len(builder.layers) - 1)]
+    boxes = [Box(torch.full((size,), -1e3, dtype=f64), torch.full((size,), 1e3, dtype=f64)) for size in builder.sizes]
+    boxes[0] = boxes[1] = Box(numbers(1.0), numbers(100.0))
     for number, layer in enumerate(builder.layers, start=1):
         if isinstance(layer, Root):
             boxes[layer.reads[0]] = Box(numbers(0.25), numbers(4.0))

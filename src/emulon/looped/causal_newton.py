@@ -238,10 +238,7 @@ class CausalNewtonLoop:
         for step in range(loops):
             size = inverse + error
             product = size**2 * gram + d * size * stencils["product"].error(1.0)
-            if (
-                self.top * error + size * gram > ROOM
-                or (2 + self.top * error) * error + product > ROOM * inverse
-            ):
+            if self.top * error + size * gram > ROOM or (2 + self.top * error) * error + product > ROOM * inverse:
                 return errors + [math.inf] * (loops - step)
             shock = product + d * stencils["step"].error(1.0) + 8 * small * math.sqrt(d) * size * (2 + ROOM)
             error = (2 - 2 * least + self.top * error) * error + shock

@@ -258,7 +258,7 @@ def test_a_representation_rounds_at_every_level_and_passes_on_what_came_in(dtype
 
 
 def test_what_else_a_looped_transformer_rounds_is_in_its_promise() -> None:
-    """A chain's labels are divided by the slope, 4u of them, and its answer is activated, 2u of the largest there is."""
+    """A chain's labels are divided by the slope, 4u of them, and its answer is activated, 2u of the largest."""
     made = LoopedChainOfThought(DOMAIN, 1e-3, depth=2, step_size=0.25, horizon=3)
     assert made.descent.label_error == 4 * U * 3.0 and made.descent.tokens == 5 * 3 + 1
     terms = made.promise_after(2).terms

@@ -13,7 +13,7 @@ from emulon.errors import OutOfDomain
 from emulon.looped import LoopedChainOfThought, LoopedGradientDescent, RepresentationNetwork
 from emulon.looped.descent import DescentAudit, DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.stencil import Stencil, truncation
-from emulon.looped.transformer import share
+from emulon.looped.transformer import share, worst_of
 
 f64 = torch.float64
 DOMAIN = Domain(4, 2, 2.0, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
@@ -280,4 +280,6 @@ def test_what_else_a_looped_transformer_rounds_is_in_its_promise() -> None:
         made.pairs, 2
     ).terms
     assert LoopedGradientDescent(DOMAIN, 1e-3, horizon=3).descent.tokens == 10
+    several = worst_of(f64, loop=torch.tensor([[1.0, 3.0], [2.0, 0.0]]), answer=torch.tensor([[2.5, 0.0], [2.5, 3.0]]))
+    assert several.terms == {"loop": 2.0, "answer": 2.5} and several.scope == "run"
     assert share(6.0, {"a": 1.0, "b": 2.0, "c": 0.0}) == {"a": 2.0, "b": 4.0, "c": 0.0}

@@ -9,7 +9,7 @@ import torch
 from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
 from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
-from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack
+from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack, spectral
 from emulon.machine.square import square, steepness
 from emulon.machine.tokens import gap, sharpness
 
@@ -65,6 +65,8 @@ def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
     assert NORM.read_error(3, 5.0, 2.0, divided=7.0) == pytest.approx(read(3, 5.0, 2.0, 7.0), rel=1e-14, abs=0.0)
     assert NORM.divide_scaling(4.0, 0.5) == pytest.approx((16 + 16e-5) / (2 * 4.0) + 48 * U, rel=1e-14, abs=0.0)
     assert NORM.divide_mean(64.0) == pytest.approx(0.5 + 48 * U * 64, rel=1e-15, abs=0.0)
+    more = NORM.holding(3.0)
+    assert more.content == 5.0 and more.mean == 0.5 + 3.0 / 4
     assert NORM.gain == math.sqrt(2 * 2.0**20 / 16 + 1e-5) and NORM.divide_gain(3.0) == 3 * math.sqrt(1 / 8)
 
 
@@ -158,6 +160,21 @@ def test_a_match_adds_to_the_scores_what_reading_both_sides_costs(program: Regis
     assert found["routing"] == pytest.approx(0.5 * leak + 0.5 * math.tanh(score / 2), rel=1e-12, abs=0.0)
 
 
+def test_where_pads_are_far_out_a_match_is_off_by_rounding_alone(program: RegisterProgram) -> None:
+    """Four entries a side: both sides' reading twice as long, products of seven roundings, a leak of 1e-5 beside it."""
+    like = Matched("like", (1, 3, 4), True, "a", "c", 4, 0.5, 6.5)
+    far, beta = local(program, replace(NORM, pad=2.0**40)), sharpness(like, TOKENS, f64)
+    products = (
+        (2.1 * scaling(2.0**40) + gamma(7)) * 3.0 * 4.0 + 3.0 * 2 * read(1, 4.0, 4.0) + 4.0 * 2 * read(1, 2.0, 2.0)
+    )
+    matched = 1.1 * 0.5 * products + gamma(7) * (beta + 6.5) + (4 + 13.0) * U
+    assert far._matched(like, BEFORE) == pytest.approx(matched, rel=1e-12, abs=0.0)
+    score = 2 * beta * (scaling(2.0**40) + 2 * read(2, 1.0, 2.0) + 4 * U) + matched
+    leak = TOKENS * math.exp(2 * score - (0.5 * beta - 13.0))
+    found = far._attended(like, 3.0, 0.0, matched)["routing"]
+    assert found == pytest.approx(6 * leak + 6 * math.tanh(score / 2), rel=1e-12, abs=0.0)
+
+
 def test_noise_in_the_stream_is_read_with_everything(program: RegisterProgram) -> None:
     noisy = replace(NORM, noise=1e-6, skew=1e-7)
     assert noisy.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0) + 4e-6, rel=1e-14, abs=0.0)
@@ -208,6 +225,21 @@ def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int,
         wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted
         found = local(program, replace(NORM, pad=pad), _1=division).of(program.instructions[0], before)
         assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("sweeps", [0, 1, 2])
+def test_what_was_divided_by_before_is_swept_out_and_its_noise_is_not(program: RegisterProgram, sweeps: int) -> None:
+    """Pads of 2³⁰ for c, of which 68u stay behind at every sweep, and twice the stream's noise."""
+    a, b, c = (program.registers[name] for name in "abc")
+    program.div(b, 3.0 * a, c)
+    norm = replace(NORM, pad=2.0**60, divide_content=2.0**30, noise=1e-9)
+    budget = local(program, norm, _1=Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps))
+    reading = norm.read_error(1, 4.0, 4.0)
+    left = 2.0**30 / 64 * (norm.scaling + 20 * U) ** sweeps + 2e-9 / 64 if sweeps else 0.0
+    routing = budget._attended(program.here, 4.0, reading)["routing"]
+    relative = 1.1 * (norm.scaling + 16 * U + (reading + routing + left) / 0.5)
+    found = budget.of(program.instructions[0], BEFORE)["division"]
+    assert found == pytest.approx((norm.divide_scaling(64.0, 0.5) + relative) * 12.0, rel=1e-12, abs=0.0)
 
 
 def test_reading_out_costs_a_layer_norm_and_the_zero_slot(program: RegisterProgram) -> None:
@@ -336,6 +368,8 @@ def test_ranges_are_interval_and_norm_arithmetic(program: RegisterProgram) -> No
     assert Range(-1.0, 2.0, 2.0).hull(Range(0.0, 5.0, 5.0)) == Range(-1.0, 5.0, 5.0)
     assert slack(Range(-3.0, 2.0, 3.0), f64) == 3 * max(U**0.25, 2.0**-10)
     assert slack(Range(0.25, 8.0, 8.0), f64) == max(U**0.25, 2.0**-10)
+    assert slack(Range(-3.0, 2.0, 3.0), torch.float32) == 3 * 2.0**-6 and slack(Range(0.0, 0.0, 0.0), f64) == 2.0**-10
+    assert spectral(torch.tensor([[0.0, 3.0], [4.0, 0.0]], dtype=f64)) == pytest.approx(4 + 4e-12, rel=1e-14, abs=0.0)
     program.div(program.registers["b"], a, c)
     program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(0.5, 4.0, 4.0)}
     after = analyse(program, f64).after[0]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from emulon.errors import BadProgram
 from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
 from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
@@ -374,3 +375,46 @@ def test_ranges_are_interval_and_norm_arithmetic(program: RegisterProgram) -> No
     program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(0.5, 4.0, 4.0)}
     after = analyse(program, f64).after[0]
     assert after.high - slack(Range(-4.0, 4.0, 4.0), f64) == pytest.approx(4.0)
+
+
+def test_ranges_of_sums_and_products_are_those_of_all_their_terms() -> None:
+    """Entries of a in [−2, 1], of c in [½, 4]; what rounding may add widens them by a part of the largest, 2⁻¹⁰."""
+    made = RegisterProgram("ranges", TOKENS)
+    a, c, q = (made.register(name, (2, 2)) for name in "acq")
+    made.known |= {"a": Range(-2.0, 1.0, 2.5), "c": Range(0.5, 4.0, 6.0)}
+    made.aff(q, 3.0 * a, plus=2.0 * c)
+    made.mul(q, a, c)
+    added, multiplied = analyse(made, f64).after
+    room = 11 * 2.0**-10
+    assert (added.low, added.high) == (-6 + 1 - room, 3 + 8 + room)
+    assert added.norm == pytest.approx(3 * 2.5 + 2 * 6.0 + room, rel=1e-11)
+    # Two products to an entry, and ‖AC‖ ≤ ‖A‖·‖C‖.
+    room = 15 * 2.0**-10
+    assert (multiplied.low, multiplied.high) == pytest.approx((-15.0 - room, 8.0 + room), rel=1e-11)
+    assert multiplied.norm == pytest.approx(2.5 * 6.0 + room, rel=1e-11)
+    made.known["c"] = Range(0.5, 4.0, 8.0)
+    assert analyse(made, f64).after[1].low == -16 * (1 + 2.0**-10)
+
+
+def test_programs_are_refused_from_where_a_match_a_bound_or_a_dtype_ends(program: RegisterProgram) -> None:
+    program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(-3.0, 3.0, 3.0), "p": Range(-1.0, 1.0, 1.0)}
+
+    def analysed(reach: float, bound: float, size: float) -> Analysis:
+        made = RegisterProgram("edges", TOKENS)
+        a, b, c, p = (made.register(name) for name in "abcp")
+        made.known |= program.known
+        made.bounds["b"] = bound
+        made.mov(b, p, at=Matched("like", (1, 3, 4), True, "a", "c", 1, 0.5, reach))
+        made.aff(b, 2.0 * a)
+        made.aff(c, size * p)
+        return analyse(made, torch.float32)
+
+    largest = torch.finfo(torch.float32).max ** 0.25
+    assert len(analysed(3.0, 4.0 / (1 + 9e-13), 0.999 * largest).after) == 3
+    for reach, bound, size, message in (
+        (2.999, 4.0, 1.0, "made for"),
+        (3.0, 4.0 * (1 - 1e-11), 1.0, "declared"),
+        (3.0, 4.0, 1.001 * largest, "beyond what"),
+    ):
+        with pytest.raises(BadProgram, match=message):
+            analysed(reach, bound, size)

@@ -14,9 +14,10 @@ from emulon.certify.balls import Ball
 from emulon.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
 from emulon.networks.attention import AttentionPhase
+from emulon.networks.exactly import away_from_exact
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
-from emulon.networks.groups import ReciprocalRoot
+from emulon.networks.groups import ReciprocalRoot, _squared_times, groups_of, root_ranges
 from emulon.networks.iteration import compile_iteration
 from emulon.networks.layers import (
     Attention,
@@ -34,7 +35,7 @@ from emulon.networks.layers import (
 )
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import Builder, lower
-from emulon.networks.phase import ConstantPhase
+from emulon.networks.phase import ConstantPhase, power_for
 from emulon.networks.roots import _in_two
 from emulon.networks.softmaxes import UNITS, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
@@ -145,8 +146,33 @@ def test_enclosures_of_a_head_hold_its_exact_answers(causal: bool, sharp: float)
         for i, row in enumerate(by_mpmath(layer, x[0].tolist())):
             for c, true in enumerate(row):
                 high, low, radius = (getattr(ball, part)[0, i, c].item() for part in ("high", "low", "radius"))
-                assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-19
+                assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-17
                 assert plain[0, i, c].item() == pytest.approx(float(true), rel=1e-11)
+        # Arb has the same network, of any number of bits: what a spoilt answer is off by, to the last digit.
+        spoilt = plain.clone()
+        spoilt[0, 2, 1] += 0.5
+        off = abs(spoilt[0, 2, 1].item() - by_mpmath(layer, x[0].tolist())[2][1])
+        assert away_from_exact([layer], x, spoilt) == about(float(off))
+
+
+def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> None:
+    """x ← (x₁/2 + x₂ + ¼, 3 − x₂), twice; then tanh, and constants beside it. All but tanh without any rounding."""
+    step = Linear(name="step", reads=(0,), weight=numbers([0.5, 1.0], [0.0, -1.0]), bias=numbers(0.25, 3.0))
+    x = numbers([[1.0, 2.0], [0.0, -1.0]])
+    # (1, 2) → (11/4, 1) → (21/8, 2); (0, −1) → (−¾, 4) → (31/8, −1)
+    twice = numbers([[2.625, 2.0], [3.875, -1.0]])
+    assert away_from_exact([step], x, twice, times=2) == 0.0
+    assert away_from_exact([step], x, twice + numbers([0.0, 0.0], [0.0, -0.75]), times=2) == 0.75
+    tanh = Elementwise(name="tanh", reads=(1,), f="tanh(t)")
+    places = Constant(name="places", reads=(), values=numbers([1.0], [2.0], [5.0]))
+    both = Linear(name="both", reads=(2, 3), weight=numbers([1.0, 0.0, 4.0]), bias=numbers(0.0))
+    own = numbers([[math.tanh(2.75) + 4.0], [math.tanh(-0.75) + 8.0 + 1e-3]])
+    assert away_from_exact([step, tanh, places, both], x, own) == about(1e-3, rel=1e-11)
+    # More bits are asked for where the first do not tell: 1/(x − x·(1 + 2⁻¹⁰⁰)·…) is beyond 64 of them.
+    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, -1.0]), bias=numbers(2.0**-100))
+    inverse = Elementwise(name="inverse", reads=(1,), f="1/t")
+    ones, answer = numbers([[1.0, 1.0]]), numbers([[2.0**100]])
+    assert away_from_exact([tiny, inverse], ones, answer, bits=64) == 0.0
 
 
 def test_functions_and_constants_are_enclosed_where_they_are() -> None:
@@ -163,6 +189,9 @@ def test_functions_and_constants_are_enclosed_where_they_are() -> None:
     assert torch.equal(held.high, places.exact(x)) and not held.radius.any() and not held.low.any()
     box = places.interval(Box(numbers(), numbers()))
     assert (box.lo.tolist(), box.hi.tolist()) == ([1.0, -2.0], [3.0, 4.0])
+    phase = ConstantPhase(places, Known(box, box))
+    assert torch.equal(phase.written((), x.shape), places.exact(x)) and not list(phase.prompts(x))
+    assert phase.own_error(number_line(32.0)) == phase.capacity.reach == 0.0
 
 
 def test_what_a_head_has_inside_is_seen_and_kept_to() -> None:
@@ -223,7 +252,8 @@ def test_a_sum_is_rounded_before_the_line_reads_it() -> None:
     phase = LinearPhase(LINEAR, Known(INPUTS, Box(numbers(-100.0, 0.0), numbers(50.0, 1.0))))
     # Numbers up to 100 are divided by 8; rows add up to 11, of two products and a bias, one of them rounded more.
     absolute = 11 * LIFT / 8
-    assert phase.scale == 8.0 and phase.capacity.reach == 12.5
+    assert phase.scale == 8.0 and (phase.capacity.features, phase.capacity.reach) == (3, 12.5)
+    assert (power_for(0.0), power_for(1e-300)) == (1.0, 2.0**-60)
     assert phase.own_error(line) == about(8 * (line.error(12.5, 4, absolute) + gamma(5) * absolute))
 
 
@@ -299,21 +329,38 @@ def test_a_smooth_gate_is_moved_by_its_score_and_nothing_else(sharpness, size, k
     assert phase.own_error(line) == about(own)
 
 
-def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values() -> None:
-    made = softmax_for("t**2", -3.0, 4.0, 1e-9)
-    grid = made.grid
-    line = number_line(made.reach)
+@pytest.mark.parametrize(
+    "slopes, intercepts, values", [(0, 0, 0), (13, 0, 0), (14, 0, 0), (0, 20, 0), (0, 21, 0), (0, 0, -20), (-20, 0, 9)]
+)
+def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values(slopes, intercepts, values) -> None:
+    """Whatever rules: powers of two on the numbers of a grid make each of its parts the largest in turn."""
+    known = softmax_for("t**2", -3.0, 4.0, 1e-9)
+    grid = replace(
+        known.grid,
+        slopes=known.grid.slopes * 2.0**slopes,
+        intercepts=known.grid.intercepts * 2.0**intercepts,
+        values=known.grid.values * 2.0**values,
+    )
+    made = replace(known, grid=grid)
     key, bias = (2.0 ** round(math.log2(a / b) / 2) for a, b in ((grid.range, grid.steepest), (1.0, grid.highest)))
     value = 2.0 ** math.ceil(math.log2(grid.largest / 16))
     assert (made.key, made.bias, made.value) == (key, bias, value)
     sizes = [(grid.steepest * key, grid.range / key), (grid.highest * bias, 1 / bias)]
     assert made.reach == max(*sizes[0], *sizes[1], grid.largest / value)
+    line = number_line(made.reach)
     score = gamma(3) * grid.score_size
     for a, b in sizes:
         score += line.error(a) * (b + line.error(b)) + line.error(b) * a
     assert made.score_error(line) == about(score)
     own = made.interpolation + grid.rounding_error(made.deviation, made.size, score) + value * line.error(16.0)
     assert made.own_error(line) == about(own) and 8 < grid.largest / value <= 16
+
+
+def test_a_function_is_scaled_by_powers_of_two() -> None:
+    made, line = softmax_for("t**2", -3.0, 4.0, 1e-9), number_line(256.0)
+    grid = made.grid
+    phase = FunctionPhase(Elementwise(name="square", reads=(0,), f="t**2"), Known(INPUTS, INPUTS), made)
+    assert phase.own_error(line) == made.own_error(line) and phase.capacity.reach == made.reach
     larger = made.scaled(3, 5)
     assert (larger.interpolation, larger.deviation, larger.size) == tuple(
         32 * each for each in (made.interpolation, made.deviation, made.size)
@@ -434,12 +481,42 @@ def test_products_and_roots_have_their_own_slopes() -> None:
     assert alone == about((x * 3e-3 + y * 2e-3) * LIFT)
 
 
+def test_ranges_of_a_root_in_two_hold_it_for_every_variance() -> None:
+    """s = ½ + 2/(1 + e^{t/20}): s²v by its formula on 4,096 pieces, 1/√v from 1/20 to ½, lifted over rounding."""
+    builder = Builder((1,))
+    builder.linear("", "variance", numbers([1.0]))
+    _in_two(builder, "root", 4.0, 400.0)
+    register, v = len(builder.layers), Box(numbers(4.0), numbers(400.0))
+    group = groups_of(builder.layers)[register]
+    assert isinstance(group, ReciprocalRoot) and (group.first, group.v) == (2, 1)
+    ranges = root_ranges(builder.layers, group, register, v)
+    assert ranges is not None and list(ranges) == list(range(2, register + 1))
+    assert ranges[register].lo.item() == about(0.05 * (1 - 1e-12), rel=1e-15)
+    assert ranges[register].hi.item() == about(0.5 * (1 + 1e-12), rel=1e-15)
+    t = torch.logspace(2, math.log2(400), 20_001, base=2.0, dtype=f64).unsqueeze(-1)
+    for layer in builder.layers:
+        if isinstance(layer, Root):
+            scale = builder.layers[1].exact(t)
+            exact, box = scale.square() * t, ranges[layer.reads[0]]
+            assert box.lo.item() <= exact.min().item() <= box.lo.item() * 1.003
+            assert box.hi.item() >= exact.max().item() >= box.hi.item() / 1.003
+    assert root_ranges(builder.layers, group, register, Box(numbers(0.0), numbers(1.0))) is None
+    rising = [*builder.layers]
+    rising[1] = replace(rising[1], f="t")
+    assert root_ranges(rising, group, register, v) is None
+    # On a single piece each end is one product: s(b)²·a and s(a)²·b, with a 10¹²th to spare.
+    falling = Elementwise(name="falling", reads=(0,), f="1/t")
+    found = _squared_times(falling, Box(numbers(2.0), numbers(2.0 * (1 + 2.0**-40))))
+    assert found.lo.item() == about(0.5 * (1 - 1e-12 - 2.0**-40 - 2.0**-52), rel=1e-15)
+    assert found.hi.item() == about(0.5 * (1 + 1e-12 + 2.0**-52), rel=1e-15)
+
+
 # Steps that repeat
 
 
 def halving(steps: int, lipschitz: float | None):
     half = nn.Linear(3, 3).double()
-    half.bias.data, half.weight.data = numbers(0.1, -0.2, 0.3), 0.5 * torch.eye(3, dtype=f64)
+    half.bias.data, half.weight.data = numbers(0.125, -0.25, 0.5), 0.5 * torch.eye(3, dtype=f64)
     if lipschitz is not None:
         half.lipschitz = lipschitz
     start = numbers([1.0, -1.0, 0.5])
@@ -457,12 +534,23 @@ def test_errors_of_steps_grow_by_what_a_step_says_of_itself_or_by_its_layers() -
 
 def test_an_audit_of_steps_counts_what_each_is_off_by_and_what_follows_makes_of_it() -> None:
     program, start = halving(3, 0.75)
-    run = program(start)
-    states = run.states.clone()
-    states[0, 2, 0] += numbers(3e-4, -4e-4, 0.0)
-    # 5e-4 off, of which 3/4 is left after the last step; that is off by a half of it, against the exact step.
-    wanted = 0.75 * 5e-4 + 2.5e-4
-    assert replace(run, states=states).audit.bound == pytest.approx(wanted, rel=1e-9)
+    path = [start]
+    for _ in range(3):
+        path.append(0.5 * path[-1] + numbers(0.125, -0.25, 0.5))  # without any rounding
+    path[2] = path[2] + numbers(3.0, -4.0, 0.0) / 4096
+    # 5/4096 off, of which 3/4 is left after the last step; that is off by a half of it, against the exact step.
+    error = 0.0
+    for defect in (0.0, 5 / 4096, 2.5 / 4096):
+        error = 0.75 * error + defect * (1 + 2.0**-40)  # as balls lift their distances
+    found = replace(program(start), states=torch.stack(path, dim=1).unsqueeze(-2)).audit
+    assert found.terms == {"errors of all steps": about(error * (1 + 1e-12), rel=1e-14)}
+    # A step that says nothing of itself is followed exactly, from the start: the last state alone counts.
+    plain, _ = halving(3, None)
+    ran = plain(start)
+    states = ran.states.clone()
+    states[0, 3, 0] += numbers(3e-4, -4e-4, 0.0)
+    assert replace(ran, states=states).audit.terms == {"distance to exact": pytest.approx(4e-4, rel=1e-9)}
+    assert ran.promises.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
 
 
 def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -> None:
@@ -471,11 +559,13 @@ def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -
     assert SoftmaxRegressionStep(x, classes, 0.5).lipschitz == about(2 / 3 + 1e-9, rel=1e-13)
     long = SoftmaxRegressionStep(x, classes, 0.5, step_size=1.2).lipschitz
     assert long == about(1.2 * 1.5 * LIFT - 1 + 1e-9, rel=1e-13)
+    assert SoftmaxRegressionStep(x, classes, 0.5, step_size=(2 + 0.9e-6) / 1.5).lipschitz == about(1 + 0.9e-6, rel=1e-8)
     assert SoftmaxRegressionStep(x, classes, 0.5, step_size=1.4).lipschitz is None
     y, groups = numbers(1.0, 1.0), torch.tensor([0, 0])
     assert GroupLassoStep(x, y, groups).lipschitz == about(0.75 + 1e-9, rel=1e-13)
     long = GroupLassoStep(x, y, groups, step_size=0.9).lipschitz
     assert long == about(0.9 * 2 * LIFT - 1 + 1.8e-9, rel=1e-13)
+    assert GroupLassoStep(x, y, groups, step_size=(2 + 0.9e-6) / 2).lipschitz == about(1 + 0.9e-6, rel=1e-8)
     assert GroupLassoStep(x, y, groups, step_size=1.1).lipschitz is None
     assert GroupLassoStep(x[:1], y[:1], groups).lipschitz == about(1 + 1e-9, rel=1e-13)
     assert GroupLassoStep(x, y, torch.tensor([5, 5]), 0.2).thresholds.item() == about(0.5 * 0.2 * math.sqrt(2))

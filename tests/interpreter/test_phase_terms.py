@@ -135,6 +135,60 @@ def test_a_line_is_off_by_its_proof_its_scores_its_sums_and_what_is_lost(dtype) 
         moved = min(math.tanh(delta / 2) * 16.0, math.exp(delta) * math.expm1(delta) * (0.5 + lost))
         wanted = 3e-7 + moved + 2 * gamma(7 + 2, u) * (2.0 + 0.5 + lost) + lost + u * 2.0
         assert Off(delta, 7, 8.0, lost).error(known, 2.0, dtype) == pytest.approx(wanted, rel=1e-9, abs=0.0)
+    # Where values deviate by more than they can, the average moves by what all of them span, from −8 to 8.
+    wide = 3e-7 + math.tanh(5e-7) * 16.0 + 2 * gamma(7 + 2, u) * (2.0 + 100.0) + u * 2.0
+    found = Off(1e-6, 7, 8.0, 0.0).error(replace(known, deviation=100.0), 2.0, dtype)
+    assert found == pytest.approx(wide, rel=1e-9, abs=0.0)
+
+
+# (slope, intercept, value) of a third key that does not matter, how far it is below, and the largest of other values.
+FAR = {
+    "its share": (f32, (2.0**20, -(2.0**20) - 50, 4e18), 52.25, 1.3),
+    "what it replaces": (f32, (2.0**20, -(2.0**20) - 50, 0.0), 52.25, 1e15),
+    "scores that say nothing": (f32, (2.0**31, -(2.0**31) - 256, 4e18), 258.25, 1.3),
+    "weights that vanish": (f64, (0.0, -200.0, 4e18), 202.25, 1.3),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize(("terms", "absolute"), [(3, 0.0), (9, 5.0), (3, 50.0)])
+def test_scores_are_as_uncertain_as_their_keys_are_large_and_shares_as_those_of_any_key(
+    name: str, terms: int, absolute: float, monkeypatch
+) -> None:
+    """Two keys matter, with scores 1½ − 3s and ¼ + 2s; of a proof only deviation and size are left."""
+    known = Interpolation(error=0.0, attained=0.0, deviation=0.5, size=2.0)
+    monkeypatch.setattr(room, "proved_between", lambda numbers, lo, hi: known)
+    dtype, (slope, intercept, value), below, largest = FAR[name]
+    u, reach = DTYPES[dtype], max(1.0, absolute)
+    far = Grid.stored(
+        np.array([-3.0, 2.0, slope]),
+        np.array([1.5, 0.25, intercept]),
+        np.array([-largest, 1.3, value]),
+        dtype,
+        -1.0,
+        1.0,
+        "",
+    )
+    delta, any_delta = (
+        gamma(terms + 1, u) * size + (4 + min(2 * size, 64.0)) * u
+        for size in (3 * reach + 1.5, max(3 * reach + 1.5, slope * reach - intercept))
+    )
+    largest = float(torch.tensor(largest, dtype=dtype))
+    share = math.exp(-below) * (1 + math.exp(min(2 * any_delta, 700.0)))
+    lost = 1.01 * share * (value + largest) + 3 * 2 * math.exp(-64) * max(value, largest)
+    wanted = Off(delta, 2, largest, lost).error(known, 1.0, dtype)
+    found, _ = room._certified(far, 0.0, 1.0, terms, absolute)
+    # Of scores as large as 2³¹ it is less sure how far below they are.
+    assert found == pytest.approx(wanted, rel=1e-4 if slope > 2.0**30 else 1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 12, 500])
+def test_for_other_samples_codes_are_as_strong_as_the_leak_asks_for(samples: int) -> None:
+    """All others together, as far ahead as the normaliser's range lets them, weigh the leak less what is spared."""
+    made = phase("mean").for_samples(samples, 1e-6)
+    assert made.domain.samples == samples == len(made.codes.vectors) and made.readout == "mean"
+    ahead = made.grid.log_normaliser_range - made.strength * made.codes.gap
+    assert max(samples - 1, 1) * math.exp(ahead) == pytest.approx(1e-6 * math.exp(-0.1), rel=1e-9, abs=0.0)
 
 
 def test_keys_that_hardly_matter_are_counted_by_their_shares_on_either_side() -> None:

@@ -33,6 +33,9 @@ def test_scales_and_reaches_are_those_of_the_spectrum() -> None:
     assert answer.reach == pytest.approx(1.5 * (1 + 1 / 64), rel=1e-14)
     assert (start.cauchy, step.cauchy, answer.cauchy) == (1.0, pytest.approx(1.5), 1.0)
     assert {(one.tokens, one.summed, one.width) for one in (start, step, answer)} == {(10, 4, 3)}
+    # Many samples make leverages short, and yet Σ|q·k| may be as large as the largest score.
+    many = Domain(16, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 1.0, 1.5))
+    assert newton_stencils(many, 2, 34, f64)[1].cauchy == 1.0
 
 
 def test_errors_inside_and_outside_of_the_columns_grow_as_the_proof_says() -> None:
@@ -69,6 +72,14 @@ def test_a_prediction_is_off_by_the_inverse_and_by_its_own_readout() -> None:
         answers = sum(value for name, value in found.terms.items() if name.startswith("answer"))
         assert answers == pytest.approx(own, rel=1e-12, abs=0.0)
     assert made.tokens == 10
+
+
+def test_nothing_is_promised_of_an_answer_whose_scores_may_leave_their_reach() -> None:
+    """x_query·m̂ ≤ norm·(‖m‖ + error), and the answer's heads reach a 64th beyond norm·‖m‖, here 1.5·½."""
+    domain = Domain(16, 2, 1.5, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+    made = LoopedNewton(domain, horizon=3)
+    assert made._certificate(made.pairs, 0.5 / 64).bound < math.inf
+    assert made._certificate(made.pairs, 0.5 / 64 * (1 + 1e-9)).bound == math.inf
 
 
 def test_an_exact_run_is_off_by_what_its_check_rounds() -> None:

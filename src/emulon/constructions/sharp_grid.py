@@ -58,8 +58,8 @@ class SharpGrid:
 
     @property
     def q(self) -> float:
-        """e^{−βΔL}: a hundredth of a spacing is left to it."""
-        return min(0.05, 0.01 * self.spacing / (12 * max(abs(self.lo), abs(self.hi))))
+        """e^{−βΔL}: a hundredth of a spacing is left to it. As ΔL ≤ hi − lo ≤ 2·max|L|, it is at most 1/600."""
+        return 0.01 * self.spacing / (12 * max(abs(self.lo), abs(self.hi)))
 
     @property
     def beta(self) -> float:

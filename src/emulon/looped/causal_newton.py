@@ -136,20 +136,21 @@ class CausalNewtonLoop:
             lift = math.log(samples)
             return Stencil.best(self.pairs, reach=reach, tokens=tokens, summed=samples, width=3, dtype=dtype, lift=lift)
 
-        def inside(reach: float, cauchy: float) -> Stencil:
-            ratio = max(1.0, cauchy / reach)
+        def inside(reach: float, lengths: float) -> Stencil:
+            """`lengths` bounds ‖q‖·‖k‖."""
+            ratio = max(1.0, lengths / reach)
             return self_stencil(
                 self.pairs, reach=reach, tokens=tokens, width=d, code=code, dtype=self.dtype, cauchy=ratio
             )
 
-        moment = self.domain.norm * self.domain.y * room
+        moment, longest = self.domain.norm * self.domain.y * room, self.weight_norm * self.domain.norm * room
         return {
             "gram": collect(self.domain.x),
             "moment": collect(self.domain.y),
             "product": inside(room, self.top * inverse * room**2),
-            "step": inside(inverse * room, inverse * room**2 * self.top * inverse),
+            "step": inside(inverse * room, inverse * room**3 * self.top * inverse),
             "weights": inside(self.weight_norm, inverse * room * moment),
-            "answer": inside(self.weight_norm * self.domain.norm * room, 1.0),
+            "answer": inside(longest, longest),
         }
 
     def collect_layer(self, slots: Slots) -> Layer:
@@ -227,18 +228,19 @@ class CausalNewtonLoop:
 
         Proof. Entries of the collected H are off by x·reach·relative. T = HM errs by d·reach·relative in Frobenius
         norm, the step by as much of its own reach, so Δ ≤ ‖M̂‖·… + … + ‖M̂‖²·‖Ĥ − H‖ and, as in `newton_errors` but
-        with M square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. QED
+        with M square and H regular, e ← (2 − 2p_min)e + top·e² + Δ. Scores must stay in reach for that: with Ĥ off by
+        g and M̂ = M + E, ‖ĤM̂‖ ≤ 1 + top·e + ‖M̂‖g, and as ‖MHM‖ ≤ 1/λ, ‖M̂ĤM̂‖ ≤ 1/λ + 2e + top·e² + ‖M̂‖²g. QED
         """
         d, small, inverse, stencils = self.domain.features, unit(self.dtype), 1 / self.ridge, self.stencils
         gram = d * (stencils["gram"].error(self.domain.x) + 4 * small * self.top)
         error, least = self.scale * (gram + 4 * small * d * self.top), (self.ridge / self.top) ** 2
         errors = [error]
         for step in range(loops):
-            if self.top * error > ROOM or error > ROOM * inverse or gram * inverse > ROOM / 4:
-                return errors + [math.inf] * (loops - step)
             size = inverse + error
-            shock = d * (size * stencils["product"].error(1.0) + stencils["step"].error(1.0))
-            shock += size**2 * gram + 8 * small * math.sqrt(d) * size * (2 + ROOM)
+            product = size**2 * gram + d * size * stencils["product"].error(1.0)
+            if self.top * error + size * gram > ROOM or (2 + self.top * error) * error + product > ROOM * inverse:
+                return errors + [math.inf] * (loops - step)
+            shock = product + d * stencils["step"].error(1.0) + 8 * small * math.sqrt(d) * size * (2 + ROOM)
             error = (2 - 2 * least + self.top * error) * error + shock
             least = least * (2 - least)
             errors.append(error)

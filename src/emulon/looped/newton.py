@@ -71,8 +71,13 @@ class LoopedNewton(LoopedRegression):
         return newton_errors(self.domain, newton_stencils(self.domain, pairs, self.tokens, self.dtype), loops)
 
     def _certificate(self, pairs: int, error: float) -> Certificate:
-        """From ‖P̂ − P‖_F to the prediction: |x_query·(P̂ − P)y| ≤ norm·error·√N·y, and the answer's own readout."""
+        """From ‖P̂ − P‖_F to the prediction: |x_query·(P̂ − P)y| ≤ norm·error·√N·y, and the answer's own readout.
+
+        Its scores x_query·m̂ reach norm·(inverse_norm + error), and it was made for ROOM beyond the exact ones.
+        """
         domain = self.domain
+        if error > ROOM * inverse_norm(domain):
+            return Certificate({"loop": math.inf}, self.dtype)
         _, step, answer = newton_stencils(domain, pairs, self.tokens, self.dtype)
         inverse = error * domain.norm * domain.samples**0.5 * domain.y
         terms = {f"loop {name}": part for name, part in share(inverse, step.terms).items()}

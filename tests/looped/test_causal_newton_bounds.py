@@ -1,0 +1,164 @@
+"""The bounds of Newton–Schulz at every position, term by term: recursions by hand, and runs without any rounding."""
+
+import math
+
+import pytest
+import torch
+from exact_solvers import U, gamma
+
+from emulon.certify import Domain, Spectrum
+from emulon.looped import CausalLoopedNewton
+from emulon.looped.causal_newton import CausalNewtonAudit, CausalNewtonLoop
+
+f64, f32 = torch.float64, torch.float32
+DOMAIN = Domain(4, 2, 1.25, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+ROOM = 1 / 64
+
+
+def made(ridge: float = 0.75, pairs: int = 2, dtype: torch.dtype = f64, domain: Domain = DOMAIN) -> CausalNewtonLoop:
+    return CausalNewtonLoop(domain, ridge, pairs, dtype)
+
+
+def test_every_head_reaches_as_far_as_what_it_multiplies() -> None:
+    """H ≤ 2.25 + ¾ = 3 and M ≤ 4/3; w ≤ y/(2√λ) = √3; all with a 64th to spare."""
+    loop, room, top = made(), 1 + ROOM, 2.25 * (1 + 3e-9) + 0.75
+    weight = math.sqrt(3) * room
+    assert loop.top == pytest.approx(top, rel=1e-15) and loop.scale == pytest.approx(1 / top**2, rel=1e-15)
+    assert loop.weight_norm == pytest.approx(weight, rel=1e-15)
+    for name, reach in (("gram", 1.25), ("moment", 3.0)):
+        one = loop.stencils[name]
+        assert (one.reach, one.cauchy, one.offset, one.lift) == (reach, 1.0, 0.0, math.log(4))
+        assert (one.pairs, one.tokens, one.summed, one.width) == (2, 10, 4, 3)
+    wanted = {
+        # (reach, ‖q‖·‖k‖ beside it): Ĥ and M̂; M̂ and ĤM̂, which errs, too; M̂ and the mean of yx; ŵ and x.
+        "product": (room, top / 0.75 * room),
+        "step": (room / 0.75, room**2 * top / 0.75),
+        "weights": (weight, room / 0.75 * 4.5 * room / weight),
+        "answer": (weight * 1.5 * room, 1.0),
+    }
+    for name, (reach, cauchy) in wanted.items():
+        one = loop.stencils[name]
+        assert (one.reach, one.cauchy) == pytest.approx((reach, cauchy), rel=1e-14)
+        # Codes of three digits; what lies elsewhere loses log(10/u) + 6·cauchy, by an integer for each digit.
+        assert one.offset == 2 * math.ceil((math.log(10) - math.log(U) + 6 * cauchy) / 2) * 3
+        assert (one.pairs, one.tokens, one.summed, one.width, one.lift) == (2, 10, 1, 2 + 3 + 1, 0.0)
+    # Of small numbers no more is asked than of large ones.
+    small = Domain(4, 2, 1.25, 3e-3, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
+    assert made(domain=small).stencils["answer"].cauchy == 1.0
+
+
+def by_hand(loop: CausalNewtonLoop, loops: int, u: float) -> tuple[list[float], str]:
+    """All drifts, and which reach ended the promise: of ĤM̂ ("product"), of M̂ĤM̂ ("step"), or of none."""
+    ridge, error_of = loop.ridge, {name: one.reach * one.relative for name, one in loop.stencils.items()}
+    top = 2.25 * (1 + 3e-9) + ridge
+    gram = 2 * (1.25 * error_of["gram"] + 4 * u * top)
+    error, least = (gram + 8 * u * top) / top**2, (ridge / top) ** 2
+    drifts = [error]
+    for step in range(loops):
+        size = 1 / ridge + error
+        through = size * size * gram + size * 2 * error_of["product"]
+        rest = [math.inf] * (loops - step)
+        if error * top + gram * size > ROOM:
+            return drifts + rest, "product"
+        if 2 * error + top * error**2 + through > ROOM / ridge:
+            return drifts + rest, "step"
+        shock = through + 2 * error_of["step"] + 8 * u * math.sqrt(2) * size * (2 + ROOM)
+        error, least = error * (2 - 2 * least + top * error) + shock, least * (2 - least)
+        drifts.append(error)
+    return drifts, ""
+
+
+@pytest.mark.parametrize("dtype, u", [(f64, U), (f32, 2.0**-24)])
+def test_errors_of_an_inverse_grow_as_the_proof_says(dtype, u) -> None:
+    for pairs in (1, 3):
+        loop = made(30.0, pairs, dtype)
+        wanted, ended = by_hand(loop, 6, u)
+        assert not ended and loop.drifts(6) == pytest.approx(wanted, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("loops, reason", [(1, "step"), (8, "product")])
+def test_promises_end_where_products_may_leave_their_reach(loops: int, reason: str) -> None:
+    """The smaller λ, the sooner: just above a certain one all loops are promised, just below not the last."""
+    low, high = 1e-3, 4.0
+    while high - low > 1e-12:
+        ridge = (low + high) / 2
+        low, high = (ridge, high) if by_hand(made(ridge, 4, f32), loops, 2.0**-24)[1] else (low, ridge)
+    above, below = made(high * (1 + 1e-9), 4, f32).drifts(loops), made(low * (1 - 1e-9), 4, f32).drifts(loops)
+    assert all(drift < math.inf for drift in above) and below[-1] == math.inf
+    assert by_hand(made(low, 4, f32), loops, 2.0**-24)[1] == reason
+
+
+def test_a_prediction_errs_by_the_inverse_the_means_the_weights_and_the_answer() -> None:
+    loop = made(0.75, 3)
+    error_of = {name: one.reach * one.relative for name, one in loop.stencils.items()}
+    length, moment = 1.5 * (1 + 1e-9), math.sqrt(2) * (1.25 * error_of["moment"] + 2 * U * 4.5)
+    readout = math.sqrt(2) * error_of["weights"]
+    for drift in (0.0, 1e-4):
+        wanted = {
+            "loop": drift * 4.5 * length,
+            "collected means": (4 / 3 + drift) * moment * length,
+            "weights": readout * length,
+            "answer": error_of["answer"],
+        }
+        assert loop.terms(drift) == pytest.approx(wanted, rel=1e-13, abs=0.0)
+    model = CausalLoopedNewton(DOMAIN, 3.0, horizon=2)
+    for loops in range(3):
+        drifts = model.solver.drifts(loops)
+        assert model.promise_after(loops).bound == pytest.approx(sum(model.solver.terms(drifts[-1]).values()))
+    worst = max(model.promise_after(loops).bound for loops in range(3))
+    assert model.certificate.bound == worst == pytest.approx(model._bound(model.pairs, 2))
+
+
+def test_nothing_is_promised_of_weights_that_may_be_too_long() -> None:
+    """Half a 64th of ‖w‖ is given to what the inverse, the means and the readout are off by."""
+    loop = made(0.75, 1, f32)
+    error_of = {name: one.reach * one.relative for name, one in loop.stencils.items()}
+    moment = math.sqrt(2) * (1.25 * error_of["moment"] + 2 * 2.0**-24 * 4.5)
+    left = ROOM * loop.weight_norm / 2 - 4 / 3 * moment - math.sqrt(2) * error_of["weights"]
+    edge = left / (4.5 + moment)
+    assert edge > 0 and loop.terms(edge * (1 - 1e-9))["loop"] < math.inf
+    assert loop.terms(edge * (1 + 1e-9)) == {"loop": math.inf}
+
+
+def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> None:
+    """x = 2 and 1, λ = 1: H is 1, 5 and 7/2, and M_0 = H/16, M_1 = 2M_0 − M_0²H, without any rounding."""
+    xs, ys, query = torch.tensor([[2.0], [1.0]]).double(), torch.tensor([1.0, -1.0]).double(), torch.tensor([3.0])
+    audit, ops, lift = CausalNewtonAudit(xs, ys, query.double(), 1.0, 1 / 16), gamma(2 + 2 + 10), 1 + 1e-9
+    gram, moment, moment_off = [1.0, 5.0, 3.5], [0.0, 2.0, 0.5], [0.0, 2.0, 1.5]
+    start = [h / 16 for h in gram]
+    audit.watch(torch.tensor(start, dtype=f64).reshape(3, 1, 1), start=True)
+    errors = [2 * ops * h / 16 * lift for h in gram]
+    assert audit.error.tolist() == pytest.approx(errors, rel=1e-12, abs=0.0)
+    after = [2 * m - m * m * h for m, h in zip(start, gram, strict=True)]
+    audit.watch(torch.tensor(after, dtype=f64).reshape(3, 1, 1))
+    for i, (m, h) in enumerate(zip(start, gram, strict=True)):
+        off = ops * h
+        room = ops * (3 * m + m * m * (h + off)) + m * m * off
+        errors[i] = ((2 - 2 / 16 + h * errors[i]) * errors[i] + room) * lift
+    assert audit.error.tolist() == pytest.approx(errors, rel=1e-12, abs=0.0)
+    assert audit.least.tolist() == pytest.approx([(2 - 1 / 16) / 16] * 3, rel=1e-15)
+    sizes = [2.0, 1.0, 3.0]
+    carried = [errors[i] * sizes[i] * (moment[i] + ops * moment_off[i]) * lift for i in range(3)]
+    assert audit.carried.tolist() == pytest.approx(carried, rel=1e-12, abs=0.0)
+    exact = [after[i] * moment[i] * sizes[i] for i in range(3)]
+    rooms = [after[i] * sizes[i] * ops * (moment[i] + 2 * moment_off[i]) for i in range(3)]
+    assert audit.answer(torch.tensor(exact, dtype=f64)).tolist() == pytest.approx(rooms, rel=1e-12, abs=0.0)
+    away = audit.answer(torch.tensor([exact[0] - 0.5, exact[1], exact[2] + 0.25], dtype=f64)).tolist()
+    assert away == pytest.approx([0.5, rooms[1], 0.25], rel=1e-12, abs=0.0)
+
+
+def test_a_step_that_is_off_counts_as_it_is_and_bends_what_follows() -> None:
+    """Two features, H = diag(3, 1) at the last position: 1e-3 off at the start, then an exact step."""
+    xs, ys, query = torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double(), torch.ones(2).double(), torch.ones(2).double()
+    audit = CausalNewtonAudit(xs, ys, query, 1.0, 1 / 16)
+    assert audit.ops == pytest.approx(gamma(2 + 4 + 10), rel=1e-14)
+    assert audit.gram_off.tolist() == pytest.approx([audit.ops * each for each in (2.0, 6.0, 4.0)], rel=1e-13, abs=0.0)
+    assert audit.moment_off.tolist() == pytest.approx([0.0, 2 * audit.ops, audit.ops], rel=1e-13, abs=0.0)
+    top = 3 * (1 + 1e-9) + audit.gram_off[2].item()
+    assert audit.top[2].item() == pytest.approx(top, rel=1e-14)
+    start = audit.gram / 16 + torch.tensor([[0.0, 3e-4], [4e-4, 0.0]], dtype=f64)
+    audit.watch(start, start=True)
+    assert audit.error.tolist() == pytest.approx([5e-4 * (1 + 1e-9)] * 3, rel=1e-10)
+    audit.watch(2 * start - start @ audit.gram @ start)
+    wanted = (2 - 2 / 16 + top * 5e-4) * 5e-4
+    assert audit.error[2].item() == pytest.approx(wanted * (1 + 2e-9), rel=2e-9)

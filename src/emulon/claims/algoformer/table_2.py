@@ -140,6 +140,6 @@ CLAIM = Claim(
     figure=figure,
     differs="AG News is trained on 37,456 texts of 120,000 and tested on its official test set; the paper's 97.92 % "
     "there is above the best that the literature reports (95.5 %, Yang et al. 2019). Rates fall to zero "
-    "within three epochs, and 0.3 is dropped out, as models of this size learn the texts by heart soon; both were chosen "
-    "by the validation split.",
+    "within three epochs, and 0.3 is dropped out, as models of this size learn the texts by heart soon; both were "
+    "chosen by the validation split.",
 )

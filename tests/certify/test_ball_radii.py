@@ -124,10 +124,12 @@ def test_a_number_moves_a_ball_as_a_ball_of_its_own_would(number, wide) -> None:
         ball = draw(13, 40, wide)
         room = 0 if number in (0.25, -4) else 20 * U**2 if draw is drawn else U
         for found in (ball * number, number * ball):
-            for mid, radius, side in zip(middles(found), fractions(found.radius), ends(ball), strict=True):
+            own = fractions(ball.radius)
+            for mid, radius, side, given in zip(middles(found), fractions(found.radius), ends(ball), own, strict=True):
                 worst = max(abs(end * Fraction(number) - mid) for end in side)
                 most = (worst + room * abs(mid)) * (1 + Fraction(1, 10**9)) + Fraction(1, 10**299)
                 assert worst <= radius <= most and radius > 0
+                assert draw is drawn or radius >= given * abs(Fraction(number)) + room * abs(mid)
 
 
 @pytest.mark.parametrize("draw, rounded", [(drawn, 16 * U**2), (drawn_single, U)])
@@ -136,11 +138,11 @@ def test_a_tensor_is_added_as_a_ball_of_one_float_would_be(draw, rounded, wide) 
     ball, other = draw(16, 40, wide), numbers(19, 40)
     other[::2] = -ball.high[::2] * (1 + 2.0**-20)  # nearly all of it is lost
     for found, sign in ((ball + other, 1), (ball - other, -1), (other - ball, None)):
-        given = zip(middles(found), fractions(found.radius), ends(ball), fractions(other), strict=True)
-        for mid, radius, side, one in given:
+        given = (middles(found), fractions(found.radius), ends(ball), fractions(other), fractions(ball.radius))
+        for mid, radius, side, one, own in zip(*given, strict=True):
             worst = max(abs((end + sign * one if sign else one - end) - mid) for end in side)
             assert worst <= radius <= (worst + rounded * abs(mid)) * (1 + Fraction(1, 10**9))
-            assert radius >= rounded * abs(mid) * (1 - U)
+            assert radius >= own + rounded * abs(mid) * (1 - U if draw is drawn else 1)
 
 
 def test_sums_and_products_of_two_floats_are_exact_in_two() -> None:
@@ -249,6 +251,40 @@ def test_sums_and_products_of_single_precision_count_every_rounding(terms) -> No
                 assert wanted <= Fraction(radius.item()) <= wanted * (1 + Fraction(1, 10**12))
 
 
+def test_what_radii_round_as_they_are_added_up_is_counted_to_the_last_place() -> None:
+    """Of two terms, each of which may round down: γ₂ of magnitudes and the radii, in exact fractions.
+
+    Of a ball's first parts 51 bits below the larger one's power of two are added without rounding.
+    """
+    given, ones = drawn(103, 800, 2.0**-52).apply(lambda part: part.reshape(400, 2)), torch.ones(2, 1, dtype=f64)
+    single, small = FloatBall(given.high, given.radius), Ball(given.high, given.low, given.radius * 2.0**-52)
+    added, multiplied, both = single.sum().radius, single.matmul(ones).radius.squeeze(-1), small.sum().radius
+    for k in range(400):
+        high, room = fractions(given.high[k]), fractions(given.radius[k])
+        wanted = sum(gamma(2) * abs(x) + r for x, r in zip(high, room, strict=True))
+        assert wanted <= Fraction(added[k].item()) and wanted <= Fraction(multiplied[k].item())
+        unit = top_of(high) / 2**51
+        left = [x - round(x / unit) * unit + low for x, low in zip(high, fractions(given.low[k]), strict=True)]
+        wanted = sum(gamma(2) * abs(x) + r / 2**52 for x, r in zip(left, room, strict=True))
+        assert wanted <= Fraction(both[k].item()) <= wanted * (1 + Fraction(1, 10**12))
+
+
+def test_a_long_sum_of_radii_counts_what_it_may_round() -> None:
+    """γ_n of n = 2¹⁷ equal ones, which are added without rounding: any other order might lose as much."""
+    n = 2**17
+    ones, line = torch.ones(n, 1, dtype=f64), torch.ones(1, n, dtype=f64)
+    zero = torch.zeros_like(line)
+    lifted = 1 + gamma(n)
+    for found in (Ball(zero, zero, line).sum(), Ball(zero, zero, line).matmul(ones)[:, 0]):
+        assert lifted * n <= Fraction(found.radius.item()) <= lifted * n * (1 + Fraction(1, 10**11))
+    for found in (FloatBall(zero, line).sum(), FloatBall(zero, line).matmul(ones)[:, 0]):
+        assert lifted * n <= Fraction(found.radius.item()) <= lifted * n * (1 + Fraction(1, 10**14))
+    # 18 bits of the right factor are first, and what they leave, 2^−40, is added up n times.
+    found, left = product(line * 0.75, ones + 2.0**-40), n * (Fraction(1, 2**40) + (1 + Fraction(1, 2**40)) / 2**18)
+    wanted = gamma(n + 3) * lifted * left
+    assert wanted <= Fraction(found.radius.item()) <= wanted * (1 + Fraction(1, 10**11))
+
+
 def top_of(values: list[Fraction]) -> Fraction:
     """The power of two above all of these."""
     return Fraction(2) ** math.frexp(float(max(map(abs, values))))[1]
@@ -296,8 +332,8 @@ def test_where_underflow_may_lose_something_radii_say_so() -> None:
     matrix = torch.full((2, 1), 1e-160, dtype=f64)
     halves = torch.tensor([[0.0, 1e-200]], dtype=f64)
     for high, radius in ((halves, 0 * halves), (-halves, 0 * halves), (0 * halves, halves)):
-        assert 0 < FloatBall(high, radius).matmul(halves.mT).radius.item() < 1e-299
-    assert 0 < product(torch.full((1, 2), 1e-160, dtype=f64), matrix).radius.item() < 1e-299
+        assert balls.UNDERFLOW <= FloatBall(high, radius).matmul(halves.mT).radius.item() < 1e-299
+    assert balls.UNDERFLOW <= product(torch.full((1, 2), 1e-160, dtype=f64), matrix).radius.item() < 1e-299
     assert product(torch.zeros(1, 2, dtype=f64), matrix).radius.item() == 0
     assert product(matrix.mT, 0 * matrix).radius.item() == 0
     nothing = product(torch.zeros(2, 0, dtype=f64), torch.zeros(0, 3, dtype=f64))
@@ -355,6 +391,20 @@ def test_roots_and_exponentials_are_off_by_what_their_ends_are(name, wide) -> No
                 assert radius <= loose * (1.0001 + 30 * wide) * worst + rounded
                 assert wide or worst <= rounded
                 assert radius >= (0.4 * rounded if name == "exp" or draw is drawn_single else 0)
+
+
+@pytest.mark.parametrize("wide", [1e-15, 1e-2])
+def test_of_one_float_roots_and_exponentials_grant_their_radius_and_a_rounding_to_the_last_place(wide) -> None:
+    """r/√(x − r) and u of the root; e^x·(r + r² + 1.01u)."""
+    ball = drawn_single(100, 60, wide)
+    ball = FloatBall(ball.high.abs(), ball.radius)
+    root, power = ball.sqrt(), ball.exp()
+    with ctx.workprec(300):
+        for k, (x, r) in enumerate(zip(ball.high.tolist(), ball.radius.tolist(), strict=True)):
+            wanted = arb(r) / (arb(x) - arb(r)).sqrt() + arb(root.high[k].item()) / 2**53
+            assert wanted <= arb(root.radius[k].item()) <= wanted * (1 + 1e-9)
+            wanted = arb(power.high[k].item()) * (arb(r) + arb(r) ** 2 + arb(101) / 100 / 2**53)
+            assert wanted <= arb(power.radius[k].item()) <= wanted * (1 + 1e-9)
 
 
 def test_exponentials_are_right_at_every_place_of_the_table_and_far_out() -> None:

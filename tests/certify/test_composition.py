@@ -157,4 +157,12 @@ def test_thrown_ahead_the_worst_error_of_an_accelerated_step_exists() -> None:
 
 def test_ratios_of_heavy_ball_are_lifted_as_well_as_their_products() -> None:
     gains = momentum_gains(3, 2.0, 1.0)
-    assert gains[1] == 2.0 * (1 + 2e-15) and gains[2] > 3.0 * (1 + 5e-15)
+    assert gains[1] == 2.0 * (1 + 2e-15) and gains[2] > 3.0 * (1 + 5.6e-15)
+
+
+def test_sums_that_are_thrown_ahead_are_their_formulas_and_lifted() -> None:
+    """Of five steps 0.01 beyond: ten times √2·1.05³; the first error as it is, by four last places."""
+    found = accumulated_ahead_on_quadratics(0.5, 5, 0.01)
+    assert 0.7e-12 < (found / 0.5 - 5) / (math.sqrt(2) * 1.157625 * 10) - 1 < 1.3e-12
+    assert accumulated_ahead_on_quadratics(3.0, 1, 0.5) == 3.0
+    assert 8e-16 < accumulated_ahead(1.0, 1, 0.5) - 1 < 1.2e-15

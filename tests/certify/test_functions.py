@@ -95,3 +95,13 @@ def test_an_exponential_is_known_where_all_of_its_ball_is_near_enough_and_of_no_
             assert (ball.exp().radius < math.inf).tolist() == [known, True]
         none = kind.of(torch.empty(0, dtype=f64))
         assert none.exp().radius.shape == (1 / none).radius.shape == enclosed(parse("tanh(t)"), none).high.shape == (0,)
+
+
+@pytest.mark.parametrize("kind", [Ball, FloatBall])
+@pytest.mark.parametrize("at", [5.0, -5.0])
+def test_a_ball_that_no_float_but_its_middle_is_in_has_both_sides_of_a_break_there(at: float, kind: type) -> None:
+    """5 ± 1e-17: both ends round to 5, and the function, which Arb alone knows, jumps there."""
+    for text in (f"Piecewise((0, t < {at}), (atan(t), True))", f"Piecewise((atan(t), t <= {at}), (0, True))"):
+        found = enclosed(parse(text), kind.of(torch.tensor([at], dtype=f64)).widened(torch.tensor([1e-17], dtype=f64)))
+        for value in (0.0, math.atan(at)):
+            assert abs(found.high.item() - value) <= found.shortened().radius.item() < 1.0

@@ -363,6 +363,7 @@ def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, r
         ([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),
         ([-0.5, 0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, -1e44], -1.0, 0.5),
         ([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),  # one that comes near is not left out
+        ([0.0, 16.0], [0.0, -30.5], [1.0, -2.0], -1.0, 1.0),  # a steep one has a third of the denominator in its rest
     ],
 )
 @pytest.mark.parametrize("rate", [0.5, 3.0])
@@ -463,16 +464,20 @@ def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_
 
 
 @pytest.mark.parametrize(
-    ("slopes", "intercepts", "width"),
-    [([-127.0, 127.0], [2.0**61, 2.0**61 - 256], 1e-3), ([2.0**61, 2.0**61 - 256], [-127.0, 127.0], 2.0**-52)],
+    ("slopes", "intercepts", "at", "width"),
+    [
+        ([-127.0, 127.0], [2.0**61, 2.0**61 - 256], 1.0, 1e-3),
+        ([2.0**61, 2.0**61 - 256], [-127.0, 127.0], 1.0, 2.0**-52),
+        ([2.0**41, 2.0**41 - 2.0**-12], [-127.0, 127.0], 2.0**20, 2.0**-32),
+    ],
 )
-def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, intercepts, width) -> None:
-    """At 1 the second is below by 2; in float64 its score ends 256 below, where floats are so far apart."""
+def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, intercepts, at, width) -> None:
+    """There the second is below by 2; in float64 its score ends 256 below, where floats are so far apart."""
     keys = Keys(np.array(slopes), np.array(intercepts), np.array([0.0, 1.0]))
-    rough = keys.slopes * 1.0 + keys.intercepts
+    rough = keys.slopes * at + keys.intercepts
     assert rough[0] - rough[1] == 256
     with ball_arithmetic(PRECISION, ORDER + 1):
-        error = _cell(keys, parse("0*t"), 1.0, 1.0 + width)[0]
+        error = _cell(keys, parse("0*t"), at, at + width)[0]
     assert 1 / (1 + math.exp(2)) <= error < 0.2
 
 
@@ -501,6 +506,28 @@ def test_a_key_that_comes_near_at_the_end_of_a_wide_cell_is_not_left_out() -> No
     keys = Keys(np.array([0.0, 52.0]), np.array([0.0, -165.0]), np.array([0.0, 1e44]))
     with ball_arithmetic(PRECISION, ORDER + 1):
         assert _cell(keys, parse("0*t"), -2.0, 2.0)[0] > 1e17
+
+
+def test_keys_left_out_count_by_how_far_their_values_are_from_the_others() -> None:
+    """One, below e⁻¹⁰⁹ by what is granted, whose value is 2e44 away from where all else is."""
+    keys = Keys(np.zeros(2), np.array([0.0, -130.0]), np.array([1e44, -1e44]))
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        assert _cell(keys, parse(str(int(1e44))), -1.0, 1.0)[0] == pytest.approx(2e44 * math.exp(-109), rel=1e-9)
+
+
+def test_what_is_attained_at_a_centre_is_no_rounding_of_it() -> None:
+    """F is tanh, as f is: nothing is attained, though both are no floats."""
+    keys = Keys(np.array([-1.0, 1.0]), np.zeros(2), np.array([-1.0, 1.0]))
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        assert _cell(keys, parse("tanh(t)"), 0.25, 0.5)[1] == 0.0
+
+
+def test_a_cell_with_too_many_switches_open_says_nothing() -> None:
+    one = Keys(np.zeros(1), np.zeros(1), np.zeros(1))
+    function = parse(" + ".join(f"Abs(t - {k}/97)" for k in range(1, 8)))
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        assert _cell(one, function, 0.0, 1.0) == (math.inf, 0.0, math.inf, math.inf)
+        assert _cell(one, function, 0.5, 1.0)[0] < 10
 
 
 def test_both_ends_of_a_cell_are_covered_where_no_float_is_its_middle() -> None:

@@ -183,3 +183,14 @@ def test_autocast_on_either_device_is_seen(monkeypatch, device):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == device)
     with pytest.raises(NotCertified, match="autocast"):
         Two()(torch.ones(2))
+
+
+def test_what_is_no_tensor_is_given_back_as_it_is() -> None:
+    class Pair(SealedModule):
+        def forward(self, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return parts
+
+    pair = Pair()
+    assert pair() == ()
+    given, listed = pair(X, [1.0, 2.0])
+    assert given is X and listed.tolist() == [1.0, 2.0]

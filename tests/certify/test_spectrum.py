@@ -176,3 +176,58 @@ def test_a_problem_of_the_wrong_shape_or_out_of_bounds_is_refused_by_name() -> N
     ):
         with pytest.raises(OutOfDomain, match=rf"\|{name}\| reaches 1.1"):
             wide.check_problem(**good | {name: bad})
+
+
+def gamma(k: int) -> Fraction:
+    return Fraction(k, 2**53 - k)
+
+
+def enclosed(x: torch.Tensor, values: list[float], vectors: torch.Tensor, patch: pytest.MonkeyPatch) -> list[float]:
+    """With an eigensolver that says so."""
+    patch.setattr(torch.linalg, "eigh", lambda _: (torch.tensor(values, dtype=torch.float64), vectors.double()))
+    return [end.item() for end in enclosure(x)]
+
+
+def test_what_an_eigensolver_is_off_by_is_counted_to_the_last_digit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of diag(2, 1/2): VᵀV − I is (0.09, 0.3; 0.3, 0), and VᵀAV less what was said (−0.92, 0.6; 0.6, −0.1)."""
+    x, vectors = torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([[0.3, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    low, high = enclosed(x, [1.6, 2.1], vectors, monkeypatch)
+    skew, off = math.sqrt(0.0081 + 0.18) * (1 + 1e-9), math.sqrt(0.8464 + 0.72 + 0.01) * (1 + 1e-9)
+    assert high == pytest.approx((2.1 + off) / (1 - skew), rel=1e-13)
+    assert low == pytest.approx((1.6 - off) / (1 + skew), rel=1e-13)
+    # Of vectors that are none nothing but the trace is believed.
+    assert enclosed(x, [1.6, 2.1], 0 * vectors, monkeypatch) == pytest.approx([0.0, 2.5 * (1 + 1e-9)], rel=1e-13)
+
+
+@pytest.mark.parametrize("samples, features, entry", [(4, 4, 255 / 64), (8192, 16, 2.0)])
+def test_what_is_rounded_on_the_way_to_eigenvalues_is_counted(
+    samples: int, features: int, entry: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a multiple of I, known without rounding: γ of d + 2 for products of d terms in float64, four of them.
+
+    Two are in VᵀV, whose factors have norms of √d, and four in VᵀAV; sums over samples are of 4096 rows and of blocks.
+    """
+    x = torch.eye(features, dtype=torch.float64).mul(entry).repeat(samples // features, 1)
+    value = Fraction(entry) ** 2 / features
+    low, high = enclosed(x, [float(value)] * features, torch.eye(features), monkeypatch)
+    small, trace = gamma(features + 2), value * features
+    rows = min(samples, 4096) + samples // 4096 + 3
+    delta, off = 2 * small * features, 4 * small * features * value * Fraction(math.sqrt(features))
+    for found, exact, sign in (
+        (high, (value + off) / (1 - delta) + gamma(rows) * trace, 1),
+        (low, (value - off) / (1 + delta) - gamma(rows) * trace, -1),
+    ):
+        assert 0.75e-15 < float(sign * (Fraction(found) / exact - 1)) < 1.25e-15
+    _, whole = enclosed(x, [0.0] * features, torch.zeros(features, features), monkeypatch)
+    assert float(Fraction(whole) / (trace * (1 + Fraction(1, 10**9) + gamma(rows))) - 1) == pytest.approx(
+        0.0, abs=3e-16
+    )
+
+
+def test_squares_below_the_smallest_number_are_above_zero_and_those_beyond_the_largest_refused() -> None:
+    low, high = enclosure(torch.full((1, 1), 1e-170, dtype=torch.float64))
+    assert low == 0 and Fraction(1, 10**340) <= Fraction(high.item()) < Fraction(1, 10**307)
+    wide = torch.eye(2, dtype=torch.float64)
+    wide[0, 0] = 1e155
+    with pytest.raises(OutOfDomain, match="overflows float64 when squared"):
+        enclosure(wide)

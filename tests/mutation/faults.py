@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
 # Kinds that make a bound smaller, or may: every one of them has to be noticed.
@@ -57,6 +57,22 @@ def _inside(body: list[ast.stmt], owner: str, source: str) -> Iterator[Fault]:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if isinstance(target, ast.Name) and target.id not in NOT_THESE:
                 yield from _of(node.value, f"={target.id}", source)
+                yield from _in_text(node.value, f"={target.id}", source)
+
+
+def _in_text(node: ast.expr, owner: str, source: str) -> Iterator[Fault]:
+    """In formulas that stand as text, `name = expression` to a line, between a first and a last line without any."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.end_lineno):
+        return
+    for line in range(node.lineno + 1, node.end_lineno):
+        head, equals, text = source.splitlines()[line - 1].partition(" = ")
+        if not equals:
+            continue
+        formula, left = ast.parse(text, mode="eval").body, len(f"{head} = ".encode())
+        yield Fault("halve", owner, (line, left), (line, left + len(text.encode())), text, f"({text})/2")
+        for each in _of(formula, owner, text):
+            ends = ((line, left + each.start[1]), (line, left + each.end[1]))
+            yield replace(each, start=ends[0], end=ends[1])
 
 
 def _of(node: ast.AST, owner: str, source: str) -> Iterator[Fault]:

@@ -70,6 +70,7 @@ class Hunt:
         covered, imported = in_fork(lambda: baseline(session.items, {str(file) for file in self.files}))
         import_all(imported)
         self.functions = functions_of({str(file) for file in self.files})
+        gc.freeze()  # nothing more is looked for, and a fork that collects garbage would copy all of it
         print(
             f"{len(covered)} of {len(items)} tests pass, {sum(time for time, _ in covered.values()):.0f} s", flush=True
         )
@@ -292,7 +293,7 @@ def main() -> int:
         return 0
     options.sources = [path for path in options.paths if "src" in path.parts]
     tests = [str(path) for path in options.paths if "src" not in path.parts]
-    flags = ["-n", "0", "-p", "no:cacheprovider", "-o", "addopts=-q", *tests]
+    flags = ["-n", "0", "-p", "no:cacheprovider", "-o", "addopts=-q", "--tb=no", *tests]
     return int(pytest.main(flags, plugins=[Hunt(options)]))
 
 

@@ -133,7 +133,8 @@ class Ball:
         main, size = product(self.high, matrix), matrix.abs()
         most = self.low.abs() @ size
         off = gamma(matrix.shape[-2] + 1, f64) * most + self.radius @ size
-        return (main + self.low @ matrix).widened(off * (1 + gamma(matrix.shape[-2] + 4, f64)))
+        # What sums of radii round; the little that is left to round is in the lift.
+        return (main + self.low @ matrix).widened(off * (1 + gamma(matrix.shape[-2], f64)))
 
     def signed(self, by: Tensor) -> Ball:
         """Times factors of 1 and −1."""
@@ -155,15 +156,18 @@ class Ball:
         return (self - value).size
 
     def sqrt(self) -> Ball:
-        """Of balls above zero: |√x − z| ≤ |x − z²|/z."""
+        """Of balls above zero: |√x − z| = |x − z²|/(√x + z), and z alone is divided by.
+
+        Rounding keeps the order, so that x is above zero where that is seen, and then above 2^−54·z²: √x is more than
+        all that is rounded here, and than z's second part.
+        """
         root = self.high.clamp(min=0).sqrt()
         guess = Ball.of(root)
         left = Ball(self.high, self.low, torch.zeros_like(self.radius)) - guess * guess
         high, low = quick_sum(root, left.high / (2 * root))
         z = Ball(high, low, torch.zeros_like(high))
         rest = (self - z * z).size
-        least = self.high - (self.low.abs() + self.radius) * LIFT
-        return Ball(high, low, _above_zero(least, rest / (high - low.abs()) * LIFT))
+        return Ball(high, low, _above_zero(self.high - (self.low.abs() + self.radius), rest / high))
 
     def exp(self) -> Ball:
         """2^(k/1024)·e^r: the first from a table, and |r| < 3.5e-4.
@@ -416,7 +420,8 @@ def product(a: Tensor, b: Tensor | Factor) -> Ball:
     terms = a.shape[-1]
     a1, a2, a_top = fixed_point(a, b.bits, -1)
     high, low = two_sum(a1 @ b.first, (a1 @ b.rest).add_(a2 @ b.whole))
-    part = gamma(terms + 3, f64) * (1 + gamma(2 * terms + 6, f64)) * LIFT
+    # What sums of magnitudes round, and in the lift what else is rounded.
+    part = gamma(terms + 3, f64) * (1 + gamma(terms, f64)) * LIFT
     return Ball(high, low, (part * a_top * b.unsplit).add_(_lost(a_top, b.top)))
 
 

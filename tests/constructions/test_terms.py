@@ -7,7 +7,7 @@ import torch
 
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain, Spectrum
-from emulon.constructions import GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
+from emulon.constructions import DescentInContext, GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
 from emulon.constructions.accuracy import Accuracy, checked_to, rounded_up
 from emulon.constructions.emulated_head import entry_tolerance
 from emulon.constructions.gradient_step import domain_step_size
@@ -208,13 +208,26 @@ def test_an_audit_of_a_head_takes_the_norms_of_its_own_rows() -> None:
 
 def test_entries_must_be_as_exact_as_scores_and_values_make_of_them() -> None:
     """1 + 2β·width·bound²: half as much again would be refused by no one; below a last place of the bound it is."""
-    assert entry_tolerance(1e-6, 3.0, 2, 0.25, f64) == pytest.approx(1e-6 / (1 + 9) / 1.05, rel=1e-14)
+    assert entry_tolerance(1e-6, 3.0, 2, 0.5, f64) == pytest.approx(1e-6 / (1 + 18) / 1.05, rel=1e-14)
     with pytest.raises(ToleranceTooTight) as caught:
-        entry_tolerance(10 * U * 3.0 * 0.999, 3.0, 2, 0.25, f64)
-    assert caught.value.smallest == rounded_up(10 * U * 3.0)
-    assert entry_tolerance(10 * U * 3.0 * 1.001, 3.0, 2, 0.25, f64) > 0
+        entry_tolerance(19 * U * 3.0 * 0.999, 3.0, 2, 0.5, f64)
+    assert caught.value.smallest == rounded_up(19 * U * 3.0)
+    assert entry_tolerance(19 * U * 3.0 * 1.001, 3.0, 2, 0.5, f64) > 0
 
 
 def test_a_tolerance_is_named_with_two_digits_and_never_below_itself() -> None:
     assert [rounded_up(number) for number in (1.234e-5, 9.95, 2.0, 1.0001e-300)] == [1.3e-5, 10.0, 2.0, 1.1e-300]
     assert rounded_up(math.inf) == math.inf
+
+
+def test_steps_in_context_are_what_was_asked_for_and_promise_all_of_them() -> None:
+    """√d·T times a step's terms; and curvature is enclosed wherever errors of that size can carry a residual."""
+    options = {"step_size": 0.01, "l2": 0.5, "l1": 0.25, "dtype": torch.float32}
+    made = DescentInContext("squared", DOMAIN, steps=40, points=5, grid="spectral", **options)
+    step = made.step
+    assert (step.step_size, step.l2, step.l1, step.head.w_k.dtype) == (0.01, 0.5, 0.25, torch.float32)
+    assert step.f.grid.way == "spectral" and step.f.keys <= 6
+    for name, term in step.certificate.terms.items():
+        assert made.certificate.terms[name] == pytest.approx(math.sqrt(3) * 40 * term, rel=1e-6)
+    plan, bound = made.plan, made.certificate.bound
+    assert 3 * 2.0 * bound > plan.inner.residual and plan.proves(bound) and made.certificate.proved

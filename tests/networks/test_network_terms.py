@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from emulon.certify.balls import Ball
 from emulon.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
+from emulon.networks import compile_network
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.function import FunctionPhase
@@ -168,11 +170,11 @@ def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> N
     both = Linear(name="both", reads=(2, 3), weight=numbers([1.0, 0.0, 4.0]), bias=numbers(0.0))
     own = numbers([[math.tanh(2.75) + 4.0], [math.tanh(-0.75) + 8.0 + 1e-3]])
     assert away_from_exact([step, tanh, places, both], x, own) == about(1e-3, rel=1e-11)
-    # More bits are asked for where the first do not tell: 1/(x − x·(1 + 2⁻¹⁰⁰)·…) is beyond 64 of them.
-    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, -1.0]), bias=numbers(2.0**-100))
+    # More bits are asked for where the first do not tell: of 1 + 2⁻¹⁰⁰ − 1, 64 leave nothing to divide by.
+    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, 1.0]), bias=numbers(-1.0))
     inverse = Elementwise(name="inverse", reads=(1,), f="1/t")
-    ones, answer = numbers([[1.0, 1.0]]), numbers([[2.0**100]])
-    assert away_from_exact([tiny, inverse], ones, answer, bits=64) == 0.0
+    given, answer = numbers([[1.0, 2.0**-100]]), numbers([[2.0**100]])
+    assert away_from_exact([tiny, inverse], given, answer, bits=64) == 0.0
 
 
 def test_functions_and_constants_are_enclosed_where_they_are() -> None:
@@ -569,3 +571,17 @@ def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -
     assert GroupLassoStep(x, y, groups, step_size=1.1).lipschitz is None
     assert GroupLassoStep(x[:1], y[:1], groups).lipschitz == about(1 + 1e-9, rel=1e-13)
     assert GroupLassoStep(x, y, torch.tensor([5, 5]), 0.2).thresholds.item() == about(0.5 * 0.2 * math.sqrt(2))
+
+
+def test_a_layers_term_is_by_how_much_the_bound_grows_with_it_and_from_where_it_is_lost_it_is_infinite() -> None:
+    torch.manual_seed(0)
+    x = 2 * torch.rand(8, 2, dtype=f64) - 1
+    program = compile_network(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double(), data=x)
+    grown = program.errors(number_line(program.capacity.reach))[-1].amax(dim=-1).tolist()
+    terms = list(program.certificate.terms.values())
+    assert grown[0] == 0.0 and terms == about([after - before for before, after in pairwise(grown)])
+    # A range as narrow as an error tells nothing of where the exact number is.
+    first, *others = program.phases
+    narrow = Box(torch.zeros(3, dtype=f64), torch.full((3,), 1e-13, dtype=f64))
+    lost = replace(program, phases=(replace(first, known=replace(first.known, output=narrow)), *others)).certificate
+    assert [math.isfinite(term) for term in lost.terms.values()] == [False, True, True] and lost.bound == math.inf

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from emulon.certify import Domain
 from emulon.certify.balls import Ball
 from emulon.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
 from emulon.networks import compile_network
 from emulon.networks.attention import AttentionPhase
+from emulon.networks.composition import roomy
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
@@ -38,6 +40,8 @@ from emulon.networks.layers import (
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import Builder, lower
 from emulon.networks.phase import ConstantPhase, power_for
+from emulon.networks.program import _require_in_range, enclosures
+from emulon.networks.ranges import _under_a_root, from_data
 from emulon.networks.roots import _in_two
 from emulon.networks.softmaxes import UNITS, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
@@ -585,3 +589,39 @@ def test_a_layers_term_is_by_how_much_the_bound_grows_with_it_and_from_where_it_
     narrow = Box(torch.zeros(3, dtype=f64), torch.full((3,), 1e-13, dtype=f64))
     lost = replace(program, phases=(replace(first, known=replace(first.known, output=narrow)), *others)).certificate
     assert [math.isfinite(term) for term in lost.terms.values()] == [False, True, True] and lost.bound == math.inf
+
+
+def test_numbers_of_a_run_stay_as_far_from_the_edges_as_they_may_be_off() -> None:
+    phase = LinearPhase(LINEAR, Known(INPUTS, Box(numbers(0.0, 0.0), numbers(1.0, 1.0))))
+    for register, room, allowed in (([0.1, 0.9], 0.05, True), ([0.1, 0.5], 0.2, False), ([0.5, 0.9], 0.2, False)):
+        with nullcontext() if allowed else pytest.raises(OutOfDomain, match="outside of its range"):
+            _require_in_range(phase, numbers([register]), numbers(room, room))
+
+
+def test_an_audit_counts_its_own_enclosure_once() -> None:
+    """K·x − K·x is 0; its enclosure is about 1e-23·K wide, which is some of what the answer is off by."""
+    network = nn.Linear(2, 1, bias=False).double()
+    network.weight.data = numbers([2.0**31, -(2.0**31)])
+    x = numbers([1 / 3, 1 / 3], [0.2, 0.2])
+    program = compile_network(network, data=torch.cat([x, torch.eye(2, dtype=f64)]))
+    run = replace(program(x), register=numbers([[2.0**-41]], [[-(2.0**-42)]]))
+    ball = enclosures(program.layers, run.inputs)[-1]
+    radius, away = ball.radius.max().item(), ball.away(run.register).max().item()
+    assert away / 1000 < radius < away / 10 and away >= 2.0**-41
+    assert run.audit.terms["its enclosure"] == radius and run.audit.bound == about(away)
+    assert run.promises.bound == run.audit.bound and run.promises.size == run.last.abs().max().item()
+
+
+def test_what_data_show_of_a_head_is_widened_by_the_margin() -> None:
+    layer, x = heads(), numbers([[0.5, -0.25], [1.5, 1.0]])
+    seen, [known] = layer.inside(x), from_data([heads()], x, 0.25)
+    assert known.inner == Inner(1.25 * seen.q, 1.25 * seen.k, 1.25 * seen.v, seen.score * 1.5625)
+    # One interval for all features, from −¼ to 3/2.
+    assert known.inputs.lo.tolist() == about([-0.25 - 0.25 * 1.75 - 0.25e-3 * 1.5] * 2)
+    under = _under_a_root(None, Box(numbers(2.0), numbers(3.0)), 0.25)
+    assert (under.lo.item(), under.hi.item()) == about((2 / 1.5625, 3 * 1.5625))
+
+
+def test_an_algorithms_domain_has_room_for_features_that_are_a_little_off() -> None:
+    wider = roomy(Domain(4, 2, 2.0, 3.0, 0.5))
+    assert (wider.x, wider.y, wider.w) == about((2 + 2e-6, 3 + 3e-6, 0.5 + 0.5e-6))

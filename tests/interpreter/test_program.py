@@ -6,6 +6,7 @@ import pytest
 from by_hand import BOUNDS, phase, program
 
 from emulon.certify import Domain
+from emulon.errors import EmulonError
 from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Carried, phase_terms
 from emulon.interpreter.program import SAMPLED
@@ -39,3 +40,13 @@ def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
     ):
         found = replace(good, **changes).promise(line)
         assert not found.proved and found.note == SAMPLED
+
+
+def test_for_other_rows_all_that_counts_samples_is_made_anew_and_nothing_else() -> None:
+    made = program()
+    other = made.for_rows(9)
+    assert other.rows == other.domain.samples == other.gradient.domain.samples == len(other.gradient.codes.vectors) == 9
+    assert replace(other, rows=5, domain=made.domain, gradient=made.gradient) == made
+    assert other.capacity.tokens == 27 and other.gradient.grid is made.gradient.grid
+    with pytest.raises(EmulonError, match="compile it for the other"):
+        replace(made, rows=10).for_rows(9)

@@ -164,8 +164,8 @@ class Statistical(Task, name="statistical"):
 def solve_positive(
     matrix: Float[Tensor, "batch d d"], right: Float[Tensor, "batch d columns"]
 ) -> Float[Tensor, "batch d columns"]:
-    """Of positive definite matrices, which need no pivots, by elimination in plain products: torch's own solvers ask the
-    host, and no CUDA graph records that."""
+    """Of positive definite matrices, which need no pivots, by elimination in plain products: torch's own solvers ask
+    the host, and no CUDA graph records that."""
     d, rows = matrix.shape[-1], torch.cat([matrix, right], dim=-1)
     for k, unit in enumerate(torch.eye(d, dtype=rows.dtype, device=rows.device)):
         pivot = rows[:, k : k + 1] / rows[:, k : k + 1, k : k + 1]

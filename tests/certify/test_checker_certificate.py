@@ -445,10 +445,10 @@ def test_keys_left_out_count_by_their_number_and_the_largest_value() -> None:
 
 
 def test_keys_matter_where_they_come_near_and_are_kept_where_they_may() -> None:
-    """In log weight: −100 in the middle and −40 at an end matters, −60 does not, −109 is looked at."""
-    keys = softmax([0.0, 60.0, 40.0, 0.0], [0.0, -100.0, -100.0, -109.0], [0.0, 0.0, 0.0, 1e47])
+    """In log weight below the first: −100 in the middle and −40 at an end matters, −60 does not, −109 is looked at."""
+    keys = softmax([-25.0, 5.0, -5.0, -25.0], [-300.0, -400.0, -400.0, -409.0], [0.0, 0.0, 0.0, 1e47])
     with balls():
-        (error, _, _), matter = keys.cell("0", -1.0, 1.0)
+        (error, _, _), matter = keys.cell("0", -2.0, 2.0)
     assert matter == {0, 1} and 0.9 * 1e47 * math.exp(-109) < float(error) < 1.1e47 * math.exp(-109)
 
 

@@ -211,6 +211,7 @@ def test_algorithms_are_one_of_three_and_what_is_proved_of_quadratics_is_theirs(
         # Without labels a score is x·w: no further than 0.5, or what is known of it.
         ("margin", {}, {"y": 0.0, "residual": 0.5, "absolute": 0.5}),
         ("rate", {"residual": 0.25}, {"y": 0.0, "residual": 0.25, "absolute": 0.5}),
+        ("margin", {"x": 0.5, "residual": 0.75, "absolute": 0.75}, {"y": 0.0, "residual": 0.25, "absolute": 0.25}),
         ("margin", {"features": 2}, {"features": 2, "y": 0.0, "residual": 1.0, "absolute": 1.0}),
         ("margin", {"features": 2, "residual": 1.5}, {"features": 2, "y": 0.0, "residual": 1.0, "absolute": 1.0}),
     ],
@@ -299,6 +300,48 @@ def test_what_leaks_is_claimed_to_the_last_digit(plain: Content) -> None:
                 checked(lie)
 
 
+def test_what_leaks_is_held_back_by_the_codes_gap(plain: Content) -> None:
+    """Codes 0.4 apart at a strength of 100 are as good as 1 at 40."""
+    near = changed(plain, "program/gradient.codes", tensor(1.0, 0.0, 0.6, 0.8, width=2))
+    for strength, holds in ((100.0, True), (99.9, False)):
+        lie = following(changed(near, f"{FACTS}/gradient/strength", strength))
+        lie["proofs"]["curvature"] = [-9.0, 9.0]
+        if holds:
+            assert checked(lie)
+        else:
+            with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
+                checked(lie)
+
+
+def test_rules_are_given_what_the_file_is_about(penalised: Content, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers too small to be seen in what follows, and those that are there or not."""
+    given, following = [], checker.following
+    monkeypatch.setattr(checker, "following", lambda rules, **known: given.append(known) or following(rules, **known))
+    with balls():
+        checker.Certificate(penalised).follows()
+        _, near, far, gradient, penalty = given
+        for band in (near, far):
+            assert float(band["unseen"]) == pytest.approx(2 * 1e-20 * 1024)
+            assert (band["keys"], float(band["u"]), float(band["smallest"])) == (2, 2.0**-53, 2.0**-1022)
+        common = {"width": 2, "labels": 1, "carries": 1, "raised": 1, "copies": 1, "code": 1.0, "strength": 40.0}
+        own = common | {
+            "step": 0.5,
+            "state": 0.5,
+            "fixed": 0.0,
+            "ahead": 0.0,
+            "slope": 1.0,
+            "largest": 1.0,
+            "score": 1.0,
+        }
+        assert {name: float(gradient[name]) for name in own} == own
+        own |= {"width": 1, "labels": 0, "carries": 0, "step": 1.0, "state": 0.0, "score": 1.1}
+        assert {name: float(penalty[name]) for name in own} == own
+        rest = changed(penalised, f"{FACTS}/proximal/readout", "rest")
+        checker.Certificate(rest).follows()
+        own |= {"carries": 1, "raised": 4, "state": 1.1}
+        assert {name: float(given[-1][name]) for name in own} == own
+
+
 def gap_of(*codes: float, width: int, samples: int) -> Any:
     content = described()
     content["program"]["gradient.codes"] = tensor(*codes, width=width)
@@ -355,6 +398,11 @@ def test_bounds_are_the_sum_of_terms_that_grow_with_the_root_of_features(plain: 
     assert float(follows["bound"]) == pytest.approx(sum(map(float, follows["terms"].values())), rel=1e-15)
     # A step of 0.5 with |x| ≤ 1, four times over, and read out over two samples.
     assert float(follows["terms"]["interpolation"]) == pytest.approx(4 * 0.5 * 0.25, rel=1e-6)
+    # Values up to 0.5 and the state, as far, are read once each.
+    values = 4 * 2 * float(follows["line"][0])
+    assert float(follows["terms"]["emulated values"]) == pytest.approx(values, rel=1e-6)
+    wide = following(changed(plain, f"{FACTS}/domain/features", 4))["follows"]["terms"]["interpolation"]
+    assert float(wide) == pytest.approx(2 * 4 * 0.5 * 0.25, rel=1e-6)
     one = following(changed(plain, f"{FACTS}/steps", 1))["follows"]["terms"]["interpolation"]
     assert float((Fraction(one) * 8 - 1) * 2**53) == pytest.approx(4.0)
 
@@ -481,6 +529,13 @@ def test_bounds_of_a_cell_are_above_what_is_so_and_not_by_much(f: str) -> None:
         assert true * (1 - 1e-12) <= float(bound.upper()) <= true + room
 
 
+def test_around_its_zero_a_softmax_is_as_large_as_its_error_says() -> None:
+    with balls():
+        (error, _, size), _ = softmax([-1 / 3, 1 / 3], [0.0, 0.0], [-3.0, 3.0]).cell("0", -0.25, 0.25)
+    for bound in (error, size):
+        assert 3 * math.tanh(0.25 / 3) <= float(bound.upper()) < 0.26
+
+
 def test_a_softmax_is_as_large_as_its_largest_key_of_those_that_are_asked_for() -> None:
     keys = softmax([1.0, -3.0, 2.0], [-5.0, 1.0, 4.0], [7.0, -8.0, 2.0])
     wanted = {"keys": 3, "slope": 3.0, "bias": 5.0, "largest": 8.0, "score": 8.0}  # 2·2 + 4
@@ -508,4 +563,6 @@ def test_curvature_is_granted_a_part_of_itself_and_no_more() -> None:
         # f″·(t − c) beside f′(c): the slope of t² on [0, 1] is 1 ± 1.
         assert checker.flat("t**2", 0.0, 1.0, 0.0, 2.0) and not checker.flat("t**2", 0.0, 1.0, 0.0, 1.9)
         assert checker.flat("-t**2", 0.0, 1.0, 2.0, 0.0) and not checker.flat("-t**2", 0.0, 1.0, 1.9, 0.0)
+        assert checker.flat("t**3", 1.0, 2.0, 0.0, 13.0) and not checker.flat("t**3", 1.0, 2.0, 0.0, 11.9)
+        assert checker.flat("100*t", -1.0, 1.0, 0.0, 100 * (1 - 0.9e-8))
         assert checker.flat("Max(t, 3*t)", -1.0, 1.0, 0.0, 3.0) and not checker.flat("Max(t, 3*t)", -1.0, 1.0, 0.0, 2.9)

@@ -209,3 +209,9 @@ def test_acceleration_of_many_steps_grows_with_what_is_granted_of_their_length()
     wanted = steps + math.sqrt(2 * math.exp((steps + 1) * math.log1p(15e-8))) * steps * (steps - 1) / 2
     with ball_arithmetic(checker.PRECISION):
         assert float(certificate(accelerated=True, steps=steps).growth()) == pytest.approx(wanted, rel=1e-9, abs=0.0)
+
+
+def test_facts_are_read_with_a_part_in_a_hundred_million_to_spare_and_momentum_by_its_root() -> None:
+    with ball_arithmetic(checker.PRECISION):
+        assert float(certificate().known["top"] - 1) == pytest.approx(3e-8, rel=1e-6)
+        assert float(certificate(momentum=0.81, l2=1.0).known["ratio"]) == pytest.approx(1.8, rel=1e-12)

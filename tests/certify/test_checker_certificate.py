@@ -321,7 +321,7 @@ def test_rules_are_given_what_the_file_is_about(penalised: Content, monkeypatch:
         checker.Certificate(penalised).follows()
         _, near, far, gradient, penalty = given
         for band in (near, far):
-            assert float(band["unseen"]) == pytest.approx(2 * 1e-20 * 1024)
+            assert float(band["unseen"]) == pytest.approx(2 * 1e-20 * 1024, rel=1e-9, abs=0.0)
             assert (band["keys"], float(band["u"]), float(band["smallest"])) == (2, 2.0**-53, 2.0**-1022)
         common = {"width": 2, "labels": 1, "carries": 1, "raised": 1, "copies": 1, "code": 1.0, "strength": 40.0}
         own = common | {

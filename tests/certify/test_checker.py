@@ -147,14 +147,31 @@ def test_a_jump_is_proved_outside_its_band_only():
             _seen(softmax, "sign(t)", ends, [(-1e-6, 1e-6)], claim)
 
 
-@pytest.mark.parametrize("f, wanted", [("Max(0, t - 0.8)", 0.2), ("t*Max(0, t - 0.8)", 0.2), ("Max(0, 0.2 - t)", 0.2)])
-def test_a_cell_across_a_kink_is_judged_by_all_of_its_values(f, wanted):
-    """In its middle f is nothing, as far as all its derivatives go: what is behind the kink counts."""
-    nothing = checker.Softmax({name: {"numbers": ["0x0p0"]} for name in ("slopes", "intercepts", "values")})
+@pytest.mark.parametrize(
+    ("f", "value", "wanted"),
+    [
+        ("Max(0, t - 0.8)", 0.0, 0.2),
+        ("t*Max(0, t - 0.8)", 0.0, 0.2),
+        ("Max(0, 0.2 - t)", 0.0, 0.2),
+        ("5 + Max(0, t - 0.8)", 5.0, 0.2),
+        ("5 + Max(0, t - 0.8)", 0.0, 5.2),
+        ("-5 + Max(0, t - 0.8)", 0.0, 5.0),
+    ],
+)
+def test_a_cell_across_a_kink_is_judged_by_all_of_its_values(f, value, wanted):
+    """In its middle f is a constant, as far as all its derivatives go: what is behind the kink counts."""
+    keys = {"slopes": 0.0, "intercepts": 0.0, "values": value}
+    constant = checker.Softmax({name: {"numbers": [x.hex()]} for name, x in keys.items()})
     with balls():
-        assert wanted <= float(nothing.cell(f, 0.0, 1.0)[0][0].upper()) < 1.3
+        assert wanted <= float(constant.cell(f, 0.0, 1.0)[0][0].upper()) < wanted + 1.1
         with pytest.raises(checker.Refused, match="claim/interpolation: not proved near t = 0"):
-            proved(nothing, f, [0.0, 1.0], {"interpolation": 0.9 * wanted, "deviation": 9.0, "size": 9.0})
+            proved(constant, f, [0.0, 1.0], {"interpolation": 0.9 * wanted, "deviation": 99.0, "size": 99.0})
+
+
+@pytest.mark.parametrize("text", ["t" + " + t" * 500, "t + ½", "τ"])
+def test_long_functions_and_letters_of_others_are_refused(text):
+    with balls(), pytest.raises(checker.Refused, match="cannot be read"):
+        checker.evaluated(text, t=arb_series([arb(0), 1]), τ=arb_series([arb(0), 1]))
 
 
 def test_an_advantage_is_that_of_the_highest_end_over_a_tangent():

@@ -196,6 +196,7 @@ def certificate(**facts: Any) -> checker.Certificate:
         # Thrown ahead by 0, 1/4, 2/5 and 3/6 of a change: 1, 2.25, 4.55, and 4.55·1.5 + 2.25/2 + 1.
         ({"accelerated": True, "max_step_times_smoothness": 0.5}, 8.95),
         ({"accelerated": True, "rows": 3}, 8.95),
+        ({"accelerated": True, "l1": 0.1}, 8.95),
         ({"accelerated": True, "l2": 1.0, "rows": 3}, 0.5 * (2.3375 * 1.5 + 1.625 / 2) + 1),
     ],
 )

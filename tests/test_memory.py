@@ -1,4 +1,4 @@
-"""What cannot fit is refused with figures before it is tried."""
+"""What cannot fit is refused with figures before it is tried; what stays in cache takes one thread."""
 
 import pytest
 import torch
@@ -48,3 +48,17 @@ def test_what_a_run_needs_grows_with_its_rows_and_no_faster():
     program = compile(Ridge(steps=2, step_size=0.1), Domain(8, 3, 1.0, 1.0, 1.0))
     small, large, larger = (needed_bytes(program.gradient, x.expand(n, 3)) for n in (0, 1000, 10_000))
     assert (larger - small) == 10 * (large - small)
+
+
+def test_the_fast_path_works_in_one_thread_and_leaves_the_others_to_the_caller():
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    program = compile(Ridge(steps=2), data=(x, x.sum(dim=-1)))
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        Interpreter.fitting(program).run(
+            program, x, x.sum(dim=-1), report_progress=lambda *_: seen.add(torch.get_num_threads())
+        )
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)

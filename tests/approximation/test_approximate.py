@@ -192,6 +192,10 @@ def test_many_periods_are_cut_into_pieces() -> None:
     assert F.grid.way == "piecewise" and F.keys < 300 and observed(F, points(F)) <= F.certificate.bound <= 1e-4
 
 
+def test_an_odd_function_on_mirrored_keys_is_odd_to_the_last_bit_so_that_half_of_them_need_be_read() -> None:
+    assert approximate("Min(Max(t, -1.35), 1.35)", (-6, 6), tolerance=1e-7).grid.numbers.odd
+
+
 def test_what_turns_hundreds_of_times_is_a_row_of_pieces_and_odd_to_the_last_bit() -> None:
     F = approximate("sin(300*t)", (-1, 1), tolerance=1e-4)
     assert F.keys < 400 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4

@@ -50,6 +50,8 @@ def test_rounding_is_capped_where_weights_are_below_e_to_the_minus_64_and_where_
     wanted = math.exp(delta) * math.expm1(delta) * 0.5 + 2 * gamma(4) * 1.0 + U * 1.0 + lost
     assert wide.rounding_error(0.5, 1e6) == pytest.approx(wanted, rel=1e-13, abs=0.0)
     assert wide.rounding_error(1.0, 1.0, 1e4) < 3.0
+    # Scores that say nothing leave the whole spread of values, 2, and the rounding of an average as large as they are.
+    assert wide.rounding_error(0.0, 1e-200, 1e4) - 2.0 == pytest.approx(9 * U, abs=2.1 * U)
     tiny = grid([0.0], [0.0], [1e-30], dtype=torch.float32)
     # In float32 numbers below 1.2e-38 come out as zero.
     assert tiny.rounding_error(0.0, 0.0, 0.0) == pytest.approx(2e-30 * math.exp(-64) + 4 * 2.0**-126, rel=1e-6, abs=0.0)
@@ -62,8 +64,9 @@ def test_rounding_is_capped_where_weights_are_below_e_to_the_minus_64_and_where_
         ([1.0, 4.0], [0.0, 1.0]),
         ([-6.0, -1.0], [0.0, 0.0]),
         ([-50.0, 70.0], [3.0, 9.0]),
+        ([1e-9, 2e-9], [0.0, 0.0]),
     ],
-    ids=["lowest inside", "rising", "falling", "a sharp turn"],
+    ids=["lowest inside", "rising", "falling", "a sharp turn", "next to nothing"],
 )
 def test_the_range_of_the_normaliser_is_never_below_and_hardly_above(slopes, intercepts) -> None:
     one = grid(slopes, intercepts, np.zeros(len(slopes)))

@@ -213,3 +213,8 @@ def test_entries_must_be_as_exact_as_scores_and_values_make_of_them() -> None:
         entry_tolerance(10 * U * 3.0 * 0.999, 3.0, 2, 0.25, f64)
     assert caught.value.smallest == rounded_up(10 * U * 3.0)
     assert entry_tolerance(10 * U * 3.0 * 1.001, 3.0, 2, 0.25, f64) > 0
+
+
+def test_a_tolerance_is_named_with_two_digits_and_never_below_itself() -> None:
+    assert [rounded_up(number) for number in (1.234e-5, 9.95, 2.0, 1.0001e-300)] == [1.3e-5, 10.0, 2.0, 1.1e-300]
+    assert rounded_up(math.inf) == math.inf

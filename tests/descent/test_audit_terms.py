@@ -13,7 +13,18 @@ from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.composition import momentum_gains
 from emulon.certify.functions import _by_arb, enclosed, torn
 from emulon.descent import audit
-from emulon.descent.audit import GRADES, PathError, _around, _grown, _mean, _Samples, audited, soft_thresholded
+from emulon.descent.audit import (
+    GRADES,
+    PathError,
+    _around,
+    _grown,
+    _lifted,
+    _mean,
+    _norm,
+    _Samples,
+    audited,
+    soft_thresholded,
+)
 from emulon.descent.enclosure import distance_to_exact
 from emulon.descent.plan import Plan, covering
 from emulon.expression import parse
@@ -95,6 +106,10 @@ def test_errors_grow_by_the_ratio_and_are_rounded_upwards() -> None:
                 own = growth[k] if growth.ndim == 1 else growth[k, t]
                 total = Fraction(own.item()) * total + Fraction(errors[k, t].item())
             assert total < Fraction(after[k].item()) <= total * (1 + Fraction(1, 10**12))
+    # An error of this step is lifted, and one of the step before once more.
+    one = torch.ones(2, dtype=f64)
+    assert _grown(one[:1], one[0])[1].item() > 1 + 9e-16
+    assert _grown(torch.tensor([1.0, 0.0], dtype=f64), one[0])[1].item() > 1 + 1.8e-15
 
 
 @pytest.mark.parametrize(
@@ -120,12 +135,37 @@ def test_with_momentum_every_defect_is_multiplied_by_its_own_gain() -> None:
     defects, _ = error._defects(parse("t"), x, y, None)
     gains = momentum_gains(4, 1.25 - 0.2 * (0.1 + 2.5), 0.25)
     wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(gains), strict=True))
-    assert wanted < error.after_all_steps().item() < wanted * (1 + 2e-9) and gains[3] > 0
+    assert wanted * (1 + 9e-10) < error.after_all_steps().item() < wanted * (1 + 2e-9) and gains[3] > 0
     for spread in (0.4, 5.0):
         low, top = (torch.tensor([value], dtype=f64) for value in (spread, 2.5))
         reach = max(abs(1.25 - 0.2 * (0.1 + edge)) for edge in (spread, 2.5))
         wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(momentum_gains(4, reach, 0.25)), strict=True))
         assert error._with_momentum(defects, low, top).item() == pytest.approx(wanted, rel=2e-9)
+
+
+def test_with_little_momentum_the_rounding_of_a_ratio_is_all_of_it() -> None:
+    """η·λ is 10 times the float 0.1, which is 1 + 5.6e-17 and is rounded to 1; 2√m is a thousandth of that."""
+    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
+    plan = replace(plan_of(GradientDescent(as_loss("squared"), 2, 0.1), x, y), momentum=1e-40)
+    ten, defects = torch.tensor([10.0], dtype=f64), torch.tensor([1.0, 0.0], dtype=f64)
+    found = PathError(plan, x, y, PATH[:3, :1])._with_momentum(defects, ten, ten).item()
+    assert abs(1 - Fraction(0.1) * 10) <= Fraction(found) <= 2 * Fraction(1, 10**15)
+
+
+@pytest.mark.parametrize("away", [0.0, 0.0625, 1.0, 64.0])
+def test_a_ratio_is_lifted_over_eight_roundings_of_one_and_six_of_itself(away: float) -> None:
+    found, away = Fraction(_lifted(torch.tensor(away, dtype=f64)).item()), Fraction(away)
+    assert away * (1 + 6 * U) + 8 * U <= found <= away * (1 + 12 * U) + 10 * U
+
+
+@pytest.mark.parametrize("count", [1, 1 << 16])
+def test_norms_and_sums_are_lifted_over_as_many_roundings_as_they_have_terms(count: int) -> None:
+    """Of so many ones both are powers of two, and only what is added for rounding is seen."""
+    ones = torch.ones(count, dtype=f64)
+    norm, root = Fraction(_norm(ones).item()), math.isqrt(count)
+    assert root * (1 + (count + 2) * U) <= norm <= root * (1 + (count + 5) * U)
+    balls = _Samples(ones.unsqueeze(-1)).summed(FloatBall(torch.zeros_like(ones), ones).apply(lambda part: part[None]))
+    assert count * (1 + count * U) <= Fraction(balls.radius.item()) <= count * (1 + (count + 9000) * U)
 
 
 def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open() -> None:
@@ -236,7 +276,8 @@ def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step(together, 
         torn.append(abs(state - 0.125) <= before)
         before += defect + eta * torn[-1]
     assert torn == [False, True, True]
-    assert before * (1 - 1e-9) <= error.after_all_steps().item() <= before * 1.05
+    # What a jump may change is summed over samples, and lifted over that by a part 1e-9.
+    assert before + 9e-10 * eta * sum(torn) <= error.after_all_steps().item() <= before * 1.05
 
 
 def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
@@ -248,6 +289,28 @@ def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
     error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0, 0.125, 0.125], 1.0, x=8.0)
     first = -1 + 4 * math.sinh(1)
     assert error.after_all_steps().item() >= abs(first - 4 * math.sinh(first)) / 8
+
+
+@pytest.mark.parametrize("end", [1.0, 1000.0])
+def test_slopes_are_asked_for_beyond_the_path_by_what_it_may_be_off_and_a_little_of_where_it_is(
+    end: float, monkeypatch
+) -> None:
+    """A row (3, 4): an error of 1e-4, assumed to be twice that, is ten times it in the residual."""
+    x, y = torch.tensor([[3.0, 4.0]], dtype=f64), torch.zeros(1, dtype=f64)
+    plan, asked = plan_of(GradientDescent(as_loss("log_cosh"), 2, 0.01), x, y), []
+    monkeypatch.setattr(audit.Slopes, "between", lambda self, lo, hi: asked.append((lo, hi)) or (0.0, 1.0))
+    spectrum, defects = torch.tensor([0.0, 25.0], dtype=f64).unbind(), torch.full((2,), 1e-4, dtype=f64)
+    PathError(plan, x, y, PATH[:3])._grown_between(parse("tanh(t)"), x, y, defects, (-end, 2 * end), spectrum)
+    room = Fraction(defects[0].item()) * 10
+    for side, at, found in ((-1, end, asked[0][0]), (1, 2 * end, asked[0][1])):
+        beyond = side * Fraction(found) - Fraction(at) - room
+        assert Fraction(at) * Fraction(9, 10**13) <= beyond <= Fraction(at) * Fraction(11, 10**13)
+
+
+def test_errors_that_no_assumption_holds_are_promised_nothing() -> None:
+    """As above, for three steps more: the exact path is beyond all numbers by then."""
+    error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0] + [0.125] * 5, 1.0, x=8.0)
+    assert error.after_all_steps().item() == math.inf
 
 
 def test_a_break_is_in_doubt_as_far_as_the_error_reaches_in_the_residual() -> None:

@@ -83,6 +83,10 @@ def test_data_that_would_choose_another_step_are_refused():
     with pytest.raises(OutOfDomain, match=r"would take steps of .* on this data, and was made with"):
         require_step_size(chosen, 0.999 * X, Y)
     require_step_size(DescentInContext.of(Ridge(0.1, 5, step_size=0.3), X, Y, 1e-6).plan, 0.999 * X, Y)
+    # Of several datasets the one that is told is the one that is furthest off, here four times too short.
+    shorter = f"{Ridge(0.1, 5).descent.resolved_step_size(2 * X, Y).item():.6g}"
+    with pytest.raises(OutOfDomain, match=f"would take steps of {shorter}"):
+        require_step_size(chosen, torch.stack([X, 2 * X]), torch.stack([Y, Y]))
 
 
 def refusal(watched: CurvatureWatch, at: int, step) -> str:
@@ -145,6 +149,18 @@ def test_what_a_sum_loses_on_its_way_is_not_believed():
             )
 
 
+def test_sums_are_formed_again_exactly_wherever_their_roundings_could_decide(monkeypatch):
+    """Three products and sums, y, the doubt and the comparison: six roundings below the bound they are not believed."""
+    asked, exactly = [], checks._exactly
+    monkeypatch.setattr(checks, "_exactly", lambda *row: asked.append(row) or exactly(*row))
+    domain, x, y = Domain(1, 3, 1.0, 0.0, 1.0, residual=1.0, absolute=1.0), torch.ones(1, 3), torch.zeros(1)
+    for below, again in ((6, True), (10, False)):
+        asked.clear()
+        w = torch.tensor([1 - below * 2.0**-53, 0.0, 0.0], dtype=f64)
+        require_in_domain(domain, x.double(), y.double(), w)
+        assert bool(asked) == again
+
+
 def test_steps_are_compared_in_proportion():
     small = DescentInContext.of(Ridge(0.1, 5), 100 * X, Y, 1e-3).plan
     require_step_size(small, 100 * X * (1 + 1e-11), Y)
@@ -190,6 +206,16 @@ def test_states_are_sure_where_residuals_and_sums_are_below_their_bounds_by_more
     assert sure(watching(-0.5, **absolute), -0.9) and sure(watching(0.5, **absolute), 1.0 - 3e-15)
     for y, w in ((0.5, 1.1), (-0.5, -1.1), (0.5, 1.0 - 1e-15)):
         assert not sure(watching(y, **absolute), w), (y, w)
+
+
+def test_more_features_round_more_before_a_state_is_sure():
+    """Twenty-five roundings of sums up to 2: fifty of 1."""
+    domain = Domain(1, 20, 1.0, 0.5, 2.0, residual=1.0, absolute=2.0)
+    watched = CurvatureWatch(replace(ONE, domain=domain), torch.eye(20)[:1].double(), torch.tensor([0.5]).double(), 0.0)
+    for below, good in ((30, False), (60, True)):
+        path = torch.zeros(1, 20, dtype=f64)
+        path[0, 0] = 1.5 - below * 2.0**-53
+        assert watched.sure(path) == good
 
 
 def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):

@@ -33,15 +33,21 @@ def test_the_steepest_along_a_path_lies_between_cells_as_well_as_at_their_ends(l
     for wider in (0.0, 0.01, 0.02):
         assert 1.0 <= slopes.steepest(lo - wider, hi) <= (1.01 if hi - lo < 10 else 1.1)
     assert math.sin(1.0) <= slopes.steepest(-1.0, -0.5) < 1.01 * math.sin(1.0)
-    assert slopes.steepest(-math.inf, 0.0) == math.inf
+    assert slopes.steepest(-math.inf, 0.0) == math.inf == slopes.steepest(0.0, math.inf)
+
+
+@pytest.mark.parametrize("at", [0.0, 1.0, 1e10])
+def test_a_path_that_stays_is_as_steep_as_it_is_there(at):
+    assert Slopes(parse("cos(t)")).steepest(at, at) == pytest.approx(-math.sin(at), rel=1e-6, abs=1e-300)
 
 
 def test_slopes_that_no_float_holds_are_enclosed():
-    for k in range(1, 12):
+    for k in (*range(1, 12), *range(1001, 1012)):
         slopes, exact = Slopes(parse(f"{k}*t/7")), Fraction(k, 7)
         lowest, highest = map(Fraction, slopes.between(-1.0, 1.0))
         assert exact * (1 - Fraction(1, 10**14)) <= lowest <= exact <= highest <= exact * (1 + Fraction(1, 10**14))
-        assert lowest < highest and exact <= Fraction(slopes.steepest(-1.0, 1.0))
+        # Sevenths are no floats, whole numbers are.
+        assert (lowest < exact < highest) == bool(k % 7) and exact <= Fraction(slopes.steepest(-1.0, 1.0))
 
 
 def test_jumps_do_not_count_as_slopes():
@@ -54,6 +60,10 @@ def test_the_curvature_that_each_loss_states_is_proved_and_hardly_less_is_not(na
     loss = as_loss(name)
     assert curvature_holds(loss.derivative, loss.curvature, reach)
     assert not curvature_holds(loss.derivative, 0.999 * loss.curvature, max(reach, 2.0))
+
+
+def test_a_curvature_is_believed_to_a_part_1e_12_of_itself():
+    assert curvature_holds("t", 1 - 9e-13, 1.0) and not curvature_holds("t", 1 - 1.1e-12, 1.0)
 
 
 def test_a_spike_narrower_than_any_sampling_is_found():

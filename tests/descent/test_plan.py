@@ -10,7 +10,7 @@ from emulon.algorithms import GradientDescent, Lasso, Loss, QuantileRegression, 
 from emulon.certify import Domain, Spectrum
 from emulon.descent.checks import CurvatureWatch
 from emulon.descent.layout import stored
-from emulon.descent.plan import Plan, covering, negative_curvature, step_size_for, with_proof
+from emulon.descent.plan import Plan, covering, negative_curvature, one_step_size, step_size_for, with_proof
 from emulon.errors import EmulonError, OutOfDomain
 
 f64 = torch.float64
@@ -143,7 +143,7 @@ def test_errors_grow_as_the_flattest_and_the_steepest_direction_let_them(slack: 
     ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
     total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
     assert ratio >= 1 and long._growth(slack) == pytest.approx(2 * total, rel=1e-11)
-    assert replace(KNOWN, steps=0)._growth(slack) == 1.0
+    assert replace(KNOWN, steps=0)._growth(slack) == 1.0 == replace(convex, steps=0).growth
     assert KNOWN.growth == KNOWN._growth(0.0) and convex.growth == pytest.approx(2 * (3 + 3 * math.sqrt(2)), rel=1e-11)
 
 
@@ -178,6 +178,9 @@ def test_what_a_domain_does_not_see_to_is_named() -> None:
     # 3/2·(2/4 + 1/10) for logistic regression; and 0.9·(2 + 1/10) is below 2.
     assert replace(KNOWN, loss=as_loss("logistic"), step_size=1.5).assumes == ()
     assert replace(KNOWN, max_step_times_smoothness=2.0, step_size=0.9).assumes == ()
+    # η·(2 + 1/10) is 1 to within what checks leave open, or it is not.
+    for beyond, named in ((5e-10, 0), (2e-9, 1)):
+        assert len(replace(KNOWN, step_size=(1 + beyond) / 2.1).assumes) == named
 
 
 def test_a_domain_covers_the_path_with_the_room_that_is_asked_for() -> None:
@@ -207,16 +210,27 @@ def test_a_step_size_is_one_over_the_steepest_and_no_longer_than_two() -> None:
     with pytest.raises(EmulonError, match="chooses its step size from the data"):
         step_size_for(free, Domain(5, 4, 1.0, 1.0, 1.0), None)
     largest = torch.linalg.eigvalsh(X.T @ X / 30)[-1].item()
-    for times, top in ((0.999, 1.0), (1.001, 2.0), (1.999, 2.0)):
+    for times, top in ((0.999, 1.0), (1 + 5e-10, 1.0), (1 + 2e-9, 2.0), (1.001, 2.0), (1.999, 2.0)):
         fixed = Ridge(penalty=0.5, steps=3, step_size=times / (largest + 0.5))
         assert plan(fixed).max_step_times_smoothness == top
         assert (plan(fixed).strong_convexity > 0) == (top == 1)
     labels, gentle = torch.where(Y > 0, 1.0, -1.0).double(), 0.9 / (0.25 * largest + 0.5)
     bent = GradientDescent(as_loss("logistic"), 3, gentle, l2=0.5)
     assert plan(bent, (X, labels)).max_step_times_smoothness == 1.0
+    assert plan(replace(bent, step_size=2.1 * gentle), (X, labels)).max_step_times_smoothness == 2.0
     counts = GradientDescent(as_loss("poisson"), 3, 0.01, l2=0.5)
     assert plan(counts, (X, Y.abs().round())).max_step_times_smoothness == 2.0
+    assert plan(replace(counts, step_size=None), (X, Y.abs().round())).max_step_times_smoothness == 1.0
     with pytest.raises(OutOfDomain, match="is too long for this data: at most 2/L"):
         plan(Ridge(penalty=0.5, steps=3, step_size=2.001 / (largest + 0.5)))
     smallest = torch.linalg.eigvalsh(X.T @ X / 30)[0].item()
-    assert plan(Ridge(penalty=0.5, steps=3)).strong_convexity == pytest.approx(smallest, rel=2e-9)
+    strong = plan(Ridge(penalty=0.5, steps=3)).strong_convexity
+    assert smallest * (1 - 1.1e-9) < strong < smallest * (1 - 9e-10)
+
+
+def test_datasets_of_a_batch_have_one_step_size_to_within_what_checks_leave_open() -> None:
+    free, y = Ridge(penalty=0.0, steps=3).descent, torch.stack([Y, Y])
+    size = one_step_size(free, torch.stack([X, X * (1 + 2e-10)]), y)
+    assert size == pytest.approx(free.resolved_step_size(X, Y).item(), rel=1e-9)
+    with pytest.raises(EmulonError, match="have different step sizes"):
+        one_step_size(free, torch.stack([X, X * (1 + 1e-9)]), y)

@@ -69,6 +69,8 @@ def test_is_odd():
     s = torch.linspace(0.0, 250.0, 501, dtype=torch.float64)
     bound = torch.tensor([2 * line.error(v) for v in s.tolist()])
     assert ((read(line, s) + read(line, -s)).abs() <= bound).all()
+    assert room.is_odd(line.grid) is True
+    assert room.is_odd(replace(line.grid, values=line.grid.values + 1.0)) is False
 
 
 def test_a_longer_line_is_the_shorter_one_with_more_at_its_ends():

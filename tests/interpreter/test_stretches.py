@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from emulon.certify.interpolation import Interpolation
 from emulon.interpreter import Capacity, Interpreter, stretches
 from emulon.interpreter.number_line import NumberLine, Off, certified_line, number_line, octaves_for, proved_between
 from emulon.interpreter.stretches import Piece, Seam, Stretches, _as_promised
@@ -75,7 +76,7 @@ def test_slopes_that_are_not_equally_spaced_are_not_taken_for_powers():
 
 
 @pytest.mark.parametrize("delta", [1e-16, 1e-9])
-def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_further(delta: float):
+def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_further(delta: float, monkeypatch):
     """The inner piece of a line of three: the outer ones' shares, times their values, and 8 keys more in the sums."""
     line = number_line(200.0)
     grid, own = line.grid.numbers, np.zeros(96, dtype=bool)
@@ -90,6 +91,16 @@ def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_fur
         for part, kept in ((1.05, True), (0.9, False)):
             promised = replace(line, errors=(part * needed,) * 3)
             assert _as_promised(promised, lo, hi, own, delta) == kept, (lo, part)
+    # Only what is left out counts where it is large, or what it replaces is.
+    known = Interpolation(error=0.0, attained=0.0, deviation=0.5, size=2.0)
+    monkeypatch.setattr(stretches, "proved_between", lambda numbers, *band: known)
+    for inner, outer in ((0.0, 2.0**100), (2.0**100, 0.0)):
+        values = torch.where(torch.from_numpy(own), inner, outer).double()
+        lost = 1.01 * shares.sum() * 2.0**100
+        other, needed = replace(line.grid, values=values), Off(delta, 40, inner, lost).error(known, hi, torch.float64)
+        for part, kept in ((1 + 1e-4, True), (1 - 1e-4, False)):
+            promised = replace(line, grid=other, errors=(part * needed,) * 3)
+            assert lost > 0.9 * needed and _as_promised(promised, lo, hi, own, delta) == kept, (inner, part)
     # Around 16 both bands are asked, each for its own promise.
     for errors, kept in (((1.0, 1.0, 1.0), True), ((1e-30, 1.0, 1.0), False), ((1.0, 1e-30, 1.0), False)):
         assert _as_promised(replace(line, errors=errors), 10.0, 20.0, own, delta) == kept
@@ -119,6 +130,52 @@ def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: 
     scores = line.grid.slopes.double().abs() * 36.0 + line.grid.intercepts.double().abs()
     size = scores[torch.from_numpy(own)].max().item()
     assert delta == pytest.approx(4 * u / (1 - 4 * u) * size + (4 + min(2 * size, 64.0)) * u, rel=1e-9, abs=0.0)
+    flat = replace(line.grid, slopes=line.grid.slopes / 4096, intercepts=line.grid.intercepts / 4096)
+    Seam.of(replace(line, grid=flat), 28.0, 36.0)
+    assert asked[-1][3].all()
+    size = (flat.slopes.double().abs() * 36.0 + flat.intercepts.double().abs()).max().item()
+    assert asked[-1][4] == pytest.approx(4 * u / (1 - 4 * u) * size + (4 + 2 * size) * u, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize(("hi", "reach"), [(16 + 1.5e-6, 1.5e-6), (16 + 2.5e-6, 2.0**-19)])
+def test_a_centre_that_is_rounded_is_as_far_as_the_farther_end(hi: float, reach: float, monkeypatch):
+    """Around 16 float32 has steps of 2⁻¹⁹, 1.9e-6: the middle of a shorter stretch is one of its ends, or beyond it."""
+    asked = []
+    monkeypatch.setattr(stretches, "_as_promised", lambda *given: asked.append(given))
+    line = number_line(20.0, torch.float32)
+    slopes = line.grid.slopes.clone()
+    slopes[5] += 1000.0
+    Piece.of(replace(line, grid=replace(line.grid, slopes=slopes)), 16.0, hi, slice(0, 32))
+    assert asked[-1][4] == pytest.approx(1000 * reach, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("part", "room"), [(0.84, True), (0.86, False)])
+def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype, part, room, monkeypatch):
+    """32 keys, each θ = 1/8 steeper than the one before: z³² at the end of a stretch is e^{4·reach}."""
+    monkeypatch.setattr(stretches, "_as_promised", lambda *given: True)
+    line = number_line(20.0, dtype)
+    slopes = torch.arange(32, dtype=dtype) / 8 - 2
+    made = replace(line, grid=replace(line.grid, slopes=slopes))
+    reach = part * np.log(torch.finfo(dtype).max) / 4
+    assert (Piece.of(made, 0.0, 2 * float(reach), slice(0, 32)) is not None) == room
+    assert Piece.of(made, 1.0, 1.0, slice(0, 32)) is None
+
+
+def test_pieces_may_have_any_number_of_keys(monkeypatch):
+    monkeypatch.setattr(stretches, "_as_promised", lambda *given: True)
+    line, s = number_line(20.0), torch.linspace(2.0, 10.0, 50, dtype=torch.float64)
+    piece, grid = Piece.of(line, 2.0, 10.0, slice(1, 31)), line.grid
+    assert piece.coefficients.shape == (8, 8)
+    scores = torch.outer(s, grid.slopes[1:31]) + grid.intercepts[1:31]
+    torch.testing.assert_close(piece.read(s), torch.softmax(scores, dim=-1) @ grid.values[1:31], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("s", [[1500.0], [40.0], [40.0, 1500.0, 1600.0], [1.0, 40.0, 1500.0]])
+def test_numbers_are_read_in_their_own_stretch_wherever_the_others_are(s: list[float]):
+    line = number_line(2000.0)
+    asked = torch.tensor(s, dtype=torch.float64)
+    assert ((line.stretches.read(asked) - asked).abs() <= torch.tensor([line.error(size) for size in s])).all()
 
 
 def test_a_line_that_is_not_odd_is_read_by_all_keys():

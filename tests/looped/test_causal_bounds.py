@@ -7,6 +7,7 @@ import torch
 from exact_solvers import U, gamma
 
 from emulon.certify import Domain, Spectrum
+from emulon.errors import OutOfDomain
 from emulon.looped.causal_gradient_descent import (
     CausalDescentAudit,
     CausalLoopedGradientDescent,
@@ -48,6 +49,11 @@ def test_errors_of_steps_add_up_and_the_answer_has_its_own(loops: int) -> None:
     assert total == pytest.approx(drift * 1.5 * (1 + 1e-9) + answer.error(1.0), rel=1e-13, abs=0.0)
     coarse = causal_stencils(DOMAIN, 0.25, 1, torch.float32, 3)
     assert causal_error(DOMAIN, 0.25, coarse, 3000) == (math.inf, math.inf)
+    limit = 2 / (1.5 * (1 + 1e-9)) ** 2
+    assert CausalLoopedGradientDescent(DOMAIN, 1e-3, horizon=1).step_size == pytest.approx(limit / 2, rel=1e-14)
+    CausalLoopedGradientDescent(DOMAIN, 1e-3, step_size=limit * (1 - 1e-15), horizon=1)
+    with pytest.raises(OutOfDomain, match="2/norm²"):
+        CausalLoopedGradientDescent(DOMAIN, 1e-3, step_size=limit * (1 + 1e-12), horizon=1)
     made = CausalLoopedGradientDescent(DOMAIN, step_size=0.25, horizon=3)
     known = causal_error(DOMAIN, 0.25, causal_stencils(DOMAIN, 0.25, made.pairs, f64, 3), loops)
     assert made.promise_after(loops).bound == pytest.approx(known[1], rel=1e-12, abs=0.0)

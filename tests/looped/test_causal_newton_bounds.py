@@ -44,14 +44,14 @@ def test_every_head_reaches_as_far_as_what_it_multiplies() -> None:
         assert (one.pairs, one.tokens, one.summed, one.width, one.lift) == (2, 10, 1, 2 + 3 + 1, 0.0)
     # Of small numbers no more is asked than of large ones.
     small = Domain(4, 2, 1.25, 3e-3, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
-    assert made(domain=small).stencils["answer"].cauchy == 1.0
+    assert made(domain=small).stencils["answer"].cauchy == made(30.0).stencils["weights"].cauchy == 1.0
 
 
 def by_hand(loop: CausalNewtonLoop, loops: int, u: float) -> tuple[list[float], str]:
     """All drifts, and which reach ended the promise: of ĤM̂ ("product"), of M̂ĤM̂ ("step"), or of none."""
     ridge, error_of = loop.ridge, {name: one.reach * one.relative for name, one in loop.stencils.items()}
     top = 2.25 * (1 + 3e-9) + ridge
-    gram = 2 * (1.25 * error_of["gram"] + 4 * u * top)
+    gram = 2 * (loop.domain.x * error_of["gram"] + 4 * u * top)
     error, least = (gram + 8 * u * top) / top**2, (ridge / top) ** 2
     drifts = [error]
     for step in range(loops):
@@ -76,16 +76,23 @@ def test_errors_of_an_inverse_grow_as_the_proof_says(dtype, u) -> None:
         assert not ended and loop.drifts(6) == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 
-@pytest.mark.parametrize("loops, reason", [(1, "step"), (8, "product")])
-def test_promises_end_where_products_may_leave_their_reach(loops: int, reason: str) -> None:
-    """The smaller λ, the sooner: just above a certain one all loops are promised, just below not the last."""
-    low, high = 1e-3, 4.0
-    while high - low > 1e-12:
-        ridge = (low + high) / 2
-        low, high = (ridge, high) if by_hand(made(ridge, 4, f32), loops, 2.0**-24)[1] else (low, ridge)
-    above, below = made(high * (1 + 1e-9), 4, f32).drifts(loops), made(low * (1 - 1e-9), 4, f32).drifts(loops)
-    assert all(drift < math.inf for drift in above) and below[-1] == math.inf
-    assert by_hand(made(low, 4, f32), loops, 2.0**-24)[1] == reason
+@pytest.mark.parametrize("ridge, loops, reason", [(10.0, 1, "step"), (0.75, 2, "product")])
+def test_promises_end_where_products_may_leave_their_reach(ridge: float, loops: int, reason: str) -> None:
+    """The larger the samples' entries, the sooner: up to a certain size all loops are promised, beyond not the last."""
+
+    def with_entries(size: float) -> CausalNewtonLoop:
+        return made(ridge, 4, f32, Domain(4, 2, size, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5)))
+
+    low, high = 1.25, 125.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if by_hand(with_entries(middle), loops, 2.0**-24)[1] else (middle, high)
+    within, beyond = with_entries(low * (1 - 1e-9)), with_entries(high * (1 + 1e-9))
+    assert max(within.drifts(loops)) < math.inf
+    wanted, ended = by_hand(beyond, loops, 2.0**-24)
+    assert ended == reason and beyond.drifts(loops) == pytest.approx(wanted, rel=1e-12) and wanted[-1] == math.inf
+    more, _ = by_hand(beyond, loops + 2, 2.0**-24)
+    assert beyond.drifts(loops + 2) == pytest.approx(more, rel=1e-12) and more[-3:] == [math.inf] * 3
 
 
 def test_a_prediction_errs_by_the_inverse_the_means_the_weights_and_the_answer() -> None:
@@ -122,9 +129,9 @@ def test_nothing_is_promised_of_weights_that_may_be_too_long() -> None:
 
 def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> None:
     """x = 2 and 1, λ = 1: H is 1, 5 and 7/2, and M_0 = H/16, M_1 = 2M_0 − M_0²H, without any rounding."""
-    xs, ys, query = torch.tensor([[2.0], [1.0]]).double(), torch.tensor([1.0, -1.0]).double(), torch.tensor([3.0])
+    xs, ys, query = torch.tensor([[2.0], [1.0]]).double(), torch.tensor([3.0, -1.0]).double(), torch.tensor([3.0])
     audit, ops, lift = CausalNewtonAudit(xs, ys, query.double(), 1.0, 1 / 16), gamma(2 + 2 + 10), 1 + 1e-9
-    gram, moment, moment_off = [1.0, 5.0, 3.5], [0.0, 2.0, 0.5], [0.0, 2.0, 1.5]
+    gram, moment, moment_off = [1.0, 5.0, 3.5], [0.0, 6.0, 2.5], [0.0, 6.0, 3.5]
     start = [h / 16 for h in gram]
     audit.watch(torch.tensor(start, dtype=f64).reshape(3, 1, 1), start=True)
     errors = [2 * ops * h / 16 * lift for h in gram]
@@ -148,17 +155,22 @@ def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> Non
 
 
 def test_a_step_that_is_off_counts_as_it_is_and_bends_what_follows() -> None:
-    """Two features, H = diag(3, 1) at the last position: 1e-3 off at the start, then an exact step."""
-    xs, ys, query = torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double(), torch.ones(2).double(), torch.ones(2).double()
-    audit = CausalNewtonAudit(xs, ys, query, 1.0, 1 / 16)
-    assert audit.ops == pytest.approx(gamma(2 + 4 + 10), rel=1e-14)
-    assert audit.gram_off.tolist() == pytest.approx([audit.ops * each for each in (2.0, 6.0, 4.0)], rel=1e-13, abs=0.0)
-    assert audit.moment_off.tolist() == pytest.approx([0.0, 2 * audit.ops, audit.ops], rel=1e-13, abs=0.0)
-    top = 3 * (1 + 1e-9) + audit.gram_off[2].item()
-    assert audit.top[2].item() == pytest.approx(top, rel=1e-14)
+    """Two features, λ = ½, H = diag(9/2, ½) where there are samples: 5e-4 off at the start, then an exact step."""
+    xs, ys = torch.tensor([[2.0, 0.0], [2.0, 0.0]]).double(), torch.tensor([3.0, -3.0]).double()
+    audit, ops = CausalNewtonAudit(xs, ys, torch.tensor([0.0, 5.0]).double(), 0.5, 1 / 16), gamma(2 + 4 + 10)
+    assert audit.ops == pytest.approx(ops, rel=1e-14, abs=0.0)
+    assert audit.gram_off.tolist() == pytest.approx([ops, 5 * ops, 5 * ops], rel=1e-13, abs=0.0)
+    assert audit.moment_off.tolist() == pytest.approx([0.0, 6 * ops, 6 * ops], rel=1e-13, abs=0.0)
+    assert torch.equal(audit.gram[2], torch.diag(torch.tensor([4.5, 0.5]).double())) and not audit.moment[2].any()
+    top = 4.5 * (1 + 1e-9)
+    assert audit.top.tolist() == pytest.approx([0.5 * (1 + 1e-9), top, top], rel=1e-13)
+    assert audit.least.tolist() == [1 / 64] * 3
     start = audit.gram / 16 + torch.tensor([[0.0, 3e-4], [4e-4, 0.0]], dtype=f64)
     audit.watch(start, start=True)
     assert audit.error.tolist() == pytest.approx([5e-4 * (1 + 1e-9)] * 3, rel=1e-10)
     audit.watch(2 * start - start @ audit.gram @ start)
-    wanted = (2 - 2 / 16 + top * 5e-4) * 5e-4
+    wanted = (2 - 2 / 64 + top * 5e-4) * 5e-4
     assert audit.error[2].item() == pytest.approx(wanted * (1 + 2e-9), rel=2e-9)
+    # Targets that cancel leave no moment, and yet it is off by what its terms round.
+    carried = audit.error[2].item() * 5 * 6 * ops * (1 + 1e-9)
+    assert audit.carried[2].item() == pytest.approx(carried, rel=1e-12, abs=0.0)

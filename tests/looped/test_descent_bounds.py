@@ -13,7 +13,7 @@ from emulon.errors import OutOfDomain
 from emulon.looped import LoopedChainOfThought, LoopedGradientDescent, RepresentationNetwork
 from emulon.looped.descent import DescentAudit, DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.stencil import Stencil, truncation
-from emulon.looped.transformer import share
+from emulon.looped.transformer import share, worst_of
 
 f64 = torch.float64
 DOMAIN = Domain(4, 2, 2.0, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
@@ -48,7 +48,7 @@ def test_a_residual_is_carried_no_further_than_the_gain(step_size, steps, smalle
 @pytest.mark.parametrize("relative, label_error", [(1e-3, 0.0), (0.0, 0.0), (0.0, 1e-2), (1e-3, 1e-2)])
 def test_errors_of_steps_and_labels_add_up_as_the_proof_says(relative: float, label_error: float, dtype, u) -> None:
     step, root, y, norm = 0.5, 2.0, 3.0, 1.5
-    one, two = (norm * gain(DOMAIN, step, steps) for steps in (1, 2))
+    one, two, three = (norm * gain(DOMAIN, step, steps) for steps in (1, 2, 3))
     size = root * y + root * label_error
     first = step * norm**2 * size / root * relative + 4 * u * (size + one * y)
     after_one = (one * label_error + first) * (1 + 1e-6)
@@ -60,6 +60,11 @@ def test_errors_of_steps_and_labels_add_up_as_the_proof_says(relative: float, la
     second = step * norm**2 * size / root * relative + 4 * u * magnitude
     after_two = (two * label_error + first * (1 + one) + second) * (1 + 1e-6)
     assert descent_error(DOMAIN, step, relative, 2, dtype, label_error) == pytest.approx(after_two, rel=1e-13, abs=0.0)
+    drift += root * second
+    size = root * y + drift
+    third = step * norm**2 * size / root * relative + 4 * u * (size + three * y + (1 + two) * drift / root)
+    total = (three * label_error + first * (1 + two) + second * (1 + one) + third) * (1 + 1e-6)
+    assert descent_error(DOMAIN, step, relative, 3, dtype, label_error) == pytest.approx(total, rel=1e-13, abs=0.0)
 
 
 def test_features_and_labels_that_are_off_have_terms_of_their_own() -> None:
@@ -175,6 +180,14 @@ def test_an_audit_carries_an_early_shock_by_the_gain_of_the_steps_that_follow() 
         audit.watch(residuals, prediction)
     # min(√(ηM), η·√λ·M, 1/√λ) = 1, times the query's norm 2, times ‖shock‖/√N.
     assert audit.bound.item() == pytest.approx(2 * 1.0 * 1e-3, rel=1e-5, abs=0.0)
+    # One that comes with the first step has one step to travel through.
+    between, back = DescentAudit(xs, ys, query, step), step / 4 * xs.mT @ -ys
+    between.watch(-ys, torch.zeros(1, dtype=f64), start=True)
+    residuals, prediction = -ys - xs @ back + 1e-3, -(query @ back)
+    between.watch(residuals, prediction)
+    back = step / 4 * xs.mT @ residuals
+    between.watch(residuals - xs @ back, prediction - query @ back)
+    assert between.bound.item() == pytest.approx(2 * 0.5 * 1e-3, rel=1e-5, abs=0.0)
     late = DescentAudit(xs, ys, query, step)
     late.watch(-ys + 1e-3, torch.zeros(1, dtype=f64), start=True)
     back = step / 4 * xs.mT @ (-ys + 1e-3)
@@ -267,4 +280,6 @@ def test_what_else_a_looped_transformer_rounds_is_in_its_promise() -> None:
         made.pairs, 2
     ).terms
     assert LoopedGradientDescent(DOMAIN, 1e-3, horizon=3).descent.tokens == 10
+    several = worst_of(f64, loop=torch.tensor([[1.0, 3.0], [2.0, 0.0]]), answer=torch.tensor([[2.5, 0.0], [2.5, 3.0]]))
+    assert several.terms == {"loop": 2.0, "answer": 2.5} and several.scope == "run"
     assert share(6.0, {"a": 1.0, "b": 2.0, "c": 0.0}) == {"a": 2.0, "b": 4.0, "c": 0.0}

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from emulon.errors import BadProgram
 from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
 from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
-from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack
+from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack, spectral
 from emulon.machine.square import square, steepness
 from emulon.machine.tokens import gap, sharpness
 
@@ -65,6 +66,8 @@ def test_layer_norm_costs_what_its_pads_leave_of_it() -> None:
     assert NORM.read_error(3, 5.0, 2.0, divided=7.0) == pytest.approx(read(3, 5.0, 2.0, 7.0), rel=1e-14, abs=0.0)
     assert NORM.divide_scaling(4.0, 0.5) == pytest.approx((16 + 16e-5) / (2 * 4.0) + 48 * U, rel=1e-14, abs=0.0)
     assert NORM.divide_mean(64.0) == pytest.approx(0.5 + 48 * U * 64, rel=1e-15, abs=0.0)
+    more = NORM.holding(3.0)
+    assert more.content == 5.0 and more.mean == 0.5 + 3.0 / 4
     assert NORM.gain == math.sqrt(2 * 2.0**20 / 16 + 1e-5) and NORM.divide_gain(3.0) == 3 * math.sqrt(1 / 8)
 
 
@@ -158,6 +161,21 @@ def test_a_match_adds_to_the_scores_what_reading_both_sides_costs(program: Regis
     assert found["routing"] == pytest.approx(0.5 * leak + 0.5 * math.tanh(score / 2), rel=1e-12, abs=0.0)
 
 
+def test_where_pads_are_far_out_a_match_is_off_by_rounding_alone(program: RegisterProgram) -> None:
+    """Four entries a side: both sides' reading twice as long, products of seven roundings, a leak of 1e-5 beside it."""
+    like = Matched("like", (1, 3, 4), True, "a", "c", 4, 0.5, 6.5)
+    far, beta = local(program, replace(NORM, pad=2.0**40)), sharpness(like, TOKENS, f64)
+    products = (
+        (2.1 * scaling(2.0**40) + gamma(7)) * 3.0 * 4.0 + 3.0 * 2 * read(1, 4.0, 4.0) + 4.0 * 2 * read(1, 2.0, 2.0)
+    )
+    matched = 1.1 * 0.5 * products + gamma(7) * (beta + 6.5) + (4 + 13.0) * U
+    assert far._matched(like, BEFORE) == pytest.approx(matched, rel=1e-12, abs=0.0)
+    score = 2 * beta * (scaling(2.0**40) + 2 * read(2, 1.0, 2.0) + 4 * U) + matched
+    leak = TOKENS * math.exp(2 * score - (0.5 * beta - 13.0))
+    found = far._attended(like, 3.0, 0.0, matched)["routing"]
+    assert found == pytest.approx(6 * leak + 6 * math.tanh(score / 2), rel=1e-12, abs=0.0)
+
+
 def test_noise_in_the_stream_is_read_with_everything(program: RegisterProgram) -> None:
     noisy = replace(NORM, noise=1e-6, skew=1e-7)
     assert noisy.read_error(3, 5.0, 2.0) == pytest.approx(read(3, 5.0, 2.0) + 4e-6, rel=1e-14, abs=0.0)
@@ -208,6 +226,21 @@ def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int,
         wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted
         found = local(program, replace(NORM, pad=pad), _1=division).of(program.instructions[0], before)
         assert found == pytest.approx(wanted, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("sweeps", [0, 1, 2])
+def test_what_was_divided_by_before_is_swept_out_and_its_noise_is_not(program: RegisterProgram, sweeps: int) -> None:
+    """Pads of 2³⁰ for c, of which 68u stay behind at every sweep, and twice the stream's noise."""
+    a, b, c = (program.registers[name] for name in "abc")
+    program.div(b, 3.0 * a, c)
+    norm = replace(NORM, pad=2.0**60, divide_content=2.0**30, noise=1e-9)
+    budget = local(program, norm, _1=Division(factor=64.0, low=0.5, high=4.0, sweeps=sweeps))
+    reading = norm.read_error(1, 4.0, 4.0)
+    left = 2.0**30 / 64 * (norm.scaling + 20 * U) ** sweeps + 2e-9 / 64 if sweeps else 0.0
+    routing = budget._attended(program.here, 4.0, reading)["routing"]
+    relative = 1.1 * (norm.scaling + 16 * U + (reading + routing + left) / 0.5)
+    found = budget.of(program.instructions[0], BEFORE)["division"]
+    assert found == pytest.approx((norm.divide_scaling(64.0, 0.5) + relative) * 12.0, rel=1e-12, abs=0.0)
 
 
 def test_reading_out_costs_a_layer_norm_and_the_zero_slot(program: RegisterProgram) -> None:
@@ -336,7 +369,52 @@ def test_ranges_are_interval_and_norm_arithmetic(program: RegisterProgram) -> No
     assert Range(-1.0, 2.0, 2.0).hull(Range(0.0, 5.0, 5.0)) == Range(-1.0, 5.0, 5.0)
     assert slack(Range(-3.0, 2.0, 3.0), f64) == 3 * max(U**0.25, 2.0**-10)
     assert slack(Range(0.25, 8.0, 8.0), f64) == max(U**0.25, 2.0**-10)
+    assert slack(Range(-3.0, 2.0, 3.0), torch.float32) == 3 * 2.0**-6 and slack(Range(0.0, 0.0, 0.0), f64) == 2.0**-10
+    assert spectral(torch.tensor([[0.0, 3.0], [4.0, 0.0]], dtype=f64)) == pytest.approx(4 + 4e-12, rel=1e-14, abs=0.0)
     program.div(program.registers["b"], a, c)
     program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(0.5, 4.0, 4.0)}
     after = analyse(program, f64).after[0]
     assert after.high - slack(Range(-4.0, 4.0, 4.0), f64) == pytest.approx(4.0)
+
+
+def test_ranges_of_sums_and_products_are_those_of_all_their_terms() -> None:
+    """Entries of a in [−2, 1], of c in [½, 4]; what rounding may add widens them by a part of the largest, 2⁻¹⁰."""
+    made = RegisterProgram("ranges", TOKENS)
+    a, c, q = (made.register(name, (2, 2)) for name in "acq")
+    made.known |= {"a": Range(-2.0, 1.0, 2.5), "c": Range(0.5, 4.0, 6.0)}
+    made.aff(q, 3.0 * a, plus=2.0 * c)
+    made.mul(q, a, c)
+    added, multiplied = analyse(made, f64).after
+    room = 11 * 2.0**-10
+    assert (added.low, added.high) == (-6 + 1 - room, 3 + 8 + room)
+    assert added.norm == pytest.approx(3 * 2.5 + 2 * 6.0 + room, rel=1e-11)
+    # Two products to an entry, and ‖AC‖ ≤ ‖A‖·‖C‖.
+    room = 15 * 2.0**-10
+    assert (multiplied.low, multiplied.high) == pytest.approx((-15.0 - room, 8.0 + room), rel=1e-11)
+    assert multiplied.norm == pytest.approx(2.5 * 6.0 + room, rel=1e-11)
+    made.known["c"] = Range(0.5, 4.0, 8.0)
+    assert analyse(made, f64).after[1].low == -16 * (1 + 2.0**-10)
+
+
+def test_programs_are_refused_from_where_a_match_a_bound_or_a_dtype_ends(program: RegisterProgram) -> None:
+    program.known |= {"a": Range(-2.0, 2.0, 2.0), "c": Range(-3.0, 3.0, 3.0), "p": Range(-1.0, 1.0, 1.0)}
+
+    def analysed(reach: float, bound: float, size: float) -> Analysis:
+        made = RegisterProgram("edges", TOKENS)
+        a, b, c, p = (made.register(name) for name in "abcp")
+        made.known |= program.known
+        made.bounds["b"] = bound
+        made.mov(b, p, at=Matched("like", (1, 3, 4), True, "a", "c", 1, 0.5, reach))
+        made.aff(b, 2.0 * a)
+        made.aff(c, size * p)
+        return analyse(made, torch.float32)
+
+    largest = torch.finfo(torch.float32).max ** 0.25
+    assert len(analysed(3.0, 4.0 / (1 + 9e-13), 0.999 * largest).after) == 3
+    for reach, bound, size, message in (
+        (2.999, 4.0, 1.0, "made for"),
+        (3.0, 4.0 * (1 - 1e-11), 1.0, "declared"),
+        (3.0, 4.0, 1.001 * largest, "beyond what"),
+    ):
+        with pytest.raises(BadProgram, match=message):
+            analysed(reach, bound, size)

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import mpmath
 import pytest
 import torch
 from flint import arb
@@ -60,6 +61,28 @@ def test_each_scale_cancels_one_more_power(count: int) -> None:
     assert error(-4) / error(-5) == pytest.approx(4**count, rel=0.05)
 
 
+@pytest.mark.parametrize("exponent, count", [(-4, 2), (-5, 3), (-9, 2)])
+def test_what_scales_do_not_cancel_is_summed_without_its_signs(exponent: int, count: int) -> None:
+    """At z = 2, from mpmath's own derivatives of z·erf(z/√2), weights being what solves for the powers below."""
+    with mpmath.workdps(60):
+        even_part = mpmath.taylor(lambda z: z * mpmath.erf(z / mpmath.sqrt(2)), 0, 2 * (count + 14))
+        scales = [mpmath.mpf(2) ** (exponent + q) for q in range(count)]
+        powers = mpmath.matrix(count, count)
+        for n in range(count):
+            for q, scale in enumerate(scales):
+                powers[n, q] = scale ** (2 * n + 2)
+        weights = mpmath.lu_solve(powers, mpmath.matrix([1 / even_part[2], *[0] * (count - 1)]))
+        left = sum(
+            abs(even_part[2 * n + 2] * sum(w * s ** (2 * n + 2) for w, s in zip(weights, scales, strict=True)))
+            * 2 ** (2 * n + 2)
+            for n in range(count, count + 13)
+        )
+    way = _square(exponent, count)
+    assert way.weights == pytest.approx([float(w) for w in weights], rel=1e-14)
+    assert way.truncation == pytest.approx(float(left) * (1 + 1e-12), rel=2e-14, abs=0.0)
+    assert way.cost == pytest.approx(sum(abs(float(w)) * float(s) for w, s in zip(weights, scales, strict=True)))
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_the_scale_is_chosen_where_truncation_and_rounding_balance(dtype: torch.dtype) -> None:
     way = square(dtype)
@@ -108,7 +131,7 @@ def test_codes_are_told_apart(tokens: int) -> None:
     code = codes(tokens)
     inner = code @ code.mT
     others = inner - 2 * torch.eye(tokens)
-    assert others.max() <= 1 - gap(here(tokens - 1), tokens) + 1e-12
+    assert others.max() == pytest.approx(1 - gap(here(tokens - 1), tokens), abs=1e-12)
     for dtype in TYPES:
         beta = sharpness(here(tokens - 1), tokens, dtype)
         weights = torch.softmax(beta * inner.to(dtype), dim=-1)

@@ -1,21 +1,28 @@
 """What every layer of a network adds to the error, and what it makes of errors before it, term by term."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor, nn
 
+from emulon.certify.balls import Ball
+from emulon.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
 from emulon.networks.attention import AttentionPhase
+from emulon.networks.exactly import away_from_exact
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
-from emulon.networks.groups import ReciprocalRoot
+from emulon.networks.groups import ReciprocalRoot, _squared_times, groups_of, root_ranges
 from emulon.networks.iteration import compile_iteration
 from emulon.networks.layers import (
     Attention,
     Box,
+    Constant,
     Elementwise,
     Gated,
     Inner,
@@ -28,6 +35,7 @@ from emulon.networks.layers import (
 )
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import Builder, lower
+from emulon.networks.phase import ConstantPhase, power_for
 from emulon.networks.roots import _in_two
 from emulon.networks.softmaxes import UNITS, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
@@ -83,13 +91,14 @@ def test_a_function_carries_errors_by_its_steepest_slope() -> None:
     assert Gated(-0.5, kinked=False).steepest == about(0.5 + 1.1 * 1.5)
     assert 6 <= slope_bound("t**2", -1.0, 3.0) <= 6.01 and 6 <= slope_bound("t**2", -3.0, 1.0) <= 6.01
     layer = Elementwise(name="gate", reads=(0,), f="Max(t, -2*t)", gated=Gated(-2.0, kinked=True))
-    inputs = Box(numbers(-1.0), numbers(1.0))
+    inputs = Box(numbers(-0.25), numbers(0.75))
     each, length = layer.travelled(numbers([1e-3]), numbers([3e-3, 4e-3]), (1,), Known(inputs, inputs))
     assert each.item() == about(2e-3 * LIFT) and length.item() == about(1e-2 * LIFT)
-    # Between 513 looks lie 2/512; half of that times the slope is what may be missed.
-    room = 2 * 2 / 1024 * LIFT + 1e-12 * (1e-3 + 2)
-    found = layer.interval(inputs)
-    assert found.hi.item() - 2 == about(room) and -found.lo.item() == about(room)
+    # Between 513 looks lies 1/512; half of that times the slope is what may be missed.
+    room = 2 * 1 / 1024 * LIFT + 1e-12 * (1e-3 + 0.75)
+    found, above = layer.interval(inputs), layer.interval(Box(numbers(1.0), numbers(2.0)))
+    assert found.hi.item() - 0.75 == about(room) and -found.lo.item() == about(room)
+    assert 1 - above.lo.item() == about(2 / 1024 * LIFT + 1e-12 * (1e-3 + 2))
     nowhere = layer.interval(Box(numbers(0.0), numbers(0.0)))
     assert nowhere.hi.item() == about(1e-15) and nowhere.lo.item() == about(-1e-15)
 
@@ -110,6 +119,96 @@ def heads(causal: bool = False) -> Attention:
 
 INNER = Inner(q=2.0, k=8.0, v=32.0, score=3.0)
 SQUARE = Box(numbers(-1.0, -2.0), numbers(0.5, 2.0))
+
+
+def by_mpmath(layer: Attention, x: list[list[float]]) -> list[list[Any]]:
+    """One head, position by position, in 60 digits."""
+    parts = [[[[mpmath.mpf(t) for t in row] for row in w[0].tolist()], b[0].tolist()] for w, b in layer.parts()]
+    q, k, v = (
+        [[sum(a * b for a, b in zip(row, at, strict=True)) + off for row, off in zip(w, b, strict=True)] for at in x]
+        for w, b in parts
+    )
+    out = []
+    for i, asked in enumerate(q):
+        seen = range(i + 1 if layer.causal else len(x))
+        weights = [mpmath.exp(sum(a * b for a, b in zip(asked, k[j], strict=True))) for j in seen]
+        out.append([sum(w * v[j][c] for w, j in zip(weights, seen, strict=True)) / sum(weights) for c in range(2)])
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sharp", [1.0, 400.0], ids=["soft", "beyond what exp holds"])
+def test_enclosures_of_a_head_hold_its_exact_answers(causal: bool, sharp: float) -> None:
+    layer = replace(heads(causal), w_q=sharp * heads().w_q)
+    x = numbers([[0.5, -0.25], [1.5, 1.0], [-0.75, 2.0]])
+    ball, plain = layer.enclosed(Ball.of(x)), layer.exact(x)
+    with mpmath.workdps(60):
+        for i, row in enumerate(by_mpmath(layer, x[0].tolist())):
+            for c, true in enumerate(row):
+                high, low, radius = (getattr(ball, part)[0, i, c].item() for part in ("high", "low", "radius"))
+                assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-17
+                assert plain[0, i, c].item() == pytest.approx(float(true), rel=1e-11)
+        # Arb has the same network, of any number of bits: what a spoilt answer is off by, to the last digit.
+        spoilt = plain.clone()
+        spoilt[0, 2, 1] += 0.5
+        off = abs(spoilt[0, 2, 1].item() - by_mpmath(layer, x[0].tolist())[2][1])
+        assert away_from_exact([layer], x, spoilt) == about(float(off))
+
+
+def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> None:
+    """x ← (x₁/2 + x₂ + ¼, 3 − x₂), twice; then tanh, and constants beside it. All but tanh without any rounding."""
+    step = Linear(name="step", reads=(0,), weight=numbers([0.5, 1.0], [0.0, -1.0]), bias=numbers(0.25, 3.0))
+    x = numbers([[1.0, 2.0], [0.0, -1.0]])
+    # (1, 2) → (11/4, 1) → (21/8, 2); (0, −1) → (−¾, 4) → (31/8, −1)
+    twice = numbers([[2.625, 2.0], [3.875, -1.0]])
+    assert away_from_exact([step], x, twice, times=2) == 0.0
+    assert away_from_exact([step], x, twice + numbers([0.0, 0.0], [0.0, -0.75]), times=2) == 0.75
+    tanh = Elementwise(name="tanh", reads=(1,), f="tanh(t)")
+    places = Constant(name="places", reads=(), values=numbers([1.0], [2.0], [5.0]))
+    both = Linear(name="both", reads=(2, 3), weight=numbers([1.0, 0.0, 4.0]), bias=numbers(0.0))
+    own = numbers([[math.tanh(2.75) + 4.0], [math.tanh(-0.75) + 8.0 + 1e-3]])
+    assert away_from_exact([step, tanh, places, both], x, own) == about(1e-3, rel=1e-11)
+    # More bits are asked for where the first do not tell: 1/(x − x·(1 + 2⁻¹⁰⁰)·…) is beyond 64 of them.
+    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, -1.0]), bias=numbers(2.0**-100))
+    inverse = Elementwise(name="inverse", reads=(1,), f="1/t")
+    ones, answer = numbers([[1.0, 1.0]]), numbers([[2.0**100]])
+    assert away_from_exact([tiny, inverse], ones, answer, bits=64) == 0.0
+
+
+def test_functions_and_constants_are_enclosed_where_they_are() -> None:
+    tanh = Elementwise(name="tanh", reads=(0,), f="tanh(t)")
+    ball = tanh.enclosed(Ball.of(numbers([[0.5]])))
+    with mpmath.workdps(60):
+        true = mpmath.tanh(mpmath.mpf(0.5))
+        assert abs(mpmath.mpf(ball.high.item()) + mpmath.mpf(ball.low.item()) - true) <= ball.radius.item() < 1e-20
+        assert tanh.exact(numbers([[0.5]])).item() == pytest.approx(float(true), rel=1e-15)
+    places = Constant(name="places", reads=(), values=numbers([1.0, -2.0], [3.0, 4.0]))
+    x = torch.zeros(2, 2, 1, dtype=f64)
+    assert torch.equal(places.exact(x), places.values.expand(2, 2, 2))
+    held = places.enclosed(Ball.of(x))
+    assert torch.equal(held.high, places.exact(x)) and not held.radius.any() and not held.low.any()
+    box = places.interval(Box(numbers(), numbers()))
+    assert (box.lo.tolist(), box.hi.tolist()) == ([1.0, -2.0], [3.0, 4.0])
+    phase = ConstantPhase(places, Known(box, box))
+    assert torch.equal(phase.written((), x.shape), places.exact(x)) and not list(phase.prompts(x))
+    assert phase.own_error(number_line(32.0)) == phase.capacity.reach == 0.0
+
+
+def test_what_a_head_has_inside_is_seen_and_kept_to() -> None:
+    """q = (1, −½), k = (½, ¾) and v = (¼, 7/4) at the first position, (2, 2), (−¼, 7/4) and (5/2, −2) at the second."""
+    layer, x = heads(), numbers([[0.5, -0.25], [1.5, 1.0]])
+    inner = layer.inside(x)
+    assert (inner.q, inner.k, inner.v) == (2.0, 1.75, 2.5)
+    assert inner.score == about(math.sqrt(8) * math.hypot(0.25, 1.75))
+    values = layer.interval(SQUARE)
+    assert (values.lo.tolist(), values.hi.tolist()) == (
+        pytest.approx([-3.0, -5.0], rel=1e-10),
+        pytest.approx([2.5, 7.0], rel=1e-10),
+    )
+    for part, allowed in ((1 + 1e-12, True), (1 - 1e-6, False)):
+        phase = AttentionPhase(layer, Known(SQUARE, SQUARE, replace(inner, score=part * inner.score)), 2)
+        with nullcontext() if allowed else pytest.raises(OutOfDomain, match="‖q‖·‖k‖"):
+            assert len(list(phase.prompts(x))) == 1
 
 
 def test_attention_carries_errors_of_queries_keys_and_values() -> None:
@@ -153,35 +252,46 @@ def test_a_sum_is_rounded_before_the_line_reads_it() -> None:
     phase = LinearPhase(LINEAR, Known(INPUTS, Box(numbers(-100.0, 0.0), numbers(50.0, 1.0))))
     # Numbers up to 100 are divided by 8; rows add up to 11, of two products and a bias, one of them rounded more.
     absolute = 11 * LIFT / 8
-    assert phase.scale == 8.0 and phase.capacity.reach == 12.5
+    assert phase.scale == 8.0 and (phase.capacity.features, phase.capacity.reach) == (3, 12.5)
+    assert (power_for(0.0), power_for(1e-300)) == (1.0, 2.0**-60)
     assert phase.own_error(line) == about(8 * (line.error(12.5, 4, absolute) + gamma(5) * absolute))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_head_by_prompt_is_off_by_its_scores_its_values_its_mask_and_its_average(causal: bool) -> None:
-    """q and k are balanced to 4 each, values halved to 16; a mask is √C at one place of each side."""
-    phase, line = AttentionPhase(heads(causal), Known(SQUARE, SQUARE, INNER), 3), number_line(32.0)
+@pytest.mark.parametrize("v, value", [(32.0, 2.0), (2.0**-8, 2.0**-12)])
+@pytest.mark.parametrize("dtype", [f64, torch.float32], ids=["a fine line", "a coarse line"])
+def test_a_head_by_prompt_is_off_by_its_scores_its_values_its_mask_and_its_average(causal, v, value, dtype) -> None:
+    """q and k are balanced to 4 each, values brought to 16; a mask is √C at one place of each side.
+
+    On a coarse line products of what two numbers are off by are seen, too.
+    """
+    inner = replace(INNER, v=v)
+    phase, line = AttentionPhase(heads(causal), Known(SQUARE, SQUARE, inner), 3), number_line(32.0, dtype)
     strength = 6.0 + math.log(6 / U) + 1.1 if causal else 0.0
-    assert phase.strength == about(strength) and (phase.balance, phase.value) == (0.5, 2.0)
+    assert phase.strength == about(strength) and (phase.balance, phase.value) == (0.5, value)
     assert phase.capacity.reach == max(16.0, math.sqrt(strength))
 
     def off(size: float, absolute: float) -> float:
         return line.error(size, 4, absolute * LIFT) + gamma(5) * absolute * LIFT
 
-    e_q, e_k, e_v = off(4.0, 4.0 * 2), off(4.0, 2.5 / 2), off(16.0, 7.0 / 2)
+    e_q, e_k, e_v = off(4.0, 4.0 * 2), off(4.0, 2.5 / 2), off(16.0, 7.0 / value)
     score, root = 2 * (e_q * (4 + e_k) + e_k * 4), math.sqrt(strength)
     if causal:
         edge = line.error(root)
         score += edge * (root + edge) + edge * root + 3 * line.error(0.0) * 2 * (root + 1)
     delta = score + gamma((5 if causal else 2) + 1) * (3.0 + strength) + 68 * U
     average = 2 * gamma(5) * (16 + e_v)
-    wanted = 2 * (math.tanh(delta / 2) * 2 * (16 + e_v) + e_v + 2 * 16 * U + average)
+    wanted = value * (math.tanh(delta / 2) * 2 * (16 + e_v) + e_v + 2 * 16 * U + average)
     assert phase.own_error(line) == about(wanted)
+    # Of numbers that no power of two balances, the larger one must be in reach.
+    for q, k in ((100.0, 20.0), (20.0, 100.0)):
+        known = Known(SQUARE, SQUARE, replace(inner, q=q, k=k))
+        assert AttentionPhase(heads(), known, 3).capacity.reach == 50.0
 
 
-def gate(sharpness: float, kinked: bool) -> GatePhase:
+def gate(sharpness: float, kinked: bool, size: float = 4.0) -> GatePhase:
     layer = Elementwise(name="gate", reads=(0,), f="Max(t, t/4)", gated=Gated(0.25, kinked))
-    known = Known(Box(numbers(-4.0), numbers(3.0)), Box(numbers(-1.0), numbers(3.0)))
+    known = Known(Box(numbers(-size), numbers(0.75 * size)), Box(numbers(-size / 4), numbers(0.75 * size)))
     return GatePhase(layer, known, 0.25, sharpness, kinked)
 
 
@@ -198,32 +308,59 @@ def test_a_sharp_gate_errs_at_its_kink_and_by_what_its_score_is_off() -> None:
     assert phase.own_error(line) == about(own)
 
 
-def test_a_smooth_gate_is_moved_by_its_score_and_nothing_else() -> None:
-    phase, line = gate(1.0, False), number_line(32.0)
-    assert (phase.key, phase.query) == (1.0, 1.0)
+@pytest.mark.parametrize(
+    "sharpness, size, key, value, reach",
+    [
+        (1.0, 4.0, 1.0, 0.25, 16.0),
+        (2.0, 4.0, 2.0, 0.25, 16.0),
+        (1.0, 100.0, 1.0, 8.0, 100.0),
+        (1.0, 0.5, 1.0, 2.0**-5, 16.0),
+    ],
+)
+def test_a_smooth_gate_is_moved_by_its_score_and_nothing_else(sharpness, size, key, value, reach) -> None:
+    phase, line = gate(sharpness, False, size), number_line(256.0)
+    assert (phase.key, phase.query, phase.value, phase.capacity.reach) == (key, sharpness / key, value, reach)
+    near, inner, middle = line.errors  # up to 16, 32 and 256
+    part, keys = max(inner / 16, middle / 32) if size == 100 else 0.0, 2 * near / key
     absolute, relative = phase._score_error(line)
-    near = line.error(16.0)
-    keys = 2 * near
-    assert (absolute, relative) == about(((1 + keys) * near + 2 * 68 * U, keys + 8 * U), rel=1e-4)
-    own = 3.0 * math.tanh((absolute + relative * 4) / 2) + 0.25 * line.error(16.0) + 2 * gamma(4) * 4
+    assert absolute == about(key * (1 + keys) * near + 2 * 68 * U)
+    assert relative == about((1 + part) * (1 + keys) - 1 + 8 * U, rel=1e-4)
+    own = 0.75 * size * math.tanh((absolute + relative * sharpness * size) / 2) + value * near + 2 * gamma(4) * size
     assert phase.own_error(line) == about(own)
 
 
-def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values() -> None:
-    made = softmax_for("t**2", -3.0, 4.0, 1e-9)
-    grid = made.grid
-    line = number_line(made.reach)
+@pytest.mark.parametrize(
+    "slopes, intercepts, values", [(0, 0, 0), (13, 0, 0), (14, 0, 0), (0, 20, 0), (0, 21, 0), (0, 0, -20), (-20, 0, 9)]
+)
+def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values(slopes, intercepts, values) -> None:
+    """Whatever rules: powers of two on the numbers of a grid make each of its parts the largest in turn."""
+    known = softmax_for("t**2", -3.0, 4.0, 1e-9)
+    grid = replace(
+        known.grid,
+        slopes=known.grid.slopes * 2.0**slopes,
+        intercepts=known.grid.intercepts * 2.0**intercepts,
+        values=known.grid.values * 2.0**values,
+    )
+    made = replace(known, grid=grid)
     key, bias = (2.0 ** round(math.log2(a / b) / 2) for a, b in ((grid.range, grid.steepest), (1.0, grid.highest)))
     value = 2.0 ** math.ceil(math.log2(grid.largest / 16))
     assert (made.key, made.bias, made.value) == (key, bias, value)
     sizes = [(grid.steepest * key, grid.range / key), (grid.highest * bias, 1 / bias)]
     assert made.reach == max(*sizes[0], *sizes[1], grid.largest / value)
+    line = number_line(made.reach)
     score = gamma(3) * grid.score_size
     for a, b in sizes:
         score += line.error(a) * (b + line.error(b)) + line.error(b) * a
     assert made.score_error(line) == about(score)
     own = made.interpolation + grid.rounding_error(made.deviation, made.size, score) + value * line.error(16.0)
     assert made.own_error(line) == about(own) and 8 < grid.largest / value <= 16
+
+
+def test_a_function_is_scaled_by_powers_of_two() -> None:
+    made, line = softmax_for("t**2", -3.0, 4.0, 1e-9), number_line(256.0)
+    grid = made.grid
+    phase = FunctionPhase(Elementwise(name="square", reads=(0,), f="t**2"), Known(INPUTS, INPUTS), made)
+    assert phase.own_error(line) == made.own_error(line) and phase.capacity.reach == made.reach
     larger = made.scaled(3, 5)
     assert (larger.interpolation, larger.deviation, larger.size) == tuple(
         32 * each for each in (made.interpolation, made.deviation, made.size)
@@ -239,9 +376,9 @@ def travel(builder: Builder, boxes: list[Box], own: list[float], void: float = 5
     """Phases with ranges given by hand; what each adds is given, too."""
     phases, any_softmax = [], softmax_for(*UNITS[0])
     for layer, output in zip(builder.layers, boxes[1:], strict=True):
-        known = Known(Box.beside([boxes[read] for read in layer.reads]), output)
-        linear = isinstance(layer, Linear)
-        phases.append(LinearPhase(layer, known) if linear else FunctionPhase(layer, known, any_softmax))
+        known = Known(Box.beside([boxes[read] for read in layer.reads or (0,)]), output)
+        made = {"linear": LinearPhase, "constant": ConstantPhase}.get(layer.kind)
+        phases.append(FunctionPhase(layer, known, any_softmax) if made is None else made(layer, known))
     return Travel(phases, boxes, own, void)
 
 
@@ -287,7 +424,7 @@ def test_a_norm_moves_numbers_by_their_error_and_its_length_over_sigma() -> None
     assert by_length < math.hypot(*each)
     # Whatever it is given, ‖c/σ‖ ≤ √2, and the computed numbers are in range.
     largest = made._largest(register, group)
-    assert largest.each[0].tolist() == about(
+    assert largest.each.shape == (8, 2) and largest.each[0].tolist() == about(
         [2 * math.sqrt(2) * LIFT + 0.25 + 4.0, 3 * math.sqrt(2) * LIFT + 0.5 + 6.0]
     )
 
@@ -309,6 +446,12 @@ def test_ranges_can_be_asked_for_as_much_room_as_is_a_part_of_them() -> None:
     """5e-3 of the narrowest feature; where errors are larger, none, unless what they follow from is sure."""
     made = normed()
     assert made.room(1) == 5e-3 * 4.0 and made.room(3) == 5e-3 * 3.75
+    places = Builder((1, 1))
+    places.constant("places", numbers([2.0]))
+    places.linear("", "twice", numbers([2.0]), None, 0)
+    one = Box(numbers(0.0), numbers(1.0))
+    there = travel(places, [one] * 3, [0.0, 0.0])
+    assert (there.room(1), there.room(2)) == (math.inf, 5e-3)
     rooms = replace(made, own=[1e-4] + [0.0] * 6).rooms()
     assert rooms[1].tolist() == about([1e-4] * 2, rel=1e-8) and not rooms[0].any()
     lost = replace(made, own=[1.0] + [0.0] * 6).rooms()
@@ -318,9 +461,9 @@ def test_ranges_can_be_asked_for_as_much_room_as_is_a_part_of_them() -> None:
 def test_products_and_roots_have_their_own_slopes() -> None:
     builder = Builder((1,))
     builder.linear("", "variance", numbers([1.0]))
-    _in_two(builder, "root", 1.0, 100.0)
+    _in_two(builder, "root", 4.0, 400.0)
     boxes = [Box(torch.full((size,), -1e3, dtype=f64), torch.full((size,), 1e3, dtype=f64)) for size in builder.sizes]
-    boxes[0] = boxes[1] = Box(numbers(1.0), numbers(100.0))
+    boxes[0] = boxes[1] = Box(numbers(4.0), numbers(400.0))
     for number, layer in enumerate(builder.layers, start=1):
         if isinstance(layer, Root):
             boxes[layer.reads[0]] = Box(numbers(0.25), numbers(4.0))
@@ -330,7 +473,7 @@ def test_products_and_roots_have_their_own_slopes() -> None:
     found = {k: Off.of(torch.full((1, len(box.lo)), 1e-3, dtype=f64)) for k, box in enumerate(boxes)}
     rows = len(builder.layers) + 1
     found = {k: Off.of(each.each.expand(rows, -1).clone()) for k, each in found.items()}
-    assert made._by_map(last, group, found).each[-1].item() == about(0.5 * 1e-3 * LIFT**2, rel=1e-11)
+    assert made._by_map(last, group, found).each[-1].item() == about(1e-3 / (2 * 8) * LIFT**2, rel=1e-11)
     # |x̂|·e_y + |y|·e_x
     product = made.groups[max(k for k in made.groups if k != last)]
     x, y = (boxes[each].size for each in (product.x, product.y))
@@ -338,12 +481,42 @@ def test_products_and_roots_have_their_own_slopes() -> None:
     assert alone == about((x * 3e-3 + y * 2e-3) * LIFT)
 
 
+def test_ranges_of_a_root_in_two_hold_it_for_every_variance() -> None:
+    """s = ½ + 2/(1 + e^{t/20}): s²v by its formula on 4,096 pieces, 1/√v from 1/20 to ½, lifted over rounding."""
+    builder = Builder((1,))
+    builder.linear("", "variance", numbers([1.0]))
+    _in_two(builder, "root", 4.0, 400.0)
+    register, v = len(builder.layers), Box(numbers(4.0), numbers(400.0))
+    group = groups_of(builder.layers)[register]
+    assert isinstance(group, ReciprocalRoot) and (group.first, group.v) == (2, 1)
+    ranges = root_ranges(builder.layers, group, register, v)
+    assert ranges is not None and list(ranges) == list(range(2, register + 1))
+    assert ranges[register].lo.item() == about(0.05 * (1 - 1e-12), rel=1e-15)
+    assert ranges[register].hi.item() == about(0.5 * (1 + 1e-12), rel=1e-15)
+    t = torch.logspace(2, math.log2(400), 20_001, base=2.0, dtype=f64).unsqueeze(-1)
+    for layer in builder.layers:
+        if isinstance(layer, Root):
+            scale = builder.layers[1].exact(t)
+            exact, box = scale.square() * t, ranges[layer.reads[0]]
+            assert box.lo.item() <= exact.min().item() <= box.lo.item() * 1.003
+            assert box.hi.item() >= exact.max().item() >= box.hi.item() / 1.003
+    assert root_ranges(builder.layers, group, register, Box(numbers(0.0), numbers(1.0))) is None
+    rising = [*builder.layers]
+    rising[1] = replace(rising[1], f="t")
+    assert root_ranges(rising, group, register, v) is None
+    # On a single piece each end is one product: s(b)²·a and s(a)²·b, with a 10¹²th to spare.
+    falling = Elementwise(name="falling", reads=(0,), f="1/t")
+    found = _squared_times(falling, Box(numbers(2.0), numbers(2.0 * (1 + 2.0**-40))))
+    assert found.lo.item() == about(0.5 * (1 - 1e-12 - 2.0**-40 - 2.0**-52), rel=1e-15)
+    assert found.hi.item() == about(0.5 * (1 + 1e-12 + 2.0**-52), rel=1e-15)
+
+
 # Steps that repeat
 
 
 def halving(steps: int, lipschitz: float | None):
     half = nn.Linear(3, 3).double()
-    half.bias.data, half.weight.data = numbers(0.1, -0.2, 0.3), 0.5 * torch.eye(3, dtype=f64)
+    half.bias.data, half.weight.data = numbers(0.125, -0.25, 0.5), 0.5 * torch.eye(3, dtype=f64)
     if lipschitz is not None:
         half.lipschitz = lipschitz
     start = numbers([1.0, -1.0, 0.5])
@@ -361,12 +534,23 @@ def test_errors_of_steps_grow_by_what_a_step_says_of_itself_or_by_its_layers() -
 
 def test_an_audit_of_steps_counts_what_each_is_off_by_and_what_follows_makes_of_it() -> None:
     program, start = halving(3, 0.75)
-    run = program(start)
-    states = run.states.clone()
-    states[0, 2, 0] += numbers(3e-4, -4e-4, 0.0)
-    # 5e-4 off, of which 3/4 is left after the last step; that is off by a half of it, against the exact step.
-    wanted = 0.75 * 5e-4 + 2.5e-4
-    assert replace(run, states=states).audit.bound == pytest.approx(wanted, rel=1e-9)
+    path = [start]
+    for _ in range(3):
+        path.append(0.5 * path[-1] + numbers(0.125, -0.25, 0.5))  # without any rounding
+    path[2] = path[2] + numbers(3.0, -4.0, 0.0) / 4096
+    # 5/4096 off, of which 3/4 is left after the last step; that is off by a half of it, against the exact step.
+    error = 0.0
+    for defect in (0.0, 5 / 4096, 2.5 / 4096):
+        error = 0.75 * error + defect * (1 + 2.0**-40)  # as balls lift their distances
+    found = replace(program(start), states=torch.stack(path, dim=1).unsqueeze(-2)).audit
+    assert found.terms == {"errors of all steps": about(error * (1 + 1e-12), rel=1e-14)}
+    # A step that says nothing of itself is followed exactly, from the start: the last state alone counts.
+    plain, _ = halving(3, None)
+    ran = plain(start)
+    states = ran.states.clone()
+    states[0, 3, 0] += numbers(3e-4, -4e-4, 0.0)
+    assert replace(ran, states=states).audit.terms == {"distance to exact": pytest.approx(4e-4, rel=1e-9)}
+    assert ran.promises.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
 
 
 def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -> None:
@@ -375,11 +559,13 @@ def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -
     assert SoftmaxRegressionStep(x, classes, 0.5).lipschitz == about(2 / 3 + 1e-9, rel=1e-13)
     long = SoftmaxRegressionStep(x, classes, 0.5, step_size=1.2).lipschitz
     assert long == about(1.2 * 1.5 * LIFT - 1 + 1e-9, rel=1e-13)
+    assert SoftmaxRegressionStep(x, classes, 0.5, step_size=(2 + 0.9e-6) / 1.5).lipschitz == about(1 + 0.9e-6, rel=1e-8)
     assert SoftmaxRegressionStep(x, classes, 0.5, step_size=1.4).lipschitz is None
     y, groups = numbers(1.0, 1.0), torch.tensor([0, 0])
     assert GroupLassoStep(x, y, groups).lipschitz == about(0.75 + 1e-9, rel=1e-13)
     long = GroupLassoStep(x, y, groups, step_size=0.9).lipschitz
     assert long == about(0.9 * 2 * LIFT - 1 + 1.8e-9, rel=1e-13)
+    assert GroupLassoStep(x, y, groups, step_size=(2 + 0.9e-6) / 2).lipschitz == about(1 + 0.9e-6, rel=1e-8)
     assert GroupLassoStep(x, y, groups, step_size=1.1).lipschitz is None
     assert GroupLassoStep(x[:1], y[:1], groups).lipschitz == about(1 + 1e-9, rel=1e-13)
     assert GroupLassoStep(x, y, torch.tensor([5, 5]), 0.2).thresholds.item() == about(0.5 * 0.2 * math.sqrt(2))

@@ -23,6 +23,7 @@ from emulon.tasks import (
     deinterleave,
     interleave,
 )
+from emulon.tasks.emulation import solve_positive
 
 
 def draw(task, batch=64, step=0):
@@ -170,6 +171,14 @@ def test_for_the_lasso_half_of_the_weights_are_zero():
         task = Statistical(features=8, points=3, only=method, weights_given=True)
         weights = draw(task, 512).tokens[:, 0, 8:16]
         assert (weights == 0).float().mean().item() == pytest.approx(share, abs=0.03)
+
+
+def test_elimination_without_pivots_solves_what_lapack_solves():
+    x = 2 * torch.randn(16, 30, 24, generator=torch.Generator().manual_seed(0)) - 1
+    matrix, right = x.mT @ x + 1e-4 * torch.eye(24), x.mT @ torch.ones(16, 30, 2)
+    exact = torch.linalg.solve(matrix.double(), right.double())
+    assert (solve_positive(matrix, right) - exact).abs().max() < 1e-4
+    assert (solve_positive(matrix.double(), right.double()) - exact).abs().max() < 1e-11
 
 
 def test_the_papers_own_set_up_gives_the_weights_away():

@@ -123,10 +123,11 @@ class Piecewise:
                     gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
         grid = assemble(pieces, gates, tuple(bands), self._pivot(pieces))
-        if not (self._odd and not breaks and len(grid) > LONG):
-            return self._refit(grid, pieces)
-        # Of what is odd to the last bit half need be proved.
-        return _made_odd(self._refit(_made_odd(grid), pieces))
+        if self._odd and not breaks and len(grid) > LONG:
+            grid = _made_odd(grid)
+        # Of what is odd to the last bit half need be proved, and half be read.
+        fitted = self._refit(grid, pieces)
+        return _made_odd(fitted) if self._odd and _has_odd_keys(grid) else fitted
 
     def _pivot(self, pieces: list[Grid]) -> int | None:
         """In float32 a large score has no digits for what keys of a piece differ by: those of the longest are small."""
@@ -368,6 +369,10 @@ def _mirrored(fit: Fit) -> Fit:
     grid = fit.grid
     slopes, intercepts, values = (part.flip(0) for part in (-grid.slopes, grid.intercepts, -grid.values))
     return replace(fit, grid=Grid(slopes, intercepts, values, -grid.hi, -grid.lo, grid.way))
+
+
+def _has_odd_keys(grid: Grid) -> bool:
+    return torch.equal(grid.slopes, -grid.slopes.flip(0)) and torch.equal(grid.intercepts, grid.intercepts.flip(0))
 
 
 def _made_odd(grid: Grid) -> Grid:

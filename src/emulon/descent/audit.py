@@ -93,7 +93,7 @@ class _Samples:
 
     @cached_property
     def sizes(self) -> Tensor:
-        return self.rows.abs() * (1 + gamma(self.rows.shape[-2] + 4, f64))
+        return self.rows.abs() * (1 + gamma(self.rows.shape[-2], f64))
 
     def summed(self, value: FloatBall) -> Ball:
         """value·rows, nothing lost but the balls' own radii."""
@@ -172,20 +172,19 @@ class PathError:
         if plan.momentum:
             moved = moved + momentum * (w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2))
         stepped = soft_thresholded(moved, eta * plan.l1) if plan.l1 else moved
-        off: Tensor = (stepped - path[..., 1:, :]).size.norm(dim=-1) * LIFT
-        return off
+        return _norm((stepped - path[..., 1:, :]).size)
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
         """ρ where lowest ≤ ℓ″ ≤ highest, of each dataset: the Hessian lies between these times its own eigenvalues."""
         edges = (lowest * (low if lowest >= 0 else top), highest * (top if highest >= 0 else low))
         sides = ((1 - self.plan.step_size * (self.plan.l2 + edge)).abs() for edge in edges)
-        return torch.maximum(*sides) * (1 + 1e-15) + 1e-15
+        return _lifted(torch.maximum(*sides))
 
     def _with_momentum(self, defects: Tensor, low: Tensor, top: Tensor) -> Tensor:
         """The errors of all steps, each times what `momentum_gains` makes of it."""
         plan = self.plan
-        away = [(1 + plan.momentum - plan.step_size * (plan.l2 + edge)).abs().max().item() for edge in (low, top)]
-        gains = momentum_gains(plan.steps, max(away) * (1 + 1e-14), plan.momentum)
+        away = torch.stack([1 + plan.momentum - plan.step_size * (plan.l2 + edge) for edge in (low, top)])
+        gains = momentum_gains(plan.steps, _lifted(away.abs().max()).item(), plan.momentum)
         return (defects * defects.new_tensor(gains).flip(0)).sum(dim=-1) * (1 + 1e-9)
 
     def _grown_between(
@@ -198,7 +197,7 @@ class PathError:
         spectrum: tuple[Tensor, Tensor],
     ) -> Tensor:
         """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger."""
-        slopes, lengths = Slopes(f), rows.norm(dim=-1).unsqueeze(-2) * (1 + 1e-12)
+        slopes, lengths = Slopes(f), _norm(rows).unsqueeze(-2)
         assumed = 2 * _grown(defects, torch.ones_like(spectrum[0]))[0]
         for _ in range(ROUNDS):
             if not bool(assumed.isfinite().all()):
@@ -217,7 +216,7 @@ class PathError:
             one = self._ratio(lowest, highest, *spectrum).unsqueeze(-1)
             # A sample that may be on either side of a break has no slope: what it may change is added instead.
             other = self._ratio(min(lowest, 0.0), max(highest, 0.0), *spectrum).unsqueeze(-1)
-            before, after = _grown(defects + self.plan.step_size * shift * LIFT, torch.where(either, other, one))
+            before, after = _grown(defects + self.plan.step_size * shift, torch.where(either, other, one))
             if bool((before <= assumed).all()):
                 return after
             assumed = 2 * before
@@ -229,6 +228,17 @@ def _around(s: Ball | FloatBall, known: Range) -> Range:
     short = s.shortened()
     low, high = (short.high - short.radius).amin().item(), (short.high + short.radius).amax().item()
     return min(low - 1e-12 * abs(low), known[0]), max(high + 1e-12 * abs(high), known[1])
+
+
+def _norm(vectors: Tensor) -> Tensor:
+    """‖·‖₂ of the last dimension, from above: a sum of d squares is off by a part γ_d, and its root by half of that."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return norms * (1 + gamma(vectors.shape[-1] + 2, f64))
+
+
+def _lifted(away: Tensor) -> Tensor:
+    """Above |1 + m − η·(l2 + λ)|: for m ≤ 1 and η·l2 ≤ 2 it is computed to within 8u, and 4u of itself."""
+    return away * (1 + 1e-15) + 1e-15
 
 
 def _grown(errors: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,8 +38,7 @@ class Slopes:
             cells = [self._enclose(left, right) for left, right in pairwise(edges)]
             highest = self._refined(cells)
             lowest = -self._refined([(left, right, -upper, -lower) for left, right, lower, upper in cells], -1)
-        # One more last place each way, for the conversion to floats.
-        return lowest - 1e-15 * abs(lowest), highest + 1e-15 * abs(highest)
+        return lowest, highest
 
     def at_most(self, top: float, lo: float, hi: float) -> bool:
         """Whether f′ ≤ top on [lo, hi] for certain: cells are halved until each says so, or one says no."""
@@ -69,8 +68,7 @@ class Slopes:
                     self._known[width, cell] = self._enclose(cell * width, (cell + 1) * width)[3]
             ends = [(lo, first * width), (last * width, hi)] if first <= last else [(lo, hi)]
             tops = [self._enclose(*end)[3] for end in ends]
-        highest = max([*tops, *(self._known[width, cell] for cell in range(first, last))])
-        return highest + 1e-15 * abs(highest)
+        return max([*tops, *(self._known[width, cell] for cell in range(first, last))])
 
     def _enclose(self, left: float, right: float) -> Cell:
         from flint import arb, arb_series, ctx
@@ -89,6 +87,7 @@ class Slopes:
             return unknown
         if not all(value.is_finite() for value in values):
             return unknown
+        # Of balls with 53 bits both ends are floats: converting them rounds nothing.
         return left, right, min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)
 
     def _refined(self, cells: list[Cell], side: int = 1) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,7 @@ from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Captured, Faithful, Fast, held_by, held_by_penalty
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
-from emulon.memory import require_memory
+from emulon.memory import one_thread, require_memory
 from emulon.progress import Progress, silent
 
 WAYS: dict[Path, type[Fast] | type[Faithful]] = {"fast": Fast, "faithful": Faithful, "captured": Captured}
@@ -135,13 +136,14 @@ class Program(Plan):
         watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
         told: dict[str, Progress] = {} if way is Faithful else {"report_progress": report_progress}
-        machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
-        iterates = watched_path(
-            watches,
-            x.new_zeros(*x.shape[:-2], x.shape[-1]),
-            lambda number, w, before: machines[number % len(batches)].step(w, before),
-            report_progress,
-        )
+        with one_thread(device) if way is Fast else nullcontext():
+            machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
+            iterates = watched_path(
+                watches,
+                x.new_zeros(*x.shape[:-2], x.shape[-1]),
+                lambda number, w, before: machines[number % len(batches)].step(w, before),
+                report_progress,
+            )
         hashes = (before, interpreter.sha256)
         return Run(self, x, y, iterates, certificate, interpreter, hashes, given=given)
 

@@ -8,6 +8,7 @@ place of a hundred, and no large scores that would have to cancel.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ from emulon.memory import at_a_time
 POWERS = 8
 # Numbers that are read at a time: their powers stay in cache.
 TOGETHER = 1 << 14
-# Digits that coefficients are computed with.
-DIGITS = 60
+# Digits that coefficients are computed with; the part of a dtype's exponents that powers of z may take up.
+DIGITS, EXPONENTS = 60, 0.85
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ class Piece(Stretch):
     all, with ε = 2uθ(hi − lo)/2 + 4u. Proof. θ(s − c) is rounded twice, and exp is within 4u: that is ε, and zʳ has r
     times it, of which half the number of keys is common. A term is rounded at most 3 times for its power of z below 8,
     8 times in the sum over these, 7 times for each further 8, its coefficient once or, with its value, twice. QED
+
+    The key in the middle has coefficient 1, and zʳ is within half of EXPONENTS of the middle one: so a coefficient too
+    small for the dtype is that of a share below e⁻⁴⁹ even in float32.
     """
 
     theta: float
@@ -106,13 +110,14 @@ class Piece(Stretch):
         delta = keys / 2 * (2 * u * theta * reach + rounding.EXP_ROUNDINGS * u) + 40 * u + float(bent) * reach
         chosen = np.zeros(len(numbers.slopes), dtype=bool)
         chosen[own] = True
-        if not 0 < theta * reach * keys < 600 or not _as_promised(line, lo, hi, chosen, delta):
+        room = EXPONENTS * math.log(torch.finfo(dtype).max)
+        if not 0 < theta * reach * keys < room or not _as_promised(line, lo, hi, chosen, delta):
             return None
         logs = [a * Fraction(center) + Fraction(b) for a, b in zip(exact, intercepts.tolist(), strict=True)]
         weights = [_exp(log - logs[keys // 2]) for log in logs]
         terms = [[w * Fraction(v) for w, v in zip(weights, values.tolist(), strict=True)], weights]
-        room = -keys % POWERS
-        rows = np.array([[float(x) for x in row] + [0.0] * room for row in terms]).reshape(-1, POWERS)
+        empty = [0.0] * (-keys % POWERS)
+        rows = np.array([[float(x) for x in row] + empty for row in terms]).reshape(-1, POWERS)
         return cls(lo, hi, theta, center, _stored(rows, dtype))
 
     def read(self, s: Tensor) -> Tensor:

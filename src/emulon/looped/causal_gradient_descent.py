@@ -19,7 +19,7 @@ from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
-from emulon.looped.transformer import HORIZON, fewest_pairs, share
+from emulon.looped.transformer import HORIZON, fewest_pairs, share, worst_of
 from emulon.looped.wiring import Circuit, constant, read
 
 
@@ -85,11 +85,8 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
         for step, state in enumerate(states):
             if step:
                 audit.watch(state[..., 1::2, self.slots["w"]])
-        carried = audit.carried()
-        answer = audit.answer(self.answers(self.frame.finish(state)).squeeze(-1))
-        worst = (carried + answer).argmax()
-        terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
-        return Certificate(terms, self.dtype, scope="run")
+        predictions = self.answers(self.frame.finish(state)).squeeze(-1)
+        return worst_of(self.dtype, loop=audit.carried(), answer=audit.answer(predictions))
 
 
 def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:

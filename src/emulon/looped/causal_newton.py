@@ -20,7 +20,7 @@ from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Frame, Layer
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
-from emulon.looped.transformer import HORIZON, fewest_pairs
+from emulon.looped.transformer import HORIZON, fewest_pairs, worst_of
 from emulon.looped.wiring import Circuit, Heads, constant, join, read
 
 # How far computed products may exceed the bounds of the exact ones.
@@ -92,10 +92,8 @@ class CausalLoopedNewton(CausalLoopedRegression):
         for step, state in enumerate(states):
             inverse = state[..., 1::2, self.slots["inverse"]]
             audit.watch(inverse.unflatten(-1, (self.domain.features, -1)), start=step == 0)
-        answer = audit.answer(self.answers(self.frame.finish(state)).squeeze(-1))
-        worst = (audit.carried + answer).argmax()
-        terms = {"loop": audit.carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
-        return Certificate(terms, self.dtype, scope="run")
+        predictions = self.answers(self.frame.finish(state)).squeeze(-1)
+        return worst_of(self.dtype, loop=audit.carried, answer=audit.answer(predictions))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from emulon.looped.heads import code_length, copy_head, readout_heads
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import KINDS, pair_tokens
-from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
+from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share, worst_of
 from emulon.looped.wiring import Circuit, constant, others, read
 
 
@@ -126,10 +126,7 @@ class LoopedNewton(LoopedRegression):
         for step, state in enumerate(states):
             audit.watch(state[..., 0:-2:2, self.slots["m"]].mT, start=step == 0)
         prediction = self.answers(self.frame.finish(state)).squeeze(-1)
-        carried, answer = audit.carried(ys, x_query), audit.answer(ys, x_query, prediction)
-        worst = (carried + answer).argmax()
-        terms = {"loop": carried.flatten()[worst].item(), "answer": answer.flatten()[worst].item()}
-        return Certificate(terms, self.dtype, scope="run")
+        return worst_of(self.dtype, loop=audit.carried(ys, x_query), answer=audit.answer(ys, x_query, prediction))
 
 
 # How far a computed leverage x_i·M x_j may exceed the exact one, which is at most 1.

@@ -50,6 +50,12 @@ def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
     return {name: total * (part / step) if part else 0.0 for name, part in terms.items()}
 
 
+def worst_of(dtype: torch.dtype, **terms: Tensor) -> Certificate:
+    """The certificate of one run, of all problems of its batch: the terms of the one where they add up to most."""
+    place = torch.stack(list(terms.values())).sum(dim=0).argmax()
+    return Certificate({name: part.flatten()[place].item() for name, part in terms.items()}, dtype, scope="run")
+
+
 class LoopedTransformer(SealedModule):
     """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
 

@@ -156,9 +156,21 @@ class Statistical(Task, name="statistical"):
         gram, moment = xs.mT @ xs, xs.mT @ ys.unsqueeze(-1)
         eye = torch.eye(self.features, device=xs.device)
         penalty = 1e-4 + self.penalty * method[:, 1].view(-1, 1, 1)
-        solved = torch.linalg.solve_ex(gram + penalty * eye, moment).result
+        solved = solve_positive(gram + penalty * eye, moment)
         lasso = _lasso(gram / self.points, moment / self.points, self.shrinkage)
         return torch.where(method[:, :1] > 0, lasso.squeeze(-1), solved.squeeze(-1))
+
+
+def solve_positive(
+    matrix: Float[Tensor, "batch d d"], right: Float[Tensor, "batch d columns"]
+) -> Float[Tensor, "batch d columns"]:
+    """Of positive definite matrices, which need no pivots, by elimination in plain products: torch's own solvers ask
+    the host, and no CUDA graph records that."""
+    d, rows = matrix.shape[-1], torch.cat([matrix, right], dim=-1)
+    for k, unit in enumerate(torch.eye(d, dtype=rows.dtype, device=rows.device)):
+        pivot = rows[:, k : k + 1] / rows[:, k : k + 1, k : k + 1]
+        rows = rows - (rows[:, :, k : k + 1] - unit.unsqueeze(-1)) * pivot
+    return rows[..., d:]
 
 
 def _lasso(

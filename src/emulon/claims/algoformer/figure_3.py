@@ -46,7 +46,7 @@ def judge(numbers: Numbers) -> Verdict:
     reason = f"stable with the largest ΔT (×{STABLE} asked): {'yes' if stable else 'no'}; "
     reason += f"T loops lower the error of one: {'yes' if looped else 'no'}; "
     if looped and stable and abs(grown[0] - grown[-1]) <= ALIKE:
-        alike = "so small a learner is as stable with the smallest ΔT, which leaves a larger one nothing to improve"
+        alike = "the learner is as stable with the smallest ΔT, which leaves a larger one nothing to improve"
         return Verdict("not tested at scale", ours, reason + alike)
     calmer = grown[-1] < grown[0]
     return Verdict.that(

@@ -1,0 +1,41 @@
+"""What a program promises is what its phases add to the state, as often and as far as errors grow."""
+
+from dataclasses import replace
+
+import pytest
+from by_hand import BOUNDS, phase, program
+
+from emulon.certify import Domain
+from emulon.interpreter.number_line import number_line
+from emulon.interpreter.phase import Carried, phase_terms
+from emulon.interpreter.program import SAMPLED
+
+PENALTY = phase(domain=Domain(3, 3, 1.0, 0.0, 2.0), name="proximal", readout="rest")
+OTHER = replace(BOUNDS, interpolation=1e-4)
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth(accelerated: bool) -> None:
+    """Steps of 1/4 keep 0.9 of the state, a penalty all of it; w + β·(w − before), up to 3/2, is rounded four times."""
+    made = program(l1=0.1, accelerated=accelerated, proximal=PENALTY, proximal_bounds=OTHER)
+    line, u = number_line(made.capacity.reach), 2.0**-53
+    first = phase_terms(made.gradient, BOUNDS, line, Carried(step=0.25, shrink=0.9))
+    second = phase_terms(PENALTY, OTHER, line, Carried(step=1.0, shrink=1.0))
+    wanted = {name: first[name] + second[name] for name in first}
+    wanted["rounding"] += 4 * u / (1 - 4 * u) * 1.5 * accelerated
+    found = made.promise(line)
+    grown = {name: value * made.promised_growth for name, value in wanted.items()}
+    assert made.promised_growth > 2 and found.terms == pytest.approx(grown, rel=1e-12, abs=0.0)
+    assert found.bound == pytest.approx(sum(grown.values()), rel=1e-12)
+
+
+def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
+    line, good = number_line(200.0), program(l1=0.1, proximal=PENALTY, proximal_bounds=OTHER, curvature_reach=1e3)
+    assert good.promise(line).proved
+    for changes in (
+        {"gradient_bounds": replace(BOUNDS, proved=False)},
+        {"proximal_bounds": replace(OTHER, proved=False)},
+        {"curvature_reach": 0.0},
+    ):
+        found = replace(good, **changes).promise(line)
+        assert not found.proved and found.note == SAMPLED

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from emulon.algorithms import LinearRegression
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain, Spectrum
 from emulon.constructions import DescentInContext, GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
@@ -67,6 +68,11 @@ def test_a_step_with_a_penalty_adds_the_second_heads_whole_bound(loss: str, fixe
     # |1 − η·l2|·w + η·(x·|F| + |yx|), and what the first head errs by.
     reach = 0.75 * 0.5 + 0.125 * (2.0 * made.template.f.interpolation.size + fixed)
     assert made.proximal.domain.w == pytest.approx(reach * (1 + 1e-9) + first, rel=1e-14, abs=0.0)
+    x, y, w = 2 * torch.rand(5, 3, dtype=f64) - 1, torch.rand(5, dtype=f64), torch.tensor([0.5, -0.25, 0.1]).double()
+    means = torch.exp(x @ w) if loss == "poisson" else x @ w
+    moved = w - 0.125 * (x.mT @ (means - y) / 5 + 2.0 * w)
+    exact = moved.sign() * (moved.abs() - 0.125 * 0.5).clamp(min=0)
+    assert made.certificate.verify(made(x, y, w), exact) < 1e-2
 
 
 def test_without_a_step_size_it_is_one_over_the_worst_smoothness() -> None:
@@ -136,8 +142,8 @@ def test_bounds_on_products_have_room_for_storing_and_checking_them() -> None:
     for dtype, u in ((f64, U), (torch.float32, 2.0**-24)):
         room = with_room(2.0, 3, dtype) - 2.0
         assert room == pytest.approx(4 * u * 8.0 + gamma(7) * 8.0, abs=2 * U * 2)
-    module = LinearLayer(4, 3, 2, 2.0, points=8)
-    assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
+    for module in (LinearLayer(4, 3, 2, 2.0, points=8), HeadInEmbedding(4, 3, 2, 2.0, points=8)):
+        assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
 
 
 def test_tokens_that_only_pad_are_silent_wherever_they_are_asked() -> None:
@@ -231,3 +237,10 @@ def test_steps_in_context_are_what_was_asked_for_and_promise_all_of_them() -> No
         assert made.certificate.terms[name] == pytest.approx(math.sqrt(3) * 4000 * term, rel=1e-4)
     plan, bound = made.plan, made.certificate.bound
     assert 3 * 2.0 * bound > plan.inner.residual and plan.proves(bound) and made.certificate.proved
+
+
+def test_what_is_constructed_for_data_counts_on_their_least_eigenvalue() -> None:
+    x = torch.tensor([[1.0, 0.0], [0.0, 0.5], [-1.0, 0.5], [0.0, 0.0]], dtype=f64)
+    made = DescentInContext.of(LinearRegression(steps=2), x, x @ torch.tensor([1.0, -0.5]).double(), 1e-2)
+    least = torch.linalg.eigvalsh(x.mT @ x / 4)[0].item()
+    assert made.plan.strong_convexity == pytest.approx(least, rel=1e-6)

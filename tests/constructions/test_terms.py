@@ -146,9 +146,10 @@ def test_bounds_on_products_have_room_for_storing_and_checking_them() -> None:
         assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
 
 
-def test_tokens_that_only_pad_are_silent_wherever_they_are_asked() -> None:
-    """e^{−800} of any key there is, for products to the end of the range."""
-    grid = LinearLayer(4, 3, 2, 2.0, points=8).f.grid
+@pytest.mark.parametrize("bound", [2.0, 2e-3])
+def test_tokens_that_only_pad_are_silent_wherever_they_are_asked(bound: float) -> None:
+    """e^{−800} of any key there is, for products to the end of the range; slopes are small, or large."""
+    grid = LinearLayer(4, 3, 2, bound, points=8).f.grid
     slopes, intercepts, values = padded(grid, 40)
     heads = RowHeads.soft((40, 3, 1), grid)
     indexed = heads.starts[0] + heads.step * torch.arange(40, dtype=f64)

@@ -16,7 +16,9 @@ from emulon.constructions.linear_layer import padded, with_room
 from emulon.constructions.proximal import Proximal
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
+from emulon.constructions.template import template
 from emulon.errors import ToleranceTooTight
+from emulon.expression import parse
 
 f64, U = torch.float64, 2.0**-53
 DOMAIN = Domain(5, 3, 2.0, 1.0, 0.5)
@@ -245,3 +247,11 @@ def test_what_is_constructed_for_data_counts_on_their_least_eigenvalue() -> None
     made = DescentInContext.of(LinearRegression(steps=2), x, x @ torch.tensor([1.0, -0.5]).double(), 1e-2)
     least = torch.linalg.eigvalsh(x.mT @ x / 4)[0].item()
     assert made.plan.strong_convexity == pytest.approx(least, rel=1e-6)
+
+
+def test_a_template_keeps_its_tolerance_whatever_multiplies_it_and_leaks_next_to_nothing_without_one() -> None:
+    made = template(parse("tanh(t)"), DOMAIN, Accuracy(1e-5, None, "auto", f64), 8.0)
+    terms = made.certificate(8.0).terms
+    assert sum(terms.values()) <= 1e-5 and 0 < terms["routing leak"] <= 0.02 * 1e-5 * made.grid.largest * 2
+    free = template(parse("tanh(t)"), DOMAIN, Accuracy(None, 8, "auto", f64))
+    assert 0 < free.leak <= 0.1 * torch.finfo(f64).eps

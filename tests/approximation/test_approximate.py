@@ -113,9 +113,9 @@ def test_too_few_points_for_the_pieces_are_refused() -> None:
 
 
 def test_what_was_sampled_has_half_as_much_again_and_what_it_rounds_is_of_that() -> None:
-    F = approximate(torch.tanh, (-2, 2), points=4)
+    F = approximate(lambda s: 3 * torch.tanh(s), (-2, 2), points=4)
     s = np.linspace(-2, 2, 40_001)
-    error, deviation, size = F.grid.sampled(np.tanh(s), s)
+    error, deviation, size = F.grid.sampled(3 * np.tanh(s), s)
     known = F.interpolation
     assert known.attained == pytest.approx(error, rel=1e-3) and known.error == 1.5 * known.attained
     assert (known.deviation, known.size) == pytest.approx((1.1 * deviation, 1.1 * size), rel=1e-3)
@@ -293,6 +293,8 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"f": "t", "interval": (-1e59, 1e59)}, ToleranceTooTight, r"can promise \S+e\+45, not 1.0e-03"),
         ({"f": "t", "interval": (-1e300, 1e300)}, OutOfDomain, "rescale"),
         ({"f": "t", "interval": (0, 1e-300)}, OutOfDomain, "rescale"),
+        ({"f": "t", "interval": (-6e59, 6e59)}, OutOfDomain, r"hi − lo is 1.2e\+60"),
+        ({"f": "t", "interval": (6e59, 1.5e60)}, OutOfDomain, r"\|t\| is 1.5e\+60"),
         ({"interval": (1, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (2, 1)}, OutOfDomain, "give lo < hi"),
         ({"interval": (0, math.inf)}, OutOfDomain, "not finite"),

@@ -68,6 +68,12 @@ def test_layer_one_is_three_heads_a_row_and_layer_two_is_one(small: Interpreter)
     assert layers[1] == (12, 12)
 
 
+def test_elsewhere_it_is_a_copy_that_promises_the_same(small: Interpreter):
+    there = small.on("meta")
+    assert small.on("cpu") is small and there.device.type == "meta" != small.device.type
+    assert there.line is small.line and there.capacity == small.capacity
+
+
 def test_is_frozen(small: Interpreter):
     assert not list(small.parameters())
     assert isinstance(small, nn.Module)

@@ -132,6 +132,13 @@ def test_magnitudes_are_the_largest_entries_of_prompts_and_heads() -> None:
     assert replace(made, domain=replace(made.domain, features=20)).width == 40
 
 
+def test_its_beginning_keeps_the_first_codes_and_the_strength_of_all() -> None:
+    made = phase("mean")
+    first = made.beginning(2)
+    assert first.domain.samples == 2 and torch.equal(first.codes.vectors, made.codes.vectors[:2])
+    assert (first.strength, first.codes.gap, first.tokens) == (made.strength, made.codes.gap, 6)
+
+
 def test_no_more_than_all_leaks_however_far_scores_are_off() -> None:
     assert leaked(phase("mean"), replace(PROVED, leak=1e-200), line(f64, 1e3)) == 1.0
 

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from by_hand import BOUNDS, phase, program
 
 from emulon.certify import Domain
+from emulon.errors import EmulonError
+from emulon.interpreter import Interpreter
 from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Carried, phase_terms
 from emulon.interpreter.program import SAMPLED
@@ -39,3 +42,20 @@ def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
     ):
         found = replace(good, **changes).promise(line)
         assert not found.proved and found.note == SAMPLED
+
+
+def test_for_other_rows_all_that_counts_samples_is_made_anew_and_nothing_else() -> None:
+    made = program()
+    other = made.for_rows(9)
+    assert other.rows == other.domain.samples == other.gradient.domain.samples == len(other.gradient.codes.vectors) == 9
+    assert replace(other, rows=5, domain=made.domain, gradient=made.gradient) == made
+    assert other.capacity.tokens == 27 and other.gradient.grid is made.gradient.grid
+    with pytest.raises(EmulonError, match="compile it for the other"):
+        replace(made, rows=10).for_rows(9)
+
+
+def test_called_a_program_runs_on_the_smallest_interpreter_that_fits() -> None:
+    made, x = program(steps=2), torch.linspace(-0.1, 0.1, 15, dtype=torch.float64).reshape(5, 3)
+    run = made(x, x[:, 0], "faithful")
+    assert run.interpreter.capacity.tokens == made.capacity.tokens == 15 and run.weights.abs().max() > 0
+    torch.testing.assert_close(run.weights, Interpreter.fitting(made).run(made, x, x[:, 0]).weights, rtol=0, atol=1e-12)

@@ -61,6 +61,8 @@ def test_where_a_certificate_says_nothing_the_audit_does(programs: Programs, int
     error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()
     # The algorithm in float64 is itself off the exact one, in its last places.
     assert error - 1e-15 <= run.audit.bound <= 1.01 * error + 1e-15 and run.certificate.bound > run.weights.abs().max()
+    promises = run.promises
+    assert list(promises) == [run.audit, run.certificate] and promises.size == run.weights.abs().max().item()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 """Every named term of a construction's certificate, against what its docstring says it is made of."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +9,15 @@ import torch
 from emulon.algorithms import LinearRegression
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain, Spectrum
-from emulon.constructions import DescentInContext, GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
+from emulon.constructions import (
+    DescentInContext,
+    GradientStep,
+    HeadInEmbedding,
+    HeadInTokens,
+    LinearLayer,
+    ResidualMap,
+    TruncatedLinear,
+)
 from emulon.constructions.accuracy import Accuracy, checked_to, rounded_up
 from emulon.constructions.emulated_head import entry_tolerance
 from emulon.constructions.gradient_step import domain_step_size
@@ -17,7 +26,7 @@ from emulon.constructions.proximal import Proximal
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
 from emulon.constructions.template import template
-from emulon.errors import ToleranceTooTight
+from emulon.errors import OutOfDomain, ToleranceTooTight
 from emulon.expression import parse
 
 f64, U = torch.float64, 2.0**-53
@@ -255,3 +264,14 @@ def test_a_template_keeps_its_tolerance_whatever_multiplies_it_and_leaks_next_to
     assert sum(terms.values()) <= 1e-5 and 0 < terms["routing leak"] <= 0.02 * 1e-5 * made.grid.largest * 2
     free = template(parse("tanh(t)"), DOMAIN, Accuracy(None, 8, "auto", f64))
     assert 0 < free.leak <= 0.1 * torch.finfo(f64).eps
+
+
+def test_a_sharp_range_is_kept_to_at_both_ends_with_room_for_rounding() -> None:
+    made, w = TruncatedLinear(6, 1, -1.5, 2.0, heads=3, grid="paper"), torch.ones(1, dtype=f64)
+    x = torch.linspace(-1.0, 1.5, 6, dtype=f64).unsqueeze(-1)
+    for edge, allowed in ((-1.5 - 2e-15, True), (2 + 2e-15, True), (-1.5 - 1e-9, False), (2 + 1e-9, False)):
+        x[0] = edge
+        with nullcontext() if allowed else pytest.raises(OutOfDomain):
+            assert made.certificate.verify(made(x, w), x.squeeze(-1)) < 0.2
+    # Elsewhere half as much again is taken, and clipped.
+    assert TruncatedLinear(6, 1, -1.5, 2.0, points=8).heads.bound == with_room(3.0, 1, f64)

@@ -267,11 +267,12 @@ def test_a_template_keeps_its_tolerance_whatever_multiplies_it_and_leaks_next_to
 
 
 def test_a_sharp_range_is_kept_to_at_both_ends_with_room_for_rounding() -> None:
-    made, w = TruncatedLinear(6, 1, -1.5, 2.0, heads=3, grid="paper"), torch.ones(1, dtype=f64)
+    made, w = TruncatedLinear(6, 1, -1.5, 2.0, heads=3, grid="paper"), torch.full((1,), 0.5, dtype=f64)
     x = torch.linspace(-1.0, 1.5, 6, dtype=f64).unsqueeze(-1)
     for edge, allowed in ((-1.5 - 2e-15, True), (2 + 2e-15, True), (-1.5 - 1e-9, False), (2 + 1e-9, False)):
         x[0] = edge
         with nullcontext() if allowed else pytest.raises(OutOfDomain):
-            assert made.certificate.verify(made(x, w), x.squeeze(-1)) < 0.2
+            assert made.certificate.verify(made(2 * x, w), x.squeeze(-1)) < 0.2
+    assert TruncatedLinear(6, 1, -1.5, 2.0, 0.3, grid="paper").certificate.bound <= 0.3
     # Elsewhere half as much again is taken, and clipped.
     assert TruncatedLinear(6, 1, -1.5, 2.0, points=8).heads.bound == with_room(3.0, 1, f64)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emulon import Certificate
-from emulon.certify import Band
+from emulon.certify import Band, certificate
 from emulon.certify.certificate import Promises
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.errors import EmulonError, NotCertified
@@ -139,7 +139,7 @@ def test_a_bound_exactly_as_large_as_the_answer_says_nothing() -> None:
     assert not one.says_something(one.bound) and one.says_something(one.bound * (1 + 1e-15))
 
 
-def test_every_dataset_of_a_batch_is_looked_at() -> None:
+def test_every_dataset_of_a_batch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     path = torch.full((3, 2, 2), 20.0, dtype=torch.float64)
     path[..., 1] = 0.0
     x, y = ROWS.expand(3, 4, 2), torch.zeros(3, 4, dtype=torch.float64)
@@ -147,3 +147,6 @@ def test_every_dataset_of_a_batch_is_looked_at() -> None:
     y = y.clone()
     y[2, 3] = 20.0
     assert BANDED.leaves_out(path, x, y)
+    # Some rows at a time: those of one part are enough.
+    monkeypatch.setattr(certificate, "ROWS", 3)
+    assert BANDED.leaves_out(path, x, y) and not BANDED.leaves_out(path, x, 0 * y)

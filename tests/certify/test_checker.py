@@ -40,6 +40,9 @@ def test_it_imports_flint_and_the_standard_library_alone():
         ("2*Heaviside(t, 1/2) - 1", 3.0, 1.0),
         ("t**3 - t**(-2) + pi", 2.0, 7.75 + math.pi),
         ("(1 + t**2)**(1/2)", 1.0, math.sqrt(2)),
+        ("t**0.5 + t**(1/4) + t**(3/2)", 16.0, 4.0 + 2.0 + 64.0),
+        ("E*t", 2.0, 2 * math.e),
+        ("Piecewise((5, t < 2), (0, True))", 1.0, 5.0),
         ("tanh(t) + sinh(t)/cosh(t)", 0.3, 2 * math.tanh(0.3)),
     ],
 )
@@ -65,7 +68,7 @@ def test_on_a_ball_over_a_break_both_values_and_both_slopes_are_enclosed_and_not
         found = checker.evaluated(text, t=arb_series([arb(0, 1), 1]))
         for enclosed, ends in zip((found[0], found[1]), (value, slope), strict=True):
             assert enclosed.contains(arb(ends[0])) and enclosed.contains(arb(ends[1]))
-        assert not found[2].is_finite()
+        assert not any(found[k].is_finite() for k in range(2, checker.ORDER + 1))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,33 @@ def test_a_jump_is_proved_outside_its_band_only():
             proved(softmax, "sign(t)", edges, claim, [(-1e-6, 1e-6)])
         with pytest.raises(EmulonError, match="does not see near t = "):
             _seen(softmax, "sign(t)", ends, [(-1e-6, 1e-6)], claim)
+
+
+@pytest.mark.parametrize(
+    ("f", "value", "wanted"),
+    [
+        ("Max(0, t - 0.8)", 0.0, 0.2),
+        ("t*Max(0, t - 0.8)", 0.0, 0.2),
+        ("Max(0, 0.2 - t)", 0.0, 0.2),
+        ("5 + Max(0, t - 0.8)", 5.0, 0.2),
+        ("5 + Max(0, t - 0.8)", 0.0, 5.2),
+        ("-5 + Max(0, t - 0.8)", 0.0, 5.0),
+    ],
+)
+def test_a_cell_across_a_kink_is_judged_by_all_of_its_values(f, value, wanted):
+    """In its middle f is a constant, as far as all its derivatives go: what is behind the kink counts."""
+    keys = {"slopes": 0.0, "intercepts": 0.0, "values": value}
+    constant = checker.Softmax({name: {"numbers": [x.hex()]} for name, x in keys.items()})
+    with balls():
+        assert wanted <= float(constant.cell(f, 0.0, 1.0)[0][0].upper()) < wanted + 1.1
+        with pytest.raises(checker.Refused, match="claim/interpolation: not proved near t = 0"):
+            proved(constant, f, [0.0, 1.0], {"interpolation": 0.9 * wanted, "deviation": 99.0, "size": 99.0})
+
+
+@pytest.mark.parametrize("text", ["t" + " + t" * 500, "t + ½", "τ"])
+def test_long_functions_and_letters_of_others_are_refused(text):
+    with balls(), pytest.raises(checker.Refused, match="cannot be read"):
+        checker.evaluated(text, t=arb_series([arb(0), 1]), τ=arb_series([arb(0), 1]))
 
 
 def test_an_advantage_is_that_of_the_highest_end_over_a_tangent():

@@ -163,7 +163,10 @@ ZERO, HALF = (0.0).hex(), (0.5).hex()
         ("follows/more", "1", "follows/more: is null"),
         ("proofs/gradient/0", -0.99, "proofs/gradient: leaves something out"),
         ("proofs/line/1", lambda edges: edges[:-1], "proofs/line/1: leaves something out"),
-        ("proofs/curvature", lambda edges: edges[1:], "proofs/curvature: leaves something out"),
+        ("proofs/line/1", lambda edges: edges[1:], "proofs/line/1: leaves something out"),
+        ("proofs/curvature", lambda edges: [-0.5, edges[-1]], "proofs/curvature: leaves something out"),
+        ("claims/line/0/matter", [0, 1, 2], "claims/line/matter: names keys that are not among"),
+        ("claims/line/1/matter", [0, -1], "claims/line/matter: names keys that are not among"),
         ("proofs/lowest/gradient", [0.5], "claims/gradient/leak: is larger"),
         (f"{FACTS}/loss/curvature", 0.9, f"{FACTS}/loss/curvature: not proved near t = "),
     ],
@@ -211,6 +214,7 @@ def test_algorithms_are_one_of_three_and_what_is_proved_of_quadratics_is_theirs(
         # Without labels a score is x·w: no further than 0.5, or what is known of it.
         ("margin", {}, {"y": 0.0, "residual": 0.5, "absolute": 0.5}),
         ("rate", {"residual": 0.25}, {"y": 0.0, "residual": 0.25, "absolute": 0.5}),
+        ("margin", {"x": 0.5, "residual": 0.75, "absolute": 0.75}, {"y": 0.0, "residual": 0.25, "absolute": 0.25}),
         ("margin", {"features": 2}, {"features": 2, "y": 0.0, "residual": 1.0, "absolute": 1.0}),
         ("margin", {"features": 2, "residual": 1.5}, {"features": 2, "y": 0.0, "residual": 1.0, "absolute": 1.0}),
     ],
@@ -237,6 +241,7 @@ def test_a_gradients_domain_is_the_programs_as_its_link_sees_it(link: str, outer
         ({"l2": 1.0}, 0.25 + 0.5 * 1.0),
         ({"claimed": 0.5}, 0.5 + 0.5 * 0.5),
         ({"spectrum": {"largest": 0.25, "smallest": 0.0, "norm": 0.0}}, 0.5 + 0.5 * 0.5),  # √λmax, where it is less
+        ({"spectrum": {"largest": 0.0, "smallest": 0.0, "norm": 0.5}}, 0.5 + 0.5 * 0.5),  # of rows no longer than that
         ({"link": "rate"}, 0.5 + 0.5 * (1.0 + 0.5)),  # and x·y, which is fixed
     ],
 )
@@ -288,6 +293,27 @@ def test_a_claim_below_what_is_so_is_not_proved(penalised: Content, where: str, 
         checked(lie)
 
 
+def test_all_of_a_line_and_of_a_grid_is_asked_for_once(plain: Content, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Content = {}
+    monkeypatch.setattr(checker, "prove", lambda _, f, where, claim, field: asked.update({field: list(where)}))
+    checked(changed(plain, "proofs/line/0", [-2.0, -0.5, 0.5, 2.0]))
+    for field, stretches in (
+        ("claims/line/0", [(-2.0, 2.0)]),
+        ("claims/line/1", [(-8.0, -2.0), (2.0, 8.0)]),
+        ("claims/gradient", [(-1.0, 1.0)]),
+    ):
+        ends = [edge for cell in asked[field] for edge in cell]
+        whole = [edge for k, edge in enumerate(ends) if k in (0, len(ends) - 1) or ends.count(edge) == 1]
+        assert [(whole[k], whole[k + 1]) for k in range(0, len(whole), 2)] == stretches
+
+
+def test_a_check_in_another_precision_is_none(plain: Content) -> None:
+    text = text_of(plain)
+    for precision, order in ((100, checker.ORDER + 1), (checker.PRECISION, 3)):
+        with ball_arithmetic(precision, order), pytest.raises(checker.Refused, match="flint: has another precision"):
+            checker.check(text)
+
+
 def test_what_leaks_is_claimed_to_the_last_digit(plain: Content) -> None:
     """(samples − 1)·e^{log cosh 1 + 0.1 − 40·gap}: both ends of tanh's normaliser are log cosh 1 above its middle."""
     for factor, holds in ((1 - 0.5e-9, True), (1 - 3e-9, False)):
@@ -297,6 +323,51 @@ def test_what_leaks_is_claimed_to_the_last_digit(plain: Content) -> None:
         else:
             with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
                 checked(lie)
+
+
+def test_what_leaks_is_held_back_by_the_codes_gap(plain: Content) -> None:
+    """Codes 0.4 apart at a strength of 100 are as good as 1 at 40."""
+    near = changed(plain, "program/gradient.codes", tensor(1.0, 0.0, 0.6, 0.8, width=2))
+    for strength, holds in ((100.0, True), (99.9, False)):
+        lie = following(changed(near, f"{FACTS}/gradient/strength", strength))
+        lie["proofs"]["curvature"] = [-9.0, 9.0]
+        if holds:
+            assert checked(lie)
+        else:
+            with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
+                checked(lie)
+
+
+def test_rules_are_given_what_the_file_is_about(penalised: Content, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers too small to be seen in what follows, and those that are there or not."""
+    given, following = [], checker.following
+    monkeypatch.setattr(checker, "following", lambda rules, **known: given.append(known) or following(rules, **known))
+    with balls():
+        checker.Certificate(penalised).follows()
+        _, near, far, gradient, penalty = given
+        for band in (near, far):
+            assert float(band["unseen"]) == pytest.approx(2 * 1e-20 * 1024, rel=1e-9, abs=0.0)
+            assert (band["keys"], float(band["u"]), float(band["smallest"])) == (2, 2.0**-53, 2.0**-1022)
+        common = {"width": 2, "labels": 1, "carries": 1, "raised": 1, "copies": 1, "code": 1.0, "strength": 40.0}
+        own = common | {
+            "step": 0.5,
+            "state": 0.5,
+            "fixed": 0.0,
+            "ahead": 0.0,
+            "slope": 1.0,
+            "largest": 1.0,
+            "score": 1.0,
+        }
+        assert {name: float(gradient[name]) for name in own} == own
+        own |= {"width": 1, "labels": 0, "carries": 0, "step": 1.0, "state": 0.0, "score": 1.1}
+        assert {name: float(penalty[name]) for name in own} == own
+        many = changed(changed(penalised, f"{FACTS}/proximal/domain/samples", 3), f"{FACTS}/proximal/grid/lo", -2.0)
+        checker.Certificate(many).follows()
+        assert (given[-1]["copies"], float(given[-1]["score"]), given[-2]["copies"]) == (3, 2.0, 1)
+        rest = changed(penalised, f"{FACTS}/proximal/readout", "rest")
+        checker.Certificate(rest).follows()
+        own |= {"carries": 1, "raised": 4, "state": 1.1}
+        assert {name: float(given[-1][name]) for name in own} == own
 
 
 def gap_of(*codes: float, width: int, samples: int) -> Any:
@@ -355,6 +426,11 @@ def test_bounds_are_the_sum_of_terms_that_grow_with_the_root_of_features(plain: 
     assert float(follows["bound"]) == pytest.approx(sum(map(float, follows["terms"].values())), rel=1e-15)
     # A step of 0.5 with |x| ≤ 1, four times over, and read out over two samples.
     assert float(follows["terms"]["interpolation"]) == pytest.approx(4 * 0.5 * 0.25, rel=1e-6)
+    # Values up to 0.5 and the state, as far, are read once each.
+    values = 4 * 2 * float(follows["line"][0])
+    assert float(follows["terms"]["emulated values"]) == pytest.approx(values, rel=1e-6)
+    wide = following(changed(plain, f"{FACTS}/domain/features", 4))["follows"]["terms"]["interpolation"]
+    assert float(wide) == pytest.approx(2 * 4 * 0.5 * 0.25, rel=1e-6)
     one = following(changed(plain, f"{FACTS}/steps", 1))["follows"]["terms"]["interpolation"]
     assert float((Fraction(one) * 8 - 1) * 2**53) == pytest.approx(4.0)
 
@@ -445,18 +521,22 @@ def test_keys_left_out_count_by_their_number_and_the_largest_value() -> None:
 
 
 def test_keys_matter_where_they_come_near_and_are_kept_where_they_may() -> None:
-    """In log weight: −100 in the middle and −40 at an end matters, −60 does not, −109 is looked at."""
-    keys = softmax([0.0, 60.0, 40.0, 0.0], [0.0, -100.0, -100.0, -109.0], [0.0, 0.0, 0.0, 1e47])
+    """In log weight below the first: −100 in the middle and −40 at an end matters, −60 does not, −109 is looked at."""
+    slopes, intercepts = [-25.0, 5.0, -5.0, -25.0, -55.0], [-300.0, -400.0, -400.0, -409.0, -400.0]
     with balls():
-        (error, _, _), matter = keys.cell("0", -1.0, 1.0)
-    assert matter == {0, 1} and 0.9 * 1e47 * math.exp(-109) < float(error) < 1.1e47 * math.exp(-109)
+        (error, _, _), matter = softmax(slopes, intercepts, [0.0, 0.0, 0.0, 1e47, 0.0]).cell("0", -2.0, 2.0)
+    assert matter == {0, 1, 4} and 0.9 * 1e47 * math.exp(-109) < float(error) < 1.1e47 * math.exp(-109)
 
 
 def test_what_a_polynomial_leaves_out_is_counted() -> None:
     """1/(1.05 − t) is 20 at the end; its first 16 terms around 0 are 10.8 there."""
     with balls():
+        nothing = softmax([0.0], [0.0], [0.0])
         for left in (-1.0, 0.75):
-            assert softmax([0.0], [0.0], [0.0]).cell("1/(1.05 - t)", left, 1.0)[0][0].upper() >= 20
+            assert nothing.cell("1/(1.05 - t)", left, 1.0)[0][0].upper() >= 20
+        # 2e-6 of e³, whatever its sign.
+        for f in ("exp(3*t)", "-exp(3*t)"):
+            assert arb(3).exp() <= nothing.cell(f, -1.0, 1.0)[0][0].upper() <= arb(3).exp() * 1.01
 
 
 @pytest.mark.parametrize("f", ["t", "Abs(t - 3/8)", "exp(2*t)", "0"])
@@ -479,6 +559,31 @@ def test_bounds_of_a_cell_are_above_what_is_so_and_not_by_much(f: str) -> None:
         found, _ = softmax([-1 / 3, 1 / 3], [0.0, 0.0], [-3.0, 3.0]).cell(f, 0.25, 0.5)
     for bound, true, room in zip(found, wanted, (0.3 if "Abs" in f else 0.12, 0.4, 0.35), strict=True):
         assert true * (1 - 1e-12) <= float(bound.upper()) <= true + room
+
+
+def test_around_its_zero_a_softmax_is_as_large_as_its_error_says() -> None:
+    with balls():
+        (error, _, size), _ = softmax([-1 / 3, 1 / 3], [0.0, 0.0], [-3.0, 3.0]).cell("0", -0.25, 0.25)
+    for bound in (error, size):
+        assert 3 * math.tanh(0.25 / 3) <= float(bound.upper()) < 0.26
+
+
+@pytest.mark.parametrize("f", ["9", "-1/2"])
+def test_a_softmax_that_falls_further_than_it_rises_is_as_large_as_it_falls(f: str) -> None:
+    """−1/(1 + e^{−4t}) from −0.018 over −0.12 to −0.5, whatever it stands for."""
+    with balls():
+        (_, _, size), _ = softmax([0.0, 4.0], [0.0, 0.0], [0.0, -1.0]).cell(f, -1.0, 0.0)
+        assert 0.5 <= float(size.upper()) < 1.3
+        assert softmax([0.0], [0.0], [-5.0]).cell("-5", -1.0, 1.0)[0][2].upper() >= 5
+
+
+def test_remainders_of_both_sides_add_up() -> None:
+    """e^{3t}, nearly, for −e^{3t}: both leave out 2e-6 at the end, and what they are apart is twice that."""
+    value = math.exp(40)
+    with balls():
+        error = softmax([0.0, 3.0], [0.0, -40.0], [0.0, value]).cell("-exp(3*t)", -1.0, 1.0)[0][0]
+        true = arb(value) * arb(-37).exp() / (1 + arb(-37).exp()) + arb(3).exp()
+        assert true <= error.upper() <= true * 1.01
 
 
 def test_a_softmax_is_as_large_as_its_largest_key_of_those_that_are_asked_for() -> None:
@@ -508,4 +613,6 @@ def test_curvature_is_granted_a_part_of_itself_and_no_more() -> None:
         # f″·(t − c) beside f′(c): the slope of t² on [0, 1] is 1 ± 1.
         assert checker.flat("t**2", 0.0, 1.0, 0.0, 2.0) and not checker.flat("t**2", 0.0, 1.0, 0.0, 1.9)
         assert checker.flat("-t**2", 0.0, 1.0, 2.0, 0.0) and not checker.flat("-t**2", 0.0, 1.0, 1.9, 0.0)
+        assert checker.flat("t**3", 1.0, 2.0, 0.0, 13.0) and not checker.flat("t**3", 1.0, 2.0, 0.0, 11.9)
+        assert checker.flat("100*t", -1.0, 1.0, 0.0, 100 * (1 - 0.9e-8))
         assert checker.flat("Max(t, 3*t)", -1.0, 1.0, 0.0, 3.0) and not checker.flat("Max(t, 3*t)", -1.0, 1.0, 0.0, 2.9)

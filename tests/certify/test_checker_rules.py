@@ -1,11 +1,13 @@
 """What the checker computes from facts and claims, by numbers in which no term is lost beside another."""
 
 import math
+import struct
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from flint import arb, arb_series
 
 from emulon.certify import checker
@@ -36,6 +38,7 @@ FACTS: Numbers = {
         ({"step_size": 8.0}, "carried", 6.0),
         ({}, "state", 2.75),  # and 2·0.25·2
         ({}, "ahead", 6.0),
+        ({"accelerated": 0}, "ahead", 0.0),
         ({}, "norm", 4.0),  # √4·2
         ({"longest": 3.0}, "norm", 3.0),
         ({}, "eigenvalue", 10.0),
@@ -71,7 +74,7 @@ PHASE: Numbers = {
     **{"u": 1 / 64, "smallest": 1 / 128, "slope": 0.3, "bias": 0.2, "largest": 3.0, "score": 0.1, "keys": 5},
     **{"interpolation": 0.7, "deviation": 0.4, "size": 2.0, "to": 4.0, "unseen": 0.01, "off": line(0.1, 0.01)},
     **{"scale": by(2), "fit": by(2), "features": 3, "labels": 2, "x": 0.25, "y": 0.5, "w": 0.75, "absolute": 1.5},
-    **{"width": 4, "strength": 0.35, "leak": 0.125, "code": 0.6, "step": 0.5, "copies": 2, "fixed": 0.1},
+    **{"width": 4, "strength": 0.35, "leak": 0.125, "code": 0.6, "step": 0.4, "copies": 2, "fixed": 0.1},
     **{"carries": 3, "raised": 4, "state": 1.25, "samples": 6, "ahead": 0.9},
 }
 
@@ -118,7 +121,7 @@ def again(n: SimpleNamespace) -> Numbers:
         {},
         {"deviation": 40.0, "size": 50.0},  # what a softmax may move at most, and a sum of its values at most
         {"features": 7, "width": 1, "score": 40.0},  # the widest rows are values; 64 of a score count
-        {"largest": 1e27, "deviation": 1e27, "size": 1e27},  # weights of e⁻⁶⁴ are lost
+        {"largest": 1e27},  # weights of e⁻⁶⁴ are lost
         {"leak": 1e-9, "off": line(1e-6, 0.0), "u": 1e-9},  # nothing leaks but what does anyway
         {"leak": 1e-9},
     ],
@@ -148,6 +151,14 @@ def test_numbers_are_scaled_by_powers_of_two_to_about_one_size() -> None:
             assert float(checker.scale(arb_series([key]), arb_series([query]))[0]) == wanted
         for size, wanted in ((1.5, 8.0), (12.0, 1.0), (16.5, 0.5), (1e-300, 2.0**120), (0.0, 1.0)):
             assert float(checker.fit(arb_series([size]))[0]) == wanted
+
+
+@pytest.mark.parametrize("name, dtype", [("F64", torch.float64), ("F32", torch.float32)])
+def test_a_dtype_is_known_by_its_last_place_and_its_smallest_number(name: str, dtype: torch.dtype) -> None:
+    roundoff, smallest, letter = checker.UNIT[name]
+    known = torch.finfo(dtype)
+    assert (2.0**-roundoff, 2.0**-smallest) == (known.eps / 2, known.tiny)
+    assert struct.calcsize(letter) * 8 == known.bits
 
 
 def test_numbers_are_rounded_up_to_25_digits() -> None:
@@ -185,6 +196,7 @@ def certificate(**facts: Any) -> checker.Certificate:
         # Thrown ahead by 0, 1/4, 2/5 and 3/6 of a change: 1, 2.25, 4.55, and 4.55·1.5 + 2.25/2 + 1.
         ({"accelerated": True, "max_step_times_smoothness": 0.5}, 8.95),
         ({"accelerated": True, "rows": 3}, 8.95),
+        ({"accelerated": True, "l1": 0.1}, 8.95),
         ({"accelerated": True, "l2": 1.0, "rows": 3}, 0.5 * (2.3375 * 1.5 + 1.625 / 2) + 1),
     ],
 )
@@ -198,3 +210,9 @@ def test_acceleration_of_many_steps_grows_with_what_is_granted_of_their_length()
     wanted = steps + math.sqrt(2 * math.exp((steps + 1) * math.log1p(15e-8))) * steps * (steps - 1) / 2
     with ball_arithmetic(checker.PRECISION):
         assert float(certificate(accelerated=True, steps=steps).growth()) == pytest.approx(wanted, rel=1e-9, abs=0.0)
+
+
+def test_facts_are_read_with_a_part_in_a_hundred_million_to_spare_and_momentum_by_its_root() -> None:
+    with ball_arithmetic(checker.PRECISION):
+        assert float(certificate().known["top"] - 1) == pytest.approx(3e-8, rel=1e-6)
+        assert float(certificate(momentum=0.81, l2=1.0).known["ratio"]) == pytest.approx(1.8, rel=1e-12)

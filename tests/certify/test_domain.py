@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from emulon import Domain
 from emulon.certify import Spectrum
-from emulon.certify.domain import require_shape, require_within
+from emulon.certify.domain import by_target, require_shape, require_within
 from emulon.errors import BadShape, OutOfDomain
 
 DOMAIN = Domain(samples=3, features=2, x=2.0, y=1.0, w=0.5)
@@ -195,3 +195,13 @@ def test_every_dataset_of_a_batch_is_held_to_the_bounds() -> None:
     queries[1, 0] = 2.5
     with pytest.raises(OutOfDomain, match=r"‖x‖ reaches 2\.5"):
         tight.check_problem(torch.zeros(4, 1, 2), torch.zeros(4, 1, 1), queries)
+
+
+def test_several_targets_are_problems_that_share_their_rows_and_all_else_is_left_as_it_is() -> None:
+    x, y = torch.randn(2, 5, 3), torch.randn(2, 5, 4)
+    rows, targets = by_target(x, y)
+    assert rows.shape == (2, 4, 5, 3) and targets.shape == (2, 4, 5)
+    assert all(torch.equal(rows[:, k], x) and torch.equal(targets[:, k], y[..., k]) for k in range(4))
+    assert by_target(x[0], y[0])[0].shape == (4, 5, 3)
+    for other in ((x, y[..., 0]), (x, y[:, :4]), (x, y[..., :0]), (x[0, 0], y[0, 0]), (x[0, 0], y[0, 0, :3])):
+        assert all(one is given for one, given in zip(by_target(*other), other, strict=True))

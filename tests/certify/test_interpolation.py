@@ -513,6 +513,11 @@ def test_keys_left_out_count_by_how_far_their_values_are_from_the_others() -> No
     keys = Keys(np.zeros(2), np.array([0.0, -130.0]), np.array([1e44, -1e44]))
     with ball_arithmetic(PRECISION, ORDER + 1):
         assert _cell(keys, parse(str(int(1e44))), -1.0, 1.0)[0] == pytest.approx(2e44 * math.exp(-109), rel=1e-9)
+        # So do keys that are not known but by how far they are below, and how large at most.
+        for value in (1e44, -1e44):
+            known = Keys(np.zeros(1), np.zeros(1), np.array([value]), others=1, spread=1e44)
+            error = _cell(known, parse(str(int(value))), -1.0, 1.0)[0]
+            assert error == pytest.approx(2e44 * math.exp(-110), rel=1e-9)
 
 
 def test_what_is_attained_at_a_centre_is_no_rounding_of_it() -> None:

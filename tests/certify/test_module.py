@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -194,3 +195,14 @@ def test_what_is_no_tensor_is_given_back_as_it_is() -> None:
     assert pair() == ()
     given, listed = pair(X, [1.0, 2.0])
     assert given is X and listed.tolist() == [1.0, 2.0]
+
+
+def test_products_of_fewer_bits_than_float32_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Same(SealedModule):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    assert isinstance(Same()(X.numpy()), np.ndarray)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    with pytest.raises(NotCertified, match="of fewer bits here"):
+        Same()(X)

@@ -231,3 +231,14 @@ def test_squares_below_the_smallest_number_are_above_zero_and_those_beyond_the_l
     wide[0, 0] = 1e155
     with pytest.raises(OutOfDomain, match="overflows float64 when squared"):
         enclosure(wide)
+
+
+def test_the_steepest_and_the_flattest_dataset_of_a_batch_are_held_to_the_eigenvalues() -> None:
+    domain = Domain(2, 2, 3.0, 1.0, 1.0, spectrum=Spectrum(2.0, 0.5, 3.0))
+    xs, ys, query = torch.eye(2).mul(math.sqrt(2)).repeat(3, 1, 1), torch.ones(3, 2, 1), torch.zeros(3, 2)
+    domain.check_problem(xs, ys, query)
+    for factor in (1.5, 0.6):
+        one = xs.clone()
+        one[1] *= factor
+        with pytest.raises(OutOfDomain, match="has eigenvalues"):
+            domain.check_problem(one, ys, query)

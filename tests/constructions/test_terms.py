@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from emulon.algorithms import LinearRegression
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain, Spectrum
-from emulon.constructions import GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
+from emulon.constructions import DescentInContext, GradientStep, HeadInEmbedding, HeadInTokens, LinearLayer, ResidualMap
 from emulon.constructions.accuracy import Accuracy, checked_to, rounded_up
 from emulon.constructions.emulated_head import entry_tolerance
 from emulon.constructions.gradient_step import domain_step_size
@@ -15,7 +16,9 @@ from emulon.constructions.linear_layer import padded, with_room
 from emulon.constructions.proximal import Proximal
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
+from emulon.constructions.template import template
 from emulon.errors import ToleranceTooTight
+from emulon.expression import parse
 
 f64, U = torch.float64, 2.0**-53
 DOMAIN = Domain(5, 3, 2.0, 1.0, 0.5)
@@ -67,6 +70,11 @@ def test_a_step_with_a_penalty_adds_the_second_heads_whole_bound(loss: str, fixe
     # |1 − η·l2|·w + η·(x·|F| + |yx|), and what the first head errs by.
     reach = 0.75 * 0.5 + 0.125 * (2.0 * made.template.f.interpolation.size + fixed)
     assert made.proximal.domain.w == pytest.approx(reach * (1 + 1e-9) + first, rel=1e-14, abs=0.0)
+    x, y, w = 2 * torch.rand(5, 3, dtype=f64) - 1, torch.rand(5, dtype=f64), torch.tensor([0.5, -0.25, 0.1]).double()
+    means = torch.exp(x @ w) if loss == "poisson" else x @ w
+    moved = w - 0.125 * (x.mT @ (means - y) / 5 + 2.0 * w)
+    exact = moved.sign() * (moved.abs() - 0.125 * 0.5).clamp(min=0)
+    assert made.certificate.verify(made(x, y, w), exact) < 1e-2
 
 
 def test_without_a_step_size_it_is_one_over_the_worst_smoothness() -> None:
@@ -136,13 +144,14 @@ def test_bounds_on_products_have_room_for_storing_and_checking_them() -> None:
     for dtype, u in ((f64, U), (torch.float32, 2.0**-24)):
         room = with_room(2.0, 3, dtype) - 2.0
         assert room == pytest.approx(4 * u * 8.0 + gamma(7) * 8.0, abs=2 * U * 2)
-    module = LinearLayer(4, 3, 2, 2.0, points=8)
-    assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
+    for module in (LinearLayer(4, 3, 2, 2.0, points=8), HeadInEmbedding(4, 3, 2, 2.0, points=8)):
+        assert module.f.grid.hi == module.bound + checked_to(3, 4 * module.bound) > 2.0
 
 
-def test_tokens_that_only_pad_are_silent_wherever_they_are_asked() -> None:
-    """e^{−800} of any key there is, for products to the end of the range."""
-    grid = LinearLayer(4, 3, 2, 2.0, points=8).f.grid
+@pytest.mark.parametrize("bound", [2.0, 2e-3])
+def test_tokens_that_only_pad_are_silent_wherever_they_are_asked(bound: float) -> None:
+    """e^{−800} of any key there is, for products to the end of the range; slopes are small, or large."""
+    grid = LinearLayer(4, 3, 2, bound, points=8).f.grid
     slopes, intercepts, values = padded(grid, 40)
     heads = RowHeads.soft((40, 3, 1), grid)
     indexed = heads.starts[0] + heads.step * torch.arange(40, dtype=f64)
@@ -208,13 +217,41 @@ def test_an_audit_of_a_head_takes_the_norms_of_its_own_rows() -> None:
 
 def test_entries_must_be_as_exact_as_scores_and_values_make_of_them() -> None:
     """1 + 2β·width·bound²: half as much again would be refused by no one; below a last place of the bound it is."""
-    assert entry_tolerance(1e-6, 3.0, 2, 0.25, f64) == pytest.approx(1e-6 / (1 + 9) / 1.05, rel=1e-14)
+    assert entry_tolerance(1e-6, 3.0, 2, 0.5, f64) == pytest.approx(1e-6 / (1 + 18) / 1.05, rel=1e-14)
     with pytest.raises(ToleranceTooTight) as caught:
-        entry_tolerance(10 * U * 3.0 * 0.999, 3.0, 2, 0.25, f64)
-    assert caught.value.smallest == rounded_up(10 * U * 3.0)
-    assert entry_tolerance(10 * U * 3.0 * 1.001, 3.0, 2, 0.25, f64) > 0
+        entry_tolerance(19 * U * 3.0 * 0.999, 3.0, 2, 0.5, f64)
+    assert caught.value.smallest == rounded_up(19 * U * 3.0)
+    assert entry_tolerance(19 * U * 3.0 * 1.001, 3.0, 2, 0.5, f64) > 0
 
 
 def test_a_tolerance_is_named_with_two_digits_and_never_below_itself() -> None:
     assert [rounded_up(number) for number in (1.234e-5, 9.95, 2.0, 1.0001e-300)] == [1.3e-5, 10.0, 2.0, 1.1e-300]
     assert rounded_up(math.inf) == math.inf
+
+
+def test_steps_in_context_are_what_was_asked_for_and_promise_all_of_them() -> None:
+    """√d·T times a step's terms; and curvature is enclosed wherever errors of that size can carry a residual."""
+    options = {"step_size": 0.01, "l2": 0.5, "l1": 0.25, "dtype": torch.float32}
+    made = DescentInContext("squared", DOMAIN, steps=4000, points=5, grid="spectral", **options)
+    step = made.step
+    assert (step.step_size, step.l2, step.l1, step.head.w_k.dtype) == (0.01, 0.5, 0.25, torch.float32)
+    assert step.f.grid.way == "spectral" and step.f.keys <= 6
+    for name, term in step.certificate.terms.items():
+        assert made.certificate.terms[name] == pytest.approx(math.sqrt(3) * 4000 * term, rel=1e-4)
+    plan, bound = made.plan, made.certificate.bound
+    assert 3 * 2.0 * bound > plan.inner.residual and plan.proves(bound) and made.certificate.proved
+
+
+def test_what_is_constructed_for_data_counts_on_their_least_eigenvalue() -> None:
+    x = torch.tensor([[1.0, 0.0], [0.0, 0.5], [-1.0, 0.5], [0.0, 0.0]], dtype=f64)
+    made = DescentInContext.of(LinearRegression(steps=2), x, x @ torch.tensor([1.0, -0.5]).double(), 1e-2)
+    least = torch.linalg.eigvalsh(x.mT @ x / 4)[0].item()
+    assert made.plan.strong_convexity == pytest.approx(least, rel=1e-6)
+
+
+def test_a_template_keeps_its_tolerance_whatever_multiplies_it_and_leaks_next_to_nothing_without_one() -> None:
+    made = template(parse("tanh(t)"), DOMAIN, Accuracy(1e-5, None, "auto", f64), 8.0)
+    terms = made.certificate(8.0).terms
+    assert sum(terms.values()) <= 1e-5 and 0 < terms["routing leak"] <= 0.02 * 1e-5 * made.grid.largest * 2
+    free = template(parse("tanh(t)"), DOMAIN, Accuracy(None, 8, "auto", f64))
+    assert 0 < free.leak <= 0.1 * torch.finfo(f64).eps

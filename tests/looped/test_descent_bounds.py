@@ -167,6 +167,14 @@ def test_an_audit_counts_what_jumped_and_what_a_shock_becomes() -> None:
     assert audited(shock=1e-3)[0] == pytest.approx(clean, rel=1e-3, abs=0.0)
 
 
+def test_a_loop_is_audited_by_the_worst_of_its_outputs() -> None:
+    """One sample, one step of ½ on two outputs: predictions ½ and 1, of which the second jumps."""
+    xs, ys = torch.ones(1, 1, dtype=f64), torch.tensor([[1.0, 2.0]], dtype=f64)
+    readings = [(-ys, torch.zeros(2, dtype=f64)), (-ys / 2, torch.tensor([0.5, 1.0 + 1e-3], dtype=f64))]
+    found = DescentLoop(DOMAIN, 0.5, 6, f64).audit(xs, ys, xs[0], readings)
+    assert found.terms == {"loop": pytest.approx(1e-3 * (1 + 1e-6), rel=1e-9)} and found.scope == "run"
+
+
 def test_an_audit_carries_an_early_shock_by_the_gain_of_the_steps_that_follow() -> None:
     """λ of XᵀX/n is 1 in the only direction; ‖x‖ = 2; two steps of ½ follow a shock of 1e-3 in every residual."""
     xs, step = torch.full((4, 1), 1.0, dtype=f64), 0.5

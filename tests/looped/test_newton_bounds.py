@@ -74,7 +74,7 @@ def test_a_prediction_is_off_by_the_inverse_and_by_its_own_readout() -> None:
         assert found.bound == pytest.approx(error * 1.5 * 2 * 3.0 + own, rel=1e-12, abs=0.0)
         answers = sum(value for name, value in found.terms.items() if name.startswith("answer"))
         assert answers == pytest.approx(own, rel=1e-12, abs=0.0)
-    assert made.tokens == 10
+    assert made.tokens == 10 and made.slots.size("code") == 3  # of four samples and the query
 
 
 def test_nothing_is_promised_of_an_answer_whose_scores_may_leave_their_reach() -> None:

@@ -177,3 +177,19 @@ def test_chains_are_checked_and_traced():
         model.predict(2 * chains[:-1], chains[-1, :2], loops=1)
     with pytest.raises(OutOfDomain, match="slope"):
         LoopedChainOfThought(model.domain, slope=0.0)
+
+
+def test_a_small_chain_is_audited_to_rounding():
+    """Four chains of three states of two numbers, negative ones among them; the third state is asked for."""
+    draw = normal(7)
+    weights = [draw(2, 2) / 2 for _ in range(2)]
+    chains = [2 * draw(5, 2).clamp(-1, 1)]
+    for weight in weights:
+        chains.append(leaky(chains[-1] @ weight.mT, 0.5))
+    states = torch.stack(chains, dim=1)
+    model = LoopedChainOfThought(Domain(4, 2, 6.0, 12.0, 0.0), depth=2, slope=0.5, horizon=4)
+    assert model.step_size == 1 / model.domain.largest
+    run = model.run(states[:4], states[4, :2], loops=4)
+    labels = torch.where(states[:4, 2] > 0, states[:4, 2], 2 * states[:4, 2])
+    exact = leaky(gradient_descent(states[:4, 1], labels, states[4, 1], model.step_size, 4)[-1], 0.5)
+    assert run.audit.verify(run.prediction, exact) <= run.audit.bound < 1e-9 and (labels < 0).any()

@@ -404,17 +404,17 @@ def test_programs_are_refused_from_where_a_match_a_bound_or_a_dtype_ends(program
         a, b, c, p = (made.register(name) for name in "abcp")
         made.known |= program.known
         made.bounds["b"] = bound
-        made.mov(b, p, at=Matched("like", (1, 3, 4), True, "a", "c", 1, 0.5, reach))
+        made.mov(b, p, at=Matched("like", (1, 3, 4), True, "a", "c", 1, 0.75, reach))
         made.aff(b, 2.0 * a)
         made.aff(c, size * p)
         return analyse(made, torch.float32)
 
     largest = torch.finfo(torch.float32).max ** 0.25
-    assert len(analysed(3.0, 4.0 / (1 + 9e-13), 0.999 * largest).after) == 3
+    assert len(analysed(4.5, 4.0 / (1 + 9e-13), 0.999 * largest).after) == 3
     for reach, bound, size, message in (
-        (2.999, 4.0, 1.0, "made for"),
-        (3.0, 4.0 * (1 - 1e-11), 1.0, "declared"),
-        (3.0, 4.0, 1.001 * largest, "beyond what"),
+        (4.499, 4.0, 1.0, "made for"),
+        (4.5, 4.0 * (1 - 1e-11), 1.0, "declared"),
+        (4.5, 4.0, 1.001 * largest, "beyond what"),
     ):
         with pytest.raises(BadProgram, match=message):
             analysed(reach, bound, size)

@@ -195,3 +195,11 @@ def test_a_machines_certificate_names_what_its_author_proved() -> None:
         exp, gelu_, *proofs = certificate.assumes or ()
         assert (exp, gelu_) == (EXP_ASSUMED, GELU_ASSUMED)
         assert proofs and all("proved by the program's author" in proof for proof in proofs)
+
+
+def test_expressions_add_up_their_parts_and_their_constants() -> None:
+    a, b = Register("a", (2, 1)), Register("b", (2, 1))
+    doubled = 2.0 * (a + 2.0 * a + 1.0)
+    assert torch.equal(doubled.parts["a"], 6 * torch.eye(2, dtype=torch.float64))
+    assert doubled.bias.tolist() == [2.0, 2.0] and a.labels == ("a[0]", "a[1]")
+    assert (2.0 * (a + b) + b).T.text == "(2·(a + b) + b)ᵀ"

@@ -7,7 +7,7 @@
 Every test is first run with a trace of the lines it comes to. A fault then meets the tests that come to its line, the
 quickest first, until one fails; a fault that takes far longer than its tests do counts as noticed. Type checks at run
 time are off. What is on record in --out is not asked again; `python tests/mutation/hunt.py --table FILE` counts, and
-lists what went unnoticed and has no reason in `exceptions.toml` beside this file.
+lists what went unnoticed, or what of terms did (--terms), and has no reason in `exceptions.toml` beside this file.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def anywhere(record: dict[str, Any]) -> str:
     return f"{record['file']} {record['owner']} {record['fault'].split(' ', 1)[1]}"
 
 
-def table(out: Path) -> None:
+def table(out: Path, terms: bool) -> None:
     """Counts by file, all faults and those of terms alone, and what went unnoticed without a reason on record."""
     asked = [each for each in records(out) if each["said"] != "cannot be planted"]
     missed = [each for each in asked if each["said"] in UNNOTICED]
@@ -277,6 +277,7 @@ def table(out: Path) -> None:
             share = 100 * (total - gone) / max(total, 1)
             print(f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {share:.1f} %")
     reasons = explained()
+    missed = [each for each in missed if each["kind"] in TERMS or not terms]
     open_ones = [each for each in missed if anywhere(each) not in reasons]
     print(
         f"{len(missed) - len(open_ones)} of {len(missed)} that went unnoticed have a reason on record; these have none:"
@@ -296,7 +297,7 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:
-        table(options.table)
+        table(options.table, options.terms)
         return 0
     options.sources = [path for path in options.paths if "src" in path.parts]
     tests = [str(path) for path in options.paths if "src" not in path.parts]

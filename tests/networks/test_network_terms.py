@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -10,10 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from emulon.certify import Domain
 from emulon.certify.balls import Ball
 from emulon.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
+from emulon.networks import compile_network
 from emulon.networks.attention import AttentionPhase
+from emulon.networks.composition import roomy
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
@@ -36,6 +40,8 @@ from emulon.networks.layers import (
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import Builder, lower
 from emulon.networks.phase import ConstantPhase, power_for
+from emulon.networks.program import _require_in_range, enclosures
+from emulon.networks.ranges import _under_a_root, from_data
 from emulon.networks.roots import _in_two
 from emulon.networks.softmaxes import UNITS, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
@@ -168,11 +174,11 @@ def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> N
     both = Linear(name="both", reads=(2, 3), weight=numbers([1.0, 0.0, 4.0]), bias=numbers(0.0))
     own = numbers([[math.tanh(2.75) + 4.0], [math.tanh(-0.75) + 8.0 + 1e-3]])
     assert away_from_exact([step, tanh, places, both], x, own) == about(1e-3, rel=1e-11)
-    # More bits are asked for where the first do not tell: 1/(x − x·(1 + 2⁻¹⁰⁰)·…) is beyond 64 of them.
-    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, -1.0]), bias=numbers(2.0**-100))
+    # More bits are asked for where the first do not tell: of 1 + 2⁻¹⁰⁰ − 1, 64 leave nothing to divide by.
+    tiny = Linear(name="tiny", reads=(0,), weight=numbers([1.0, 1.0]), bias=numbers(-1.0))
     inverse = Elementwise(name="inverse", reads=(1,), f="1/t")
-    ones, answer = numbers([[1.0, 1.0]]), numbers([[2.0**100]])
-    assert away_from_exact([tiny, inverse], ones, answer, bits=64) == 0.0
+    given, answer = numbers([[1.0, 2.0**-100]]), numbers([[2.0**100]])
+    assert away_from_exact([tiny, inverse], given, answer, bits=64) == 0.0
 
 
 def test_functions_and_constants_are_enclosed_where_they_are() -> None:
@@ -569,3 +575,53 @@ def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -
     assert GroupLassoStep(x, y, groups, step_size=1.1).lipschitz is None
     assert GroupLassoStep(x[:1], y[:1], groups).lipschitz == about(1 + 1e-9, rel=1e-13)
     assert GroupLassoStep(x, y, torch.tensor([5, 5]), 0.2).thresholds.item() == about(0.5 * 0.2 * math.sqrt(2))
+
+
+def test_a_layers_term_is_by_how_much_the_bound_grows_with_it_and_from_where_it_is_lost_it_is_infinite() -> None:
+    torch.manual_seed(0)
+    x = 2 * torch.rand(8, 2, dtype=f64) - 1
+    program = compile_network(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double(), data=x)
+    grown = program.errors(number_line(program.capacity.reach))[-1].amax(dim=-1).tolist()
+    terms = list(program.certificate.terms.values())
+    assert grown[0] == 0.0 and terms == about([after - before for before, after in pairwise(grown)])
+    # A range as narrow as an error tells nothing of where the exact number is.
+    first, *others = program.phases
+    narrow = Box(torch.zeros(3, dtype=f64), torch.full((3,), 1e-13, dtype=f64))
+    lost = replace(program, phases=(replace(first, known=replace(first.known, output=narrow)), *others)).certificate
+    assert [math.isfinite(term) for term in lost.terms.values()] == [False, True, True] and lost.bound == math.inf
+
+
+def test_numbers_of_a_run_stay_as_far_from_the_edges_as_they_may_be_off() -> None:
+    phase = LinearPhase(LINEAR, Known(INPUTS, Box(numbers(0.0, 0.0), numbers(1.0, 1.0))))
+    for register, room, allowed in (([0.1, 0.9], 0.05, True), ([0.1, 0.5], 0.2, False), ([0.5, 0.9], 0.2, False)):
+        with nullcontext() if allowed else pytest.raises(OutOfDomain, match="outside of its range"):
+            _require_in_range(phase, numbers([register]), numbers(room, room))
+
+
+def test_an_audit_counts_its_own_enclosure_once() -> None:
+    """K·x − K·x is 0; its enclosure is about 1e-23·K wide, which is some of what the answer is off by."""
+    network = nn.Linear(2, 1, bias=False).double()
+    network.weight.data = numbers([2.0**31, -(2.0**31)])
+    x = numbers([1 / 3, 1 / 3], [0.2, 0.2])
+    program = compile_network(network, data=torch.cat([x, torch.eye(2, dtype=f64)]))
+    run = replace(program(x), register=numbers([[2.0**-41]], [[-(2.0**-42)]]))
+    ball = enclosures(program.layers, run.inputs)[-1]
+    radius, away = ball.radius.max().item(), ball.away(run.register).max().item()
+    assert away / 1000 < radius < away / 10 and away >= 2.0**-41
+    assert run.audit.terms["its enclosure"] == radius and run.audit.bound == about(away)
+    assert run.promises.bound == run.audit.bound and run.promises.size == run.last.abs().max().item()
+
+
+def test_what_data_show_of_a_head_is_widened_by_the_margin() -> None:
+    layer, x = heads(), numbers([[0.5, -0.25], [1.5, 1.0]])
+    seen, [known] = layer.inside(x), from_data([heads()], x, 0.25)
+    assert known.inner == Inner(1.25 * seen.q, 1.25 * seen.k, 1.25 * seen.v, seen.score * 1.5625)
+    # One interval for all features, from −¼ to 3/2.
+    assert known.inputs.lo.tolist() == about([-0.25 - 0.25 * 1.75 - 0.25e-3 * 1.5] * 2)
+    under = _under_a_root(None, Box(numbers(2.0), numbers(3.0)), 0.25)
+    assert (under.lo.item(), under.hi.item()) == about((2 / 1.5625, 3 * 1.5625))
+
+
+def test_an_algorithms_domain_has_room_for_features_that_are_a_little_off() -> None:
+    wider = roomy(Domain(4, 2, 2.0, 3.0, 0.5))
+    assert (wider.x, wider.y, wider.w) == about((2 + 2e-6, 3 + 3e-6, 0.5 + 0.5e-6))

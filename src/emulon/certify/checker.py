@@ -134,14 +134,14 @@ def section_of(path: str) -> Content:
 
 
 def either(switch: Any, above: Any, below: Any, at_zero: bool | None = None) -> Any:
-    """By the sign of a switch. Where that is open: both values and both slopes, and nothing is known beyond."""
+    """By the sign of a switch. Where that is open: both values and both slopes, and of all that is beyond nothing."""
     value = switch[0]
     if value > 0 or (at_zero is True and value >= 0):
         return above
     if value < 0 or (at_zero is False and value <= 0):
         return below
     above, below = above + arb_series([0]), below + arb_series([0])
-    return arb_series([above[0].union(below[0]), above[1].union(below[1]), arb.nan()])
+    return arb_series([above[0].union(below[0]), above[1].union(below[1]), *[arb.nan()] * (ORDER - 1)])
 
 
 def piecewise(*pieces: Any) -> Any:

@@ -103,8 +103,8 @@ def use_threads(numbers: int) -> None:
 class DescentOptions(DataOptions):
     steps: Count = 200
     """steps of gradient descent"""
-    tolerance: Positive = 1e-8
-    """on the final weights"""
+    tolerance: Annotated[Positive | None, shown("NUMBER")] = None
+    """on the final weights; by default they come as near to 1e-8 as they can"""
     step_size: Annotated[Positive | None, shown("NUMBER")] = None
     """of every algorithm; by default each takes the one that suits the data"""
     penalty: Annotated[NotNegative | None, shown("NUMBER")] = None
@@ -121,10 +121,10 @@ class DescentOptions(DataOptions):
     """compile for data so many times as large as the training rows, as 1.1, so that others may be run, too"""
 
     def tell(self, program: Program) -> None:
-        """A note where the program cannot keep the tolerance, in the words of the refusals."""
+        """A note where the program cannot keep the tolerance that was asked for, in the words of the refusals."""
         from emulon.interpreter.compiler import tolerance_missed
 
-        if missed := tolerance_missed(program, self.tolerance):
+        if self.tolerance is not None and (missed := tolerance_missed(program, self.tolerance)):
             print(f"note: {missed}", file=sys.stderr)
 
     @property

@@ -113,7 +113,7 @@ def require_taken(algorithms: Sequence[type[NamedAlgorithm]], settings: Settings
             raise EmulonError(f"--{name.replace('_', '-')} is for {', '.join(able)}; {asked} has none")
 
 
-def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float, margin: float = 1.0) -> Program:
+def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, margin: float = 1.0) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm.
 
     With a margin above 1 the domain has room for data so many times as large: the step size is then fixed, short enough
@@ -168,10 +168,10 @@ def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
 
 
 class Course(TypedDict, total=False):
-    """How an experiment goes: 200 steps, tolerance 1e-8, no margin, the fast path, unless it is said."""
+    """How an experiment goes: 200 steps, as near to 1e-8 as can be, no margin, the fast path, unless it is said."""
 
     steps: int
-    tolerance: float
+    tolerance: float | None
     settings: Settings
     margin: float
     path: Path
@@ -237,7 +237,7 @@ def _compiled(
         begin = time.perf_counter()
         try:
             algorithm = algorithm_with(named, course.get("steps", 200), settings)
-            program = program_for(algorithm, data, course.get("tolerance", 1e-8), course.get("margin", 1.0))
+            program = program_for(algorithm, data, course.get("tolerance"), course.get("margin", 1.0))
             jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
         except BadData as error:
             if algorithms:

@@ -67,9 +67,9 @@ def root_ranges(layers: Sequence[Layer], group: ReciprocalRoot, register: int, v
     if not v.ends[0] > 0 or Slopes(parse(coarse.f)).between(*v.ends)[1] > 0:
         return None
     boxes = {group.v: v}
-    for inner in range(group.first, register + 1):
+    for inner in range(group.first, register):
         layer = layers[inner - 1]
-        if inner < register and isinstance(layers[inner], Root):  # what the root is taken of
+        if isinstance(layers[inner], Root):  # what the root is taken of
             boxes[inner] = _squared_times(coarse, v)
         else:
             boxes[inner] = layer.interval(Box.beside([boxes[read] for read in layer.reads]))

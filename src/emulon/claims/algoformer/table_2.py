@@ -138,9 +138,9 @@ CLAIM = Claim(
     run=run,
     judge=judge,
     figure=figure,
-    differs="AG News is trained on 35,583 texts of 120,000, 1,873 more being for validation, and tested on its official "
-    "test set; the paper's 97.92 % there is above the best that the literature reports (95.5 %, Yang et al. 2019). IMDB "
-    "is trained on 19,907 texts, up to 512 tokens of each, with 5,000 for validation, and tested on its official 25,000. "
+    differs="AG News is trained on 35,583 texts of 120,000, with 1,873 for validation, and tested on its official test "
+    "set; the paper's 97.92 % there is above the best that the literature reports (95.5 %, Yang et al. 2019). IMDB is "
+    "trained on 19,907 texts, up to 512 tokens of each, with 5,000 for validation, and tested on its official 25,000. "
     "Rates fall to zero within three epochs, and 0.3 is dropped out, as models of this size learn the texts by heart "
     "soon; both were chosen by the validation split.",
 )

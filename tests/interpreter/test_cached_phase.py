@@ -9,7 +9,7 @@ from library import KINKS, case
 
 from emulon.algorithms.link import Effective
 from emulon.interpreter import Capacity, Interpreter, Program, cached_phase, module
-from emulon.interpreter.cached_phase import CachedPhase, Rows
+from emulon.interpreter.cached_phase import CachedPhase, Rows, _flat
 from emulon.interpreter.paths import held_by
 from emulon.interpreter.phase import Carried
 
@@ -89,3 +89,8 @@ def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])
     torch.testing.assert_close(phase.apply(w, w)[0], alone, rtol=0.0, atol=1e-14)
+
+
+def test_datasets_that_differ_are_laid_one_after_another():
+    part = torch.arange(120.0).reshape(2, 3, 4, 5)
+    assert torch.equal(_flat(part, 2), part.flatten(0, 1)) and torch.equal(_flat(part[0, :1], 2), part[0, :1])

@@ -130,6 +130,11 @@ def test_it_holds_as_it_is(plain: Content, penalised: Content) -> None:
         assert said == f"every weight is within {float(content['follows']['bound']):.3e}"
 
 
+def test_bands_of_which_nothing_is_proved_are_said(plain: Content) -> None:
+    banded = following(changed(plain, f"{FACTS}/gradient/grid/bands", [[-0.25, 0.25]]))
+    assert checked(banded).endswith(", while residuals stay out of (-0.25, 0.25)")
+
+
 FACTS = "program/facts"
 ZERO, HALF = (0.0).hex(), (0.5).hex()
 

@@ -494,7 +494,9 @@ def check(text: str, **files: str) -> str:
     for name in follows | said:
         need(said.get(name) == follows.get(name), f"follows/{name}", f"is {json.dumps(follows.get(name))[:400]}")
     whole.require_proved()
-    return f"every weight is within {float(follows['bound']):.3e}"
+    bands = [f"({lo:.6g}, {hi:.6g})" for name in whole.phases() for lo, hi in whole.facts[name]["grid"]["bands"]]
+    outside = f", while residuals stay out of {' and '.join(bands)}" if bands else ""
+    return f"every weight is within {float(follows['bound']):.3e}{outside}"
 
 
 def main(words: list[str]) -> int:

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from by_hand import GRID, phase
 from library import KINKS, case
 
-from emulon.interpreter import Interpreter, Program, cached_phase, module
-from emulon.interpreter.cached_phase import CachedPhase, Rows
+from emulon.algorithms.link import Effective
+from emulon.interpreter import Capacity, Interpreter, Program, cached_phase, module
+from emulon.interpreter.cached_phase import CachedPhase, Rows, _flat
 from emulon.interpreter.paths import held_by
+from emulon.interpreter.phase import Carried
 
 Programs = dict[str, Program]
 
@@ -56,6 +59,20 @@ def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise
         assert phase._narrow_enough() == enough
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dtype: torch.dtype):
+    """Of ¼·(fixed − value·x): in float32 these are read 4 times larger, and what that adds is divided by 4."""
+    grid = replace(GRID, **{name: getattr(GRID, name).to(dtype) for name in ("slopes", "intercepts", "values")})
+    made, held = replace(phase(), grid=grid), Carried(step=0.25, shrink=0.9, fixed=0.3)
+    x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    interpreter = Interpreter(Capacity(1, 1, 1, 200.0), dtype)
+    (block,) = CachedPhase(interpreter, made, Effective(x, x[:, 0], fixed), held).blocks
+    scale = 1.0 if dtype == torch.float64 else 4.0
+    numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
+    wanted = ((interpreter.read(numbers) - numbers) / scale).flatten(-2).double()
+    torch.testing.assert_close(block.values[0].double(), wanted, rtol=0.0, atol=1e-6 * wanted.abs().max().item())
+
+
 def test_a_factor_and_its_negative_are_read_once():
     factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
     shared, apart = Rows.of(factors, odd=True), Rows.of(factors, odd=False)
@@ -72,3 +89,8 @@ def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])
     torch.testing.assert_close(phase.apply(w, w)[0], alone, rtol=0.0, atol=1e-14)
+
+
+def test_datasets_that_differ_are_laid_one_after_another():
+    part = torch.arange(120.0).reshape(2, 3, 4, 5)
+    assert torch.equal(_flat(part, 2), part.flatten(0, 1)) and torch.equal(_flat(part[0, :1], 2), part[0, :1])

@@ -132,6 +132,23 @@ def test_magnitudes_are_the_largest_entries_of_prompts_and_heads() -> None:
     assert replace(made, domain=replace(made.domain, features=20)).width == 40
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("readout", ["mean", "sum", "rest"])
+def test_values_hold_a_step_and_what_is_carried_and_are_read_out_as_that(readout: str, dtype: torch.dtype) -> None:
+    made, draw = phase(readout, dtype), torch.Generator().manual_seed(0)
+    value, fixed, state, before = torch.randn(4, 5, 3, dtype=f64, generator=draw).to(dtype)
+    state, before = state[:1].expand(5, 3), before[:1].expand(5, 3)
+    tokens = torch.zeros(5, made.slots.width, dtype=dtype)
+    for name, part in (("value", value), ("fixed", fixed), ("state", state), ("before", before)):
+        tokens[:, made.slots[name]] = part
+    found = made.read_out(tokens @ made.weights(HELD)[2].mT, HELD)
+    step = -0.25 * (value - fixed)
+    answer = step.mean(dim=0) if readout == "mean" else step.sum(dim=0)
+    carried = (-0.8 + 0.15) * state[0] - 0.15 * before[0]
+    wanted = answer if readout == "sum" else answer + carried
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-14 if dtype == f64 else 1e-5)
+
+
 def test_its_beginning_keeps_the_first_codes_and_the_strength_of_all() -> None:
     made = phase("mean")
     first = made.beginning(2)

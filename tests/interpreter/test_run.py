@@ -169,7 +169,7 @@ def test_a_residual_put_into_the_band_is_told():
     interpreter = Interpreter.fitting(program)
     near = torch.tensor([1.0, -1.0, 1e-9], dtype=torch.float64)
     assert not interpreter.run(program, x, clear).entered_band
-    assert interpreter.run(program, x, near).entered_band
+    assert interpreter.run(program, x, near).entered_band is True
 
 
 def test_a_promise_that_lets_the_path_go_farther_than_was_enclosed_encloses_more(programs: Programs):

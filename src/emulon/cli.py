@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 where work failed half-way, 2 for a request that makes no 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"
         return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))
+    # Threads that spin long while they wait take the cores from those that work: where another process holds one of
+    # two, a learner trained at a thirtieth of its speed. Read when torch is imported, so here.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Commands say in a line of their own where a tolerance is not kept.
     warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
     try:

@@ -87,6 +87,15 @@ def test_the_examples_of_the_help_can_be_read(command):
         assert read(module_of(name).Options, words, name)
 
 
+def test_waiting_threads_let_others_work_unless_the_user_says_how_they_wait(monkeypatch, capsys):
+    for given, kept in ((None, "1000"), ("7", "7")):
+        monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
+        if given is None:
+            monkeypatch.delenv("GOMP_SPINCOUNT")
+        assert cli.main(["approximate", "t", "1", "-1"]) == 2
+        assert os.environ["GOMP_SPINCOUNT"] == kept
+
+
 def test_the_commands_of_the_readme_can_be_read():
     readme = (SOURCE.parent / "README.md").read_text()
     commands = lines_of("\n".join(re.findall(r"^```\w*\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)))

@@ -38,7 +38,7 @@ from emulon.memory import at_a_time
 # Powers of z that are multiplied out; coefficients of a polynomial are taken so many at a time.
 POWERS = 8
 # Numbers that are read at a time: their powers stay in cache.
-TOGETHER = 1 << 14
+TOGETHER = 1 << 15
 # Digits that coefficients are computed with; the part of a dtype's exponents that powers of z may take up.
 DIGITS, EXPONENTS = 60, 0.85
 
@@ -152,23 +152,18 @@ class Stretches:
         out = torch.empty_like(s, memory_format=torch.contiguous_format)
         together = at_a_time(TOGETHER, s.device)
         for part, answer in zip(s.reshape(-1).split(together), out.view(-1).split(together), strict=True):
-            torch.copysign(self._read(part.abs(), 0), part, out=answer)
+            torch.copysign(self._read(part.abs()), part, out=answer)
         return out
 
-    def _read(self, size: Tensor, number: int) -> Tensor:
-        """Numbers that lie in this stretch or beyond."""
-        one = self.known[number]
-        beyond = (size >= one.hi).nonzero().squeeze(-1) if number + 1 < len(self.known) else size[:0]
-        if not len(beyond):
-            return one.read(size)
-        if len(beyond) == len(size):
-            return self._read(size, number + 1)
-        if 2 * len(beyond) <= len(size):  # all are read as if they were here, and the others put right
-            out = one.read(size.clamp(max=one.hi))
-        else:
-            within, out = (size < one.hi).nonzero().squeeze(-1), torch.empty_like(size)
-            out[within] = one.read(size[within])
-        out[beyond] = self._read(size[beyond], number + 1)
+    def _read(self, size: Tensor) -> Tensor:
+        if not len(size) or size.amax() < self.known[0].hi:
+            return self.known[0].read(size)
+        ends = size.new_tensor([one.hi for one in self.known[:-1]])
+        places, out = torch.bucketize(size, ends, right=True), torch.empty_like(size)
+        for number, one in enumerate(self.known):
+            own = (places == number).nonzero().squeeze(-1)
+            if len(own):
+                out[own] = one.read(size[own])
         return out
 
 

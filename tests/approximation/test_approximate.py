@@ -192,6 +192,12 @@ def test_many_periods_are_cut_into_pieces() -> None:
     assert F.grid.way == "piecewise" and F.keys < 300 and observed(F, points(F)) <= F.certificate.bound <= 1e-4
 
 
+def test_paper_grids_that_a_narrow_dtype_does_not_hold_are_not_weighed() -> None:
+    """Slopes of many points are beyond float16: the search goes on to them, and comes back with those it holds."""
+    with pytest.raises(ToleranceTooTight, match=r"can promise 7\.0e-03, not 1\.0e-03"):
+        approximate("1", (0, 3), tolerance=1e-3, grid="paper", dtype=torch.float16)
+
+
 def test_an_odd_function_on_mirrored_keys_is_odd_to_the_last_bit_so_that_half_of_them_need_be_read() -> None:
     assert approximate("Min(Max(t, -1.35), 1.35)", (-6, 6), tolerance=1e-7).grid.numbers.odd
 

@@ -78,6 +78,8 @@ def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[float, float]:
     """(sampled error + rounding bound, sampled error), with f at the points s: what every search minimises."""
+    if not all(np.isfinite(part).all() for part in (grid.numbers.slopes, grid.numbers.intercepts, grid.numbers.values)):
+        return math.inf, math.inf  # a narrow dtype holds no grid that is too sharp
     error, deviation, size = grid.sampled(f, s)
     total = error + rounding(grid, deviation, size)
     return (total if math.isfinite(total) else math.inf), error

@@ -6,6 +6,7 @@ import torch
 from emulon import memory
 from emulon.algorithms import Ridge
 from emulon.certify import Domain
+from emulon.descent.audit import audited
 from emulon.errors import OutOfMemory
 from emulon.interpreter import Interpreter, compile
 from emulon.interpreter.cached_phase import needed_bytes
@@ -50,15 +51,18 @@ def test_what_a_run_needs_grows_with_its_rows_and_no_faster():
     assert (larger - small) == 10 * (large - small)
 
 
-def test_the_fast_path_works_in_one_thread_and_leaves_the_others_to_the_caller():
+def test_fast_runs_and_audits_work_in_one_thread_and_leave_the_others_to_the_caller(monkeypatch):
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     program = compile(Ridge(steps=2), data=(x, x.sum(dim=-1)))
     before, seen = torch.get_num_threads(), set()
+    monkeypatch.setattr("emulon.descent.run.audited", lambda *data: seen.add(torch.get_num_threads()) or audited(*data))
     torch.set_num_threads(2)
     try:
-        Interpreter.fitting(program).run(
+        run = Interpreter.fitting(program).run(
             program, x, x.sum(dim=-1), report_progress=lambda *_: seen.add(torch.get_num_threads())
         )
         assert (seen, torch.get_num_threads()) == ({1}, 2)
+        seen.clear()
+        assert run.audit.proved and (seen, torch.get_num_threads()) == ({1}, 2)
     finally:
         torch.set_num_threads(before)

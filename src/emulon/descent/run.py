@@ -16,6 +16,7 @@ from emulon.certify.domain import require_finite
 from emulon.certify.module import require_answer
 from emulon.descent.audit import audited
 from emulon.descent.plan import Plan
+from emulon.memory import one_thread
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class DescentRun:
     @cached_property
     def audit(self) -> Certificate:
         """The bound for this run only, as `audited` claims; no band is left out of it."""
-        return audited(self.plan, self.x.cpu(), self.y.cpu(), self.iterates.cpu())
+        x, y, iterates = self.x.cpu(), self.y.cpu(), self.iterates.cpu()
+        with one_thread(x.device):
+            return audited(self.plan, x, y, iterates)
 
     @property
     def promises(self) -> Promises:

@@ -61,3 +61,10 @@ def prefix_gradient_descent(
 
 def leaky(z: Tensor, slope: float) -> Tensor:
     return torch.where(z > 0, z, slope * z)
+
+
+def within(audit, observed: Tensor, exact: Tensor) -> float:
+    """The largest |observed − exact|, at most the audit's bound and what the float64 reference itself may round."""
+    error, size = (observed.double() - exact.double()).abs().max().item(), exact.abs().max().item()
+    assert error <= audit.bound + 1e-11 * max(1.0, size)
+    return error

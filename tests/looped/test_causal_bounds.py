@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from exact_solvers import U, gamma
+from exact_solvers import U
 
 from emulon.certify import Domain, Spectrum
 from emulon.errors import OutOfDomain
 from emulon.looped.causal_gradient_descent import (
-    CausalDescentAudit,
     CausalLoopedGradientDescent,
     causal_error,
     causal_stencils,
@@ -78,28 +77,3 @@ def test_promises_end_where_weights_may_be_twice_too_long() -> None:
     for loops, promised in ((int(0.999 * last), True), (int(1.001 * last), False)):
         stencils = causal_stencils(DOMAIN, 1e-12, 1, torch.float32, loops)
         assert (causal_error(DOMAIN, 1e-12, stencils, loops)[1] < math.inf) == promised
-
-
-def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> None:
-    """Samples 2 with target 1, η = 1/4: from the second position on w is 1/2 after one step, and stays."""
-    xs, ys, query = torch.full((2, 1), 2.0, dtype=f64), torch.ones(2, dtype=f64), torch.tensor([4.0], dtype=f64)
-    audit, ops = CausalDescentAudit(xs, ys, query, 0.25), gamma(2 + 1 + 8)
-    weights = torch.tensor([[0.0], [0.5], [0.5]], dtype=f64)
-    audit.watch(weights)
-    # γ·(‖after‖ + ‖before‖ + η·(‖w‖‖x‖ + |y|)·‖x‖)
-    first = [ops * 0.5, ops * (0.5 + 0.5), ops * (0.5 + 0.5)]
-    assert audit.drift.tolist() == pytest.approx([room * (1 + 1e-9) for room in first], rel=1e-12, abs=0.0)
-    audit.watch(weights)
-    more = [ops * 0.5, ops * (0.5 + 0.5 + 0.25 * 2 * 2), ops * 2.0]
-    both = [(a * (1 + 1e-9) + b) * (1 + 1e-9) for a, b in zip(first, more, strict=True)]
-    assert audit.drift.tolist() == pytest.approx(both, rel=1e-12, abs=0.0)
-    sizes = [2.0, 2.0, 4.0]
-    carried = [drift * size for drift, size in zip(both, sizes, strict=True)]
-    assert audit.carried().tolist() == pytest.approx(carried, rel=1e-12, abs=0.0)
-    exact = audit.answer(torch.tensor([0.0, 1.0, 2.0], dtype=f64)).tolist()
-    assert exact == pytest.approx([0.0, ops * 1.0, ops * 2.0], rel=1e-12, abs=0.0)
-    off = audit.answer(torch.tensor([0.25, 1.0, 1.5], dtype=f64)).tolist()
-    assert off == pytest.approx([0.25, ops, 0.5], rel=1e-12, abs=0.0)
-    # A step that is off counts as it is, in its own position alone.
-    audit.watch(weights + torch.tensor([[0.0], [1e-3], [0.0]], dtype=f64))
-    assert audit.drift[1].item() == pytest.approx(1e-3, rel=1e-8) and audit.drift[2].item() < 1e-13

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from exact_solvers import U, gamma
+from exact_solvers import U
 
 from emulon.certify import Domain, Spectrum
 from emulon.looped import CausalLoopedNewton
-from emulon.looped.causal_newton import CausalNewtonAudit, CausalNewtonLoop
+from emulon.looped.causal_newton import CausalNewtonLoop
 
 f64, f32 = torch.float64, torch.float32
 DOMAIN = Domain(4, 2, 1.25, 3.0, 0.0, spectrum=Spectrum(2.0, 0.25, 1.5))
@@ -125,52 +125,3 @@ def test_nothing_is_promised_of_weights_that_may_be_too_long() -> None:
     edge = left / (4.5 + moment)
     assert edge > 0 and loop.terms(edge * (1 - 1e-9))["loop"] < math.inf
     assert loop.terms(edge * (1 + 1e-9)) == {"loop": math.inf}
-
-
-def test_an_exact_run_is_off_by_what_its_check_rounds_at_every_position() -> None:
-    """x = 2 and 1, λ = 1: H is 1, 5 and 7/2, and M_0 = H/16, M_1 = 2M_0 − M_0²H, without any rounding."""
-    xs, ys, query = torch.tensor([[2.0], [1.0]]).double(), torch.tensor([3.0, -1.0]).double(), torch.tensor([3.0])
-    audit, ops, lift = CausalNewtonAudit(xs, ys, query.double(), 1.0, 1 / 16), gamma(2 + 2 + 10), 1 + 1e-9
-    gram, moment, moment_off = [1.0, 5.0, 3.5], [0.0, 6.0, 2.5], [0.0, 6.0, 3.5]
-    start = [h / 16 for h in gram]
-    audit.watch(torch.tensor(start, dtype=f64).reshape(3, 1, 1), start=True)
-    errors = [2 * ops * h / 16 * lift for h in gram]
-    assert audit.error.tolist() == pytest.approx(errors, rel=1e-12, abs=0.0)
-    after = [2 * m - m * m * h for m, h in zip(start, gram, strict=True)]
-    audit.watch(torch.tensor(after, dtype=f64).reshape(3, 1, 1))
-    for i, (m, h) in enumerate(zip(start, gram, strict=True)):
-        off = ops * h
-        room = ops * (3 * m + m * m * (h + off)) + m * m * off
-        errors[i] = ((2 - 2 / 16 + h * errors[i]) * errors[i] + room) * lift
-    assert audit.error.tolist() == pytest.approx(errors, rel=1e-12, abs=0.0)
-    assert audit.least.tolist() == pytest.approx([(2 - 1 / 16) / 16] * 3, rel=1e-15)
-    sizes = [2.0, 1.0, 3.0]
-    carried = [errors[i] * sizes[i] * (moment[i] + ops * moment_off[i]) * lift for i in range(3)]
-    assert audit.carried.tolist() == pytest.approx(carried, rel=1e-12, abs=0.0)
-    exact = [after[i] * moment[i] * sizes[i] for i in range(3)]
-    rooms = [after[i] * sizes[i] * ops * (moment[i] + 2 * moment_off[i]) for i in range(3)]
-    assert audit.answer(torch.tensor(exact, dtype=f64)).tolist() == pytest.approx(rooms, rel=1e-12, abs=0.0)
-    away = audit.answer(torch.tensor([exact[0] - 0.5, exact[1], exact[2] + 0.25], dtype=f64)).tolist()
-    assert away == pytest.approx([0.5, rooms[1], 0.25], rel=1e-12, abs=0.0)
-
-
-def test_a_step_that_is_off_counts_as_it_is_and_bends_what_follows() -> None:
-    """Two features, λ = ½, H = diag(9/2, ½) where there are samples: 5e-4 off at the start, then an exact step."""
-    xs, ys = torch.tensor([[2.0, 0.0], [2.0, 0.0]]).double(), torch.tensor([3.0, -3.0]).double()
-    audit, ops = CausalNewtonAudit(xs, ys, torch.tensor([0.0, 5.0]).double(), 0.5, 1 / 16), gamma(2 + 4 + 10)
-    assert audit.ops == pytest.approx(ops, rel=1e-14, abs=0.0)
-    assert audit.gram_off.tolist() == pytest.approx([ops, 5 * ops, 5 * ops], rel=1e-13, abs=0.0)
-    assert audit.moment_off.tolist() == pytest.approx([0.0, 6 * ops, 6 * ops], rel=1e-13, abs=0.0)
-    assert torch.equal(audit.gram[2], torch.diag(torch.tensor([4.5, 0.5]).double())) and not audit.moment[2].any()
-    top = 4.5 * (1 + 1e-9)
-    assert audit.top.tolist() == pytest.approx([0.5 * (1 + 1e-9), top, top], rel=1e-13)
-    assert audit.least.tolist() == [1 / 64] * 3
-    start = audit.gram / 16 + torch.tensor([[0.0, 3e-4], [4e-4, 0.0]], dtype=f64)
-    audit.watch(start, start=True)
-    assert audit.error.tolist() == pytest.approx([5e-4 * (1 + 1e-9)] * 3, rel=1e-10)
-    audit.watch(2 * start - start @ audit.gram @ start)
-    wanted = (2 - 2 / 64 + top * 5e-4) * 5e-4
-    assert audit.error[2].item() == pytest.approx(wanted * (1 + 2e-9), rel=2e-9)
-    # Targets that cancel leave no moment, and yet it is off by what its terms round.
-    carried = audit.error[2].item() * 5 * 6 * ops * (1 + 1e-9)
-    assert audit.carried[2].item() == pytest.approx(carried, rel=1e-12, abs=0.0)

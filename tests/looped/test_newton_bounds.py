@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from exact_solvers import U, gamma
+from exact_solvers import U
 
 from emulon.certify import Domain, Spectrum
 from emulon.looped.newton import (
     ROOM,
     LoopedNewton,
-    NewtonAudit,
     inverse_norm,
     newton_errors,
     newton_stencils,
@@ -83,68 +82,3 @@ def test_nothing_is_promised_of_an_answer_whose_scores_may_leave_their_reach() -
     made = LoopedNewton(domain, horizon=3)
     assert made._certificate(made.pairs, 0.5 / 64).bound < math.inf
     assert made._certificate(made.pairs, 0.5 / 64 * (1 + 1e-9)).bound == math.inf
-
-
-def test_an_exact_run_is_off_by_what_its_check_rounds() -> None:
-    """x = 2, α = 1/64: P = 1/8 and then 2/8 − 2/64, without any rounding; p = 1/4 at first."""
-    audit, ops, tilt = NewtonAudit(torch.tensor([[2.0]], dtype=f64), 1 / 64), gamma(10), 2 * gamma(12)
-    audit.watch(torch.tensor([[0.125]], dtype=f64), start=True)
-    room = ops / 64 * 8
-    inside, outside = room * (1 + tilt) * (1 + 1e-9), room * (1 + 1e-9)
-    assert audit.inside.item() == pytest.approx(inside, rel=1e-12, abs=0.0)
-    assert audit.outside.item() == pytest.approx(outside, rel=1e-12, abs=0.0)
-    audit.watch(torch.tensor([[0.21875]], dtype=f64))
-    room = ops * (3 * 0.125 + 0.125**2 * 2)
-    inside = ((2 - 2 * 0.25 + 2 * inside) * inside + room * (1 + tilt)) * (1 + 1e-9)
-    outside = ((2 - 0.25) * outside + room) * (1 + 1e-9)
-    assert audit.inside.item() == pytest.approx(inside, rel=1e-10, abs=0.0)
-    assert audit.outside.item() == pytest.approx(outside, rel=1e-10, abs=0.0)
-    assert audit.least.item() == pytest.approx(0.25 * 1.75, rel=1e-12)
-    query, ys = torch.tensor([3.0], dtype=f64), torch.tensor([0.5], dtype=f64)
-    # P̂ = 7/32: the prediction is 3·7/32·½, and its check rounds γ times its sizes.
-    found = audit.answer(ys, query, torch.tensor(0.328125, dtype=f64)).item()
-    assert found == pytest.approx(ops * 3 * 0.5 * 0.21875, rel=1e-12, abs=0.0)
-    off = audit.answer(ys, query, torch.tensor(0.25, dtype=f64)).item()
-    assert off == pytest.approx(0.078125, rel=1e-12)
-
-
-def test_a_basis_that_is_tilted_by_rounding_lets_errors_through() -> None:
-    """2·√d·γ_{12Nd}·√(top/low) of all there is: singular values 2 and ½, three samples."""
-    rows = torch.tensor([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]], dtype=f64)
-    audit, tilt = NewtonAudit(rows, 1.0), 2 * math.sqrt(2) * gamma(72) * 4
-    assert audit.tilt.item() == pytest.approx(tilt, rel=1e-9, abs=0.0)
-    start = rows.mT @ rows @ rows.mT
-    across = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=f64)
-    audit.watch(start + 1e3 * across, start=True)
-    room = gamma(3 + 2 + 8) * math.sqrt(4.25) ** 3
-    assert audit.inside.item() == pytest.approx(1e3 * tilt + room, rel=1e-6, abs=0.0)
-    explained = torch.tensor([3.0, 4.0, 0.0], dtype=f64)
-    found = audit.carried(explained, torch.tensor([0.0, 2.0], dtype=f64)).item()
-    assert found == pytest.approx(2 * (audit.inside.item() * 5 + audit.outside.item() * tilt * 5), rel=1e-6, abs=0.0)
-
-
-def test_errors_along_the_columns_and_across_them_are_carried_apart() -> None:
-    """X = (1, 2, 2), p = 1/4: an error of 1e-3 along X, one of 1e-2 across it, then an exact step."""
-    rows = torch.tensor([[1.0], [2.0], [2.0]], dtype=f64)
-    along, across = rows.mT / 3, torch.tensor([[2.0, -1.0, 0.0]], dtype=f64) / math.sqrt(5)
-    audit = NewtonAudit(rows, 1 / 324)
-    iterate = rows.mT / 36 + 1e-3 * along + 1e-2 * across
-    audit.watch(iterate, start=True)
-    whole = math.hypot(1e-3, 1e-2)
-    assert audit.inside.item() == pytest.approx(1e-3, rel=1e-8) and audit.outside.item() == pytest.approx(
-        whole, rel=1e-8
-    )
-    audit.watch(2 * iterate - iterate @ rows @ iterate)
-    curve = 3 * 1e-3
-    inside, outside = (2 - 2 * 0.25 + curve) * 1e-3, (2 - 0.25 + curve) * whole
-    assert audit.inside.item() == pytest.approx(inside, rel=1e-7)
-    assert audit.outside.item() == pytest.approx(outside, rel=1e-7)
-    # Labels 2 along X and 3 across: all of them meet what is inside, and only those across what is outside.
-    ys, query = (2 * along + 3 * across).squeeze(0), torch.tensor([-0.5], dtype=f64)
-    wanted = 0.5 * (inside * math.sqrt(13) + outside * 3)
-    assert audit.carried(ys, query).item() == pytest.approx(wanted, rel=1e-7)
-    explained = audit.carried((2 * along).squeeze(0), query).item()
-    assert explained == pytest.approx(0.5 * inside * 2, rel=1e-7)
-    blind = NewtonAudit(torch.zeros(3, 1, dtype=f64), 1.0)
-    blind.watch(torch.zeros(1, 3, dtype=f64), start=True)
-    assert blind.inside.item() == blind.outside.item() == math.inf

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact_solvers import gradient_descent, leaky
+from exact_solvers import gradient_descent, leaky, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def test_autoregression_of_order_3_is_within_1e_6_of_running_it_outside(dtype):
     for loops in range(51):
         error = model.certificate_after(loops).verify(got[loops], want[loops])
         assert error < (1e-10 if dtype == torch.float64 else 1e-2)
-    model.run(series, loops=20).audit.verify(got[20], want[20])
+    within(model.run(series, loops=20).audit, got[20], want[20])
     assert model.run(series, loops=50).audit.bound < (1e-6 if dtype == torch.float64 else 1e-1)
     assert model.frame.heads == {"pre": [3, 0, 0, 0], "loop": [2 * model.pairs], "post": []}
     for name, size in model.frame.sizes.items():
@@ -87,7 +87,7 @@ def test_series_at_the_edges_of_the_domain_stay_within_the_bound(order, size, lo
     got = model.predict(series, loops=loops)
     want = gradient_descent(features[:-1], series.double(), features[-1], model.step_size, loops)[-1]
     model.certificate_after(loops).verify(got, want)
-    model.run(series, loops=loops).audit.verify(got, want)
+    within(model.run(series, loops=loops).audit, got, want)
 
 
 def chain_task(samples: int = 40, size: int = 20, depth: int = 6, slope: float = 0.1):
@@ -124,7 +124,7 @@ def test_a_chain_of_six_layers_is_continued_within_1e_6_of_running_it_outside(kn
     for loops in range(51):
         error = model.certificate_after(loops).verify(got[loops], want[loops])
         assert error < (1e-9 if dtype == torch.float64 else 1e-2)
-    model.run(chains[:-1], chains[-1, :known], loops=20).audit.verify(got[20], want[20])
+    within(model.run(chains[:-1], chains[-1, :known], loops=20).audit, got[20], want[20])
 
 
 def test_the_filter_keeps_exactly_the_tokens_of_the_asked_stage():
@@ -162,7 +162,7 @@ def test_chains_at_the_edges_of_the_domain_stay_within_the_bound(known, slope, l
     got = model.predict(chains[:-1], chains[-1, :known], loops=loops)
     exact = gradient_descent(wide[:-1, known - 1], labels, wide[-1, known - 1], model.step_size, loops)[-1]
     model.certificate_after(loops).verify(got, leaky(exact, slope))
-    model.run(chains[:-1], chains[-1, :known], loops=loops).audit.verify(got, leaky(exact, slope))
+    within(model.run(chains[:-1], chains[-1, :known], loops=loops).audit, got, leaky(exact, slope))
 
 
 def test_chains_are_checked_and_traced():
@@ -192,4 +192,5 @@ def test_a_small_chain_is_audited_to_rounding():
     run = model.run(states[:4], states[4, :2], loops=4)
     labels = torch.where(states[:4, 2] > 0, states[:4, 2], 2 * states[:4, 2])
     exact = leaky(gradient_descent(states[:4, 1], labels, states[4, 1], model.step_size, 4)[-1], 0.5)
-    assert run.audit.verify(run.prediction, exact) <= run.audit.bound < 1e-9 and (labels < 0).any()
+    within(run.audit, run.prediction, exact)
+    assert run.audit.bound < 1e-9 and (labels < 0).any()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,9 @@ from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape
 from emulon.errors import BadShape
+from emulon.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
+from emulon.looped.exact import descent, product
 from emulon.looped.heads import code_length, copy_head, position_codes
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.representation import RepresentationNetwork
@@ -32,6 +34,8 @@ class LoopedAutoRegression(LoopedTransformer):
     Cost: pre one layer of q heads (Lemma A.3) and L for Φ, one fewer than the theorem, because a token holds its own
     label; loop one layer of 2·pairs heads; no post, because the prediction already is on the last token.
     """
+
+    dimensions = (2,)
 
     def __init__(
         self,
@@ -122,9 +126,7 @@ class LoopedAutoRegression(LoopedTransformer):
         """x_{N+1} predicted from x_1, …, x_N after `loops` steps."""
         return self.run(series, loops=loops).prediction
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        (series,) = data
-        readings = ((state[..., 1:-1, self.slots["res"]], state[..., -1, self.slots["y"]]) for state in states)
-        windows = self.windows(series.double())
-        features, error = self.representation(windows), self.representation.error(torch.float64, windows)
-        return self.descent.audit(features[..., :-1, :], series, features[..., -1, :], readings, error)
+    def exact(self, series: Tensor, *, loops: int) -> list[Any]:
+        windows = self.windows(series)
+        features, last = (self.representation.exact(arb_matrix(part)) for part in (windows[:-1], windows[-1:]))
+        return product(last, descent(features, arb_matrix(series), self.step_size, loops))

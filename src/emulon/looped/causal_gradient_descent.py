@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.rounding import gamma, unit
+from emulon.certify.rounding import unit
 from emulon.certify.spectrum import SLACK
 from emulon.errors import OutOfDomain
 from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
+from emulon.looped.exact import causal_answers, descent
 from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
-from emulon.looped.transformer import HORIZON, fewest_pairs, share, worst_of
+from emulon.looped.transformer import HORIZON, fewest_pairs, share
 from emulon.looped.wiring import Circuit, constant, read
 
 
@@ -79,14 +80,8 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
         stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
         return causal_error(self.domain, self.step_size, stencils, loops)[1]
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        (xs, labels, x_query), state = data, data[0]
-        audit = CausalDescentAudit(xs, labels.squeeze(-1), x_query, self.step_size)
-        for step, state in enumerate(states):
-            if step:
-                audit.watch(state[..., 1::2, self.slots["w"]])
-        predictions = self.answers(self.frame.finish(state)).squeeze(-1)
-        return worst_of(self.dtype, loop=audit.carried(), answer=audit.answer(predictions))
+    def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
+        return causal_answers(xs, labels, x_query, lambda rows, ys: descent(rows, ys, self.step_size, loops))
 
 
 def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:
@@ -181,44 +176,3 @@ def causal_error(
     if drift > weight / 2 or drift * domain.norm > 0.009 * step.reach:
         return math.inf, math.inf
     return drift, drift * domain.norm * (1 + SLACK) + answer.error(1.0)
-
-
-class CausalDescentAudit:
-    """Claim: after any number of `watch`, ‖ŵ^i − w^i‖₂ ≤ drift at every position i, (..., positions).
-
-    Assumes: a step size of at most 2/max‖x‖², so that no exact step expands (`causal_error`). Each loop's defect is
-    measured in float64, plus what that measurement may itself round.
-    """
-
-    def __init__(self, xs: Tensor, ys: Tensor, x_query: Tensor, step_size: float) -> None:
-        self.rows, self.labels, self.step_size = xs.double(), ys.double().unsqueeze(-2), step_size
-        self.points = torch.cat([self.rows, x_query.double().unsqueeze(-2)], dim=-2)
-        samples, features = xs.shape[-2:]
-        self.before = torch.ones(samples + 1, samples, dtype=torch.float64).tril(-1)
-        self.counts = self.before.sum(dim=-1, keepdim=True).clamp(min=1)
-        self.ops = gamma(samples + features + 8, torch.float64)
-        self.weights = torch.zeros_like(self.points)
-        self.drift = torch.zeros_like(self.points[..., 0])
-
-    def watch(self, weights: Tensor) -> None:
-        """Take in the computed w^i (..., positions, features) after one more loop."""
-        after = weights.double()
-        residuals = (self.weights @ self.rows.mT - self.labels) * self.before
-        stepped = self.weights - self.step_size * residuals @ self.rows / self.counts
-        # |w||x| + |y|, averaged against ‖x‖, is what the float64 of this check adds up.
-        length = self.rows.norm(dim=-1).max()
-        scale = self.weights.norm(dim=-1) * length + self.labels.abs().max()
-        room = self.ops * (after.norm(dim=-1) + self.weights.norm(dim=-1) + self.step_size * scale * length)
-        self.drift = (self.drift + (after - stepped).norm(dim=-1) + room) * (1 + 1e-9)
-        self.weights = after
-
-    def carried(self) -> Tensor:
-        """|(ŵ^i − w^i)·x_i| ≤ this."""
-        error: Tensor = self.drift * self.points.norm(dim=-1)
-        return error
-
-    def answer(self, predictions: Tensor) -> Tensor:
-        """|prediction − ŵ^i·x_i|, with room for the rounding of this check."""
-        exact = (self.weights * self.points).sum(dim=-1)
-        room: Tensor = self.ops * self.weights.norm(dim=-1) * self.points.norm(dim=-1)
-        return (predictions.double() - exact).abs() + room

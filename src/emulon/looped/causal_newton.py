@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.rounding import gamma, unit
+from emulon.certify.rounding import unit
 from emulon.certify.spectrum import SLACK
 from emulon.errors import OutOfDomain
 from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
+from emulon.looped.exact import causal_answers, newton
 from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Frame, Layer
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
-from emulon.looped.transformer import HORIZON, fewest_pairs, worst_of
+from emulon.looped.transformer import HORIZON, fewest_pairs
 from emulon.looped.wiring import Circuit, Heads, constant, join, read
 
 # How far computed products may exceed the bounds of the exact ones.
@@ -86,14 +87,11 @@ class CausalLoopedNewton(CausalLoopedRegression):
         solver = self._solver(pairs)
         return sum(solver.terms(max(solver.drifts(horizon))).values())
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        (xs, labels, x_query), state = data, data[0]
-        audit = CausalNewtonAudit(xs, labels.squeeze(-1), x_query, self.ridge, self.solver.scale)
-        for step, state in enumerate(states):
-            inverse = state[..., 1::2, self.slots["inverse"]]
-            audit.watch(inverse.unflatten(-1, (self.domain.features, -1)), start=step == 0)
-        predictions = self.answers(self.frame.finish(state)).squeeze(-1)
-        return worst_of(self.dtype, loop=audit.carried, answer=audit.answer(predictions))
+    def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
+        def fit(rows: Any, ys: Any) -> Any:
+            return newton(rows, ys, self.solver.scale, loops, ridge=self.ridge)
+
+        return causal_answers(xs, labels, x_query, fit)
 
 
 @dataclass(frozen=True)
@@ -258,64 +256,6 @@ class CausalNewtonLoop:
             "weights": readout * length,
             "answer": stencils["answer"].error(1.0),
         }
-
-
-class CausalNewtonAudit:
-    """Measures the defect of every loop in float64, which `CausalNewtonLoop.drifts`'s recursion carries, by position.
-
-    Claim: after each `watch`, ‖M̂ − M‖_F ≤ error at every position, M its exact iterate. Proof. As there, with the
-    eigenvalues of that position's own H: M̂_{k+1} = F(M̂_k) + Δ, Δ measured, and what measuring it may round added. QED
-    """
-
-    def __init__(self, xs: Tensor, ys: Tensor, x_query: Tensor, ridge: float, scale: float) -> None:
-        rows, labels = xs.double(), ys.double()
-        samples, d = rows.shape[-2:]
-        self.points = torch.cat([rows, x_query.double().unsqueeze(-2)], dim=-2)
-        before = torch.ones(samples + 1, samples, dtype=torch.float64).tril(-1)
-        before = before / before.sum(dim=-1, keepdim=True).clamp(min=1)
-        self.ops = gamma(samples + 2 * d + 10, torch.float64)
-        squares = (rows.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(-2)
-        self.gram = (before @ squares).unflatten(-1, (d, d)) + ridge * torch.eye(d, dtype=torch.float64)
-        self.moment = before @ (labels.unsqueeze(-1) * rows)
-        # What these two means round, as they are made of terms of one sign in norm.
-        self.gram_off = self.ops * ((before @ rows.square().sum(dim=-1, keepdim=True)).squeeze(-1) + ridge * d)
-        sizes = labels.abs() * rows.norm(dim=-1)
-        self.moment_off = self.ops * (before @ sizes.unsqueeze(-1)).squeeze(-1)
-        self.top = torch.linalg.eigvalsh(self.gram)[..., -1] * (1 + SLACK) + self.gram_off
-        # H − λI has no negative eigenvalue.
-        self.least, self.scale = scale * torch.full_like(self.top, ridge) ** 2, scale
-        self.error = torch.zeros_like(self.top)
-        self.before = self.gram
-
-    def watch(self, iterate: Tensor, *, start: bool = False) -> None:
-        """Take the next computed M̂ (..., positions, d, d) in; the first one is compared with αH."""
-        after, norm = iterate.double(), torch.linalg.matrix_norm(self.before)
-        if start:
-            stepped, room = self.scale * self.gram, self.scale * (self.gram_off + self.ops * norm)
-        else:
-            stepped = 2 * self.before - self.before @ (self.gram @ self.before)
-            length = torch.linalg.matrix_norm(self.gram) + self.gram_off
-            room = self.ops * (3 * norm + norm**2 * length) + norm**2 * self.gram_off
-            self.error = (2 - 2 * self.least + self.top * self.error) * self.error
-            self.least = self.least * (2 - self.least)
-        self.error = (self.error + torch.linalg.matrix_norm(after - stepped) + room) * (1 + 1e-9)
-        self.before = after
-
-    @property
-    def carried(self) -> Tensor:
-        """|x_i·(M̂ − M)·moment| ≤ this."""
-        longest = self.points.norm(dim=-1) * (self.moment.norm(dim=-1) + self.moment_off)
-        error: Tensor = self.error * longest * (1 + 1e-9)
-        return error
-
-    def answer(self, predictions: Tensor) -> Tensor:
-        """|prediction − x_i·M̂·moment|, with room for the rounding of this check."""
-        weights = (self.before @ self.moment.unsqueeze(-1)).squeeze(-1)
-        exact = (weights * self.points).sum(dim=-1)
-        sizes = torch.linalg.matrix_norm(self.before) * self.points.norm(dim=-1)
-        room = sizes * (self.ops * self.moment.norm(dim=-1) + 2 * self.moment_off)
-        off: Tensor = (predictions.double() - exact).abs() + room
-        return off
 
 
 def _row(slots: Slots, name: str, size: int, index: int) -> Tensor:

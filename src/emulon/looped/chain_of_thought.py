@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,9 @@ from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
 from emulon.errors import BadShape, OutOfDomain
+from emulon.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
+from emulon.looped.exact import descent, leaky
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
@@ -33,6 +35,8 @@ class LoopedChainOfThought(LoopedTransformer):
     Bound: `descent_error`, σ being 1-Lipschitz; the fewest heads that keep `tolerance` for T ≤ horizon.
     Cost: pre 2 layers of 2 heads (the theorem has 7 of two), loop one of 2·pairs, post one without heads.
     """
+
+    dimensions = (3, 2)
 
     def __init__(
         self,
@@ -177,13 +181,12 @@ class LoopedChainOfThought(LoopedTransformer):
         """The state after the last of `start`, learned from the chains in `loops` steps."""
         return self.run(chains, start, loops=loops).prediction
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        chains, start = data
-        known, end = start.shape[-2], self.domain.samples * (self.depth + 1)
-        kept = slice(known - 1, end, self.depth + 1)
-        readings = ((state[..., kept, self.slots["res"]], state[..., -2, self.slots["y"]]) for state in states)
-        labels = self._labels(chains, known)
-        return self._activated(self.descent.audit(chains[..., known - 1, :], labels, start[..., -1, :], readings))
+    def exact(self, chains: Tensor, start: Tensor, *, loops: int) -> list[Any]:
+        known = len(start)
+        following = leaky(arb_matrix(chains[:, known]), self.slope, inverse=True)
+        fitted = descent(arb_matrix(chains[:, known - 1]), following, self.step_size, loops)
+        answers: list[Any] = leaky(arb_matrix(start[-1:]) * fitted, self.slope).entries()
+        return answers
 
     def _labels(self, chains: Tensor, known: int) -> Tensor:
         """σ⁻¹ of the state after the last known one, in float64."""

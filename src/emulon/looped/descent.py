@@ -1,19 +1,17 @@
-"""Lemma A.2 of Gao et al. 2024: gradient descent in the loop, its errors over the loops, and the audit of one run."""
+"""Lemma A.2 of Gao et al. 2024: gradient descent in the loop, and its errors over the loops."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.rounding import gamma, unit
-from emulon.certify.spectrum import SLACK, enclosure
+from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 from emulon.errors import OutOfDomain
 from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Layer
@@ -143,76 +141,6 @@ class DescentLoop:
     def bound(self, pairs: int, loops: int) -> float:
         return self.certificate(pairs, loops).bound
 
-    def audit(
-        self,
-        xs: Tensor,
-        ys: Tensor,
-        x_query: Tensor,
-        readings: Iterable[tuple[Tensor, Tensor]],
-        feature_error: float = 0.0,
-    ) -> Certificate:
-        """The certificate of one run from its (residuals, prediction) before and after every loop (`DescentAudit`)."""
-        audit = DescentAudit(xs, ys, x_query, self.step_size, feature_error, self.label_error)
-        for step, (residuals, prediction) in enumerate(readings):
-            audit.watch(residuals, prediction, start=step == 0)
-        return Certificate({"loop": audit.bound.max().item()}, self.dtype, scope="run")
-
     def largest_prediction(self, loops: int) -> float:
         """Above every |prediction| the loop can hold, exact or computed with one pair or more."""
         return largest_prediction(self.domain, self.step_size, loops) + self.bound(1, loops)
-
-
-class DescentAudit:
-    """Measures the defect of every step in float64 and carries it as `descent_error` does, with this data's spectrum.
-
-    Claim: after any number of `watch`, |prediction − exact prediction| ≤ `bound`, (..., outputs). `feature_error`
-    bounds how far the rows of xs and x_query given here are from the exact features, in norm.
-    """
-
-    def __init__(
-        self,
-        xs: Tensor,
-        ys: Tensor,
-        x_query: Tensor,
-        step_size: float,
-        feature_error: float = 0.0,
-        label_error: float = 0.0,
-    ) -> None:
-        self.rows, self.query, self.step_size = xs.double(), x_query.double().unsqueeze(-2), step_size
-        self.root, self.feature_error, self.label_error = math.sqrt(xs.shape[-2]), feature_error, label_error
-        self.low, self.top = enclosure(self.rows)
-        self.size = max(self.rows.norm(dim=-1).max().item(), self.query.norm(dim=-1).max().item())
-        self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
-        self.residuals = -ys.double()
-        self.prediction = torch.zeros_like(self.residuals[..., 0, :])
-        self.direct = torch.zeros_like(self.prediction)
-        self.shocks: list[Tensor] = []
-
-    def watch(self, residuals: Tensor, prediction: Tensor, *, start: bool = False) -> None:
-        """Take in residuals (..., N, outputs) and prediction (..., outputs), before the first step and after each."""
-        after, guess, length = residuals.double(), prediction.double(), self.residuals.norm(dim=-2)
-        if start:
-            shock, direct = (after - self.residuals).norm(dim=-2) + self.root * self.label_error, guess.abs()
-        else:
-            scale = self.step_size / self.root**2
-            back = scale * self.rows.mT @ self.residuals
-            # What this check rounds, and what the features' own error moves: at most `room` in every entry.
-            room = (self.ops * self.size + 3 * self.feature_error) * self.size * self.step_size * length / self.root
-            room = room + self.ops * (length + self.prediction.abs() + guess.abs())
-            shock = (after - self.residuals + self.rows @ back).norm(dim=-2) + self.root * room
-            direct = (guess - self.prediction + (self.query @ back).squeeze(-2)).abs() + room
-        self.shocks.append(shock)
-        self.direct = self.direct + direct
-        self.residuals, self.prediction = after, guess
-
-    @property
-    def bound(self) -> Tensor:
-        cap = torch.where(self.step_size * self.top <= 1, 1.0, 2.0).double()
-        last = len(self.shocks) - 1
-        total = self.direct
-        for step, shock in enumerate(self.shocks):
-            steps = last - step
-            gain = torch.minimum((cap * self.step_size * steps).sqrt(), self.step_size * self.top.sqrt() * steps)
-            gain = torch.minimum(gain, cap / self.low.clamp(min=1e-300).sqrt())
-            total = total + self.size * gain.unsqueeze(-1) * shock / self.root
-        return total * (1 + 1e-6)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
+from emulon.looped.exact import descent, product
 from emulon.looped.heads import code_length
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.representation import RepresentationNetwork
@@ -85,11 +87,8 @@ class LoopedGradientDescent(LoopedRegression):
             xs, x_query = self.representation(xs.double()), self.representation(x_query.double())
         super().require_problem(xs, labels, x_query)
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        xs, labels, x_query = data
-        readings = ((state[..., 0:-2:2, self.slots["res"]], state[..., -2, self.slots["y"]]) for state in states)
-        features, query, error = xs.double(), x_query.double(), 0.0
+    def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
+        rows, query = arb_matrix(xs), arb_matrix(x_query.unsqueeze(0))
         if self.representation is not None:
-            features, query = self.representation(features), self.representation(query)
-            error = self.representation.error(torch.float64, xs, x_query)
-        return self.descent.audit(features, labels, query, readings, error)
+            rows, query = self.representation.exact(rows), self.representation.exact(query)
+        return product(query, descent(rows, arb_matrix(labels), self.step_size, loops))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +12,16 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_scale
-from emulon.certify.rounding import gamma, unit
-from emulon.certify.spectrum import SLACK, enclosure
+from emulon.certify.rounding import unit
+from emulon.certify.spectrum import SLACK
 from emulon.errors import OutOfDomain
+from emulon.evaluation import arb_matrix
+from emulon.looped.exact import newton, product
 from emulon.looped.heads import code_length, copy_head, readout_heads
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import KINDS, pair_tokens
-from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share, worst_of
+from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
 from emulon.looped.wiring import Circuit, constant, others, read
 
 
@@ -120,13 +122,9 @@ class LoopedNewton(LoopedRegression):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., -2, self.slots["y"]]
 
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        (xs, labels, x_query), state = data, data[0]
-        ys, audit = labels.squeeze(-1), NewtonAudit(xs, start_scale(self.domain))
-        for step, state in enumerate(states):
-            audit.watch(state[..., 0:-2:2, self.slots["m"]].mT, start=step == 0)
-        prediction = self.answers(self.frame.finish(state)).squeeze(-1)
-        return worst_of(self.dtype, loop=audit.carried(ys, x_query), answer=audit.answer(ys, x_query, prediction))
+    def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
+        fitted = newton(arb_matrix(xs), arb_matrix(labels), start_scale(self.domain), loops)
+        return product(arb_matrix(x_query.unsqueeze(0)), fitted)
 
 
 # How far a computed leverage x_i·M x_j may exceed the exact one, which is at most 1.
@@ -235,59 +233,3 @@ def newton_errors(domain: Domain, stencils: tuple[Stencil, Stencil, Stencil], lo
         least, norm = least * (2 - least), min(2 * norm, math.sqrt(d / low))
         errors.append(inside + outside)
     return errors
-
-
-class NewtonAudit:
-    """Measures the defect of every loop in float64; `newton_errors`'s recursion carries it, with this data's spectrum.
-
-    Claim: after each `watch`, ‖(P̂ − P)Π‖_F ≤ inside and ‖(P̂ − P)(I − Π)‖_F ≤ outside, P the exact iterate M_k Xᵀ and Π
-    the projection on the columns of X, one entry per problem. No exact iterate is computed: only P̂_{k+1} − F(P̂_k), plus
-    what computing that may itself round.
-    """
-
-    def __init__(self, xs: Tensor, start_scale: float) -> None:
-        self.rows = xs.double()
-        self.low, self.top = (edge * self.rows.shape[-2] for edge in enclosure(self.rows))
-        self.size = torch.linalg.matrix_norm(self.rows)
-        self.ops = gamma(sum(self.rows.shape[-2:]) + 8, torch.float64)
-        # Householder's basis spans the columns of X + ΔX with ‖ΔX‖ ≤ √d·γ_{12Nd}‖X‖ (Higham, Theorem 19.4).
-        samples, features = self.rows.shape[-2:]
-        self.basis = torch.linalg.qr(self.rows).Q
-        cond = (self.top / self.low.clamp(min=1e-300)).sqrt()
-        self.tilt = 2 * features**0.5 * gamma(12 * samples * features, torch.float64) * cond
-        self.least = start_scale * self.low.clamp(min=0) ** 2
-        self.before = start_scale * self.rows.mT @ self.rows @ self.rows.mT
-        self.inside = self.outside = torch.zeros_like(self.low)
-        self.first = self.ops * start_scale * self.size**3
-
-    def watch(self, iterate: Tensor, *, start: bool = False) -> None:
-        """Take the next computed P̂ (..., d, N) in; the first one is compared with αSXᵀ."""
-        after, norm = iterate.double(), torch.linalg.matrix_norm(self.before)
-        stepped = self.before if start else 2 * self.before - self.before @ (self.rows @ self.before)
-        room = self.first if start else self.ops * (3 * norm + norm**2 * self.size)
-        whole = torch.linalg.matrix_norm(after - stepped) + room
-        part = torch.linalg.matrix_norm((after - stepped) @ self.basis) + room + self.tilt * whole
-        curve = self.top.sqrt() * self.inside
-        if not start:
-            grown = (2 - self.least + curve) * self.outside
-            self.inside = (2 - 2 * self.least + curve) * self.inside
-            self.outside, self.least = grown, self.least * (2 - self.least)
-        self.inside = torch.where(self.low > 0, (self.inside + part) * (1 + 1e-9), math.inf)
-        self.outside = torch.where(self.low > 0, (self.outside + whole) * (1 + 1e-9), math.inf)
-        self.before = after
-
-    def carried(self, ys: Tensor, x_query: Tensor) -> Tensor:
-        """|x_query·(P̂ − P)y| ≤ this: only the part of y that no w can explain meets the error outside Π."""
-        labels, length = ys.double(), x_query.double().norm(dim=-1)
-        whole = labels.norm(dim=-1)
-        explained = (self.basis @ (self.basis.mT @ labels.unsqueeze(-1))).squeeze(-1)
-        left = (labels - explained).norm(dim=-1) + self.tilt * whole
-        error: Tensor = length * (self.inside * whole + self.outside * left)
-        return error
-
-    def answer(self, ys: Tensor, x_query: Tensor, prediction: Tensor) -> Tensor:
-        """|prediction − x_query·P̂y|, with room for the rounding of this check."""
-        exact = ((x_query.double().unsqueeze(-2) @ self.before).squeeze(-2) * ys.double()).sum(dim=-1)
-        sizes = x_query.double().norm(dim=-1) * ys.double().norm(dim=-1)
-        room: Tensor = sizes * torch.linalg.matrix_norm(self.before)
-        return (prediction.double() - exact).abs() + self.ops * room

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,9 +16,9 @@ from torch import Tensor
 from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.balls import UNDERFLOW
 from emulon.certify.module import SealedModule, require_answer, require_own_dtype
 from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
+from emulon.looped.exact import distance
 from emulon.looped.layer import Frame
 from emulon.looped.stencil import MOST_PAIRS
 
@@ -50,18 +51,13 @@ def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
     return {name: total * (part / step) if part else 0.0 for name, part in terms.items()}
 
 
-def worst_of(dtype: torch.dtype, **terms: Tensor) -> Certificate:
-    """The certificate of one run, of all problems of its batch: the terms of the one where they add up to most."""
-    place = torch.stack(list(terms.values())).sum(dim=0).argmax()
-    return Certificate({name: part.flatten()[place].item() for name, part in terms.items()}, dtype, scope="run")
-
-
 class LoopedTransformer(SealedModule):
     """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
 
     domain: Domain
     slots: Slots
     frame: Frame
+    dimensions: tuple[int, ...] = (2, 2, 1)  # of each tensor of one problem; in front of them is the batch
 
     def __init__(self, domain: Domain, *, dtype: torch.dtype, horizon: int) -> None:
         super().__init__()
@@ -96,9 +92,8 @@ class LoopedTransformer(SealedModule):
     def answers(self, tokens: Tensor) -> Tensor:
         """The predictions (..., outputs) that stand in finished tokens."""
 
-    @abstractmethod
-    def audit(self, data: tuple[Tensor, ...], states: Iterator[Tensor]) -> Certificate:
-        """The certificate of one run, the worst of its batch, from its data and the tokens after 0, 1, … loops."""
+    # The exact answers to one problem (tensors without batch dimensions) after so many loops, as Arb balls.
+    exact: Callable[..., Sequence[Any]]
 
     def require(self, loops: int, **tensors: Tensor) -> None:
         """Refuse more loops than promised, autocast, and tensors of another dtype. Edited weights run, uncertified."""
@@ -143,10 +138,16 @@ class LoopedRun:
 
     @cached_property
     def audit(self) -> Certificate:
-        """What was measured of this run: far tighter than `certificate`, and for this run only."""
-        seen = self.transformer.audit(self.data, self._states())
-        # Bounds of rounding are relative; what underflows is off by 5e-324 a time, and nothing multiplies that by 1e20.
-        return replace(seen, terms={name: part + UNDERFLOW for name, part in seen.terms.items()})
+        """The distance of `prediction` from the exact iteration, which is evaluated in Arb: for this run only."""
+        ends = [tensor.shape[-count:] for tensor, count in zip(self.data, self.transformer.dimensions, strict=True)]
+        fronts = [tensor.shape[:-count] for tensor, count in zip(self.data, self.transformer.dimensions, strict=True)]
+        batch = torch.broadcast_shapes(*fronts)
+        parts = [tensor.expand(batch + end).reshape(-1, *end) for tensor, end in zip(self.data, ends, strict=True)]
+        worst = 0.0
+        for *problem, answer in zip(*parts, self.prediction.reshape(math.prod(batch), -1), strict=True):
+            exact = partial(self.transformer.exact, *problem, loops=self.loops)
+            worst = max(worst, distance(exact, answer))
+        return Certificate({"distance from the exact iteration": worst}, self.transformer.dtype, scope="run")
 
     def _states(self) -> Iterator[Tensor]:
         return self.transformer.frame.iterates(self.prompt, self.loops)

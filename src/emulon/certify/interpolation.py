@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from emulon.certify import rounding
 from emulon.certify.certificate import Band
 from emulon.errors import BadExpression
 from emulon.evaluation import ball_arithmetic
@@ -43,7 +44,10 @@ NOISE = 1e-36
 
 @dataclass(frozen=True)
 class Interpolation:
-    """What was proved: `error` ≥ sup |F − f| ≥ `attained`; `deviation` ≥ sup Σ_r w_r |v_r − F|; `size` ≥ sup |F|."""
+    """What was proved: `error` ≥ sup |F − f| ≥ `attained`; `deviation` ≥ sup Σ_r w_r |v_r − F|; `size` ≥ sup |F|.
+
+    `prove` rounds the bounds up, and `attained` down, to `rounding.STORED_BITS`: `holds` confirms them on any machine.
+    """
 
     error: float
     attained: float
@@ -237,8 +241,8 @@ def _prove(
             else:
                 middle = (left + right) / 2
                 queue += [(left, middle, error), (middle, right, error)]
-    worst = np.array(done).max(axis=0)
-    return Interpolation(float(worst[0]), attained, float(worst[1]), float(worst[2]))
+    error, deviation, size = (rounding.rounded_up(float(worst)) for worst in np.array(done).max(axis=0))
+    return Interpolation(error, -rounding.rounded_up(-attained), deviation, size)
 
 
 def _narrowest(reach: float) -> float:
@@ -288,7 +292,9 @@ def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence
         s = np.linspace(left, right, 65)
         weights = keys.weights(s)
         mean = weights @ keys.slopes
-        change = np.sqrt(np.maximum(weights @ keys.slopes**2 - mean**2, 0)).clip(max=2000 / (right - left))
+        variance = (weights * (keys.slopes - mean[:, None]) ** 2).sum(axis=1)
+        # `exp` and BLAS differ between processors in the last digits: rounded off, they leave the same cells to all.
+        change = _rounded(np.sqrt(variance)).clip(max=2000 / (right - left))
         # Half a standard deviation of the slopes to a cell, and at least four cells to a stretch.
         rate = np.maximum(change, 4 / (right - left))
         mass = np.concatenate([[0], np.cumsum((rate[1:] + rate[:-1]) / 2 * (s[1] - s[0]))])
@@ -296,6 +302,13 @@ def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence
         cuts[0], cuts[-1] = left, right
         cells += list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     return cells
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    """To the nearest numbers of 20 bits."""
+    mantissas, exponents = np.frexp(numbers)
+    rounded: np.ndarray = np.ldexp(np.round(mantissas * 2.0**20), exponents - 20)
+    return rounded
 
 
 @dataclass(frozen=True)
@@ -329,13 +342,12 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     reach = np.abs(keys.slopes - keys.slopes[first]) * float(radius)
     doubt = 2.0**-49 * (np.abs(keys.slopes * middle) + np.abs(keys.intercepts) + reach).max()
     near = np.flatnonzero(rough + reach >= top - NEGLIGIBLE - doubt)
-    w = np.exp(rough[near] - top)
-    mean = float(w @ keys.slopes[near] / w.sum())
-    guess = float(w @ keys.values[near] / w.sum())
-
-    a = [arb(x) for x in keys.slopes[near].tolist()]
+    a, values = ([arb(x) for x in part[near].tolist()] for part in (keys.slopes, keys.values))
     e = [(ar * c + arb(br) - arb(top)).exp() for ar, br in zip(a, keys.intercepts[near].tolist(), strict=True)]
-    v = [arb(x) - arb(guess) for x in keys.values[near].tolist()]
+    # Any mean and guess are right; from balls, which are integers, they are the same on every processor.
+    means = arb_mat([e]) * arb_mat([list(pair) for pair in zip(a, values, strict=True)]) / sum(e)
+    mean, guess = (float(number) for number in means.entries())
+    v = [value - arb(guess) for value in values]
     kappa = [(ar - arb(mean)) * radius for ar in a]
     powers = [[arb(1)] * len(a)]
     for _ in range(ORDER):

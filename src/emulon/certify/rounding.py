@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+
+# Figures that are stored as proved have so many bits: the last digits, in which processors may differ, are rounded off.
+STORED_BITS = 32
+
+
+def rounded_up(value: float) -> float:
+    """The smallest number of STORED_BITS bits that is not below `value`."""
+    if not math.isfinite(value):
+        return value
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(math.ceil(math.ldexp(mantissa, STORED_BITS)), exponent - STORED_BITS)
 
 
 def unit(dtype: torch.dtype) -> float:

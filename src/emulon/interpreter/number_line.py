@@ -300,7 +300,7 @@ class Off:
         """Of a number up to `hi` where `known` is proved."""
         rounded = shifted_average(self.delta, 2 * self.largest, known.deviation + self.lost)
         rounded += rounding.average(self.terms, known.size + known.deviation + self.lost, dtype) + self.lost
-        return known.error + rounded + rounding.unit(dtype) * hi
+        return rounding.rounded_up(known.error + rounded + rounding.unit(dtype) * hi)
 
 
 def proved_between(numbers: Keys, lo: float, hi: float) -> Interpolation:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept whatever the machine says: the many processes that the tests start then need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fuzz docs lint playground screenshots
+.PHONY: demo test portable fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -16,6 +16,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Proofs, hashes and files as other processors compute them: a minute.
+portable: .venv/installed
+	EMULON_PROCESSORS=all $(BIN)/python -m pytest -n 0 tests/processors
 
 fuzz: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0

@@ -98,9 +98,10 @@ def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) ->
         yield f"{which} has codes that are nearer to each other than it says"
         return
     others = max(phase.domain.samples - 1, 1)
-    # Compared in log, where what `Routing.strength` adds up is known to within its rounding.
+    # Compared in log; processors agree to within the rounding of scores, a part of `log_normaliser_range`'s own doubt.
     needed = grid.log_normaliser_range + math.log(others / bounds.leak) + SPARE if bounds.leak > 0 else math.inf
-    if not needed <= phase.strength * phase.codes.gap * (1 + 1e-12):
+    enough = phase.strength * phase.codes.gap
+    if not needed <= enough + 1e-12 * (enough + grid.score_size):
         yield f"{which} leaks more to other samples than it says"
     claimed = Interpolation(bounds.interpolation, 0.0, bounds.deviation, bounds.size)
     if bounds.bands != grid.bands or not holds(

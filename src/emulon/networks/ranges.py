@@ -40,15 +40,15 @@ def computed(layers: Sequence[Layer], x: Tensor, compute: Callable[[int, Tensor]
                 registers[read] = registers[read].new_empty(0)
 
 
-def from_box(layers: Sequence[Layer], box: Box) -> list[Known]:
-    """For every input of the box, by interval arithmetic: sure, and wider with every layer."""
+def from_box(layers: Sequence[Layer], box: Box, room: float = ROOM) -> list[Known]:
+    """For every input of the box, by interval arithmetic: sure, and wider with every layer, by `room` at least."""
     boxes, found = [box], []
     for layer in layers:
         inputs = _beside(layer, boxes)
         exact = layer.interval(inputs)
         if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
             raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
-        boxes.append(exact.widened(ROOM))
+        boxes.append(exact.widened(room))
         found.append(Known(inputs, boxes[-1], layer.inside_of(inputs)))
     return found
 

@@ -134,6 +134,20 @@ def test_the_first_iterate_is_exact_and_its_bands_are_as_they_are() -> None:
         assert BANDED.leaves_out(path, ROWS, y) is left_out
 
 
+def test_a_bound_that_is_infinite_leaves_out_all_but_the_start_and_rows_of_zeros() -> None:
+    broken, y = BANDED.for_path_in_a_band(), torch.tensor([4.0], dtype=torch.float64)
+    path = torch.tensor([[20.0, 0.0], [20.0, 0.0]], dtype=torch.float64)
+    assert broken.bound == math.inf and broken.leaves_out(path, ROWS, y)
+    assert not broken.leaves_out(path, 0 * ROWS, y) and not broken.leaves_out(path[:1], ROWS, y)
+
+
+def test_what_a_promise_assumes_of_its_bands_is_said_once() -> None:
+    said = ["no residual comes into (-1, 1)", "no residual comes into (8, 9)"]
+    assert [each for each in BANDED.assumes or () if "residual" in each] == said
+    broken = replace(BANDED.for_path_in_a_band(), note="again")
+    assert [each for each in broken.assumes or () if "residual" in each] == [*said, certificate.IN_A_BAND_MEANS]
+
+
 def test_a_bound_exactly_as_large_as_the_answer_says_nothing() -> None:
     one = Certificate({"a": 0.25}, torch.float64)
     assert not one.says_something(one.bound) and one.says_something(one.bound * (1 + 1e-15))

@@ -1,5 +1,6 @@
 """One frozen interpreter runs the whole library, to machine precision and within its certificates."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from emulon.algorithms import (
     as_loss,
 )
 from emulon.certify import Domain
+from emulon.certify.certificate import IN_A_BAND_MEANS
 from emulon.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.interpreter.paths import held_by
@@ -168,8 +170,32 @@ def test_a_residual_put_into_the_band_is_told():
     program = compile(QuantileRegression(0.5, steps=3, step_size=0.1), data=(x, clear))
     interpreter = Interpreter.fitting(program)
     near = torch.tensor([1.0, -1.0, 1e-9], dtype=torch.float64)
-    assert not interpreter.run(program, x, clear).entered_band
-    assert interpreter.run(program, x, near).entered_band is True
+    kept, broken = interpreter.run(program, x, clear), interpreter.run(program, x, near)
+    assert not kept.entered_band and kept.certificate == interpreter.certificate(program)
+    assert broken.entered_band is True and broken.certificate.bound == math.inf > broken.audit.bound
+    assert IN_A_BAND_MEANS in broken.certificate.assumes and IN_A_BAND_MEANS not in kept.certificate.assumes
+    (outside,) = (each for each in kept.certificate.assumes if each.startswith("no residual comes into (-"))
+    assert outside in broken.certificate.assumes
+    assert replace(broken, given=broken.given).certificate == broken.certificate
+    assert broken.promises.bound == broken.audit.bound
+
+
+def test_what_a_run_promises_holds_whether_or_not_it_entered_a_band():
+    """A residual is put at the jump or beside it, at every step: some runs err by more than the domain's bound."""
+    x = torch.tensor([[1.0, 0.2], [0.3, -1.0], [-0.7, 0.5]], dtype=torch.float64)
+    algorithm = QuantileRegression(0.5, steps=8, step_size=0.1)
+    program = compile(algorithm, data=(x, torch.tensor([1.0, -1.0, 0.35], dtype=torch.float64)))
+    interpreter = Interpreter.fitting(program)
+    entered = 0
+    for step in range(1, 8):
+        for offset in (-1e-7, 0.0, 1e-9, 1e-6):
+            y = torch.tensor([1.0, -1.0, 0.35], dtype=torch.float64)
+            y[0] = (algorithm.iterates(x, y)[step] @ x[0]) + offset
+            run = interpreter.run(program, x, y)
+            error = (run.weights - algorithm.run(x, y)).abs().max().item()
+            assert error <= run.certificate.bound and error <= run.audit.bound
+            entered += error > interpreter.certificate(program).bound
+    assert entered
 
 
 def test_a_promise_that_lets_the_path_go_farther_than_was_enclosed_encloses_more(programs: Programs):

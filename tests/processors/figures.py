@@ -27,7 +27,11 @@ from emulon.networks import compile_network, load_network, save_network
 from emulon.networks.softmaxes import UNITS, softmax_for
 
 ALGORITHMS = {"lasso": Lasso(0.05, 20), "quantile": QuantileRegression(0.3, 20)}
-READ_BY = {"program": (load_program, save), "interpreter": (load_interpreter, save), "network": (load_network, save_network)}
+READ_BY = {
+    "program": (load_program, save),
+    "interpreter": (load_interpreter, save),
+    "network": (load_network, save_network),
+}
 
 
 def sha256(thing: object) -> str:

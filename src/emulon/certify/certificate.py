@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,9 @@ from emulon.errors import NotCertified
 # Samples whose residuals are looked at together.
 ROWS = 4096
 Scope = Literal["domain", "run"]
+# The term of a run whose residuals came into a band, and what its certificate says of it.
+IN_A_BAND = "residual in a band"
+IN_A_BAND_MEANS = "a residual of this run came into such a band, or may have: nothing is promised here, see the audit"
 READS: dict[Scope, str] = {"domain": "for every input of the domain", "run": "for this run only"}
 
 
@@ -34,8 +37,9 @@ class Certificate:
     `scope` says what for: every input of the domain it was made for (a `certificate`), or this run only (an `audit`).
     `proved` is False where a term was only sampled (a plain callable has no expression to prove anything about).
     `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out. `assumes` says what is
-    neither proved nor checked here: how exact the platform's functions are, what a run checks of its input, what the
-    author of a program has proved. An audit compares answers, and assumes nothing of how they were computed.
+    neither proved nor checked here: that the argument stays out of the bands, how exact the platform's functions are,
+    what a run checks of its input, what the author of a program has proved. An audit compares answers, and assumes
+    nothing of how they were computed.
     """
 
     terms: Mapping[str, float]
@@ -51,6 +55,8 @@ class Certificate:
         object.__setattr__(self, "terms", dict(self.terms))
         if self.assumes is None:
             object.__setattr__(self, "assumes", (EXP_ASSUMED,) if self.scope == "domain" else ())
+        outside = tuple(f"no residual comes into ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
+        object.__setattr__(self, "assumes", tuple(dict.fromkeys((*self.assumes, *outside))))
         # The rounded sum may be a little below the true one: lift it.
         object.__setattr__(self, "bound", math.fsum(self.terms.values()) * (1 + 1e-15))
 
@@ -77,9 +83,16 @@ class Certificate:
         parts = zip(x.split(ROWS, dim=-2), y.split(ROWS, dim=-1), strict=True)
         return any(self._left_out(path, *part) for part in parts)
 
+    def for_path_in_a_band(self) -> Certificate:
+        """What is left of this promise for a run that `leaves_out` is True of: nothing, and why."""
+        assert self.assumes is not None
+        return replace(self, terms={**self.terms, IN_A_BAND: math.inf}, assumes=(*self.assumes, IN_A_BAND_MEANS))
+
     def _left_out(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
         residuals = x @ path.mT - y.unsqueeze(-1)
-        room = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).unsqueeze(-1).expand_as(residuals).clone()
+        # An infinite bound says nothing of the exact path, except where a row is zero.
+        room = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).nan_to_num(nan=0.0, posinf=math.inf)
+        room = room.unsqueeze(-1).expand_as(residuals).clone()
         room[..., 0] = 0.0
         return any(bool(((residuals > band.lo - room) & (residuals < band.hi + room)).any()) for band in self.bands)
 

@@ -35,7 +35,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
         hashes |= set(run.sha256)
         found[name] = {
             "error": largest(run.weights, algorithm.run(*data)),
-            "bound": run.certificate.bound,
+            "bound": interpreter.certificate(program).bound,
             "kink": bool(program.l1) or program.gradient.grid.way == "piecewise",
             "in_band": run.entered_band,
             "largest_weight": run.weights.abs().max().item(),

@@ -24,7 +24,9 @@ class DescentRun:
     """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
 
     `certificate`, the promise for every input of the domain, is about the exact algorithm on these data, with the
-    plan's step size. `given` is what x came as, which `weights` come back as.
+    plan's step size. `entered_band` says that a residual came so close to a jump of ℓ′ that the promise does not cover
+    this run: then its bound is infinite, and `assumes` says why. `given` is what x came as, which `weights` come back
+    as.
     """
 
     plan: Plan
@@ -33,9 +35,13 @@ class DescentRun:
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
     given: Given = field(default=Given(), kw_only=True)
+    entered_band: bool = field(init=False)
 
     def __post_init__(self) -> None:
         require_answer(self.iterates)
+        object.__setattr__(self, "entered_band", bool(self.certificate.bands) and self._leaves_promise())
+        if self.entered_band:
+            object.__setattr__(self, "certificate", self.certificate.for_path_in_a_band())
 
     @property
     def weights(self) -> Any:
@@ -58,9 +64,7 @@ class DescentRun:
         """Both, and how large the weights are that they are about."""
         return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
-    @property
-    def entered_band(self) -> bool:
-        """Whether a residual came so close to a jump of ℓ′ that the promise does not cover this run."""
+    def _leaves_promise(self) -> bool:
         x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
         starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
         return self.certificate.leaves_out(starts, x, y)

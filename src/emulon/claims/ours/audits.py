@@ -58,7 +58,7 @@ def measured(program: Program, case: Case) -> Numbers:
         "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
         "audit": audit.bound,
         "proved": audit.proved,
-        "certificate": run.certificate.bound,
+        "certificate": interpreter.certificate(program).bound,
         "size": run.weights.abs().max().item(),
         "run_seconds": ran,
         "audit_seconds": audited,

@@ -102,7 +102,7 @@ def measured(interpreter: Interpreter, program: Program, case: Case) -> tuple[Nu
         "features": case.x.shape[-1],
         "algorithm": case.name,
         "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
-        "bound": run.certificate.bound,
+        "bound": interpreter.certificate(program).bound,
         "kink": bool(program.l1) or program.gradient.grid.way == "piecewise",
         "in_band": run.entered_band,
     }

@@ -51,7 +51,7 @@ def plan_of(algorithm, x=X, y=None):
 @cache
 def run_of(algorithm, dtype=f64):
     y = targets(algorithm)
-    program = compile(algorithm, data=(X, y), tolerance=1e-6 if dtype == f64 else 1e-3, dtype=dtype)
+    program = compile(algorithm, data=(X, y), dtype=dtype)
     return Interpreter.fitting(program).run(program, X, y)
 
 

@@ -1,6 +1,7 @@
 """The library on small data: a case for every algorithm. As a script: compile them all and save them into a folder."""
 
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from emulon.interpreter import compile, save
 SAMPLES, FEATURES, STEPS = 40, 4, 60
 KINKS = {"lasso", "fista", "elastic_net", "huber_regression", "squared_hinge"}
 JUMPS = {"quantile_regression", "perceptron"}
+# Those that cannot keep the tolerance below, and say so.
+MISSED = KINKS | {"heavy_ball", "nesterov", "log_cosh_regression", "any_loss"}
 LABELS = {"logistic_regression", "squared_hinge", "perceptron"}
 
 
@@ -52,5 +55,8 @@ NAMES = [name for name in ALGORITHMS if name != "newton_least_squares"] + ["any_
 
 if __name__ == "__main__":
     for each in map(case, NAMES):
-        program = compile(each.algorithm, data=(each.x, each.y), tolerance=1e-10)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            program = compile(each.algorithm, data=(each.x, each.y), tolerance=1e-10)
+        assert bool(told) == (each.name in MISSED), f"{each.name}: {[str(one.message) for one in told]}"
         save(program, Path(sys.argv[1]) / f"{each.name}.safetensors")

@@ -150,7 +150,7 @@ def test_a_penalty_in_float32_is_within_certificate_and_audit_on_both_paths(
 @pytest.mark.parametrize("algorithm", [QuantileRegression(0.3, steps=STEPS), Perceptron(steps=STEPS)])
 def test_float32_tells_that_a_residual_entered_the_band_of_a_jump(algorithm: QuantileRegression | Perceptron):
     x, y = dataset("label")
-    program = compile(algorithm, data=(x, y), tolerance=1e-3, dtype=torch.float32)
+    program = compile(algorithm, data=(x, y), dtype=torch.float32)
     assert Interpreter.fitting(program).run(program, x, y).entered_band
 
 
@@ -228,7 +228,7 @@ def test_outliers_do_not_move_tukeys_fit_and_few_steps_of_it_are_certified():
     y[:4] += 30.0
     truth = torch.tensor([1.0, -0.5, 0.05, 0.3], dtype=torch.float64)
     robust, plain = (GradientDescent(as_loss(name), 10, step_size=0.4) for name in ("tukey", "squared"))
-    program = compile(robust, data=(x, y), tolerance=1e-2)
+    program = compile(robust, data=(x, y), tolerance=4e-2)
     run = Interpreter.fitting(program).run(program, x, y)
     run.certificate.verify(run.weights, robust.run(x, y))
     assert run.certificate.proved and run.certificate.bound < 0.1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ def test_a_program_saved_again_is_the_same_file(name: str, programs: Programs, t
     save(load_program(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_figures_of_another_processor_are_rounded_up_before_they_are_proved(programs: Programs, tmp_path: Path):
+    program = programs["quantile_regression"]
+    last = {name: getattr(program.gradient_bounds, name) * (1 - 2.0**-44) for name in ("interpolation", "size")}
+    save(replace(program, gradient_bounds=replace(program.gradient_bounds, **last)), tmp_path / "a")
+    assert load_program(tmp_path / "a").gradient_bounds == program.gradient_bounds
 
 
 def test_a_loaded_interpreter_runs_a_loaded_program_to_the_same_bits(pair: tuple[Path, Path], programs: Programs):

@@ -26,6 +26,7 @@ from emulon.interpreter.number_line import number_line, shipped_claims, shipped_
 from emulon.networks import compile_network, load_network, save_network
 from emulon.networks.softmaxes import UNITS, softmax_for
 
+SHIPPED = Path(__file__).parents[2] / "playground/programs"
 ALGORITHMS = {"lasso": Lasso(0.05, 20), "quantile": QuantileRegression(0.3, 20)}
 READ_BY = {
     "program": (load_program, save),
@@ -108,7 +109,7 @@ def read(folder: Path, again: Path) -> dict[str, str]:
                 with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
                     found[path.name] = checker.check(path.read_text())
             else:
-                load, save_again = READ_BY[path.suffix[1:]]
+                load, save_again = READ_BY[path.suffix[1:].replace("safetensors", "program")]
                 save_again(load(path), again)
                 found[path.name] = "the same" if again.read_bytes() == path.read_bytes() else "altered"
         except (EmulonError, checker.Refused) as error:
@@ -120,4 +121,5 @@ if __name__ == "__main__":
     own, other = map(Path, sys.argv[1:])
     own.mkdir()
     write(own)
-    print(json.dumps(shipped() | frozen() | {"read": read(other, own.with_suffix(".again"))}))
+    again = own.with_suffix(".again")
+    print(json.dumps(shipped() | frozen() | {"playground": read(SHIPPED, again), "read": read(other, again)}))

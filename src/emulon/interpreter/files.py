@@ -19,7 +19,7 @@ from emulon.algorithms.losses import registered
 from emulon.approximation import Grid
 from emulon.arrays import bits
 from emulon.attention.codes import Codes
-from emulon.certify import Band, Domain, Spectrum
+from emulon.certify import Band, Domain, Spectrum, rounding
 from emulon.errors import EmulonError
 from emulon.expression import parse
 from emulon.files import write_atomically
@@ -210,6 +210,8 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
     known = dict(facts["bounds"])
     numbers = ("interpolation", "deviation", "size", "leak")
     require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
+    # As `prove` rounds them: a file from before it did may claim the last digit of another processor.
+    known |= {name: rounding.rounded_up(float(known[name])) for name in ("interpolation", "deviation", "size")}
     known["bands"] = tuple(Band(**band) for band in known["bands"])
     phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
     return phase, ProvedBounds(**known)

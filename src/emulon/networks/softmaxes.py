@@ -107,7 +107,8 @@ class Softmax:
         bands = tuple(Band(*band) for band in facts["bands"])
         parts = {name: tensors[name] for name in ("slopes", "intercepts", "values")}
         grid = Grid(**parts, lo=float(facts["lo"]), hi=float(facts["hi"]), way=facts["way"], bands=bands)
-        interpolation, deviation, size = (float(facts[name]) for name in ("interpolation", "deviation", "size"))
+        bounds = (float(facts[name]) for name in ("interpolation", "deviation", "size"))
+        interpolation, deviation, size = map(rounding.rounded_up, bounds)  # as `prove` does: older files may not
         return cls(facts["f"], grid, interpolation, deviation, size, bool(facts["proved"]))
 
 

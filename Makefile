@@ -17,7 +17,7 @@ demo: .venv/installed
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Proofs, hashes and files as other processors compute them: a minute.
+# Proofs, hashes and files as other processors compute them: a minute or two.
 portable: .venv/installed
 	EMULON_PROCESSORS=all $(BIN)/python -m pytest -n 0 tests/processors
 

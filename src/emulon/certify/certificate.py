@@ -53,10 +53,11 @@ class Certificate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", dict(self.terms))
-        if self.assumes is None:
-            object.__setattr__(self, "assumes", (EXP_ASSUMED,) if self.scope == "domain" else ())
-        outside = tuple(f"no residual comes into ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
-        object.__setattr__(self, "assumes", tuple(dict.fromkeys((*self.assumes, *outside))))
+        assumes = self.assumes
+        if assumes is None:
+            assumes = (EXP_ASSUMED,) if self.scope == "domain" else ()
+        outside = (f"no residual comes into ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
+        object.__setattr__(self, "assumes", tuple(dict.fromkeys((*assumes, *outside))))
         # The rounded sum may be a little below the true one: lift it.
         object.__setattr__(self, "bound", math.fsum(self.terms.values()) * (1 + 1e-15))
 

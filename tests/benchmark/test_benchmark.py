@@ -130,6 +130,34 @@ def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
     assert float((above - below) / (2 * small)) == pytest.approx(float((slopes.mlps[block] * towards).sum()), rel=1e-4)
 
 
+def test_a_patch_scores_how_far_the_answers_move(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    same = METHODS["activation-patching"](replace(subject, others=subject.prompts))
+    assert same.heads is not None and same.mlps is not None
+    assert max(same.heads.max(), same.mlps.max()) < 1e-9, "nothing changes where the other prompt is the same"
+    found = METHODS["activation-patching"](subject)
+    assert found.mlps is not None
+    block = int(found.mlps.argmax())
+    other = subject.other_run.mlps[block]
+    hook = subject.model.h[block].mlp.register_forward_hook(lambda *_: other)
+    try:
+        moved = subject.activations(subject.prompts).answers - subject.run.answers
+    finally:
+        hook.remove()
+    assert (
+        float(found.mlps[block]) == pytest.approx(float(moved.norm()) / moved.numel() ** 0.5)
+        and moved.abs().max() > 1e-3
+    )
+
+
+def test_a_control_takes_off_what_a_place_gives_away_of_anything(questions: Questions) -> None:
+    linear, control = (METHODS[name](questions.subject).places for name in ("linear-probe", "control-probe"))
+    assert linear is not None and control is not None
+    given_away = linear - control
+    assert (given_away >= 0).all() and given_away.max() > 0.02, "a control that finds nothing takes nothing off"
+    assert (given_away - given_away[0]).abs().max() < 1e-9, "the control is the same, whatever quantity is asked for"
+
+
 def test_every_method_beats_chance_at_what_it_answers() -> None:
     """Two specimens, plain and in every disguise at once; seeds whose mechanisms are sgd and a moving average."""
     rows = specimens_scored(tuple(METHODS), (1, 2), ("plain", "all at once"))

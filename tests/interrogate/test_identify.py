@@ -12,7 +12,7 @@ from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression, 
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.interrogate import compare, depth_sweep, identify, telling
 from emulon.interrogate.identify import rank
-from emulon.interrogate.references import REFERENCES, reference_named
+from emulon.interrogate.references import REFERENCES, Reference, reference_named
 from emulon.tasks import Datasets, Linear, TaskSet
 
 SIZE = {"datasets": 32, "points": 11}
@@ -121,6 +121,22 @@ def test_halfway_between_two_references_is_none_of_these():
         return (LeastSquares().predict(xs, ys, x_query) + NearestNeighbours(3).predict(xs, ys, x_query)) / 2
 
     assert identify(between, Linear(4), **SIZE).algorithm == "none of these"
+
+
+def test_where_kinds_lie_close_together_less_may_be_left_for_one_to_be_named():
+    """Between two kinds a tenth of the variance apart: named on one's side of the middle, and not in the middle."""
+    ols = reference_named("ols")
+
+    def other(prefixes, integers, continuous):
+        return ols.respond(prefixes, integers, continuous) + 0.3 * prefixes.queries[..., 0]
+
+    def between(share):
+        return lambda xs, ys, q: LeastSquares().predict(xs, ys, q) + share * 0.3 * q[..., 0]
+
+    kinds = [ols, Reference("beside", "beside", other)]
+    found = [identify(between(share), Linear(4), references=kinds, **SIZE) for share in (0.2, 0.5, 0.8)]
+    assert [one.algorithm for one in found] == ["ols", "none of these", "beside"]
+    assert max(one.nearest.unexplained.high for one in found) < 0.1
 
 
 def test_the_scale_of_the_data_does_not_matter():

@@ -6,6 +6,8 @@ import torch
 from emulon.attention import Trace
 from emulon.errors import BadShape, EmulonError
 from emulon.models import AlgoFormer, FrozenAttention, Learner, Looped, Standard
+from emulon.models.block import BlockShape, Decoder
+from emulon.models.decoders import loop
 from emulon.tasks import Linear, at_step
 
 SIZES = {"width": 16, "heads": 2}
@@ -170,3 +172,34 @@ def test_hidden_states_are_those_of_every_layer_and_the_last_ones_give_the_answe
         changed[:, 2] += 1
         assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
     assert torch.equal(learner.hidden_states(xs, ys), states), "a hook was left behind"
+
+
+class Times(Decoder):
+    """state ← factor·state, in place of blocks."""
+
+    def __init__(self, factor: float) -> None:
+        torch.nn.Module.__init__(self)
+        self.factor = torch.nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x, visible=None):
+        return self.factor * x
+
+
+def test_gradients_go_through_the_loops_of_the_window_and_no_earlier_ones():
+    """Five times a factor of 2, of which the last two count: d(a²·8)/da = 32, and not d(a⁵)/da = 80."""
+    decoder, nothing = Times(2.0), torch.zeros(1, 1, 1)
+    states = loop(decoder, torch.ones(1, 1, 1), nothing, 5, 2)
+    assert states.flatten().tolist() == [16.0, 32.0]
+    (slope,) = torch.autograd.grad(states[-1].sum(), decoder.factor)
+    assert slope.item() == 32.0
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_what_is_added_to_the_stream_begins_smaller_the_deeper_a_decoder_is(layers):
+    """With 2·layers independent parts of 1/√(2·layers) each the stream's variance does not depend on the depth."""
+    torch.manual_seed(0)
+    decoder = Decoder(BlockShape(width=64, heads=2), layers)
+    sizes = torch.tensor([[matrix.detach().std() for matrix in block.matrices] for block in decoder.blocks]).mean(dim=0)
+    into, out = sizes[[0, 2]], sizes[[1, 3]]
+    torch.testing.assert_close(into, torch.full((2,), 0.02), rtol=0.03, atol=0.0)
+    torch.testing.assert_close((out / into).square() * 2 * layers, torch.ones(2), rtol=0.06, atol=0.0)

@@ -142,6 +142,33 @@ def test_the_noise_of_a_turned_stream_is_counted_as_its_docstring_says() -> None
     assert skew == pytest.approx(2.02 * (width * u + weights) * seen, rel=1e-9, abs=0.0)
 
 
+def test_noise_in_weights_that_the_mlps_write_with_is_counted() -> None:
+    """Output weights that are a factor larger err by so much more: at least the factor times what MLPs really write."""
+    specimen = specimens.specimen_named("sgd", features=1, samples=3)
+    machine, noise = specimen.source.compile(), 1e-6
+    plan, written = planned(specimen.source, f64), []
+    keep = [i for i in range(machine.width) if i not in kept_apart(machine)]
+    for block in specimen.model.h:
+        bias = block.mlp.c_proj.bias
+        block.mlp.register_forward_hook(lambda _, given, out, bias=bias: written.append((out - bias)[..., keep]))
+    specimen(*specimen.draw(16, seed=3))
+    really = sum(float(part.detach().norm(dim=-1).max()) for part in written)
+    before, _ = noise_of(machine, plan, noise)
+    for block in machine.typed_blocks:
+        block.outward *= 1e6
+    after, _ = noise_of(machine, plan, noise)
+    assert really > 0.1 and after - before > noise * 1e6 * really
+
+
+def test_noisy_weights_cost_the_certificate() -> None:
+    plain = specimens.specimen_named("sgd", samples=3)
+    bounds = [
+        specimens.disguise(plain, seed=1, only=names).certificate.bound
+        for names in ((), ("noisy",), ("turned",), ("turned", "noisy"))
+    ]
+    assert bounds[0] < bounds[1] and bounds[2] < bounds[3]
+
+
 def test_each_disguise_alone_keeps_the_answers() -> None:
     plain = specimens.specimen_named("ridge", features=1, samples=2)
     xs, ys = plain.draw(8, seed=6)

@@ -14,6 +14,7 @@ from emulon.tasks import (
     HeadEmulation,
     LaplaceLinear,
     Linear,
+    ReluNetwork,
     Representation,
     RidgeMixture,
     SparseLinear,
@@ -117,6 +118,15 @@ def test_a_series_follows_its_recurrence():
     # Asked at x_t for x_{t+1}: what one is asked for is where the next is asked.
     assert torch.equal(task.asked(prompts.tokens)[:, 1:], prompts.targets[:, :-1])
     assert task.baselines(prompts)["oracle"][6:].max() < 1e-4
+
+
+def test_signals_keep_their_size():
+    """Mean squares: of a series' noise-free steps 1, of a two-layer network's values that of x (E relu² is half)."""
+    series = draw(AutoRegression(features=16, points=6, noise=0.3), 256).truth
+    assert series.square().mean().item() == pytest.approx(1.0, rel=0.1)
+    assert series[:, -1].square().mean().item() == pytest.approx(series[:, 0].square().mean().item(), rel=0.2)
+    values = draw(ReluNetwork(features=8, points=4, hidden=40), 2048).truth
+    assert values.square().mean().item() == pytest.approx(8.0, rel=0.1)
 
 
 def test_a_chain_shows_every_layer_of_one_network():

@@ -138,10 +138,10 @@ def test_a_patch_scores_how_far_the_answers_move(questions: Questions) -> None:
     found = METHODS["activation-patching"](subject)
     assert found.mlps is not None
     block = int(found.mlps.argmax())
-    other = subject.other_run.mlps[block]
+    own, other = subject.run.answers, subject.other_run.mlps[block]
     hook = subject.model.h[block].mlp.register_forward_hook(lambda *_: other)
     try:
-        moved = subject.activations(subject.prompts).answers - subject.run.answers
+        moved = subject.activations(subject.prompts).answers - own
     finally:
         hook.remove()
     assert (

@@ -139,6 +139,25 @@ def test_where_kinds_lie_close_together_less_may_be_left_for_one_to_be_named():
     assert max(one.nearest.unexplained.high for one in found) < 0.1
 
 
+def test_what_is_left_is_measured_where_nothing_was_fitted():
+    """Noise on the first half of the datasets is in the fit and not in the measure; on the second half it is."""
+
+    def noisy(rows):
+        def predict(xs, ys, q):
+            said = LeastSquares().predict(xs, ys, q)
+            said[rows] += torch.randn(len(said[rows]), generator=torch.Generator().manual_seed(len(xs[0]))) / 2
+            return said
+
+        return predict
+
+    ols = [reference_named("ols")]
+    first, second = (
+        identify(noisy(rows), Linear(4, noise=0.5), references=ols, **SIZE).nearest.unexplained.value
+        for rows in (slice(0, 16), slice(16, None))
+    )
+    assert first < 1e-20 and second > 1e-3
+
+
 def test_the_scale_of_the_data_does_not_matter():
     class Scaled(Linear):
         def datasets(self, *sizes, **options):

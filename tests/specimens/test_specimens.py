@@ -16,10 +16,12 @@ from emulon.errors import EmulonError, OutOfDomain
 from emulon.interrogate import identify
 from emulon.loading import load_subject
 from emulon.machine.compiler import planned
+from emulon.machine.gpt2 import state_dict
 from emulon.specimens import MECHANISMS, Specimen
+from emulon.specimens.anatomy import truth_of
 from emulon.specimens.disguise import random_rotation
-from emulon.specimens.draft import kept_apart
-from emulon.specimens.idle import WRITTEN
+from emulon.specimens.draft import Draft, kept_apart
+from emulon.specimens.idle import WRITTEN, fill_heads, fill_neurons, idle_blocks
 from emulon.specimens.noise import noise_of
 
 transformers = pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
@@ -111,6 +113,29 @@ def test_idle_heads_neurons_and_blocks_write_within_their_bound_where_nothing_re
     written = torch.stack(streams)[..., unread].norm(dim=-1).amax(dim=(1, 2))
     content = planned(one.source, f64).normalisation.content
     assert written[0] == 0 and written[-1] > 0.1 and written.max() <= WRITTEN * content
+
+
+def test_idle_parts_count_all_that_they_may_write_and_see_no_mean() -> None:
+    """‖V‖·‖O‖_F times what a token may hold, every head and neuron by itself, is what the bound is raised by."""
+    source = specimens.specimen_named("last value", features=1, samples=2).source
+    machine, plan = source.compile(), planned(source, f64)
+    weights = {name: part.double() for name, part in state_dict(machine).items()}
+    draft = Draft(machine, plan, weights, truth_of(machine), torch.Generator().manual_seed(0), 1.0)
+    width, size, content = draft.truth.width, draft.head_width, plan.normalisation.content
+    idle_blocks(draft)
+    before = draft.beside
+    assert before > 0
+    index, head = next(i for i in range(draft.truth.blocks) if i not in draft.places), slice(0, size)
+    attention, output = (draft.state[f"h.{index}.attn.{name}.weight"] for name in ("c_attn", "c_proj"))
+    fill_heads(draft, index, [0])
+    values = attention[:, 2 * width :][:, head]
+    may = torch.linalg.matrix_norm(values, 2) * output[head].norm() * content
+    assert values.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
+    before = draft.beside
+    inward, outward = (draft.state[f"h.{index}.mlp.{name}.weight"] for name in ("c_fc", "c_proj"))
+    fill_neurons(draft, index, torch.arange(len(outward)))
+    may = torch.linalg.matrix_norm(inward, 2) * outward.norm() * content
+    assert inward.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
 
 
 def test_a_rotation_fixes_what_it_must() -> None:

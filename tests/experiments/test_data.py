@@ -94,13 +94,13 @@ def test_the_most_correlated_features_are_kept(tmp_path):
 
 
 def test_features_are_chosen_by_the_training_rows_alone(tmp_path):
-    [table] = read_tables(houses(tmp_path, rows=80), "price")
+    [table] = read_tables(houses(tmp_path, rows=200), "price")
     prices = [float(price) for price in table.columns["price"]]
     trained_on = set(prepare(table, kind=None, features=0, seed=0).y_train.tolist())
     draw = np.random.default_rng(1)
-    table.columns["fair"] = [str(price + 40 * draw.normal()) for price in prices]
+    table.columns["fair"] = [str(price + 150 * draw.normal()) for price in prices]
     # What tells everything about the rows held out, and nothing about the others.
-    table.columns["leak"] = [str(100 * draw.normal() if price in trained_on else 50 * price) for price in prices]
+    table.columns["leak"] = [str(draw.normal() if price in trained_on else price - 300) for price in prices]
     assert prepare(table, kind=None, features=1, seed=0).features == ("fair",)
 
 

@@ -167,9 +167,10 @@ def test_the_noise_of_a_turned_stream_is_counted_as_its_docstring_says() -> None
     assert skew == pytest.approx(2.02 * (width * u + weights) * seen, rel=1e-9, abs=0.0)
 
 
-def test_noise_in_weights_that_the_mlps_write_with_is_counted() -> None:
+@pytest.mark.parametrize("name", ["sgd", "ridge"])
+def test_noise_in_weights_that_the_mlps_write_with_is_counted(name: str) -> None:
     """Output weights that are a factor larger err by so much more: at least the factor times what MLPs really write."""
-    specimen = specimens.specimen_named("sgd", features=1, samples=3)
+    specimen = specimens.specimen_named(name, features=1, samples=3)
     machine, noise = specimen.source.compile(), 1e-6
     plan, written = planned(specimen.source, f64), []
     keep = [i for i in range(machine.width) if i not in kept_apart(machine)]

@@ -186,6 +186,14 @@ def test_noise_in_weights_that_the_mlps_write_with_is_counted(name: str) -> None
     assert really > 0.1 and after - before > noise * 1e6 * really
 
 
+def test_what_is_divided_by_less_is_counted_for_more() -> None:
+    source = specimens.specimen_named("ridge", features=1, samples=3).source
+    machine, plan = source.compile(), planned(source, f64)
+    assert plan.divisions
+    half = {number: replace(range_, low=range_.low / 2) for number, range_ in plan.divisions.items()}
+    assert noise_of(machine, replace(plan, divisions=half), 1e-6)[0] > noise_of(machine, plan, 1e-6)[0]
+
+
 def test_noisy_weights_cost_the_certificate() -> None:
     plain = specimens.specimen_named("sgd", samples=3)
     bounds = [

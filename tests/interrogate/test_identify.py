@@ -202,11 +202,10 @@ def test_nearly_a_constant_is_none_of_these_and_the_mean_of_its_answers_is_said_
 
 
 @pytest.mark.filterwarnings("ignore:lbfgs failed")  # where n = d it stops early, which is the point
-@pytest.mark.parametrize("seed", [0, 1])
-def test_one_ill_conditioned_dataset_does_not_put_a_far_worse_reference_first(seed: int):
+def test_one_ill_conditioned_dataset_does_not_put_a_far_worse_reference_first():
     """A robust regression stops before the weights grow: least squares is far off where n = d, and nowhere else."""
     robust = HuberRegressor(fit_intercept=False)
-    found = identify(robust, Linear(4, noise=0.3), seed=seed, datasets=32, points=12)
+    found = identify(robust, Linear(4, noise=0.3), datasets=32, points=12)
     nearest = min(match.unexplained.value for match in found.ranking)
     assert found["ols"].unexplained.value > 5 * nearest
     assert all(found[name].unexplained.value <= 2 * nearest for name in (found.nearest.name, *found.ties))

@@ -8,7 +8,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
-from emulon.errors import BadShape, OutOfDomain
+from emulon.errors import BadShape, EmulonError, OutOfDomain
 from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd
 from emulon.predictor import (
@@ -129,3 +129,35 @@ def test_answers_of_the_wrong_kind_are_refused():
     for nothing in (3, "ridge", RidgeRegression, lambda xs, ys: ys):
         with pytest.raises(NotAPredictor, match="does not predict"):
             as_predictor(nothing)
+
+
+class Given:
+    """Somebody's own predictor, with what it answers."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def predict(self, xs, ys, x_query):
+        return self.answer(xs, ys, x_query)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda xs, ys, q: 1 / 0, "failed on xs of shape .*: ZeroDivisionError: division by zero"),
+        (lambda xs, ys, q: xs.nothing, "failed on xs of shape .*: AttributeError: .*nothing"),
+        (lambda xs, ys, q: None, "answered NoneType; wanted one number a dataset"),
+        (lambda xs, ys, q: ["a"] * len(xs), "answered list; wanted one number a dataset"),
+        (lambda xs, ys, q: 1j * q[:, 0], "complex numbers"),
+        (lambda xs, ys, q: ys[:, 0] * torch.tensor([1.0] * 5 + [torch.nan]), "after 2 examples, in 1 of 6 datasets"),
+        (lambda xs, ys, q: 1e200 * q[:, 0], "too large to be squared after 2 examples"),
+    ],
+)
+def test_what_fails_or_answers_no_numbers_is_told_in_one_line(answer, words):
+    for thing in (answer, Given(answer)):
+        with pytest.raises(EmulonError, match=words) as refused:
+            predict_at(as_predictor(thing), XS, YS, (2, 3))
+        assert "\n" not in str(refused.value)
+    numpy = Given(lambda xs, ys, q: q[:, 0].numpy())
+    assert torch.equal(predict_at(as_predictor(numpy), XS, YS, (2,))[:, 0], XS[:, 2, 0])
+    assert torch.equal(predict_queries(as_predictor(numpy), XS, YS, XS), XS[..., 0])

@@ -17,9 +17,6 @@ from torch import Tensor
 from emulon.arrays import takes_arrays
 from emulon.errors import BadShape, EmulonError, OutOfDomain
 
-# What other people's functions raise on data that they do not like.
-FAILURES = (TypeError, IndexError, KeyError, ValueError, RuntimeError)
-
 # Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
 OPENERS = {"transformer_lens": "emulon.specimens.wrapped", "nnsight": "emulon.specimens.wrapped"}
 
@@ -122,7 +119,7 @@ class FunctionPredictor:
     def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         try:
             answer = self.function(xs, ys, x_query)
-        except FAILURES as error:
+        except Exception as error:
             # Whoever asks for a gradient knows what to do without one.
             if isinstance(error, EmulonError) or "requires grad" in str(error):
                 raise
@@ -154,7 +151,7 @@ class EstimatorPredictor:
             model = self._new()
             model.fit(x, y)
             answers = np.asarray(model.predict(queries), dtype=np.float64)
-        except FAILURES as error:
+        except Exception as error:
             if isinstance(error, EmulonError):
                 raise
             failed = _failed(type(self.estimator).__name__, x.shape, error)
@@ -170,8 +167,8 @@ class EstimatorPredictor:
 
 
 def _failed(name: str, shape: Sequence[int], error: Exception) -> NotAPredictor:
-    first = next(iter(str(error).splitlines()), "")  # others explain themselves at length
-    return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {type(error).__name__}: {first}")
+    first = [f": {line}" for line in str(error).splitlines()[:1]]  # others explain themselves at length
+    return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {''.join([type(error).__name__, *first])}")
 
 
 class WeightsPredictor:
@@ -242,13 +239,32 @@ def predict_at(
         used = max(counts) + 1  # a learner may be unable to read more
         answers: Tensor = prefixes(xs[:, :used], ys[:, :used])[..., list(counts)]
     else:
-        answers = torch.stack([predictor.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
+        answers = torch.stack([_answers(predictor, xs[:, :n], ys[:, :n], xs[:, n]) for n in counts], dim=-1)
     if answers.shape != (xs.shape[0], len(counts)):
         raise BadShape(f"the predictor answered {tuple(answers.shape)}, wanted one number for each of {xs.shape[0]}")
-    if not torch.isfinite(answers).all():
-        worst = next(n for n, column in zip(counts, answers.unbind(-1), strict=True) if not column.isfinite().all())
-        raise OutOfDomain(f"the predictor answers NaN or infinity after {worst} examples; nothing can be compared")
-    return answers.double()
+    answers = answers.double()
+    for n, column in zip(counts, answers.unbind(-1), strict=True):
+        # A square that overflows cannot be compared either.
+        if bad := int((~column.square().isfinite()).sum()):
+            what = "numbers too large to be squared" if column.isfinite().all() else "NaN or infinity"
+            raise OutOfDomain(
+                f"the predictor answers {what} after {n} examples, in {bad} of {len(column)} datasets; if it needs "
+                "more examples than that, ask after more (fewest)"
+            )
+    return answers
+
+
+def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+    """Failures of objects that are not ours are told in one line, as those of functions."""
+    if _package(predictor) == __package__:
+        return predictor.predict(xs, ys, x_query)
+    try:
+        answer = predictor.predict(xs, ys, x_query)
+    except Exception as error:
+        if isinstance(error, EmulonError):
+            raise
+        raise _failed(type(predictor).__name__, xs.shape, error) from error
+    return _numbers(answer, xs)
 
 
 def predict_queries(
@@ -262,7 +278,7 @@ def predict_queries(
         return predictor.predict(xs, ys, queries).double()
     batch, each = queries.shape[:2]
     repeated = xs.repeat_interleave(each, dim=0), ys.repeat_interleave(each, dim=0)
-    return predictor.predict(*repeated, queries.flatten(0, 1)).double().reshape(batch, each)
+    return _answers(predictor, *repeated, queries.flatten(0, 1)).double().reshape(batch, each)
 
 
 def required_parameters(function: Any) -> list[str]:
@@ -296,8 +312,13 @@ def _takes_three(function: Any) -> bool:
 
 def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:
     """Whatever a function returned, as a tensor, one number a dataset."""
-    # A Python float would become float32, whatever precision it was computed in.
-    out = answer if isinstance(answer, Tensor) else torch.as_tensor(np.asarray(answer), device=like.device)
+    try:
+        # A Python float would become float32, whatever precision it was computed in.
+        out = answer if isinstance(answer, Tensor) else torch.as_tensor(np.asarray(answer), device=like.device)
+    except (TypeError, ValueError):
+        raise BadShape(f"the function answered {type(answer).__name__}; wanted one number a dataset") from None
+    if out.is_complex():
+        raise BadShape("the function answered complex numbers; wanted one real number a dataset")
     if out.shape != like.shape[:-2]:
         raise BadShape(
             f"the function answered {tuple(out.shape)} for xs of shape {tuple(like.shape)}; wanted "

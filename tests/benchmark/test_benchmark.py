@@ -25,6 +25,7 @@ from emulon.benchmark import (
     specimens_scored,
     summary,
 )
+from emulon.benchmark.methods.linear_probe import probe
 from emulon.benchmark.questions import CANDIDATES, NONE
 from emulon.benchmark.scores import area
 from emulon.benchmark.study import DRESSES
@@ -128,6 +129,72 @@ def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
     moved = [Change(block, None, run.mlps[block] + by * towards) for by in (small, -small)]
     above, below = subject.with_changes(moved).sum(dim=(1, 2))
     assert float((above - below) / (2 * small)) == pytest.approx(float((slopes.mlps[block] * towards).sum()), rel=1e-4)
+
+
+def test_a_patch_scores_how_far_the_answers_move(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    same = METHODS["activation-patching"](replace(subject, others=subject.prompts))
+    assert same.heads is not None and same.mlps is not None
+    assert max(same.heads.max(), same.mlps.max()) < 1e-9, "nothing changes where the other prompt is the same"
+    found = METHODS["activation-patching"](subject)
+    assert found.mlps is not None
+    block = int(found.mlps.argmax())
+    own, other = subject.run.answers, subject.other_run.mlps[block]
+    hook = subject.model.h[block].mlp.register_forward_hook(lambda *_: other)
+    try:
+        moved = subject.activations(subject.prompts).answers - own
+    finally:
+        hook.remove()
+    assert (
+        float(found.mlps[block]) == pytest.approx(float(moved.norm()) / moved.numel() ** 0.5)
+        and moved.abs().max() > 1e-3
+    )
+
+
+def test_a_control_takes_off_what_a_place_gives_away_of_anything(questions: Questions) -> None:
+    linear, control = (METHODS[name](questions.subject).places for name in ("linear-probe", "control-probe"))
+    assert linear is not None and control is not None
+    given_away = linear - control
+    assert (given_away >= 0).all() and given_away.max() > 0.02, "a control that finds nothing takes nothing off"
+    assert (given_away - given_away[0]).abs().max() < 1e-9, "the control is the same, whatever quantity is asked for"
+
+
+def test_a_probe_is_scored_on_prompts_that_it_was_not_fitted_to() -> None:
+    """Forty random numbers explain most of what ninety prompts say, and nothing of what other prompts do."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 3, 90, 40, generator=generator, dtype=torch.float64)
+    assert probe(inputs, (torch.randn(90, 2, generator=generator, dtype=torch.float64),)).max() < 0.1
+
+
+def test_a_single_coordinate_explains_at_most_all(questions: Questions) -> None:
+    places = METHODS["coordinate-probe"](questions.subject).places
+    assert places is not None and places.min() >= 0 and 0.5 < places.max() <= 1
+
+
+def test_attributions_of_prompts_do_not_cancel(questions: Questions) -> None:
+    """Of two prompts it is the mean of those of each, whatever their signs."""
+    two = questions.subject.few(2)
+    parts = [replace(two.few(1), prompts=two.prompts[i : i + 1], others=two.others[i : i + 1]) for i in range(2)]
+    both, one, other = (METHODS["attribution-patching"](each) for each in (two, *parts))
+    for name in ("heads", "mlps"):
+        torch.testing.assert_close(getattr(both, name), (getattr(one, name) + getattr(other, name)) / 2)
+
+
+def test_direct_attribution_is_of_the_tokens_where_answers_are_read(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    run, before = subject.run, METHODS["readout-attribution"](subject)
+
+    def with_nothing_at(token: int) -> Answers:
+        heads, mlps = run.heads.clone(), run.mlps.clone()
+        heads[:, :, token::2], mlps[:, :, token::2] = 0.0, 0.0
+        other = replace(subject)
+        other.__dict__["run"] = replace(run, heads=heads, mlps=mlps)
+        return METHODS["readout-attribution"](other)
+
+    unread, read = with_nothing_at(0), with_nothing_at(1)
+    assert before.heads is not None and before.mlps is not None and unread.heads is not None and unread.mlps is not None
+    assert torch.equal(unread.heads, before.heads) and torch.equal(unread.mlps, before.mlps)
+    assert read.mlps is not None and before.mlps.max() > 0 and read.mlps.max() == 0
 
 
 def test_every_method_beats_chance_at_what_it_answers() -> None:

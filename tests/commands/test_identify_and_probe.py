@@ -15,7 +15,10 @@ def ridge(xs, ys, x_query):
     return RidgeRegression(0.7).predict(xs, ys, x_query)
 
 def nothing(xs, ys, x_query):
-    return torch.ones(len(xs))
+    return x_query[:, 0]
+
+def constant(xs, ys, x_query):
+    return torch.full((len(xs),), 5)
 
 def machine():
     from emulon.machine.programs import sgd
@@ -47,9 +50,11 @@ def test_identify_prints_the_ranking_and_writes_the_numbers(module, tmp_path, ca
     assert numbers["ranking"][0]["parameters"]["ridge"] == pytest.approx(0.7)
 
 
-def test_identify_says_none_of_these(module, capsys):
+def test_identify_says_none_of_these_and_names_a_constant(module, capsys):
     assert cli.main(["identify", f"{module}:nothing", "--datasets", "16", "--points", "6"]) == 0
     assert "none of these" in capsys.readouterr().out
+    assert cli.main(["identify", f"{module}:constant", "--datasets", "16", "--points", "6"]) == 0
+    assert "constant: the answer is 5, whatever the examples and the query" in capsys.readouterr().out
 
 
 def test_identify_and_probe_take_a_function_that_makes_a_machine(module, capsys):

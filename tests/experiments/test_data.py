@@ -93,6 +93,17 @@ def test_the_most_correlated_features_are_kept(tmp_path):
     assert data.features == ("copy",) and any("most correlated" in note for note in data.notes)
 
 
+def test_features_are_chosen_by_the_training_rows_alone(tmp_path):
+    [table] = read_tables(houses(tmp_path, rows=200), "price")
+    prices = [float(price) for price in table.columns["price"]]
+    trained_on = set(prepare(table, kind=None, features=0, seed=0).y_train.tolist())
+    draw = np.random.default_rng(1)
+    table.columns["fair"] = [str(price + 150 * draw.normal()) for price in prices]
+    # What tells everything about the rows held out, and nothing about the others.
+    table.columns["leak"] = [str(draw.normal() if price in trained_on else price - 300) for price in prices]
+    assert prepare(table, kind=None, features=1, seed=0).features == ("fair",)
+
+
 def test_a_constant_column_is_left_out_and_said(tmp_path):
     data = load(str(houses(tmp_path, flag=["1"] * 40)), "price")
     assert "flag" not in data.features and any("'flag': it is constant" in note for note in data.notes)

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from emulon import cli
+from emulon.experiments import language
 from emulon.experiments.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 from emulon.tasks import BadText, Classification, Translation
+from emulon.tasks.prompts import PAD
 from emulon.tasks.tokeniser import END
 from emulon.training import TrainConfig, load_learner, resume, train
 from emulon.training.checkpoint import checkpoints, read_checkpoint
@@ -159,3 +161,11 @@ def test_translations_are_decoded(translator):
     assert translated(learner, task, ["Ein pferd springt."]) == [
         task.corpus.tokeniser.decode(translations(learner, task, task.encode(["Ein pferd springt."]))[0])
     ]
+
+
+def test_of_finished_beams_the_most_probable_per_word_is_the_answer(translator, monkeypatch):
+    """−2 for a word and its end is less probable, word by word, than −2.4 for two words and theirs."""
+    learner, task = open_run(translator, Translation)
+    written = torch.tensor([[[1, 5, END, PAD], [1, 5, 6, END]]])
+    monkeypatch.setattr(language, "_continued", lambda *given: (torch.tensor([[-2.0, -2.4]]), written))
+    assert translations(learner, task, task.encode(["grün"]), 2) == [[5, 6]]

@@ -8,7 +8,8 @@ import pytest
 from emulon.cli import main
 from emulon.errors import EmulonError
 from emulon.experiments import speedrun as module
-from emulon.experiments.speedrun import compared, keep, lines, speedrun
+from emulon.experiments.speedrun import attempt, compared, keep, lines, speedrun
+from emulon.training.fit import fit
 
 TINY = {"features": 2, "points": 5, "width": 16, "heads": 2, "batch": 8, "evaluation_batch": 16, "device": "cpu"}
 
@@ -54,3 +55,11 @@ def test_reaching_the_goal_takes_both_errors_and_every_seed():
 def test_an_unknown_track_is_refused():
     with pytest.raises(EmulonError, match="did you mean standard"):
         speedrun("standart")
+
+
+def test_errors_are_those_after_d_and_after_2d_examples_over_d(tiny):
+    trained = fit(dataclasses.replace(module.TRACKS["standard"], steps=1, evaluate_every=1))
+    curve = [0.0, 10.0, 20.0, 30.0, 40.0]  # after 0, 1, 2 = d, … examples
+    found = attempt(dataclasses.replace(trained, curve=curve, history=[{"step": 1, "seconds": 1.0, "curve": curve}]))
+    assert (found["after_d"], found["after_2d"]) == (10.0, 20.0)
+    assert found["history"] == [{"step": 1, "seconds": 1.0, "after_d": 10.0, "after_2d": 20.0}]

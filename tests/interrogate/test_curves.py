@@ -1,10 +1,11 @@
 """Bootstrap intervals, and the curves made of them."""
 
 import numpy as np
+import pytest
 import torch
 
 from emulon.interrogate import Curve, Interval
-from emulon.interrogate.curves import intervals
+from emulon.interrogate.curves import bounds, intervals
 
 
 def test_intervals_cover_the_mean_about_as_often_as_they_say():
@@ -22,3 +23,8 @@ def test_a_curve_has_a_mean_for_every_count_and_one_for_all():
     assert (curve[2].value, curve[5].value, curve.overall.value) == (2, 6, 4)
     assert 1 <= curve[2].low <= 2 <= curve[2].high <= 3
     assert str(curve).splitlines()[0] == "error" and str(curve).splitlines()[2].startswith("   5  6 [")
+
+
+def test_an_interval_leaves_a_fortieth_out_at_either_end():
+    low, high = bounds(torch.arange(1001).double().unsqueeze(-1) / 1000)
+    assert (low.item(), high.item()) == pytest.approx((0.025, 0.975))

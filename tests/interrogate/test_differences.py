@@ -13,6 +13,8 @@ from emulon.interrogate import (
     squared_prediction_difference,
     weight_difference,
 )
+from emulon.interrogate.differences import fresh_queries
+from emulon.interrogate.sampling import draw
 from emulon.machine.programs import sgd
 from emulon.tasks import Linear
 
@@ -80,3 +82,11 @@ def test_learning_curves_end_at_the_noise():
     noisy = learning_curve(RidgeRegression(1.0), Linear(4, noise=1.0), datasets=512, points=40)
     assert noisy[39].low < 1.1 * (1 + 4 / 39) / 4 and noisy[39].high > 0.9 / 4
     assert learning_curve(Zero(), Linear(4), datasets=512, points=5).overall.value == pytest.approx(1, rel=0.15)
+
+
+def test_weights_are_found_at_inputs_that_the_predictor_was_not_shown():
+    """One that knows its examples by heart would seem to be linear in them."""
+    task = Linear(3)
+    drawn = draw(task, datasets=4, points=9)
+    fresh = fresh_queries(task, drawn, None, 0)
+    assert fresh.shape == (4, 6, 3) and torch.cdist(fresh.flatten(0, 1), drawn.xs.flatten(0, 1)).min() > 0

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from plain_functions import nobodies, references
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import HuberRegressor, Ridge
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression, TaskMixture
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.interrogate import compare, depth_sweep, identify, telling
-from emulon.interrogate.references import REFERENCES
+from emulon.interrogate.identify import rank
+from emulon.interrogate.references import REFERENCES, Reference, reference_named
 from emulon.tasks import Datasets, Linear, TaskSet
 
 SIZE = {"datasets": 32, "points": 11}
@@ -27,12 +28,19 @@ def test_every_reference_is_identified_as_itself_with_its_parameters(seed: int):
             assert found.parameters[parameter] == pytest.approx(value, rel=0.1), f"{name} {parameters}: {found}"
 
 
-def test_constants_random_numbers_and_fixed_weights_are_none_of_these():
+def test_constants_are_named_and_random_numbers_and_fixed_weights_are_none_of_these():
     for seed in range(6):
         for what, function in nobodies(seed):
             found = identify(function, Linear(4, noise=0.5 * (seed % 2)), seed=seed, **SIZE)
-            assert found.algorithm == "none of these" and not found.parameters, f"{what}: {found}"
-            assert str(found).startswith("none of these: the nearest, ")
+            if what.startswith("constant "):
+                assert found.algorithm == "constant" and found.parameters == {"value": pytest.approx(float(what[9:]))}
+                assert (
+                    str(found) == f"constant: the answer is {float(what[9:]):.4g}, whatever the examples and the query"
+                )
+                assert found["zero"].unexplained.value == pytest.approx(1)
+            else:
+                assert found.algorithm == "none of these" and not found.parameters, f"{what}: {found}"
+                assert str(found).startswith("none of these: the nearest, ")
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
@@ -115,6 +123,41 @@ def test_halfway_between_two_references_is_none_of_these():
     assert identify(between, Linear(4), **SIZE).algorithm == "none of these"
 
 
+def test_where_kinds_lie_close_together_less_may_be_left_for_one_to_be_named():
+    """Between two kinds a tenth of the variance apart: named on one's side of the middle, and not in the middle."""
+    ols = reference_named("ols")
+
+    def other(prefixes, integers, continuous):
+        return ols.respond(prefixes, integers, continuous) + 0.3 * prefixes.queries[..., 0]
+
+    def between(share):
+        return lambda xs, ys, q: LeastSquares().predict(xs, ys, q) + share * 0.3 * q[..., 0]
+
+    kinds = [ols, Reference("beside", "beside", other)]
+    found = [identify(between(share), Linear(4), references=kinds, **SIZE) for share in (0.2, 0.5, 0.8)]
+    assert [one.algorithm for one in found] == ["ols", "none of these", "beside"]
+    assert max(one.nearest.unexplained.high for one in found) < 0.1
+
+
+def test_what_is_left_is_measured_where_nothing_was_fitted():
+    """Noise on the first half of the datasets is in the fit and not in the measure; on the second half it is."""
+
+    def noisy(rows):
+        def predict(xs, ys, q):
+            said = LeastSquares().predict(xs, ys, q)
+            said[rows] += torch.randn(len(said[rows]), generator=torch.Generator().manual_seed(len(xs[0]))) / 2
+            return said
+
+        return predict
+
+    ols = [reference_named("ols")]
+    first, second = (
+        identify(noisy(rows), Linear(4, noise=0.5), references=ols, **SIZE).nearest.unexplained.value
+        for rows in (slice(0, 16), slice(16, None))
+    )
+    assert first < 1e-20 and second > 1e-3
+
+
 def test_the_scale_of_the_data_does_not_matter():
     class Scaled(Linear):
         def datasets(self, *sizes, **options):
@@ -148,6 +191,36 @@ def test_256_datasets_of_40_points_against_all_references_take_less_than_20_seco
     seconds = time.perf_counter() - start
     print(f"256 datasets × 40 points × {len(REFERENCES)} references: {seconds:.1f} s; {found}")
     assert found.algorithm == "ridge" and seconds < 20
+
+
+def test_nearly_a_constant_is_none_of_these_and_the_mean_of_its_answers_is_said_to_be_nearer():
+    generator = torch.Generator().manual_seed(0)
+    found = identify(lambda x, y, q: 5 + torch.randn(len(x), generator=generator) / 100, Linear(4), **SIZE)
+    assert found.algorithm == "none of these" and "the mean of its answers is nearer than all" in str(found)
+    assert "mean of its answers" not in str(identify(disturbed(0.5), Linear(4, noise=0.5), **SIZE))
+    assert identify(lambda x, y, q: 0 * q[:, 0], Linear(4), **SIZE).algorithm == "zero"
+
+
+@pytest.mark.filterwarnings("ignore:lbfgs failed")  # where n = d it stops early, which is the point
+def test_one_ill_conditioned_dataset_does_not_put_a_far_worse_reference_first():
+    """A robust regression stops before the weights grow: least squares is far off where n = d, and nowhere else."""
+    robust = HuberRegressor(fit_intercept=False)
+    found = identify(robust, Linear(4, noise=0.3), datasets=32, points=12)
+    nearest = min(match.unexplained.value for match in found.ranking)
+    assert found["ols"].unexplained.value > 5 * nearest
+    assert all(found[name].unexplained.value <= 2 * nearest for name in (found.nearest.name, *found.ties))
+
+
+def test_every_dataset_has_the_same_say_in_the_ranking():
+    few = [reference_named(name) for name in ("ols", "zero", "mean target")]
+    errors = torch.full((40, 3), 0.1) + 0.01 * torch.arange(40)[:, None]
+    errors[:, 0] /= 2
+    errors[7, 0] += 8.0  # the mean of the first is now the largest, though not far from the others
+    means = errors.mean(dim=0)
+    assert means[1] < means[0] < 2 * means[1]
+    assert rank(errors, few) == ([0, 1, 2], [])
+    errors[7, 0] += 100.0
+    assert rank(errors, few) == ([1, 2, 0], [2])
 
 
 def test_bad_questions_are_refused():

@@ -63,3 +63,15 @@ def test_an_interrogation_says_whether_the_best_ridge_is_the_bayes_predictors():
     numbers = json.loads(json.dumps(said.as_numbers()))
     assert numbers["algorithm"] == "ridge" and numbers["best ridge"]["best"] == said.ridge.best
     assert numbers["comparison"]["predictions"]["ols"]["counts"] == list(range(1, 10))
+
+
+def test_distances_are_measured_on_other_datasets_than_parameters_were_fitted_on():
+    seen = []
+
+    class Spy(RidgeRegression):
+        def predict(self, xs, ys, x_query):
+            seen.append(float(xs.flatten()[0]))
+            return super().predict(xs, ys, x_query)
+
+    interrogate(Spy(0.5), Linear(2, noise=0.3), datasets=8, points=5)
+    assert len(set(seen)) == 2

@@ -14,6 +14,7 @@ from emulon.interrogate import (
     prefix_weights,
     register_probe,
 )
+from emulon.interrogate.probes import held_out_score
 from emulon.machine.programs import batch_gradient_descent, sgd
 from emulon.predictor import NotAPredictor
 from emulon.tasks import Linear
@@ -122,3 +123,9 @@ def test_what_cannot_be_probed_is_refused(data, hidden):
         hidden_states(LeastSquares(), *data)
     with pytest.raises(BadShape, match="4 or more"):
         linear_probe(HiddenStates(hidden.states[:, :3], hidden.tokens), data[0][:3, 0])
+
+
+def test_a_probe_is_scored_on_datasets_that_it_was_not_fitted_to():
+    generator = torch.Generator().manual_seed(0)
+    states, target = (torch.randn(*size, generator=generator).double() for size in ((1, 80, 2, 30), (80, 2)))
+    assert held_out_score(states, target).max() < 0.1

@@ -4,7 +4,7 @@ import pytest
 
 from emulon.algorithms import RidgeRegression, Zero
 from emulon.errors import EmulonError
-from emulon.interrogate import best_ridge, ridge_table
+from emulon.interrogate import best_ridge, ridge_table, squared_prediction_difference
 from emulon.tasks import Linear
 
 
@@ -26,3 +26,10 @@ def test_a_ridge_between_two_points_of_the_grid_agrees_within_its_step():
         best_ridge(Zero(), Linear(4), grid=(1.0, 0.5))
     with pytest.raises(EmulonError, match="noise > 0"):
         ridge_table(lambda task: Zero(), [0.0], [1.0])
+
+
+def test_a_difference_is_that_of_the_predictions_over_the_features():
+    task, size = Linear(4, noise=0.5), {"datasets": 16, "points": 9}
+    fit = best_ridge(RidgeRegression(0.6), task, grid=(0.5,), **size)
+    expected = squared_prediction_difference(RidgeRegression(0.6), RidgeRegression(0.5), task, **size)
+    assert fit.difference.value == pytest.approx(expected.overall.value)

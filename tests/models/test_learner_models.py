@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from emulon.attention import Trace
 from emulon.errors import BadShape, EmulonError
 from emulon.models import AlgoFormer, FrozenAttention, Learner, Looped, Standard
+from emulon.models.block import BlockShape, Decoder
+from emulon.models.decoders import loop
 from emulon.tasks import Linear, at_step
 
 SIZES = {"width": 16, "heads": 2}
@@ -170,3 +173,66 @@ def test_hidden_states_are_those_of_every_layer_and_the_last_ones_give_the_answe
         changed[:, 2] += 1
         assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
     assert torch.equal(learner.hidden_states(xs, ys), states), "a hook was left behind"
+
+
+class Times(Decoder):
+    """state ← factor·state, in place of blocks."""
+
+    def __init__(self, factor: float) -> None:
+        torch.nn.Module.__init__(self)
+        self.factor = torch.nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x, visible=None):
+        return self.factor * x
+
+
+def test_gradients_go_through_the_loops_of_the_window_and_no_earlier_ones():
+    """Five times a factor of 2, of which the last two count: d(a²·8)/da = 32, and not d(a⁵)/da = 80."""
+    decoder, nothing = Times(2.0), torch.zeros(1, 1, 1)
+    states = loop(decoder, torch.ones(1, 1, 1), nothing, 5, 2)
+    assert states.flatten().tolist() == [16.0, 32.0]
+    (slope,) = torch.autograd.grad(states[-1].sum(), decoder.factor)
+    assert slope.item() == 32.0
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_what_is_added_to_the_stream_begins_smaller_the_deeper_a_decoder_is(layers):
+    """With 2·layers independent parts of 1/√(2·layers) each the stream's variance does not depend on the depth."""
+    torch.manual_seed(0)
+    decoder = Decoder(BlockShape(width=64, heads=2), layers)
+    sizes = torch.tensor([[matrix.detach().std() for matrix in block.matrices] for block in decoder.blocks]).mean(dim=0)
+    into, out = sizes[[0, 2]], sizes[[1, 3]]
+    torch.testing.assert_close(into, torch.full((2,), 0.02), rtol=0.03, atol=0.0)
+    torch.testing.assert_close((out / into).square() * 2 * layers, torch.ones(2), rtol=0.06, atol=0.0)
+
+
+@pytest.mark.parametrize("assemble", [False, True])
+def test_every_softmax_of_the_frozen_module_scales_its_scores(assemble):
+    """PyTorch's own attention, on the queries, keys and values that the module makes."""
+    torch.manual_seed(0)
+    learner, attention = FrozenAttention(4, 1, 7, width=12, heads=3, assemble=assemble), F.scaled_dot_product_attention
+    embedded, made = 5 * torch.randn(2, 7, 12), {}
+    for name, part in learner.parts.items():
+        q, k, v = part.to_qkv(part.lift(embedded)).chunk(3, dim=-1)
+        heads = [one.unflatten(-1, (3, 4)).transpose(1, 2) for one in (q, k, v)]
+        made[name] = part.out(attention(*heads).transpose(1, 2).flatten(-2))
+    expected = (
+        attention(made["make_queries"], made["make_keys"], made["make_values"]) if assemble else made["make_values"]
+    )
+    torch.testing.assert_close(learner.states(embedded)[0], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_blocks_may_begin_as_the_identity():
+    x = torch.randn(2, 5, 16)
+    block = Decoder(BlockShape(width=16, heads=2, zero_output=True), 2).blocks[0]
+    assert torch.equal(block(x), x)
+
+
+@pytest.mark.parametrize("silent", ["merge", "narrow"])
+def test_a_share_of_what_either_half_of_a_block_adds_is_dropped_in_training(silent):
+    torch.manual_seed(0)
+    block, x = Decoder(BlockShape(width=32, heads=2, dropout=0.25, init=0.5), 1).blocks[0], torch.randn(16, 9, 32)
+    with torch.no_grad():
+        (block.attention.merge if silent == "merge" else block.narrow).weight.zero_()
+    left_out = (block.train()(x) == x).double().mean().item()
+    assert left_out == pytest.approx(0.25, abs=0.03) and not (block.eval()(x) == x).any()

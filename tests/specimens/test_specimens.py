@@ -16,10 +16,12 @@ from emulon.errors import EmulonError, OutOfDomain
 from emulon.interrogate import identify
 from emulon.loading import load_subject
 from emulon.machine.compiler import planned
+from emulon.machine.gpt2 import state_dict
 from emulon.specimens import MECHANISMS, Specimen
+from emulon.specimens.anatomy import truth_of
 from emulon.specimens.disguise import random_rotation
-from emulon.specimens.draft import kept_apart
-from emulon.specimens.idle import WRITTEN
+from emulon.specimens.draft import Draft, kept_apart
+from emulon.specimens.idle import WRITTEN, fill_heads, fill_neurons, idle_blocks
 from emulon.specimens.noise import noise_of
 
 transformers = pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
@@ -113,6 +115,29 @@ def test_idle_heads_neurons_and_blocks_write_within_their_bound_where_nothing_re
     assert written[0] == 0 and written[-1] > 0.1 and written.max() <= WRITTEN * content
 
 
+def test_idle_parts_count_all_that_they_may_write_and_see_no_mean() -> None:
+    """‖V‖·‖O‖_F times what a token may hold, every head and neuron by itself, is what the bound is raised by."""
+    source = specimens.specimen_named("last value", features=1, samples=2).source
+    machine, plan = source.compile(), planned(source, f64)
+    weights = {name: part.double() for name, part in state_dict(machine).items()}
+    draft = Draft(machine, plan, weights, truth_of(machine), torch.Generator().manual_seed(0), 1.0)
+    width, size, content = draft.truth.width, draft.head_width, plan.normalisation.content
+    idle_blocks(draft)
+    before = draft.beside
+    assert before > 0
+    index, head = next(i for i in range(draft.truth.blocks) if i not in draft.places), slice(0, size)
+    attention, output = (draft.state[f"h.{index}.attn.{name}.weight"] for name in ("c_attn", "c_proj"))
+    fill_heads(draft, index, [0])
+    values = attention[:, 2 * width :][:, head]
+    may = torch.linalg.matrix_norm(values, 2) * output[head].norm() * content
+    assert values.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
+    before = draft.beside
+    inward, outward = (draft.state[f"h.{index}.mlp.{name}.weight"] for name in ("c_fc", "c_proj"))
+    fill_neurons(draft, index, torch.arange(len(outward)))
+    may = torch.linalg.matrix_norm(inward, 2) * outward.norm() * content
+    assert inward.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
+
+
 def test_a_rotation_fixes_what_it_must() -> None:
     rotation = random_rotation(9, [0, 1], torch.Generator().manual_seed(0), 2.0)
     assert torch.equal(rotation[:2], torch.eye(9, dtype=f64)[:2])
@@ -140,6 +165,42 @@ def test_the_noise_of_a_turned_stream_is_counted_as_its_docstring_says() -> None
     noise, skew = noise_of(machine, plan, weight_noise, beside)
     assert noise == pytest.approx(1.01 * (drift + ((width + 4) * u + weights) * seen), rel=1e-9, abs=0.0)
     assert skew == pytest.approx(2.02 * (width * u + weights) * seen, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "ridge"])
+def test_noise_in_weights_that_the_mlps_write_with_is_counted(name: str) -> None:
+    """Output weights that are a factor larger err by so much more: at least the factor times what MLPs really write."""
+    specimen = specimens.specimen_named(name, features=1, samples=3)
+    machine, noise = specimen.source.compile(), 1e-6
+    plan, written = planned(specimen.source, f64), []
+    keep = [i for i in range(machine.width) if i not in kept_apart(machine)]
+    for block in specimen.model.h:
+        bias = block.mlp.c_proj.bias
+        block.mlp.register_forward_hook(lambda _, given, out, bias=bias: written.append((out - bias)[..., keep]))
+    specimen(*specimen.draw(16, seed=3))
+    really = sum(float(part.detach().norm(dim=-1).max()) for part in written)
+    before, _ = noise_of(machine, plan, noise)
+    for block in machine.typed_blocks:
+        block.outward *= 1e6
+    after, _ = noise_of(machine, plan, noise)
+    assert really > 0.1 and after - before > noise * 1e6 * really
+
+
+def test_what_is_divided_by_less_is_counted_for_more() -> None:
+    source = specimens.specimen_named("ridge", features=1, samples=3).source
+    machine, plan = source.compile(), planned(source, f64)
+    assert plan.divisions
+    half = {number: replace(range_, low=range_.low / 2) for number, range_ in plan.divisions.items()}
+    assert noise_of(machine, replace(plan, divisions=half), 1e-6)[0] > noise_of(machine, plan, 1e-6)[0]
+
+
+def test_noisy_weights_cost_the_certificate() -> None:
+    plain = specimens.specimen_named("sgd", samples=3)
+    bounds = [
+        specimens.disguise(plain, seed=1, only=names).certificate.bound
+        for names in ((), ("noisy",), ("turned",), ("turned", "noisy"))
+    ]
+    assert bounds[0] < bounds[1] and bounds[2] < bounds[3]
 
 
 def test_each_disguise_alone_keeps_the_answers() -> None:

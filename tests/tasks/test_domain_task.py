@@ -30,6 +30,8 @@ def test_the_data_fill_the_domain_and_stay_in_it(ridge):
     spectrum = torch.linalg.eigvalsh(xs[:, :SAMPLES].mT @ xs[:, :SAMPLES] / SAMPLES)
     assert spectrum.max() <= high and spectrum.min() >= ridge.strong_convexity
     assert high / low > 1.5 and spectrum.max() > 0.5 * high
+    solutions = torch.linalg.pinv(xs[:, :SAMPLES]) @ ys[:, :SAMPLES, None]
+    assert 2 * solutions.norm(dim=(1, 2)).max() <= domain.w  # what descent may reach on its way there
     ridge.predict(xs[:, :SAMPLES], ys[:, :SAMPLES], xs[:, SAMPLES])  # every check of the run passes
     assert torch.equal(task.held_out(1, 40, 5).xs, xs[:, :5])
     assert "in the program's domain: 24 samples of 3 features" in str(task)

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from emulon.algorithms import Lasso
+from emulon.algorithms import Lasso, RidgeRegression
 from emulon.attention import attend
+from emulon.predictor import predict_at
 from emulon.tasks import (
     AutoRegression,
     ChainOfThought,
@@ -14,6 +15,7 @@ from emulon.tasks import (
     HeadEmulation,
     LaplaceLinear,
     Linear,
+    ReluNetwork,
     Representation,
     RidgeMixture,
     SparseLinear,
@@ -78,11 +80,11 @@ def test_a_mixture_draws_every_noise_level():
 
 
 def test_a_task_set_draws_its_vectors_and_no_others_and_who_knows_them_is_best():
-    task = TaskSet(features=3, points=6, noise=0.5, tasks=4)
+    task = TaskSet(features=3, points=6, noise=0.5, prior=2.0, tasks=4)
     drawn = task.weights(at_step(torch.Generator(), 0, 0), 400, torch.float64)
     same = (drawn.unsqueeze(1) == task.vectors).all(dim=-1)
     assert same.any(dim=1).all() and same.any(dim=0).all()
-    assert not torch.equal(task.vectors, TaskSet(features=3, points=6, tasks=4, task_seed=1).vectors)
+    assert not torch.equal(task.vectors, dataclasses.replace(task, task_seed=1).vectors)
     curves = task.baselines(draw(task, 1024))
     assert all((curves["task mixture"] <= curve * 1.02)[1:].all() for curve in curves.values())
 
@@ -117,6 +119,22 @@ def test_a_series_follows_its_recurrence():
     # Asked at x_t for x_{t+1}: what one is asked for is where the next is asked.
     assert torch.equal(task.asked(prompts.tokens)[:, 1:], prompts.targets[:, :-1])
     assert task.baselines(prompts)["oracle"][6:].max() < 1e-4
+
+
+def test_signals_keep_their_size():
+    """Mean squares: of a series' noise-free steps 1, of a two-layer network's values that of x (E relu² is half), of
+    the last layer of leaky-ReLU networks that of the first."""
+    series = draw(AutoRegression(features=16, points=6, noise=0.3), 256).truth
+    assert series.square().mean().item() == pytest.approx(1.0, rel=0.1)
+    assert series[:, -1].square().mean().item() == pytest.approx(series[:, 0].square().mean().item(), rel=0.2)
+    values = draw(ReluNetwork(features=8, points=4, hidden=40), 2048).truth
+    assert values.square().mean().item() == pytest.approx(8.0, rel=0.1)
+    chains = draw(ChainOfThought(features=16, points=4, depth=3), 512).truth
+    assert chains[:, 2::3].square().mean().item() == pytest.approx(1.0, rel=0.15)
+    fixed = Representation(features=64, points=4)
+    prompts, states = draw(fixed, 2048), fixed.represent(torch.randn(1000, 64))
+    assert states.square().mean().item() == pytest.approx(1.0, rel=0.3)
+    assert prompts.truth.square().mean().item() == pytest.approx(states.square().mean().item(), rel=0.15)
 
 
 def test_a_chain_shows_every_layer_of_one_network():
@@ -185,3 +203,32 @@ def test_the_papers_own_set_up_gives_the_weights_away():
     prompts = draw(Statistical(features=4, points=30, noise=0.0, weights_given=True), 16)
     x, w = prompts.tokens[..., :4], prompts.tokens[..., 4:8]
     torch.testing.assert_close((x * w).sum(-1, keepdim=True), prompts.truth, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_the_best_ridge_knows_the_noise_and_the_prior(factor):
+    """Bayes: any other penalty costs more, for linear functions and for a series that follows one."""
+    task = Linear(features=4, points=9, noise=0.5, prior=3.0)
+    prompts, ridge = draw(task, 2048), task.predictors()["ridge"]
+    assert isinstance(ridge, RidgeRegression)
+    curves = []
+    for one in (ridge, RidgeRegression(factor * ridge.ridge)):
+        answers = predict_at(one, prompts.tokens[:, 0::2, 1:].double(), prompts.targets[..., 0].double(), range(1, 9))
+        curves.append((answers - prompts.truth[:, 1:, 0]).square().mean())
+    assert curves[0] < curves[1]
+    series = AutoRegression(features=8, points=24, noise=0.5)
+    wrong, drawn = dataclasses.replace(series, noise=0.5 * factor**0.5), draw(series, 256)
+    assert series.baselines(drawn)["oracle"].sum() < wrong.baselines(drawn)["oracle"].sum()
+
+
+def test_a_tree_asks_for_signs():
+    task, xs = DecisionTree(features=4), torch.randn(8, 200, 4)
+    values, larger = (task.values(torch.Generator().manual_seed(0), factor * xs) for factor in (1, 3))
+    assert torch.equal(values, larger) and (task.values(torch.Generator().manual_seed(0), -xs) != values).any()
+
+
+def test_nothing_that_evaluation_asks_is_drawn_in_training():
+    task = Linear(features=2, points=3)
+    held_out = task.held_out_prompts(5, 8).tokens
+    steps = [task.sample(at_step(torch.Generator(), 5, step), 8).tokens for step in range(50)]
+    assert not any(torch.isin(held_out[held_out != 0], tokens).any() for tokens in steps)

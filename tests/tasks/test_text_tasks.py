@@ -94,6 +94,9 @@ def test_every_training_text_is_in_one_bucket_and_longer_pairs_in_none(corpora, 
         assert bool((lengths[those] <= bucket.only).all())
     few = Translation(corpora["translation"], 10)
     assert 0 < sum(bucket.size for bucket in few.buckets) < len(lengths)
+    for longest in range(10, LONGEST):  # buckets whose edges are lengths that texts have
+        rows = [bucket.rows("train") for bucket in Translation(corpora["translation"], longest).buckets]
+        assert sorted(torch.cat(rows).tolist()) == (lengths <= longest).nonzero().squeeze(-1).tolist()
     cut = Classification(corpora["classification"], 6)  # cut instead
     assert sum(bucket.size for bucket in cut.buckets) == len(cut.corpus.split("train"))
 

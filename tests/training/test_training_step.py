@@ -120,6 +120,15 @@ def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines(
     assert evaluation.curve(Oracle(4, 1, 9, BlockShape(2, 1))).max() == 0
 
 
+def test_an_evaluation_drops_nothing_out_and_training_goes_on_as_it_was():
+    config = dataclasses.replace(TINY, dropout=0.5)
+    task = config.make_task()
+    learner, evaluation = config.make_learner(task), Evaluation(task, 0, 16, CPU)
+    expected = evaluation.curve(learner.eval())
+    assert torch.equal(evaluation.curve(learner.train()), expected) and learner.training
+    assert not torch.equal(learner(evaluation.prompts.tokens), learner(evaluation.prompts.tokens))
+
+
 def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, capsys):
     args = ["standard", "--features", "3", "--points", "4", "--noise", "0.5", "--width", "8", "--heads", "1"]
     args += ["--layers", "1", "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "run")]

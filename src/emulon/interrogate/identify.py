@@ -21,15 +21,17 @@ from emulon.interrogate.task_sets import references_for
 from emulon.predictor import as_predictor
 from emulon.tasks import RegressionTask
 
-NONE = "none of these"
+NONE, CONSTANT_ANSWER = "none of these", "constant"
 # Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
 FAR = 0.1
-# A predictor that varies less than this, relative to the targets, is constant.
+# A predictor that varies less than this, relative to the targets and to its own size, is constant.
 CONSTANT = 1e-6
 # Unexplained below this is exact: rounding and the last digit of a fitted parameter.
 EXACT = 1e-12
 # References that differ by less than this, a thousandth of the predictor's deviation, are indistinguishable.
 ALIKE = 1e-6
+# A reference whose mean is more than so many times the smallest mean is far worse, and neither first nor a tie.
+FAR_WORSE = 2.0
 # The wide search looks at so many datasets and counts, the end of the search at so many.
 FEW, MANY = (8, 5), (64, 12)
 
@@ -58,7 +60,8 @@ class Identification:
 
     `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
     datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first. `interval` is
-    that of the nearest's continuous parameter (`parameter_interval`), None where it has none.
+    that of the nearest's continuous parameter (`parameter_interval`), None where it has none. `constant` is the answer
+    of a predictor that answers the same to everything, None for any other.
     """
 
     ranking: tuple[Match, ...]
@@ -67,6 +70,7 @@ class Identification:
     counts: tuple[int, ...]
     datasets: int
     interval: Interval | None = None
+    constant: float | None = None
 
     @property
     def nearest(self) -> Match:
@@ -79,12 +83,16 @@ class Identification:
 
     @property
     def algorithm(self) -> str:
-        """The name of the nearest reference, or "none of these"."""
-        return self.nearest.name if self.near else NONE
+        """The name of the nearest reference; "constant" or "none of these" where no reference is near."""
+        if self.near:
+            return self.nearest.name
+        return NONE if self.constant is None else CONSTANT_ANSWER
 
     @property
     def parameters(self) -> Parameters:
-        return self.nearest.parameters if self.near else {}
+        if self.near:
+            return self.nearest.parameters
+        return {} if self.constant is None else {"value": self.constant}
 
     def __getitem__(self, name: str) -> Match:
         for match in self.ranking:
@@ -93,10 +101,14 @@ class Identification:
         raise KeyError(f"no reference called {name!r}; there are {[match.name for match in self.ranking]}")
 
     def __str__(self) -> str:
+        if not self.near and self.constant is not None:
+            return f"constant: the answer is {self.constant:.4g}, whatever the examples and the query"
         if not self.near:
+            left = self.nearest.unexplained
+            mean = "; the mean of its answers is nearer than all references" if left.value > 1 else ""
             return (
-                f"{NONE}: the nearest, {self.nearest}, leaves {self.nearest.unexplained} of the predictor unexplained; "
-                f"it would be named up to {self.limit:.3g}"
+                f"{NONE}: the nearest, {self.nearest}, leaves {left} of the predictor unexplained; "
+                f"it would be named up to {self.limit:.3g}{mean}"
             )
         alike = f"; indistinguishable from {', '.join(str(self[name]) for name in self.ties)}" if self.ties else ""
         return f"{self.nearest}: unexplained {self.nearest.unexplained}{alike}"
@@ -112,14 +124,14 @@ def identify(
     """Rank the references, by default all that suit the task, by how much of the predictor they leave unexplained.
 
     Unexplained: the mean over counts n of E(predictor − reference)²/Var(predictor), each n divided by its own variance,
-    so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero; a
-    constant other than zero has no variance to explain, and so nothing near it.
+    so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero.
+    A constant has no variance to explain: one other than zero is called constant, with its value.
     The verdict is "none of these" when more than `limit` is left: a tenth, or less where the kinds of references lie
     closer together than that: a quarter of the median distance from the nearest to the other kinds. (Squared distance:
     within a quarter of it a predictor is nearer to the one than to the other by the triangle inequality.)
     Ties: OLS is the limit of ridge, of the lasso, of many steps of descent and of Newton's; one neighbour needs no
-    weights. References whose distance from the predictor does not differ significantly from the nearest's (a paired
-    bootstrap over datasets), or is as exact, are reported as ties, and the one with the fewest parameters is named.
+    weights. References whose distance from the predictor does not differ significantly from the nearest's (`rank`), or
+    is as exact, are reported as ties, and the one with the fewest parameters is named.
     Beside the ranking every reference has its posterior weight (`posterior`).
     """
     if (datasets := sampling.get("datasets", DATASETS)) < 4:
@@ -144,28 +156,43 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     matches = tuple(Match(references[i].name, fitted[i], ranges[i], weights[i]) for i in order)
     limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
     sure = parameter_interval(references[order[0]], fitted[order[0]], observed)
-    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure)
+    constant = answers.mean().item() if answers.var() <= least_variance(answers, prefixes) else None
+    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure, constant)
 
 
 def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:
-    """The predictor's variance over datasets at each count, and no less than that of a constant."""
-    least = CONSTANT**2 * prefixes.ys.square().mean().clamp(min=torch.finfo(torch.float64).tiny)
-    return answers.var(dim=0).clamp(min=least.item())
+    """The predictor's variance over datasets at each count; where it has none its mean square, which zero leaves."""
+    found, least = answers.var(dim=0), least_variance(answers, prefixes)
+    return torch.where(found > least, found, answers.square().mean().clamp(min=least))
+
+
+def least_variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, ""]:
+    """Answers that vary less are constant."""
+    size = torch.maximum(answers.square().mean(), prefixes.ys.square().mean())
+    return CONSTANT**2 * size.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def rank(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> tuple[list[int], list[int]]:
     """The order of the references, the named one first, and those that tie with it.
 
-    Where the nearest is exact only what is exact too can tie; else what a paired bootstrap does not find farther.
+    One ill-conditioned dataset can outweigh all others in a mean. So references are compared by the logarithm of what
+    they leave on each dataset, where every dataset has the same say, but only those whose mean is not far worse than
+    the smallest. What a paired bootstrap of these logarithms does not find farther than the nearest ties with it. Where
+    the nearest is exact, what is exact too ties, and nothing else. Of those that tie the one with the fewest parameters
+    is named; the others are ordered by their means.
     """
-    mean = errors.mean(dim=0)
-    nearest, everyone = int(mean.argmin()), range(len(references))
-    low, _ = bounds(bootstrap_means(errors - errors[:, nearest : nearest + 1]))
-    tied = mean <= EXACT if mean[nearest] <= EXACT else low <= 0
-    alike = [i for i in everyone if tied[i] or i == nearest]
-    named = min(alike, key=lambda i: (references[i].free, i))
+    mean, everyone = errors.mean(dim=0), range(len(references))
+    smallest = mean.min()
+    if smallest <= EXACT:
+        tied = mean <= EXACT
+    else:
+        logs, able = errors.clamp(min=EXACT).log(), mean <= FAR_WORSE * smallest
+        nearest = int(logs.mean(dim=0).masked_fill(~able, math.inf).argmin())
+        low, _ = bounds(bootstrap_means(logs - logs[:, nearest : nearest + 1]))
+        tied = able & (low <= 0)
+    named = min((i for i in everyone if tied[i]), key=lambda i: (references[i].free, i))
     rest = sorted((i for i in everyone if i != named), key=lambda i: mean[i].item())
-    return [named, *rest], [i for i in rest if i in alike]
+    return [named, *rest], [i for i in rest if tied[i]]
 
 
 def posterior(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> list[float]:

@@ -36,7 +36,7 @@ def test_an_algorithm_comes_with_its_rows_and_runs_without_emulon(capsys, tmp_pa
     words = ["--data", "mine.csv", "--target", "b", "--no-intercept", "--steps", "5"]
     assert cli.main(["export", "log_cosh", *words, "--out", "files"]) == 0
     files = [
-        f"files/{name}" for name in ("interpreter.onnx", "log_cosh_regression.safetensors", "log_cosh_regression.csv")
+        f"files/{name}" for name in ("interpreter.onnx", "log_cosh.safetensors", "log_cosh.csv")
     ]
     capsys.readouterr()
     done = subprocess.run([sys.executable, EXAMPLE, *files], capture_output=True, text=True, check=True, env={})

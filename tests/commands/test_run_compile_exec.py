@@ -88,7 +88,8 @@ def test_run_prints_the_table_and_writes_the_report(ran):
         "playground.json",
         "weights.csv",
         "ridge.json",
-        "quantile_regression.json",
+        "quantile.json",
+        ".emulon-files.json",
     }
 
 
@@ -290,7 +291,7 @@ def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, caps
     words = ["--data", table, "--target", "kind", "--steps", "30", "--report", str(tmp_path / "page")]
     assert cli.main(["run", "logistic", *words]) == 0
     assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
-    model = str(tmp_path / "page" / "logistic_regression.json")
+    model = str(tmp_path / "page" / "logistic.json")
     assert cli.main(["predict", model, table]) == 0
     out, err = capsys.readouterr()
     said = [line.split(",")[1] for line in out.splitlines()]

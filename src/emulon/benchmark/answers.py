@@ -41,6 +41,15 @@ class Answers:
     which: Which | None = None
 
 
+    def __post_init__(self) -> None:
+        for name in ("places", "heads", "mlps"):
+            scored = getattr(self, name)
+            if scored is not None and not isinstance(scored, Tensor):
+                raise EmulonError(f"Answers.{name} is a {type(scored).__name__}; give a tensor, or leave it out")
+        if self.which is not None and not isinstance(self.which, Which):
+            raise EmulonError(f"Answers.which is a {type(self.which).__name__}; give a Which, or leave it out")
+
+
 Method = Callable[[Subject], Answers]
 METHODS: dict[str, Method] = {}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import torch
 
-from emulon.benchmark.answers import method_named
+from emulon.benchmark.answers import Answers, method_named
 from emulon.benchmark.questions import ask
 from emulon.benchmark.scores import MEASURES, score
 from emulon.errors import EmulonError, unknown
@@ -82,13 +83,22 @@ def _each(
         return
     # Spawned: a fork of a process that has used torch's threads may wait for them for ever.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
+        # Ctrl-C reaches every process of a terminal: workers are born with it blocked, and end with this one.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
+        finally:
+            workers = set(multiprocessing.active_children()) - others
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         try:
             for ready in as_completed(waiting):
                 yield waiting[ready], ready.result()
-        except BaseException:  # an interrupt, too: what has not begun must not be waited for
+        except BaseException:  # an interrupt, too: neither what has begun nor what has not is waited for
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.kill()
             raise
 
 
@@ -100,8 +110,11 @@ def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]
         dressed = specimen if dress == PLAIN else disguise(specimen, seed=seed, only=only)
         questions = ask(dressed, seed, draw=DRESSES.index(dress))
         for name in methods:
-            scored = score(method_named(name)(questions.subject), questions)
-            rows.append(Row(seed, str(specimen.mechanism), dress, name, scored))
+            answers = method_named(name)(questions.subject)
+            if not isinstance(answers, Answers):
+                wanted = "a method returns emulon.benchmark.Answers"
+                raise EmulonError(f"{name} returned a {type(answers).__name__}; {wanted}")
+            rows.append(Row(seed, str(specimen.mechanism), dress, name, score(answers, questions)))
     return rows
 
 

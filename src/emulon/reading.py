@@ -365,22 +365,23 @@ class _Reader:
         return made
 
     def _larger(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+        self._require_short(a, b)
         if (a - b).is_nonnegative or (b - a).is_nonnegative:
             return a if (a - b).is_nonnegative else b
-        return self._short((a + b + self._switch(a - b, 0.0) * (a - b)) / 2)
+        return (a + b + self._switch(a - b, 0.0) * (a - b)) / 2
 
     def _smaller(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+        self._require_short(a, b)
         if (a - b).is_nonnegative or (b - a).is_nonnegative:
             return b if (a - b).is_nonnegative else a
-        return self._short((a + b - self._switch(a - b, 0.0) * (a - b)) / 2)
+        return (a + b - self._switch(a - b, 0.0) * (a - b)) / 2
 
-    def _short(self, made: sympy.Expr) -> sympy.Expr:
-        """What was made of a Max or Min, if it is not too long to work with."""
-        if self._size(made) > MOST_WRITTEN_OUT:
+    def _require_short(self, a: sympy.Expr, b: sympy.Expr) -> None:
+        """Refuse a Max or Min before it is written out, with both of its arguments twice."""
+        if 2 * (self._size(a) + self._size(b)) > MOST_WRITTEN_OUT:
             raise _unreadable(
                 self.text, f"written out, its Max and Min have more than {MOST_WRITTEN_OUT} parts; take fewer of them"
             )
-        return made
 
     def _size(self, node: sympy.Basic) -> int:
         if node not in self.sizes:

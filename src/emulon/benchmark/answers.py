@@ -25,6 +25,16 @@ class Which:
     possible: frozenset[str] = frozenset()
     interval: tuple[float, float] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.possible, frozenset | set):
+            raise EmulonError(f"Which takes a name and a set of names, not {self.name!r} and {self.possible!r}")
+        if self.interval is not None:
+            try:
+                low, high = self.interval
+                float(low), float(high)
+            except (TypeError, ValueError):
+                raise EmulonError(f"Which.interval is {self.interval!r}; give a pair of numbers, or None") from None
+
 
 @dataclass(frozen=True)
 class Answers:

@@ -14,6 +14,7 @@ import torch
 from emulon.benchmark.answers import Answers, method_named
 from emulon.benchmark.questions import ask
 from emulon.benchmark.scores import MEASURES, score
+from emulon.benchmark.subject import Subject
 from emulon.errors import EmulonError, unknown
 from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.progress import Progress, silent
@@ -110,12 +111,23 @@ def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]
         dressed = specimen if dress == PLAIN else disguise(specimen, seed=seed, only=only)
         questions = ask(dressed, seed, draw=DRESSES.index(dress))
         for name in methods:
-            answers = method_named(name)(questions.subject)
-            if not isinstance(answers, Answers):
-                wanted = "a method returns emulon.benchmark.Answers"
-                raise EmulonError(f"{name} returned a {type(answers).__name__}; {wanted}")
+            answers = _answered(name, questions.subject, f"specimen {seed}, {dress}")
             rows.append(Row(seed, str(specimen.mechanism), dress, name, score(answers, questions)))
     return rows
+
+
+def _answered(name: str, subject: Subject, where: str) -> Answers:
+    """A method's answers. One of somebody else's may do anything: what it did wrong is said in one line."""
+    chosen = method_named(name)
+    try:
+        answers = chosen(subject)
+    except Exception as error:
+        if ":" not in name:
+            raise
+        raise EmulonError(f"{name} failed ({where}): {type(error).__name__}: {error}; mend it") from error
+    if not isinstance(answers, Answers):
+        raise EmulonError(f"{name} returned a {type(answers).__name__}; a method returns emulon.benchmark.Answers")
+    return answers
 
 
 def summary(rows: Sequence[Row]) -> list[Cell]:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from emulon.arrays import takes_arrays
+from emulon.arrays import own_copy, takes_arrays
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
@@ -232,7 +232,7 @@ class Transformer(SealedModule):
     def run(self, **inputs: Float[Tensor, "... tokens _"]) -> MachineRun:
         """The program on these input registers."""
         embedded = self.embed(**inputs)
-        stored = {name: values.to(self.dtype) for name, values in inputs.items()}
+        stored = {name: own_copy(values, dtype=self.dtype) for name, values in inputs.items()}
         return MachineRun(self, self.registers(self(embedded)), stored)
 
     @takes_arrays("xs", "ys", like="xs", side="rows")

@@ -132,7 +132,10 @@ def within_a_second(text: str) -> BadExpression:
         ("-" * 5_000 + "t", "nested too deep"),
         (" + ".join(f"Abs(t - {k})" for k in range(65)), "more than 64 places to switch at"),
         (f"Max({', '.join(tangents(60))})", "its Max and Min have more than 8000 parts"),
-        (reduce(lambda inner, k: f"{('Min', 'Max')[k % 2]}(2*{inner}, {k} - t)", range(25), "t"), "more than 8000 parts"),
+        (
+            reduce(lambda inner, k: f"{('Min', 'Max')[k % 2]}(2*{inner}, {k} - t)", range(25), "t"),
+            "more than 8000 parts",
+        ),
     ],
 )
 def test_what_nobody_could_compute_is_refused_at_once_with_the_limit(text: str, limit: str) -> None:

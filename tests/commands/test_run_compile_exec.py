@@ -416,7 +416,15 @@ def test_brackets_in_names_are_printed_and_formulas_are_kept_from_spreadsheets(t
 
 @pytest.mark.parametrize(
     ("text", "cell"),
-    [("age", "age"), ("-1.5", "-1.5"), ("+1e3", "+1e3"), ("=1", "'=1"), (" @a", "' @a"), ("-a", "'-a"), ("\ta", "'\ta")],
+    [
+        ("age", "age"),
+        ("-1.5", "-1.5"),
+        ("+1e3", "+1e3"),
+        ("=1", "'=1"),
+        (" @a", "' @a"),
+        ("-a", "'-a"),
+        ("\ta", "'\ta"),
+    ],
 )
 def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text, cell):
     assert text_cell(text) == cell
@@ -456,7 +464,9 @@ def test_models_have_the_names_that_were_asked_for_and_an_earlier_runs_files_go(
     assert cli.main([*words, *steps]) == 0
     out, err = capsys.readouterr()
     assert f"models {report}/logistic_regression.json\n" in out
-    assert "lasso.json" in err and "y/index.html" in err and "weights.csv" not in err.replace("y/w", "").replace("c/w", "")
+    assert (
+        "lasso.json" in err and "y/index.html" in err and "weights.csv" not in err.replace("y/w", "").replace("c/w", "")
+    )
     names = {str(path.relative_to(report)) for path in report.rglob("*.*") if path.is_file()}
     models = {name for name in names if name.endswith(".json") and not name.startswith(("play", "."))}
     assert models == {"logistic_regression.json", "mine.json", "ridge.json"}

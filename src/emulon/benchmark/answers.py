@@ -50,7 +50,6 @@ class Answers:
     mlps: Float[Tensor, " blocks"] | None = None
     which: Which | None = None
 
-
     def __post_init__(self) -> None:
         for name in ("places", "heads", "mlps"):
             scored = getattr(self, name)

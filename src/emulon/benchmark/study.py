@@ -160,7 +160,7 @@ def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interv
             by_seed.setdefault(row.seed, []).append(value)
     if not by_seed:
         return None
-    sums = torch.tensor([[sum(values), len(values)] for values in by_seed.values()], dtype=torch.float64)
+    sums = torch.tensor([[sum(values), len(values)] for values in by_seed.values()], dtype=torch.float64, device="cpu")
     drawn = bootstrap_means(sums)
     low, high = bounds(drawn[:, :1] / drawn[:, 1:])
     total, count = sums.sum(dim=0).tolist()
@@ -168,4 +168,4 @@ def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interv
 
 
 def _mean(values: Sequence[float]) -> Interval:
-    return intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]
+    return intervals(torch.tensor(values, dtype=torch.float64, device="cpu")[:, None])[0]

@@ -49,8 +49,8 @@ def main(options: Options) -> int:
         print(f"note: {note}", file=sys.stderr)
     names, text = [model.target for model in models], io.StringIO(newline="")
     lines = zip(itertools.count(1), *(column.tolist() for column in answers), strict=False)
-    cells = ([text_cell(cell) if isinstance(cell, str) else cell for cell in line] for line in [("row", *names), *lines])
-    csv.writer(text, lineterminator="\n").writerows(cells)
+    rows = [[text_cell(each) if isinstance(each, str) else each for each in row] for row in [("row", *names), *lines]]
+    csv.writer(text, lineterminator="\n").writerows(rows)
     if options.out is None:
         print(text.getvalue(), end="")
     else:

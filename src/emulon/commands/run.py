@@ -52,8 +52,8 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(*options.algorithms)
-    from emulon.experiments.run import algorithms_asked, common_kind, require_taken, run_experiments, runnable
     from emulon.algorithms import name_of
+    from emulon.experiments.run import algorithms_asked, common_kind, require_taken, run_experiments, runnable
     from emulon.files import make_folder, remember_own_files, remove_own_files
     from emulon.progress import progress_bar
 

@@ -132,7 +132,9 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     """
     x, y = data.problem(algorithm.descent.loss)
     if not margin <= LARGEST_MARGIN:
-        raise EmulonError(f"a margin of {margin:g} is above {LARGEST_MARGIN:g}, more than a program has room for; lower it")
+        raise EmulonError(
+            f"a margin of {margin:g} is above {LARGEST_MARGIN:g}, more than a program has room for; lower it"
+        )
     if margin == 1:
         return compile(algorithm, data=(x, y), tolerance=tolerance)
     if vars(algorithm)["step_size"] is None:

@@ -299,7 +299,7 @@ class NetworkRun:
         """
         away, radius = 0.0, 0.0
         layers, inputs, own = self.program.layers, self.inputs, self.register
-        for rows in torch.arange(len(self.inputs)).split(AUDITED):
+        for rows in torch.arange(len(self.inputs), device="cpu").split(AUDITED):
             exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -127,7 +127,7 @@ def stop_requests() -> Iterator[list[int]]:
     Signals that the program already handles by itself are left to it, as are all of them outside the main thread.
     """
     asked: list[int] = []
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     ours = {number: usual[number] for number in usual if signal.getsignal(number) == usual[number]}
     if threading.current_thread() is not threading.main_thread():
         ours = {}
@@ -189,10 +189,12 @@ class _Run:
         try:
             self._build()
             self.watch = Stopwatch()
-            requests = nullcontext([]) if self.folder is None else stop_requests()
-            with Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter:
-                with requests as self.asked:
-                    done = self._steps()
+            requests: AbstractContextManager[list[int]] = nullcontext([]) if self.folder is None else stop_requests()
+            with (
+                requests as self.asked,
+                Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter,
+            ):
+                done = self._steps()
             self.step.synchronise()
             self.watch.pause()
             if self.best:

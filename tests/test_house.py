@@ -52,6 +52,45 @@ def side_effects(source):
     return imported - used
 
 
+# What puts a tensor on the default device unless it is told another. Claims and fuzz are commands of their own.
+CREATORS = {
+    "arange",
+    "as_tensor",
+    "asarray",
+    "empty",
+    "eye",
+    "full",
+    "linspace",
+    "logspace",
+    "normal",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "range",
+    "scalar_tensor",
+    "tensor",
+    "tril_indices",
+    "triu_indices",
+    "zeros",
+}
+OWN_COMMANDS = ("claims", "fuzz")
+
+
+def on_the_default_device(source):
+    """Lines that create a tensor and do not say where: on a GPU, or nowhere, whatever the caller has chosen."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and ast.unparse(call.func.value) == "torch"
+        and call.func.attr in CREATORS
+        and not any(keyword.arg in ("device", None) for keyword in call.keywords)
+    ]
+
+
 def for_type_checkers(module):
     """What a module imports under `if TYPE_CHECKING`, so as not to wait for it: imported here."""
     found = {}
@@ -82,6 +121,12 @@ def test_every_ignore_has_its_reason_beside_it():
 def test_nothing_is_imported_for_its_side_effect():
     unused = {path.relative_to(SOURCE): side_effects(path.read_text()) for path in SOURCE.rglob("*.py")}
     assert {path: names for path, names in unused.items() if names} == {}
+
+
+def test_every_tensor_is_created_on_a_named_device():
+    paths = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in OWN_COMMANDS]
+    found = {str(path.relative_to(SOURCE)): on_the_default_device(path.read_text()) for path in paths}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -123,6 +168,7 @@ def test_these_rules_can_be_broken(tmp_path):
     assert bare_ignores(bare) == []
     assert side_effects("import os\nimport emulon.tasks\nfrom a import b, c\nprint(os, c)") == {"emulon", "b"}
     assert side_effects("from a import b\n__all__ = ['b']") == set()
+    assert on_the_default_device("torch.zeros(2)\ntorch.eye(3, device=x.device)\ntorch.zeros_like(x)") == [1]
 
 
 def test_types_and_shapes_are_checked_while_tests_run():

@@ -1,6 +1,7 @@
 """What is written is what is proved: parts that do not exist somewhere, and texts that nobody could compute."""
 
 import time
+from functools import reduce
 
 import pytest
 import torch
@@ -91,6 +92,12 @@ def test_a_losss_derivative_exists_only_where_the_loss_does(text: str) -> None:
 NINE = " + ".join(f"Abs(t - {k}/20)" for k in range(-4, 5))
 
 
+def tangents(count: int) -> list[str]:
+    """Of t²/2, a tenth apart."""
+    slopes = [(2 * k + 1 - count) / 20 for k in range(count)]
+    return [f"({slope})*t - {slope**2 / 2!r}" for slope in slopes]
+
+
 def within_a_second(text: str) -> BadExpression:
     parse("Abs(t)")  # sympy is imported once
     start = time.process_time()
@@ -124,6 +131,11 @@ def within_a_second(text: str) -> BadExpression:
         ("exp(" * 70 + "t" + ")" * 70, "nested more than 60 deep"),
         ("-" * 5_000 + "t", "nested too deep"),
         (" + ".join(f"Abs(t - {k})" for k in range(65)), "more than 64 places to switch at"),
+        (f"Max({', '.join(tangents(60))})", "its Max and Min have more than 8000 parts"),
+        (
+            reduce(lambda inner, k: f"{('Min', 'Max')[k % 2]}(2*{inner}, {k} - t)", range(25), "t"),
+            "more than 8000 parts",
+        ),
     ],
 )
 def test_what_nobody_could_compute_is_refused_at_once_with_the_limit(text: str, limit: str) -> None:
@@ -150,6 +162,17 @@ def test_what_nobody_could_compute_is_refused_at_once_with_the_limit(text: str, 
 )
 def test_what_is_none_of_ours_is_refused_by_name(text: str, reason: str) -> None:
     assert reason in str(within_a_second(text))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_maximum_of_many_lines_takes_seconds(nested: bool) -> None:
+    """One comparison after the other, what is written out doubled with every line: minutes for 16 of them."""
+    lines = tangents(24)
+    f = reduce(lambda inner, line: f"Max({inner}, {line})", lines) if nested else f"Max({', '.join(lines)})"
+    start = time.process_time()
+    assert len(parse(f).breaks(-1.4, 1.4)) == 23 and time.process_time() - start < 20
+    s = torch.linspace(-1.15, 1.15, 24, dtype=torch.float64)
+    assert torch.allclose(parse(f)(s), s.square() / 2, rtol=0.0, atol=1e-15)
 
 
 def test_many_kinks_are_looked_at_between_their_breaks() -> None:

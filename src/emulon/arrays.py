@@ -90,6 +90,18 @@ def as_tensor(value: Any, name: str = "the data") -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+def own_copy(x: Tensor, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Copy a tensor that a run keeps, so that its audit, made when it is asked for, is about the data that ran.
+
+    Dimensions along which x is expanded stay so and take no memory.
+    """
+    moved = x.to(device or x.device, dtype or x.dtype)
+    if moved is not x:
+        return moved
+    shared = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())
+    return x[shared].clone().expand(x.shape)
+
+
 def takes_arrays(*names: str, like: str, side: Side = "none") -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
     """A function of tensors that also takes what `as_tensor` reads, in these parameters.
 

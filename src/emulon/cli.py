@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 where work failed half-way, 2 for a request that makes no 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -84,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Errors meant for the user; anything else is a bug and keeps its traceback.
     except (EmulonError, OSError) as error:
         return _refuse(f"emulon {command}", str(error))
-    except KeyboardInterrupt:
-        return _refuse(f"emulon {command}", "stopped", 130)
+    except KeyboardInterrupt as stop:  # one of training says what was kept, and by which signal it was stopped
+        return _refuse(f"emulon {command}", str(stop) or "stopped", 128 + getattr(stop, "signal", signal.SIGINT))
 
 
 def _run(command: str, words: Sequence[str]) -> int:

@@ -56,8 +56,8 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _fit(self, algorithm: Algorithm, x: np.ndarray, targets: np.ndarray) -> None:
         """Every row of `targets` is one element of the batch: one program runs them all."""
-        batch = torch.tensor(x).expand(len(targets), *x.shape)
-        data = (batch, torch.tensor(targets))
+        batch = torch.tensor(x, device="cpu").expand(len(targets), *x.shape)
+        data = (batch, torch.tensor(targets, device="cpu"))
         algorithm = _with_one_step_size(algorithm, *data)
         program = compile(algorithm, data=data, tolerance=self.tolerance)
         interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
@@ -124,7 +124,7 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
 
     def predict(self, x: Any) -> np.ndarray:
         """The response to w·x + intercept: itself, or for Poisson its exponential."""
-        scores = torch.tensor(self._scores(x))
+        scores = torch.tensor(self._scores(x), device="cpu")
         return self.run_.program.loss.mean_response(scores).numpy()
 
 
@@ -172,7 +172,7 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]  # as above
     def predict_proba(self, x: Any) -> np.ndarray:
         """Of each class, for logistic regression; one-vs-rest probabilities are scaled to sum to one."""
-        scores = torch.tensor(self.decision_function(x))
+        scores = torch.tensor(self.decision_function(x), device="cpu")
         if scores.ndim == 1:
             scores = torch.stack([-scores, scores], dim=1)
         return torch.softmax(torch.nn.functional.logsigmoid(scores), dim=1).numpy()

@@ -118,7 +118,7 @@ def _integer_power(base: Any, count: int) -> Any:
 
 def _tensor(value: Any) -> Tensor:
     """A constant keeps double precision; as a 0-dimensional tensor it does not promote what it meets."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def _torch_function(name: str) -> Callable[[Any], Tensor]:

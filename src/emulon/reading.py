@@ -33,6 +33,8 @@ MOST_DIGITS = 1_000
 LARGEST_EXPONENT = 1_000
 LARGEST = sys.float_info.max
 MOST_SWITCHES = 64
+# What Max and Min are written out as: each repeats its arguments, and proofs look at all of it again and again.
+MOST_WRITTEN_OUT = 8_000
 NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d+))?")
 POSITIVE, NOT_NEGATIVE, NOT_ZERO = {1.0}, {0.0, 1.0}, {-1.0, 1.0}
 COMPARED = {ast.Lt: (False, True), ast.LtE: (False, False), ast.Gt: (True, True), ast.GtE: (True, False)}
@@ -144,6 +146,18 @@ def _require_numbers(text: str, part: sympy.Expr) -> None:
             raise _unreadable(text, "a number is above 1.8e308, the largest that float64 holds; scale it")
 
 
+def _flat(name: str, args: list[ast.expr]) -> list[ast.expr]:
+    """Max(Max(a, b), c) has the arguments a, b and c."""
+    flat: list[ast.expr] = []
+    for arg in args:
+        match arg:
+            case ast.Call(func=ast.Name(id=inner), args=[_, *_] as more, keywords=[]) if inner == name:
+                flat += _flat(name, more)
+            case _:
+                flat.append(arg)
+    return flat
+
+
 class _Reader:
     """Collects switches and conditions, innermost first. A guard is 1 in the branch that is being read, 0 elsewhere."""
 
@@ -153,6 +167,7 @@ class _Reader:
         self.conditions: list[Condition] = []
         self.guard: Any = 1
         self.not_negative: set[sympy.Expr] = set()
+        self.sizes: dict[sympy.Basic, int] = {}
         self.depth = 0
 
     @cached_property
@@ -259,6 +274,8 @@ class _Reader:
 
         if name == "Piecewise":
             return self._piecewise(args)
+        if name in ("Max", "Min"):
+            args = _flat(name, args)
         values = list(map(self.expression, args))
         counts = {"Heaviside": {1, 2}}.get(name, {1})
         if not values or (name not in ("Max", "Min") and len(values) not in counts):
@@ -274,8 +291,12 @@ class _Reader:
         if name in ("Abs", "sign"):
             return self._switch(values[0], 0.0) if name == "sign" else self._modulus(values[0])
         # Numbers last, so that Max(t, 0) switches on t and not on −t.
-        ordered = sorted(values, key=lambda value: (value.is_number, str(value)))
-        return reduce(self._larger if name == "Max" else self._smaller, ordered)
+        left = sorted(values, key=lambda value: (value.is_number, str(value)))
+        join = self._larger if name == "Max" else self._smaller
+        # In pairs: every comparison writes both of its sides twice, so that one after the other they double each time.
+        while len(left) > 1:
+            left = [reduce(join, left[i : i + 2]) for i in range(0, len(left), 2)]
+        return left[0]
 
     def _require_argument(self, name: str, of: sympy.Expr, part: str) -> None:
         import sympy
@@ -344,14 +365,28 @@ class _Reader:
         return made
 
     def _larger(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+        self._require_short(a, b)
         if (a - b).is_nonnegative or (b - a).is_nonnegative:
             return a if (a - b).is_nonnegative else b
         return (a + b + self._switch(a - b, 0.0) * (a - b)) / 2
 
     def _smaller(self, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+        self._require_short(a, b)
         if (a - b).is_nonnegative or (b - a).is_nonnegative:
             return b if (a - b).is_nonnegative else a
         return (a + b - self._switch(a - b, 0.0) * (a - b)) / 2
+
+    def _require_short(self, a: sympy.Expr, b: sympy.Expr) -> None:
+        """Refuse a Max or Min before it is written out, with both of its arguments twice."""
+        if 2 * (self._size(a) + self._size(b)) > MOST_WRITTEN_OUT:
+            raise _unreadable(
+                self.text, f"written out, its Max and Min have more than {MOST_WRITTEN_OUT} parts; take fewer of them"
+            )
+
+    def _size(self, node: sympy.Basic) -> int:
+        if node not in self.sizes:
+            self.sizes[node] = 1 + sum(map(self._size, node.args))
+        return self.sizes[node]
 
     def _piecewise(self, pairs: list[ast.expr]) -> sympy.Expr:
         """Each value is read, and each later condition, where the conditions before it do not hold."""

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,3 +302,69 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
             method_named(wrong)
     assert cli.main(["benchmark", "random", "--disguise", "turnd"]) == 2
     assert "did you mean turned" in capsys.readouterr().err
+
+
+WRONG = """
+import time
+import torch
+from emulon.benchmark import Answers, Which
+
+def nothing(subject): return None
+def scores(subject): return {"heads": 1}
+def words(subject): return Answers(heads="all")
+def name(subject): return Answers(which="sgd")
+def number(subject): return Answers(which=Which("sgd", interval=3))
+def several(subject): return Answers(which=Which("sgd", possible=["sgd"]))
+def failing(subject): return 1 / 0
+def empty(): return Answers()
+
+def slow(subject):
+    open(f"begun {time.time()}", "w").close()
+    time.sleep(60)
+"""
+
+
+def test_what_a_method_of_ones_own_gets_wrong_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], questions: Questions
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("emulon.benchmark.study.ask", lambda *_, **__: questions)
+    Path("wrong.py").write_text(WRONG)
+    for method, why in (
+        ("nothing", "returned a NoneType; a method returns emulon.benchmark.Answers"),
+        ("scores", "returned a dict; a method returns emulon.benchmark.Answers"),
+        ("words", "wrong.py:words failed (specimen 0, plain): "),
+        ("name", "wrong.py:name failed (specimen 0, plain): "),
+        ("number", "wrong.py:number failed (specimen 0, plain): "),
+        ("several", "wrong.py:several failed (specimen 0, plain): "),
+        ("failing", "wrong.py:failing failed (specimen 0, plain): ZeroDivisionError: division by zero"),
+        ("empty", "wrong.py:empty failed (specimen 0, plain): TypeError: empty() takes 0 positional arguments"),
+    ):
+        words = [f"wrong.py:{method}", "--specimens", "1", "--disguise", "plain", "--processes", "1"]
+        assert cli.main(["benchmark", *words]) == 2
+        error = capsys.readouterr().err
+        assert why in error and error.count("\n") == 1
+
+
+def test_an_interrupt_ends_all_processes_at_once(tmp_path: Path) -> None:
+    """Each of them would sleep for a minute, and all of them hear of it, as in a terminal."""
+    (tmp_path / "wrong.py").write_text(WRONG)
+    words = ["benchmark", "wrong.py:slow", "--specimens", "4", "--disguise", "plain", "--processes", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emulon.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and len(list(tmp_path.glob("begun*"))) < 2:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.perf_counter()
+    _, error = process.communicate(timeout=50)
+    assert (process.returncode, error) == (130, "emulon benchmark: stopped\n")
+    assert time.perf_counter() - began < 10  # on a busy machine; a second or less on one with nothing else to do
+    time.sleep(2)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

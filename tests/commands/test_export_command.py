@@ -35,9 +35,7 @@ def test_an_algorithm_comes_with_its_rows_and_runs_without_emulon(capsys, tmp_pa
     Path("mine.csv").write_text("a,b\n" + "\n".join(f"{k},{(-1) ** k + 0.5 * k}" for k in range(12)))
     words = ["--data", "mine.csv", "--target", "b", "--no-intercept", "--steps", "5"]
     assert cli.main(["export", "log_cosh", *words, "--out", "files"]) == 0
-    files = [
-        f"files/{name}" for name in ("interpreter.onnx", "log_cosh_regression.safetensors", "log_cosh_regression.csv")
-    ]
+    files = [f"files/{name}" for name in ("interpreter.onnx", "log_cosh.safetensors", "log_cosh.csv")]
     capsys.readouterr()
     done = subprocess.run([sys.executable, EXAMPLE, *files], capture_output=True, text=True, check=True, env={})
     assert cli.main(["compile", "log_cosh", *words, "--out", "files"]) == 0

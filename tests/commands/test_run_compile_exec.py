@@ -2,7 +2,9 @@
 
 import contextlib
 import csv
+import hashlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -18,6 +20,7 @@ from sklearn.model_selection import train_test_split
 from emulon import cli
 from emulon.algorithms import quantile
 from emulon.commands.data import use_threads
+from emulon.files import remember_own_files, remove_own_files, text_cell
 from emulon.interpreter import load_program
 
 SOURCE = Path(cli.__file__).parents[1]
@@ -88,7 +91,8 @@ def test_run_prints_the_table_and_writes_the_report(ran):
         "playground.json",
         "weights.csv",
         "ridge.json",
-        "quantile_regression.json",
+        "quantile.json",
+        ".emulon-files.json",
     }
 
 
@@ -290,7 +294,7 @@ def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, caps
     words = ["--data", table, "--target", "kind", "--steps", "30", "--report", str(tmp_path / "page")]
     assert cli.main(["run", "logistic", *words]) == 0
     assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
-    model = str(tmp_path / "page" / "logistic_regression.json")
+    model = str(tmp_path / "page" / "logistic.json")
     assert cli.main(["predict", model, table]) == 0
     out, err = capsys.readouterr()
     said = [line.split(",")[1] for line in out.splitlines()]
@@ -335,7 +339,7 @@ def test_a_margin_lets_a_program_run_on_data_a_little_outside(folder, table, cap
 
 
 def test_tables_fit_eighty_columns_with_the_longest_name(ran):
-    rows = [line for line in ran[1].splitlines() if not line.startswith(("interpreter", "after", "report"))]
+    rows = [line for line in ran[1].splitlines() if not line.startswith(("interpreter", "after", "report", "models"))]
     assert max(map(len, rows)) <= 80 - len("squared_hinge") + len("algorithm") and "…" not in ran[1]
 
 
@@ -386,3 +390,97 @@ def test_several_targets_are_refused_by_name_and_where_one_is_taken(tmp_path, ta
     assert "'y' twice" in said("run", "y,a,y")
     assert "no feature to learn from" in said("run", "a,b,c,y")
     assert "emulon run takes several" in said("compile", "y,a", "--out", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def strange(folder):
+    """A table of three classes whose names of columns and classes mean something to rich and to spreadsheets."""
+    draw = np.random.default_rng(3)
+    names = ("[bold]", "=1+1|x", "-1")
+    rows = [[*draw.normal(size=2), names[i % 3]] for i in range(36)]
+    return write(folder / "strange.csv", ["length [/cm]", "=cmd|' /C calc'!A0", "kind"], rows)
+
+
+def test_brackets_in_names_are_printed_and_formulas_are_kept_from_spreadsheets(tmp_path, capsys, strange):
+    words = ["--data", strange, "--target", "kind", "--steps", "3"]
+    assert cli.main(["run", "logistic", *words, "--report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for name in ("[bold]", "=1+1|x", "-1"):
+        assert f"length [/cm] [{name}]" in out and f"intercept [{name}]" in out
+    cells = [cell for line in csv.reader((tmp_path / "weights.csv").read_text().splitlines()) for cell in line]
+    assert "'=cmd|' /C calc'!A0 [-1]" in cells and not [cell for cell in cells if cell.startswith("=")]
+    assert cli.main(["predict", str(tmp_path / "logistic.json"), strange]) == 0
+    said = {line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert said <= {"[bold]", "'=1+1|x", "-1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("age", "age"),
+        ("-1.5", "-1.5"),
+        ("+1e3", "+1e3"),
+        ("=1", "'=1"),
+        (" @a", "' @a"),
+        ("-a", "'-a"),
+        ("\ta", "'\ta"),
+    ],
+)
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text, cell):
+    assert text_cell(text) == cell
+
+
+def test_classes_of_a_bundled_set_are_named(tmp_path, capsys):
+    assert cli.main(["run", "logistic", "--data", "wine", "--steps", "3", "--report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for name in ("class_0", "class_1", "class_2"):
+        assert out.count(f" [{name}] ") == 14  # 13 features and the intercept
+
+
+def test_every_class_is_exported_with_its_own_rows(tmp_path, capsys, strange):
+    words = ["export", "logistic", "--data", strange, "--target", "kind", "--steps", "3", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    capsys.readouterr()
+    tables = [np.loadtxt(tmp_path / f"logistic_{number}.csv", delimiter=",") for number in (1, 2, 3)]
+    assert all(np.array_equal(each[:, :-1], tables[0][:, :-1]) for each in tables) and tables[0].shape == (28, 4)
+    assert (np.stack([each[:, -1] for each in tables]).sum(axis=0) == -1).all()  # one of ±1 is 1 in every row
+
+
+def test_a_margin_beyond_all_floats_is_refused(capsys, tmp_path, table):
+    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--report", str(tmp_path)]
+    assert cli.main(words) == 2
+    assert "a margin of 1e+300 is above 1e+60" in capsys.readouterr().err
+
+
+def test_models_have_the_names_that_were_asked_for_and_an_earlier_runs_files_go(tmp_path, capsys, table, strange):
+    report, steps = tmp_path / "report", ["--steps", "3", "--report", str(tmp_path / "report")]
+    assert cli.main(["run", "lasso", "ridge", "--data", table, "--target", "y,c", *steps]) == 0
+    assert {"lasso.json", "ridge.json", "y", "c"} <= {path.name for path in report.iterdir()}
+    (report / "mine.json").write_bytes((report / "lasso.json").read_bytes())
+    (report / "ridge.json").write_text("changed by hand")
+    (report / "c" / "notes.txt").write_text("mine")
+    capsys.readouterr()
+    words = ["run", "logistic-regression", "logistic", "--data", strange, "--target", "kind"]
+    assert cli.main([*words, *steps]) == 0
+    out, err = capsys.readouterr()
+    assert f"models {report}/logistic_regression.json\n" in out
+    assert (
+        "lasso.json" in err and "y/index.html" in err and "weights.csv" not in err.replace("y/w", "").replace("c/w", "")
+    )
+    names = {str(path.relative_to(report)) for path in report.rglob("*.*") if path.is_file()}
+    models = {name for name in names if name.endswith(".json") and not name.startswith(("play", "."))}
+    assert models == {"logistic_regression.json", "mine.json", "ridge.json"}
+    assert "c/notes.txt" in names and "c/index.html" not in names and not (report / "y").exists()
+
+
+def test_what_a_folder_says_is_its_own_is_removed_from_inside_it_alone(tmp_path):
+    outside, folder = tmp_path / "outside.txt", tmp_path / "folder"
+    folder.mkdir()
+    outside.write_text("mine")
+    remember_own_files(folder, [])
+    (folder / ".emulon-files.json").write_text(
+        json.dumps({"sha256": {"../outside.txt": hashlib.sha256(b"mine").hexdigest()}})
+    )
+    assert remove_own_files(folder) == [] and outside.exists()
+    (folder / ".emulon-files.json").write_text("[1")
+    assert remove_own_files(folder) == []

@@ -33,7 +33,7 @@ def experiment():
 
 @pytest.fixture(scope="module")
 def page(experiment, tmp_path_factory):
-    return write(experiment, tmp_path_factory.mktemp("report"))
+    return write(experiment, tmp_path_factory.mktemp("report"))[0]
 
 
 class Reader(HTMLParser):

@@ -32,6 +32,27 @@ def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(tmp_path, number):
+    folder = tmp_path / "stopped run"
+    config = dataclasses.replace(FAST, steps=400, checkpoint_every=1000)
+    words = f"['train', '--resume', {str(folder)!r}]"
+    RunFolder(folder).begin(config)
+    process = in_a_process(f"from emulon.cli import main\nraise SystemExit(main({words}))")
+    while process.poll() is None and not (folder / "metrics.jsonl").exists():
+        time.sleep(0.001)
+    os.kill(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, error
+    [step] = RunFolder(folder).kept_steps()
+    assert 0 < step < 400
+    assert f"stopped after step {step} of 400; go on with: emulon train --resume '{folder}'\n" in error
+    resume(folder)
+    train(config, tmp_path / "whole")
+    assert_identical(final_state(folder), final_state(tmp_path / "whole"))
+    assert losses(folder) == losses(tmp_path / "whole")
+
+
 def losses(folder):
     return [(line["step"], line.get("loss"), line.get("error")) for line in RunFolder(folder).metrics()]
 

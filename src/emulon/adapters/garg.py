@@ -59,9 +59,10 @@ class GargLearner(nn.Module):
             attn_pdrop=0.0,
             use_cache=False,
         )
-        self._read_in = nn.Linear(self.features, sizes["n_embd"])
-        self._backbone: Any = GPT2Model(shape)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-        self._read_out = nn.Linear(sizes["n_embd"], 1)
+        with torch.device("cpu"):
+            self._backbone: Any = GPT2Model(shape)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
+        self._read_in = nn.Linear(self.features, sizes["n_embd"], device="cpu")
+        self._read_out = nn.Linear(sizes["n_embd"], 1, device="cpu")
 
     @property
     def examples(self) -> tuple[int, ...]:

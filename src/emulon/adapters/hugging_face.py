@@ -61,7 +61,7 @@ class TextPredictor:
         prompts = [self.prompt(*(part.tolist() for part in row)) for row in zip(*flat, strict=True)]
         parts = [prompts[start : start + PROMPTS] for start in range(0, len(prompts), PROMPTS)]
         answers = [answer for part in parts for answer in self._answers(part)]
-        return torch.tensor(answers, dtype=torch.float64).reshape(lead)
+        return torch.tensor(answers, dtype=torch.float64, device="cpu").reshape(lead)
 
     def prompt(self, xs: Sequence[Sequence[float]], ys: Sequence[float], x_query: Sequence[float]) -> str:
         """What the model reads."""
@@ -104,8 +104,8 @@ class TextPredictor:
     def _scores(self, rows: list[list[int]]) -> Tensor:
         """The logits of the next token; shorter rows are padded on the left and the padding masked."""
         longest = max(map(len, rows))
-        ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device="cpu")
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device="cpu")
         more = {"position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0)} if self._positions else {}
         device = self.model.device
         given = {"input_ids": ids, "attention_mask": mask, **more}
@@ -143,9 +143,11 @@ def load_checkpoint(folder: str | Path) -> Any:
         if (folder / SLOTS).is_file():
             labels = json.loads((folder / SLOTS).read_text(encoding="utf-8"))
             dtype = getattr(torch, labels["dtype"])
-            compiled: Any = GPT2Model.from_pretrained(folder, dtype=dtype, **local)
+            with torch.device("cpu"):
+                compiled: Any = GPT2Model.from_pretrained(folder, dtype=dtype, **local)
             return _Machine(compiled.eval(), labels)
-        model = AutoModelForCausalLM.from_pretrained(folder, **local)
+        with torch.device("cpu"):
+            model = AutoModelForCausalLM.from_pretrained(folder, **local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         first = " ".join(str(error).split())[:200]

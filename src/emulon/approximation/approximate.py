@@ -343,7 +343,10 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
     if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
         raise OutOfDomain(f"the interval ({lo}, {hi}) is empty or not finite; give lo < hi")
     require_scale(**{"hi − lo": hi - lo, "|t|": max(abs(lo), abs(hi))})
-    wider = min(lo, torch.tensor(lo, dtype=dtype).item()), max(hi, torch.tensor(hi, dtype=dtype).item())
+    wider = (
+        min(lo, torch.tensor(lo, dtype=dtype, device="cpu").item()),
+        max(hi, torch.tensor(hi, dtype=dtype, device="cpu").item()),
+    )
     return wider if len(function.breaks(*wider)) == len(function.breaks(lo, hi)) else (lo, hi)
 
 
@@ -351,7 +354,7 @@ def _check_function(function: Function, lo: float, hi: float) -> None:
     if function.provable:
         require_smooth(function, lo, hi)
     # What turns faster than these points tell turns between most of them, where it does.
-    s = torch.linspace(lo, hi, SEEN, dtype=torch.float64)
+    s = torch.linspace(lo, hi, SEEN, dtype=torch.float64, device="cpu")
     values = function(s)
     finite = torch.isfinite(values)
     if not finite.all():

@@ -51,7 +51,7 @@ class Grid:
         bands: tuple[Band, ...] = (),
     ) -> Grid:
         """A grid from float64 arrays, each rounded to the dtype: from here on these numbers are exact."""
-        tensors = [torch.tensor(part, dtype=dtype) for part in (slopes, intercepts, values)]
+        tensors = [torch.tensor(part, dtype=dtype, device="cpu") for part in (slopes, intercepts, values)]
         return cls(tensors[0], tensors[1], tensors[2], lo, hi, way, bands)
 
     def __len__(self) -> int:

@@ -197,7 +197,7 @@ class Piecewise:
             )
             nodes = chebyshev(piece.lo, piece.hi, 3 * len(piece) + 2)
             fitted = least_squares(alone.weights(nodes), self._inside(piece.lo, piece.hi)(nodes))
-            values[own] = torch.tensor(fitted, dtype=values.dtype)
+            values[own] = torch.tensor(fitted, dtype=values.dtype, device="cpu")
         return replace(grid, values=values)
 
     def _inside(self, lo: float, hi: float) -> Target:

@@ -33,7 +33,7 @@ class Codes:
 
 def one_hot(samples: int, dtype: torch.dtype) -> Codes:
     """The paper's code: as many dimensions as samples."""
-    return Codes(torch.eye(samples, dtype=dtype), 1.0)
+    return Codes(torch.eye(samples, dtype=dtype, device="cpu"), 1.0)
 
 
 def circular(samples: int, dtype: torch.dtype, pairs: int | None = None) -> Codes:
@@ -54,7 +54,9 @@ def circular(samples: int, dtype: torch.dtype, pairs: int | None = None) -> Code
         return one_hot(samples, dtype)
     speeds = np.array(_speeds(samples, pairs))
     angles = 2 * np.pi * (np.outer(np.arange(samples), speeds) % samples) / samples
-    vectors = torch.tensor(np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(pairs), dtype=dtype)
+    vectors = torch.tensor(
+        np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(pairs), dtype=dtype, device="cpu"
+    )
     nearest = _nearest(speeds[None], _cosines(samples), np.arange(1, samples // 2 + 1))
     return Codes(vectors, 1.0 - float(nearest[0]) - 1e-12 - 8 * pairs * torch.finfo(dtype).eps)
 

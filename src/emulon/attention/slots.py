@@ -58,9 +58,7 @@ class Slots:
             out[..., self._slices[name]] = part
         return out
 
-    def select(
-        self, *names: str, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
-    ) -> Tensor:
+    def select(self, *names: str, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
         """The 0/1 matrix (rows, width) that reads the named slots, in this order, out of a token."""
         every = torch.eye(self.width, dtype=dtype, device=device)
         return torch.cat([every[self._slices[name]] for name in names])

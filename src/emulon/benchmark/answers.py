@@ -25,6 +25,16 @@ class Which:
     possible: frozenset[str] = frozenset()
     interval: tuple[float, float] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.possible, frozenset | set):
+            raise EmulonError(f"Which takes a name and a set of names, not {self.name!r} and {self.possible!r}")
+        if self.interval is not None:
+            try:
+                low, high = self.interval
+                float(low), float(high)
+            except (TypeError, ValueError):
+                raise EmulonError(f"Which.interval is {self.interval!r}; give a pair of numbers, or None") from None
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -39,6 +49,14 @@ class Answers:
     heads: Float[Tensor, "blocks heads"] | None = None
     mlps: Float[Tensor, " blocks"] | None = None
     which: Which | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("places", "heads", "mlps"):
+            scored = getattr(self, name)
+            if scored is not None and not isinstance(scored, Tensor):
+                raise EmulonError(f"Answers.{name} is a {type(scored).__name__}; give a tensor, or leave it out")
+        if self.which is not None and not isinstance(self.which, Which):
+            raise EmulonError(f"Answers.which is a {type(self.which).__name__}; give a Which, or leave it out")
 
 
 Method = Callable[[Subject], Answers]

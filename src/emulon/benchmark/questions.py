@@ -52,8 +52,8 @@ def ask(specimen: Specimen, seed: int, draw: int = 0) -> Questions:
     embedded = specimen.embed(xs, ys)
     values = {name: value[:PROMPTS].double() for name, value in specimen.values(xs, ys).items()}
     quantities, held = _quantities(specimen, values, generator)
-    heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool)
-    mlps = torch.zeros(truth.blocks, dtype=torch.bool)
+    heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool, device="cpu")
+    mlps = torch.zeros(truth.blocks, dtype=torch.bool, device="cpu")
     for block, head in truth.used_heads:
         heads[block, head] = True
     for block, _ in truth.used_neurons:
@@ -87,10 +87,12 @@ def _quantities(
             held = held_at(specimen, values, quantity)
             if not any(torch.equal(held, other) for _, other in found):
                 found.append((quantity, held))
-    order = torch.randperm(len(found), generator=generator)[:MOST].tolist()
+    order = torch.randperm(len(found), generator=generator, device="cpu")[:MOST].tolist()
     streams, tokens = specimen.truth.blocks + 1, specimen.truth.tokens
     masks = [found[i][1] for i in order]
-    return [found[i][0] for i in order], torch.stack(masks) if masks else torch.zeros(0, streams, tokens).bool()
+    return [found[i][0] for i in order], torch.stack(masks) if masks else torch.zeros(
+        0, streams, tokens, device="cpu"
+    ).bool()
 
 
 def _varies(quantity: Float[Tensor, "prompts size"]) -> bool:
@@ -104,7 +106,7 @@ def held_at(
 ) -> Bool[Tensor, "streams tokens"]:
     """Where some register has it, up to an invertible linear map. Stream 0 is what the first block sees."""
     truth = specimen.truth
-    held = torch.zeros(truth.blocks + 1, truth.tokens, dtype=torch.bool)
+    held = torch.zeros(truth.blocks + 1, truth.tokens, dtype=torch.bool, device="cpu")
     wanted = quantity - quantity.mean(dim=0)
     for version in truth.versions:
         value = values.get(version.name)
@@ -125,10 +127,10 @@ def _places(
     out = []
     for right in range(len(held)):
         places = held[right].nonzero()
-        stream, token = places[int(torch.randint(len(places), (), generator=generator))].tolist()
+        stream, token = places[int(torch.randint(len(places), (), generator=generator, device="cpu"))].tolist()
         wrong = (~held[:, stream, token]).nonzero()[:, 0]
         if len(wrong) >= CHOICES - 1:
-            chosen = wrong[torch.randperm(len(wrong), generator=generator)[: CHOICES - 1]].tolist()
+            chosen = wrong[torch.randperm(len(wrong), generator=generator, device="cpu")[: CHOICES - 1]].tolist()
             out.append((stream, token, (right, *chosen)))
     return tuple(out)
 

@@ -65,7 +65,7 @@ def where(
         return math.nan, math.nan
     away = []
     for scored, true in zip(places, held, strict=True):
-        best = torch.tensor(divmod(int(scored.argmax()), scored.shape[1]))
+        best = torch.tensor(divmod(int(scored.argmax()), scored.shape[1]), device="cpu")
         away.append((true.nonzero() - best).abs().sum(dim=1).min().item())
     return sum(away) / len(away), sum(one == 0 for one in away) / len(away)
 

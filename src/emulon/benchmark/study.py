@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import torch
 
-from emulon.benchmark.answers import method_named
+from emulon.benchmark.answers import Answers, method_named
 from emulon.benchmark.questions import ask
 from emulon.benchmark.scores import MEASURES, score
+from emulon.benchmark.subject import Subject
 from emulon.errors import EmulonError, unknown
 from emulon.interrogate.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.progress import Progress, silent
@@ -82,13 +84,22 @@ def _each(
         return
     # Spawned: a fork of a process that has used torch's threads may wait for them for ever.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
+        # Ctrl-C reaches every process of a terminal: workers are born with it blocked, and end with this one.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
+        finally:
+            workers = set(multiprocessing.active_children()) - others
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         try:
             for ready in as_completed(waiting):
                 yield waiting[ready], ready.result()
-        except BaseException:  # an interrupt, too: what has not begun must not be waited for
+        except BaseException:  # an interrupt, too: neither what has begun nor what has not is waited for
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.kill()
             raise
 
 
@@ -100,9 +111,23 @@ def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]
         dressed = specimen if dress == PLAIN else disguise(specimen, seed=seed, only=only)
         questions = ask(dressed, seed, draw=DRESSES.index(dress))
         for name in methods:
-            scored = score(method_named(name)(questions.subject), questions)
-            rows.append(Row(seed, str(specimen.mechanism), dress, name, scored))
+            answers = _answered(name, questions.subject, f"specimen {seed}, {dress}")
+            rows.append(Row(seed, str(specimen.mechanism), dress, name, score(answers, questions)))
     return rows
+
+
+def _answered(name: str, subject: Subject, where: str) -> Answers:
+    """A method's answers. One of somebody else's may do anything: what it did wrong is said in one line."""
+    chosen = method_named(name)
+    try:
+        answers = chosen(subject)
+    except Exception as error:
+        if ":" not in name:
+            raise
+        raise EmulonError(f"{name} failed ({where}): {type(error).__name__}: {error}; mend it") from error
+    if not isinstance(answers, Answers):
+        raise EmulonError(f"{name} returned a {type(answers).__name__}; a method returns emulon.benchmark.Answers")
+    return answers
 
 
 def summary(rows: Sequence[Row]) -> list[Cell]:
@@ -135,7 +160,7 @@ def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interv
             by_seed.setdefault(row.seed, []).append(value)
     if not by_seed:
         return None
-    sums = torch.tensor([[sum(values), len(values)] for values in by_seed.values()], dtype=torch.float64)
+    sums = torch.tensor([[sum(values), len(values)] for values in by_seed.values()], dtype=torch.float64, device="cpu")
     drawn = bootstrap_means(sums)
     low, high = bounds(drawn[:, :1] / drawn[:, 1:])
     total, count = sums.sum(dim=0).tolist()
@@ -143,4 +168,4 @@ def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interv
 
 
 def _mean(values: Sequence[float]) -> Interval:
-    return intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]
+    return intervals(torch.tensor(values, dtype=torch.float64, device="cpu")[:, None])[0]

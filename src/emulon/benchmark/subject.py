@@ -186,7 +186,7 @@ class NoisyAnswers:
         answers = padded_prefixes(self._specimen, self._specimen.mechanism.samples, xs, ys)
         # The first answer of all is zero whatever the data are, and deviates from nothing.
         generator = torch.Generator().manual_seed(self.seed)
-        errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator)
+        errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator, device="cpu")
         return answers + self.noise * answers.std() * errors
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class Ball:
         high = float(exact)
         low = float(exact - Fraction(high))
         off = abs(float(exact - Fraction(high) - Fraction(low))) * LIFT
-        return cls(*(torch.tensor(part, dtype=f64) for part in (high, low, off)))
+        return cls(*(torch.tensor(part, dtype=f64, device="cpu") for part in (high, low, off)))
 
     @property
     def size(self) -> Tensor:
@@ -384,7 +384,7 @@ def _ball(value: Ball | Tensor | float | int) -> Ball:
 
 
 def _float_ball(value: FloatBall | Tensor | float | int) -> FloatBall:
-    return value if isinstance(value, FloatBall) else FloatBall.of(torch.as_tensor(value, dtype=f64))
+    return value if isinstance(value, FloatBall) else FloatBall.of(torch.as_tensor(value, dtype=f64, device="cpu"))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class Certificate:
 
     def verify(self, observed: Tensor | float, exact: Tensor | float = 0.0) -> float:
         """The largest |observed − exact|; raises `NotCertified` when it is above the bound."""
-        difference = torch.as_tensor(observed, dtype=torch.float64) - torch.as_tensor(exact, dtype=torch.float64)
+        seen, true = (torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in (observed, exact))
+        difference = seen - true
         error = difference.abs().max().item() if difference.numel() else 0.0
         if not error <= self.bound:
             raise NotCertified(f"observed error {error:.3e} is above the certified {self.bound:.3e} ({self})")

@@ -103,4 +103,9 @@ def exp_table() -> tuple[float, float, Tensor, Tensor]:
     # Quotients of integers are rounded once.
     high = [power / (1 << bits) for power in powers]
     low = [(power - int(math.ldexp(one, bits))) / (1 << bits) for power, one in zip(powers, high, strict=True)]
-    return step, float(exact - Fraction(step)), torch.tensor(high, dtype=f64), torch.tensor(low, dtype=f64)
+    return (
+        step,
+        float(exact - Fraction(step)),
+        torch.tensor(high, dtype=f64, device="cpu"),
+        torch.tensor(low, dtype=f64, device="cpu"),
+    )

@@ -69,7 +69,7 @@ def enclosed(f: Function, s: AnyBall) -> AnyBall:
 
 def _like(value: Any, s: AnyBall) -> AnyBall:
     """What an expression came to, for every entry; a number where it is constant."""
-    ball = value if isinstance(value, type(s)) else type(s).of(torch.tensor(float(value), dtype=f64))
+    ball = value if isinstance(value, type(s)) else type(s).of(torch.tensor(float(value), dtype=f64, device="cpu"))
     return ball.apply(lambda part: part.expand_as(s.high))
 
 
@@ -113,7 +113,7 @@ def _by_arb(f: Function, s: AnyBall) -> AnyBall:
                 ends.append((-math.inf, math.inf))
                 continue
             ends.append((min(float(v.lower()) for v in values), max(float(v.upper()) for v in values)))
-    lower, upper = torch.tensor(ends, dtype=f64).reshape(*s.high.shape, 2).unbind(dim=-1)
+    lower, upper = torch.tensor(ends, dtype=f64, device="cpu").reshape(*s.high.shape, 2).unbind(dim=-1)
     middle = (lower + upper) / 2
     # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.
     most = torch.maximum(lower.abs(), upper.abs())

@@ -35,7 +35,7 @@ def main(options: Options) -> int:
     from emulon.report.terminal import console, table
 
     softmax = approximate(options.expression, (options.lo, options.hi), tolerance=options.tolerance)
-    points = torch.linspace(options.lo, options.hi, 9, dtype=torch.float64)
+    points = torch.linspace(options.lo, options.hi, 9, dtype=torch.float64, device="cpu")
     rows = [
         (f"{t:.6g}", f"{exact:.12g}", f"{ours:.12g}", f"{ours - exact:+.1e}")
         for t, exact, ours in zip(points, softmax.function(points), softmax(points), strict=True)

@@ -14,7 +14,7 @@ from emulon.commands.names import registered
 from emulon.commands.options import BadUsage, CommandOptions, Count, Factor, NotNegative, Positive, Seed, Size, shown
 from emulon.errors import unknown
 from emulon.experiments import DATASETS
-from emulon.files import write_atomically
+from emulon.files import text_cell, write_atomically
 
 if TYPE_CHECKING:
     from emulon.algorithms.link import Kind
@@ -154,8 +154,8 @@ def weights_of(run: Run, data: Data) -> list[Weight]:
 
 
 def save_weights(weights: list[Weight], path: Path) -> None:
-    """To the last bit: repr of a float reads back as the same float."""
+    """To the last bit: repr of a float reads back as the same float. A name such as "=a" is written as "'=a"."""
     text = io.StringIO(newline="")
-    lines = [(program, feature, repr(weight), repr(own)) for program, feature, weight, own in weights]
+    lines = [(text_cell(name), text_cell(feature), repr(weight), repr(own)) for name, feature, weight, own in weights]
     csv.writer(text).writerows([("program", "feature", "weight", "original units"), *lines])
     write_atomically(path, text.getvalue())

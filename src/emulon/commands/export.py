@@ -95,31 +95,33 @@ def _export_programs(options: Options) -> int:
 
 def _programs(options: Options) -> dict[str, Program]:
     """By the names of their files; nothing that is read here is written over."""
-    from emulon.algorithms import name_of
-    from emulon.experiments.run import algorithm_named, algorithm_with, common_kind, program_for, require_taken
+    from emulon.experiments.run import algorithm_with, algorithms_asked, common_kind, program_for, require_taken
     from emulon.interpreter import load_program
 
-    programs, named = {}, [algorithm_named(word) for word in options.what if not _is_target(word)]
-    data = options.load(common_kind(named)) if named else None
-    require_taken(named, options.settings)
-    for each in named:
+    programs, named = {}, algorithms_asked([word for word in options.what if not _is_target(word)])
+    data = options.load(common_kind(list(named.values()))) if named else None
+    require_taken(list(named.values()), options.settings)
+    for name, each in named.items():
         assert data is not None
         algorithm = algorithm_with(each, options.steps, options.settings)
-        program = programs[name_of(each)] = program_for(algorithm, data, options.tolerance, options.margin)
+        program = programs[name] = program_for(algorithm, data, options.tolerance, options.margin)
         options.tell(program)
-        _write_rows(*data.problem(program.loss), options.out / name_of(each))
+        _write_rows(*data.problem(program.loss), options.out / name)
     for word in filter(_is_target, options.what):
         programs[f"{Path(word).stem}_prompt"] = load_program(word)
     return programs
 
 
 def _write_rows(x: Tensor, y: Tensor, path: Path) -> None:
-    """The rows a program was compiled on, as it takes them, to the last bit: its target last, a file for each class."""
+    """Write the training rows of a program in its own units, to the last bit, the target in the last column.
+
+    Of several classes (x and y then have a leading axis) each has a file of its own, numbered from 1.
+    """
     from emulon.files import write_atomically
 
-    targets = y.reshape(-1, y.shape[-1]).tolist()
-    for number, target in enumerate(targets):
-        rows = [",".join(map(repr, [*row, own])) for row, own in zip(x.tolist(), target, strict=True)]
-        file = path.with_name(f"{path.name}{'' if len(targets) == 1 else f'_{number + 1}'}.csv")
+    problems = list(zip(x, y, strict=True)) if y.ndim > 1 else [(x, y)]
+    for number, (inputs, targets) in enumerate(problems, start=1):
+        rows = [",".join(map(repr, [*row, own])) for row, own in zip(inputs.tolist(), targets.tolist(), strict=True)]
+        file = path.with_name(f"{path.name}{'' if len(problems) == 1 else f'_{number}'}.csv")
         write_atomically(file, "\n".join(rows) + "\n")
         print(file)

@@ -159,7 +159,7 @@ def print_interrogation(interrogation: Interrogation) -> None:
 
     terminal = console()
     terminal.print(ranking_table(interrogation.target, interrogation.identification))
-    terminal.print(str(interrogation.identification), markup=False, highlight=False)
+    terminal.print(str(interrogation.identification), highlight=False)
     found = interrogation.identification
     if found.near and found.interval is not None:
         [name] = [name for name, value in found.parameters.items() if value == found.interval.value]

@@ -37,7 +37,7 @@ def main(options: Options) -> int:
     from emulon.experiments.data import score, targets_of
     from emulon.experiments.model import load_models
     from emulon.experiments.tables import Table, read_columns
-    from emulon.files import write_atomically
+    from emulon.files import text_cell, write_atomically
 
     models = load_models(options.model)
     columns = read_columns(options.data)
@@ -49,7 +49,8 @@ def main(options: Options) -> int:
         print(f"note: {note}", file=sys.stderr)
     names, text = [model.target for model in models], io.StringIO(newline="")
     lines = zip(itertools.count(1), *(column.tolist() for column in answers), strict=False)
-    csv.writer(text, lineterminator="\n").writerows([("row", *names), *lines])
+    rows = [[text_cell(each) if isinstance(each, str) else each for each in row] for row in [("row", *names), *lines]]
+    csv.writer(text, lineterminator="\n").writerows(rows)
     if options.out is None:
         print(text.getvalue(), end="")
     else:

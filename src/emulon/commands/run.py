@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -51,11 +52,13 @@ class Options(DescentOptions):
 
 def main(options: Options) -> int:
     options.check(*options.algorithms)
-    from emulon.experiments.run import algorithm_named, common_kind, require_taken, run_experiments, runnable
-    from emulon.files import make_folder
+    from emulon.algorithms import name_of
+    from emulon.experiments.run import algorithms_asked, common_kind, require_taken, run_experiments, runnable
+    from emulon.files import make_folder, remember_own_files, remove_own_files
     from emulon.progress import progress_bar
 
-    algorithms = [algorithm_named(name) for name in dict.fromkeys(options.algorithms)]
+    asked = algorithms_asked(options.algorithms)
+    algorithms = list(asked.values())
     require_taken(algorithms or list(runnable().values()), options.settings)
     every = options.load_each(common_kind(algorithms))
     folders = [make_folder(folder) for folder in options.folders(every)]  # now, not after a minute's work
@@ -71,8 +74,10 @@ def main(options: Options) -> int:
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
+        earlier = remove_own_files(options.report)
         written = [_write(experiment, folder) for experiment, folder in zip(experiments, folders, strict=True)]
-        _save(experiments, options.report)
+        models = _save(experiments, options.report, {name_of(named): word for word, named in asked.items()})
+        remember_own_files(options.report, [*(path for paths in written for path in paths), *models])
     for experiment in experiments:
         _print(experiment)
         for result in experiment.results:
@@ -80,31 +85,38 @@ def main(options: Options) -> int:
     before, after = experiments[0].sha256
     print(f"interpreter sha256 {before}")
     print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
-    for page, weights in written:
+    for weights, page, *_ in written:
         print(f"report {page}, weights {weights}")
-    print(f"models {options.report}/NAME.json")
+    print(f"models {', '.join(map(str, models))}")
+    if gone := [name for name in earlier if not (options.report / name).exists()]:
+        print(f"note: removed from {options.report} what an earlier run left: {', '.join(gone)}", file=sys.stderr)
     return 0
 
 
-def _write(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
-    """The page, and the weights of all algorithms."""
+def _write(experiment: Experiment, folder: Path) -> tuple[Path, ...]:
+    """Write the weights of all algorithms and the page; the files written, in this order."""
     from emulon.report.page import write
 
-    weights = folder / "weights.csv"
+    written, weights = write(experiment, folder), folder / "weights.csv"
     save_weights([line for result in experiment.results for line in weights_of(result.run, experiment.data)], weights)
-    return write(experiment, folder), weights
+    return (weights, *written)
 
 
-def _save(experiments: Sequence[Experiment], folder: Path) -> None:
-    """A model of each algorithm, which predicts every target that it was run on."""
+def _save(experiments: Sequence[Experiment], folder: Path, words: Mapping[str, str]) -> list[Path]:
+    """Write a model of each algorithm, which predicts every target that it was run on.
+
+    Its file has the name that was asked for, `words` by the algorithm's own; without one the algorithm's own.
+    """
     from emulon.experiments.model import FittedModel, save_models
 
     models: dict[str, list[FittedModel]] = {}
     for experiment in experiments:
         for result in experiment.results:
             models.setdefault(result.name, []).append(FittedModel.of(result.name, result.run, experiment.data))
-    for name, fitted in models.items():
-        save_models(fitted, folder / f"{name}.json")
+    paths = [folder / f"{words.get(name, name)}.json" for name in models]
+    for fitted, path in zip(models.values(), paths, strict=True):
+        save_models(fitted, path)
+    return paths
 
 
 def _print(experiment: Experiment) -> None:

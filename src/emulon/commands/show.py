@@ -33,7 +33,7 @@ def main(options: Options) -> int:
     program = load_program(options.program)
     terminal = console()
     for name, what in facts(program):
-        terminal.print(f"[bold]{name}[/bold]  {what}", highlight=False)
+        terminal.print(f"{name}  {what}", highlight=False)
     for phase in phases(program):
         rows = [
             (row.rows, row.slot, row.tokens, row.holds, row.scale, f"{row.largest:.4g}")
@@ -53,7 +53,7 @@ def show_network(path: Path) -> int:
 
     program, terminal = load_network(path), console()
     for name, what in network_facts(program):
-        terminal.print(f"[bold]{name}[/bold]  {what}", highlight=False)
+        terminal.print(f"{name}  {what}", highlight=False)
     columns = ("layer", "reads", "phase", "prompt", "range", "adds")
     terminal.print(table(columns, network_rows(program), title="phases, in order", words=columns[:5]))
     return 0

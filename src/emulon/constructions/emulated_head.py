@@ -33,7 +33,7 @@ class EmulatedHead(CertifiedModule):
 
     def assembled(self, entries: Certificate) -> None:
         """The second layer: W_K = β·[I 0 0], W_Q = [0 I 0], W_V = [0 0 I], as in D.38 (A.1's sketch permutes them)."""
-        width, identity = self.width, torch.eye(3 * self.width, dtype=entries.dtype)
+        width, identity = self.width, torch.eye(3 * self.width, dtype=entries.dtype, device="cpu")
         self.assemble = Head(
             self.beta * identity[:width], identity[width : 2 * width], identity[2 * width :], name="assemble"
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
-from emulon.arrays import takes_arrays
+from emulon.arrays import own_copy, takes_arrays
 from emulon.certify import Domain
 from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
@@ -140,7 +140,7 @@ class DescentInContext(CertifiedModule):
         watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
         require_step_size(self.plan, x, y)
         path = watched_path([watch], x.new_zeros(*x.shape[:-2], d), lambda _, w, before: self.step(x, y, w))
-        return DescentRun(self.plan, x, y, path, self.certificate)
+        return DescentRun(self.plan, own_copy(x), own_copy(y), path, self.certificate)
 
 
 def _require_convex(plan: Plan) -> None:

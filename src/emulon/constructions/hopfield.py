@@ -43,7 +43,7 @@ class HopfieldResidualMap(CertifiedModule):
         self.f = self.template.f
         # A power of two: dividing by it and multiplying again is exact, so both maps round alike.
         self.beta = 2.0 ** round(torch.log2(self.f.grid.slopes.abs().max().clamp(min=1e-6)).item())
-        self.register_buffer("w_v", torch.eye(domain.features, dtype=dtype))
+        self.register_buffer("w_v", torch.eye(domain.features, dtype=dtype, device="cpu"))
         self.certificate = self.template.certificate()
 
     def extra_repr(self) -> str:

@@ -48,14 +48,14 @@ class RowHeads(nn.Module):
         slopes, intercepts, values = padded(grid, max(sizes[0], len(grid)))
         start, step = slopes[0], (slopes[len(grid) - 1] - slopes[0]) / max(len(grid) - 1, 1)
         # j·row goes on growing in the tokens that only pad: they must stay silent all the same.
-        index = torch.arange(len(slopes), dtype=grid.dtype)
+        index = torch.arange(len(slopes), dtype=grid.dtype, device="cpu")
         beyond = (start + step * index).abs() * grid.range * (index >= len(grid))
         return cls(sizes, start.unsqueeze(0), step, (intercepts - beyond).unsqueeze(0), values.unsqueeze(0))
 
     @classmethod
     def sharp(cls, sizes: tuple[int, int, int], grid: SharpGrid, dtype: torch.dtype) -> RowHeads:
         """The paper's: the prompt keeps its n tokens, and each row takes several heads."""
-        step = torch.tensor(2 * grid.beta, dtype=torch.float64)
+        step = torch.tensor(2 * grid.beta, dtype=torch.float64, device="cpu")
         parts = (step * grid.offsets, step, grid.intercepts, grid.values)
         return cls(sizes, *(part.to(dtype) for part in parts))
 

@@ -68,7 +68,7 @@ class SharpGrid:
     @property
     def offsets(self) -> Tensor:
         """The grid index k of each head's first token."""
-        return torch.arange(self.heads, dtype=torch.float64) * (self.tokens - 2) - 1
+        return torch.arange(self.heads, dtype=torch.float64, device="cpu") * (self.tokens - 2) - 1
 
     @property
     def levels(self) -> Tensor:
@@ -78,7 +78,7 @@ class SharpGrid:
     @property
     def values(self) -> Tensor:
         """The levels, with zero ends."""
-        inside = torch.ones(self.tokens, dtype=torch.float64)
+        inside = torch.ones(self.tokens, dtype=torch.float64, device="cpu")
         inside[0] = inside[-1] = 0.0
         return self.levels * inside
 
@@ -89,7 +89,7 @@ class SharpGrid:
 
     @property
     def _index(self) -> Tensor:
-        return self.offsets.unsqueeze(-1) + torch.arange(self.tokens, dtype=torch.float64)
+        return self.offsets.unsqueeze(-1) + torch.arange(self.tokens, dtype=torch.float64, device="cpu")
 
     def certificate(self, features: int, dtype: torch.dtype) -> Certificate:
         """Of the sum of all heads, on rows and tokens with `features` entries."""

@@ -92,7 +92,7 @@ class TokenLayout:
         return self.domain.samples * len(self.grid)
 
     def selectors(
-        self, device: torch.device | str | None = None
+        self, device: torch.device | str = "cpu"
     ) -> tuple[Float[Tensor, "half width"], Float[Tensor, "half width"]]:
         """W_K and W_Q: they select the key half, and the query half."""
         key, query = (

@@ -329,7 +329,7 @@ def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
     found = enclosed_negative_curvature(loss, reach)
     if found is not None:
         return found, reach
-    s = torch.linspace(-reach, reach, 4001, dtype=torch.float64)
+    s = torch.linspace(-reach, reach, 4001, dtype=torch.float64, device="cpu")
     lowest = parse(loss.derivative).derivative()(s).nan_to_num(nan=0.0).min().item()
     return max(0.0, -1.05 * lowest), 0.0
 

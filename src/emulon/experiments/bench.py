@@ -52,7 +52,7 @@ def interpreter(report_progress: Progress = silent) -> list[Timing]:
     from emulon.algorithms import Ridge
     from emulon.interpreter import Interpreter, compile
 
-    x = torch.randn(10_000, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(10_000, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     y = x.sum(dim=-1) + x[:, 0].sin()
     timings = []
     for done, samples in enumerate((1000, 10_000)):
@@ -86,9 +86,11 @@ def runs(report_progress: Progress = silent) -> list[Timing]:
     from emulon.interpreter import Interpreter, compile
 
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(10_000, 20, generator=draw, dtype=torch.float64)
+    x = torch.randn(10_000, 20, generator=draw, dtype=torch.float64, device="cpu")
     y = x.sum(dim=-1) + x[:, 0].sin()
-    labels = torch.where(y + torch.randn(10_000, generator=draw, dtype=torch.float64) > 0, 1.0, -1.0).double()
+    labels = torch.where(
+        y + torch.randn(10_000, generator=draw, dtype=torch.float64, device="cpu") > 0, 1.0, -1.0
+    ).double()
     timings = []
     chosen = (Ridge, LogCoshRegression, LogisticRegression, Lasso, HuberRegression)
     for done, named in enumerate(chosen):
@@ -111,7 +113,7 @@ def machine(report_progress: Progress = silent) -> list[Timing]:
     from emulon.machine.programs import sgd
 
     draw = torch.Generator().manual_seed(0)
-    xs = torch.randn(256, 8, 4, generator=draw, dtype=torch.float64)
+    xs = torch.randn(256, 8, 4, generator=draw, dtype=torch.float64, device="cpu")
     ys = xs.sum(dim=-1)
     model = sgd(features=4, samples=8, step_size=0.05).compile()
     report_progress("the register machine", 0.0)
@@ -202,7 +204,7 @@ def _compile_anew() -> None:
     from emulon.algorithms import Ridge
     from emulon.interpreter import compile
 
-    x = torch.randn(300, 10, dtype=torch.float64)
+    x = torch.randn(300, 10, dtype=torch.float64, device="cpu")
     compile(Ridge(steps=51), data=(x, x.sum(dim=-1)))
 
 

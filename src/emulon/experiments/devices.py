@@ -49,9 +49,9 @@ class Case:
     def data(self, rows: int) -> tuple[Tensor, Tensor]:
         """Normal numbers up to ±4.5, and a noisy plane through them, up to ±6, or its sign."""
         draw = torch.Generator().manual_seed(rows)
-        x = torch.randn(rows, FEATURES, generator=draw, dtype=torch.float64).clamp_(-4.5, 4.5)
-        plane = torch.where(torch.arange(FEATURES) % 2 == 0, 1.0, -1.0).double() / FEATURES**0.5
-        y = x @ plane + torch.randn(rows, generator=draw, dtype=torch.float64)
+        x = torch.randn(rows, FEATURES, generator=draw, dtype=torch.float64, device="cpu").clamp_(-4.5, 4.5)
+        plane = torch.where(torch.arange(FEATURES, device="cpu") % 2 == 0, 1.0, -1.0).double() / FEATURES**0.5
+        y = x @ plane + torch.randn(rows, generator=draw, dtype=torch.float64, device="cpu")
         return x, torch.where(y > 0, 1.0, -1.0).double() if self.labels else y.clamp_(-6.0, 6.0)
 
 

@@ -64,9 +64,12 @@ def _measured(rows: int) -> Size:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most / (1e9 if sys.platform == "darwin" else 1e6)
 
-    compile(Ridge(steps=2, step_size=0.1), data=(torch.eye(4, dtype=torch.float64), torch.ones(4)))  # imports the rest
+    compile(
+        Ridge(steps=2, step_size=0.1),
+        data=(torch.eye(4, dtype=torch.float64, device="cpu"), torch.ones(4, device="cpu")),
+    )  # imports the rest
     before = held()
-    x = torch.randn(rows, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(rows, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     y = x.sum(dim=-1) + x[:, 0].sin()
     begin = time.perf_counter()
     program = compile(Ridge(steps=STEPS), data=(x, y))

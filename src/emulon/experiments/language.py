@@ -65,7 +65,7 @@ def _search(learner: Learner, task: Translation, sources: Sequence[Sequence[int]
     per word. One beam is the greedy choice."""
     device = learner.position.device
     texts, longest = Texts.of(sources), max(map(len, sources))
-    source = texts.padded(torch.arange(len(sources)), longest, PAD).to(device)
+    source = texts.padded(torch.arange(len(sources), device="cpu"), longest, PAD).to(device)
     prefix = task.prefix(source).repeat_interleave(beams, dim=0)
     written = torch.full((len(sources), beams, 1), START, device=device)
     score = torch.full((len(sources), beams), -math.inf, device=device)
@@ -111,7 +111,7 @@ def class_scores(learner: Learner, task: Classification, texts: Texts) -> Float[
     learner.eval()
     device, longest = learner.position.device, min(int(texts.lengths.max()), task.longest_text)
     said = []
-    for rows in torch.arange(len(texts)).split(PART):
+    for rows in torch.arange(len(texts), device="cpu").split(PART):
         tokens = task.read(texts.padded(rows, longest, PAD)).to(device)
         said.append(task.asked(learner(tokens))[:, 0].float().softmax(-1).cpu())
     return torch.cat(said)

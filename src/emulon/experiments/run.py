@@ -27,6 +27,8 @@ Settings = Mapping[str, float]
 # The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
 # same bits whether it runs by itself, beside others, or from a file.
 REACH = 16384.0
+# Data this many times as large are beyond every number line; the square is still a float.
+LARGEST_MARGIN = 1e60
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ def algorithm_named(name: str) -> type[NamedAlgorithm]:
     raise EmulonError(unknown("algorithm", name, known))
 
 
+def algorithms_asked(words: Sequence[str]) -> dict[str, type[NamedAlgorithm]]:
+    """Algorithms by the names they were asked for, as files are named; of two names of one algorithm the first."""
+    asked: dict[str, type[NamedAlgorithm]] = {}
+    for word in words:
+        if (named := algorithm_named(word)) not in asked.values():
+            asked[word.lower().replace("-", "_")] = named
+    return asked
+
+
 def kind_of(named: type[NamedAlgorithm]) -> Kind:
     return named().descent.loss.link.kind
 
@@ -120,6 +131,10 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     for such data, instead of the one that every data would choose for itself.
     """
     x, y = data.problem(algorithm.descent.loss)
+    if not margin <= LARGEST_MARGIN:
+        raise EmulonError(
+            f"a margin of {margin:g} is above {LARGEST_MARGIN:g}, more than a program has room for; lower it"
+        )
     if margin == 1:
         return compile(algorithm, data=(x, y), tolerance=tolerance)
     if vars(algorithm)["step_size"] is None:

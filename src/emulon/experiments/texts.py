@@ -92,7 +92,7 @@ def make_corpus(kind: Kind, pairs: Pairs, vocabulary: int, classes: Sequence[str
             splits[name] = Split(texts, Texts.of(tokeniser.encode(answers)), references=kept)
         else:
             places = [class_number(answer, classes, name) for answer in answers]
-            splits[name] = Split(texts, classes=torch.tensor(places, dtype=torch.int16))
+            splits[name] = Split(texts, classes=torch.tensor(places, dtype=torch.int16, device="cpu"))
     return Corpus(kind, tokeniser, tuple(classes), splits)
 
 

@@ -83,7 +83,7 @@ def _state(graph: Graph, learner: Learner, embedded: str, run: Callable[[Decoder
 
 
 def _mask(tokens: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.full((tokens, tokens), -math.inf, dtype=dtype).triu(1)
+    return torch.full((tokens, tokens), -math.inf, dtype=dtype, device="cpu").triu(1)
 
 
 def _heads(graph: Graph, qkv: str, count: int, mask: str, scale: float) -> str:

@@ -79,7 +79,7 @@ def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]
     weights = phase.weights(held)
     maps, asks = _maps(phase)
     # The proximal phase's samples are the unit vectors, with y = 0 and nothing fixed.
-    units = torch.eye(phase.domain.features, 2 * phase.domain.features + 1, dtype=grid.dtype)
+    units = torch.eye(phase.domain.features, 2 * phase.domain.features + 1, dtype=grid.dtype, device="cpu")
     return {
         **({} if phase.name == "gradient" else {"samples": units}),
         "grid": torch.stack([torch.ones_like(grid.slopes), grid.slopes, grid.values, grid.intercepts], dim=-1),
@@ -97,7 +97,7 @@ def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]
 def _readout(phase: Phase, held: Carried, width: int) -> Tensor:
     """(width, d): of a head's rows the gradient's, n times for a sum, and the state's where there is one, added."""
     d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales(held)
-    eye = torch.eye(d, dtype=phase.grid.dtype)
+    eye = torch.eye(d, dtype=phase.grid.dtype, device="cpu")
     answers = (eye if phase.readout == "mean" else phase.domain.samples * eye) / value_scale
     rows = answers if phase.readout == "sum" else torch.cat([answers, eye / state_scale])
     return pad(rows, (0, 0, 0, width - len(rows)))
@@ -107,11 +107,11 @@ def _maps(phase: Phase) -> tuple[Tensor, Tensor]:
     """maps (4, slots, u) and asks (slots, u)."""
     d, scales, slots = phase.domain.features, phase.scales, phase.slots
     sample = Slots(x=d, y=1, fixed=d, code=phase.codes.width, state=d, before=d, one=1)
-    maps = torch.zeros(4, slots.width, sample.width, dtype=phase.grid.dtype)
+    maps = torch.zeros(4, slots.width, sample.width, dtype=phase.grid.dtype, device="cpu")
     asks = torch.zeros_like(maps[0])
 
     def put(into: Tensor, slot: str, source: str, factor: float) -> None:
-        into[slots[slot], sample[source]] = factor * torch.eye(sample.size(source), dtype=into.dtype)
+        into[slots[slot], sample[source]] = factor * torch.eye(sample.size(source), dtype=into.dtype, device="cpu")
 
     put(maps[SLOPE], "key_x", "x", scales.x)
     put(maps[SLOPE], "key_y", "y", scales.y)

@@ -23,7 +23,7 @@ from emulon.progress import Progress, silent
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
 SCORES = 1 << 16
 # Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
-WIDE, NARROW, COPIES, IN_HAND = 8, 4, 8, 1 << 27
+WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def _phase(
 
     request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]
     found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
-    parts = {part: torch.tensor(found[part], dtype=dtype) for part in ("slopes", "intercepts", "values")}
+    parts = {part: torch.tensor(found[part], dtype=dtype, device="cpu") for part in ("slopes", "intercepts", "values")}
     bands = tuple(Band(*band) for band in found["bands"])
     grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)
     bounds = ProvedBounds(**found["bounds"], leak=routing.leak(grid), bands=grid.bands)
@@ -152,7 +152,7 @@ def _phase(
 
 def require_held(function: Function, residual: float, dtype: torch.dtype) -> None:
     """Refuse a function whose values a dtype does not hold."""
-    most = function(torch.linspace(-residual, residual, 33, dtype=torch.float64)).abs().max().item()
+    most = function(torch.linspace(-residual, residual, 33, dtype=torch.float64, device="cpu")).abs().max().item()
     if most > torch.finfo(dtype).max:
         raise OutOfDomain(
             f"residuals up to {residual:.3g} take the derivative of the loss to {most:.3g}, more than"

@@ -82,7 +82,7 @@ class Interpreter(SealedModule):
         self.capacity = Capacity(capacity.features, capacity.tokens, capacity.width, self.line.reach)
         for name in ("slopes", "intercepts", "values"):
             self.register_buffer(name, getattr(self.line.grid, name).clone())
-        identity = torch.eye(3 * capacity.width, dtype=dtype)
+        identity = torch.eye(3 * capacity.width, dtype=dtype, device="cpu")
         self.assemble = Head(*identity.split(capacity.width), name="layer 2")
 
     @classmethod

@@ -234,7 +234,7 @@ def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
     for number in numbers:
         mantissa, exponent = number.mid().man_exp()
         floats.append(math.ldexp(int(mantissa), int(exponent)))
-    return [arb(x) for x in torch.tensor(floats, dtype=dtype).tolist()]
+    return [arb(x) for x in torch.tensor(floats, dtype=dtype, device="cpu").tolist()]
 
 
 def certified_line(grid: Grid, octaves: int) -> NumberLine:

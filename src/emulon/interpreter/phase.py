@@ -138,7 +138,7 @@ class Phase(TokenLayout):
     def capacity(self, magnitudes: dict[str, float]) -> Capacity:
         return Capacity(self.slots.width, self.tokens, self.width, max(magnitudes.values()))
 
-    def weights(self, held: Carried, device: torch.device | str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def weights(self, held: Carried, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt."""
         dtype, (value_scale, state_scale) = self.grid.dtype, self.reading_scales(held)
         pick = {name: self.slots.select(name, dtype=dtype, device=device) for name in ("value", *self.carried)}

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.arrays import Given, as_tensor, takes_arrays
+from emulon.arrays import Given, as_tensor, own_copy, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
@@ -129,7 +129,7 @@ class Program(Plan):
         cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
         require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure, device)
         require_finite(x=x, y=y)
-        x, y = x.to(device, self.dtype), y.to(device, self.dtype)
+        x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
         batches = self.batches(self.loss.effective(x, y))

@@ -206,7 +206,7 @@ def _parts(numbers: Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _stored(numbers: np.ndarray | float, dtype: torch.dtype) -> Tensor:
-    return torch.as_tensor(numbers, dtype=torch.float64).to(dtype)
+    return torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(dtype)
 
 
 def _exp(exponent: Fraction) -> Fraction:

@@ -31,8 +31,10 @@ def bootstrap_means(
     """The columns' means over datasets drawn again with replacement, the same draw for every column."""
     count = values.shape[0]
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(count, (resamples, count), generator=generator)
-    times = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())
+    drawn = torch.randint(count, (resamples, count), generator=generator, device="cpu")
+    times = torch.zeros(resamples, count, dtype=torch.float64, device="cpu").scatter_add_(
+        1, drawn, torch.ones_like(drawn).double()
+    )
     return times.to(values) @ values / count
 
 

@@ -80,7 +80,7 @@ def _best_pair(
 
     Neighbouring integers imitate each other so well (a part in 10⁷) that they must be compared at that precision.
     """
-    counted, grid = torch.tensor(integer.values), continuous.grid(many.prefixes).log()
+    counted, grid = torch.tensor(integer.values, device="cpu"), continuous.grid(many.prefixes).log()
     step = width = grid[1] - grid[0]
     fine = grid[_table(few, reference, counted, grid.expand(len(counted), -1)).argmin(dim=1)]
     for keep in SHORT_LISTS:
@@ -98,7 +98,7 @@ def _best_pair(
 def _best_continuous(
     reference: Reference, continuous: ContinuousParameter, few: Observations, many: Observations
 ) -> float:
-    nothing, grid = torch.tensor([0]), continuous.grid(many.prefixes).log()
+    nothing, grid = torch.tensor([0], device="cpu"), continuous.grid(many.prefixes).log()
     step = grid[1] - grid[0]
     start = grid[_table(few, reference, nothing, grid.unsqueeze(0)).argmin(dim=1)]
     start, _ = _narrow(few, reference, nothing, start, step, ROUNDS, 0.02)
@@ -107,11 +107,11 @@ def _best_continuous(
 
 
 def _best_integer(reference: Reference, integer: IntegerParameter, few: Observations, many: Observations) -> int:
-    values = torch.tensor(integer.values)
-    best = int(few.losses(reference, values, torch.zeros(len(values)).double()).argmin())
+    values = torch.tensor(integer.values, device="cpu")
+    best = int(few.losses(reference, values, torch.zeros(len(values), device="cpu").double()).argmin())
     low, high = int(values[max(best - 1, 0)]), int(values[min(best + 1, len(values) - 1)])
-    near = torch.arange(low, high + 1)
-    return int(near[many.losses(reference, near, torch.zeros(len(near)).double()).argmin()])
+    near = torch.arange(low, high + 1, device="cpu")
+    return int(near[many.losses(reference, near, torch.zeros(len(near), device="cpu").double()).argmin()])
 
 
 def _table(observed: Observations, reference: Reference, integers: Tensor, logs: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _narrow(
     Stops when two rounds in turn improve none of the losses by more than the fraction `patience`.
     """
     best, loss, idle = centre, torch.full_like(centre, torch.inf), 0
-    across = torch.linspace(-1, 1, ACROSS, dtype=torch.float64)
+    across = torch.linspace(-1, 1, ACROSS, dtype=torch.float64, device="cpu")
     for _ in range(rounds):
         points = best[:, None] + width * across
         lowest, place = _table(observed, reference, integers, points).min(dim=1)
@@ -162,4 +162,4 @@ def _with_those_between(
     known = {int(counted[i]): logs[i] for i in order}
     left_out = [k for k in around if k not in known and k not in integer.values]
     known |= {k: logs[order[0]] + math.log(best / k) for k in left_out}
-    return torch.tensor(list(known)), torch.stack(list(known.values()))
+    return torch.tensor(list(known), device="cpu"), torch.stack(list(known.values()))

@@ -204,7 +204,7 @@ def posterior(errors: Float[Tensor, "datasets references"], references: Sequence
     references with each other, and say nothing about whether any of them is near.
     """
     datasets = errors.shape[0]
-    free = torch.tensor([float(reference.free) for reference in references], dtype=errors.dtype)
+    free = torch.tensor([float(reference.free) for reference in references], dtype=errors.dtype, device="cpu")
     evidence = datasets * errors.mean(dim=0).clamp(min=EXACT).log() + free * math.log(datasets)
     weights: list[float] = (-0.5 * evidence).softmax(dim=0).tolist()
     return weights

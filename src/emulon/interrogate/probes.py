@@ -61,7 +61,7 @@ def register_probe(
 
 def shuffled(target: Float[Tensor, "datasets size"], seed: int) -> Float[Tensor, "datasets size"]:
     """The control task: every dataset gets another's target."""
-    return target[torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))]
+    return target[torch.randperm(len(target), generator=torch.Generator().manual_seed(seed), device="cpu")]
 
 
 def held_out_score(
@@ -78,7 +78,7 @@ def held_out_score(
     varies = deviation > 1e-9 * (1 + mean.abs())
     seen, unseen = (torch.where(varies, (part - mean) / deviation, 0.0) for part in (seen, unseen))
     centre = target[:half].double().mean(dim=0)
-    gram = seen.mT @ seen + SHRINK * half * torch.eye(seen.shape[-1], dtype=seen.dtype)
+    gram = seen.mT @ seen + SHRINK * half * torch.eye(seen.shape[-1], dtype=seen.dtype, device="cpu")
     weights = torch.linalg.solve(gram, seen.mT @ (target[:half].double() - centre))
     return explained(unseen @ weights + centre, target[half:].double())
 
@@ -117,12 +117,12 @@ class AttentionProbe(nn.Module):
         generator = torch.Generator().manual_seed(seed)
 
         def matrix(rows: int, columns: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(probes, rows, columns, generator=generator) / rows**0.5)
+            return nn.Parameter(torch.randn(probes, rows, columns, generator=generator, device="cpu") / rows**0.5)
 
-        self.asks = nn.Parameter(torch.zeros(probes, width))
+        self.asks = nn.Parameter(torch.zeros(probes, width, device="cpu"))
         self.values, self.out = matrix(width, inner), matrix(inner, size)
         self.hidden = matrix(inner, inner) if kind == "mlp" else None
-        self.bias = nn.Parameter(torch.zeros(probes, 1, size))
+        self.bias = nn.Parameter(torch.zeros(probes, 1, size, device="cpu"))
 
     def attention(
         self, states: Float[Tensor, "probes datasets tokens width"]

@@ -54,7 +54,7 @@ class ContinuousParameter:
     def grid(self, prefixes: Prefixes) -> Float[Tensor, " points"]:
         unit = max(self.unit(prefixes), torch.finfo(torch.float64).tiny)
         low, high = math.log(self.low), math.log(self.high)
-        return torch.linspace(low, high, self.points, dtype=torch.float64).exp() * unit
+        return torch.linspace(low, high, self.points, dtype=torch.float64, device="cpu").exp() * unit
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,10 @@ class Reference:
         """The predictions with these parameters."""
         integer = parameters[self.integer.name] if self.integer else 0
         continuous = parameters[self.continuous.name] if self.continuous else 0.0
-        setting = torch.tensor([integer]).long(), torch.tensor([continuous], dtype=torch.float64)
+        setting = (
+            torch.tensor([integer], device="cpu").long(),
+            torch.tensor([continuous], dtype=torch.float64, device="cpu"),
+        )
         return self.respond(prefixes, *setting)[0]
 
     def fitted(self, parameters: Parameters) -> FittedReference:
@@ -166,7 +169,7 @@ _NEIGHBOURS = IntegerParameter("neighbours", tuple(range(1, MOST_NEIGHBOURS + 1)
 
 @reference("zero", "zero")
 def zero(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
-    return torch.zeros(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64)
+    return torch.zeros(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64, device="cpu")
 
 
 @reference("previous target", "previous target")
@@ -251,7 +254,7 @@ def newton(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Pr
 @reference("sgd", "sgd", continuous=ContinuousParameter("step_size", 1e-5, 4.0, _inverse_mean_square, 48))
 def sgd(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """One pass over the examples; the weights on the way serve the prefixes."""
-    weights = torch.zeros(len(continuous), prefixes.datasets, prefixes.features, dtype=torch.float64)
+    weights = torch.zeros(len(continuous), prefixes.datasets, prefixes.features, dtype=torch.float64, device="cpu")
     wanted, out = set(prefixes.counts), []
     for n in range(1, prefixes.counts[-1] + 1):
         x, y = prefixes.xs[:, n - 1], prefixes.ys[:, n - 1]
@@ -327,7 +330,7 @@ def kernel_ridge(prefixes: Prefixes, integers: Integers, continuous: Continuous)
     λ and width have no unit: a kernel is 1 where points meet. Width 0 is scikit-learn's KernelRidge(λ, kernel="rbf");
     1 is the bandwidth at which a median pair of standard normal inputs has exp(−1).
     """
-    answers = torch.empty(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64)
+    answers = torch.empty(len(integers), prefixes.datasets, len(prefixes.counts), dtype=torch.float64, device="cpu")
     for width in integers.unique().tolist():
         spectrum, those = prefixes.kernel_spectrum(width), integers == width
         filtered = 1 / (spectrum.values + _column(continuous[those]))

@@ -57,7 +57,9 @@ def best_ridge(
 
 def ridge_on(drawn: Prefixes, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
     """The same on datasets already drawn and answered."""
-    answered = ridge.respond(drawn, torch.zeros(len(grid)).long(), torch.tensor(list(grid), dtype=torch.float64))
+    answered = ridge.respond(
+        drawn, torch.zeros(len(grid), device="cpu").long(), torch.tensor(list(grid), dtype=torch.float64, device="cpu")
+    )
     return RidgeFit(tuple(grid), intervals((answered - answers).square().mean(dim=-1).mT / drawn.features))
 
 

@@ -92,7 +92,7 @@ class Prefixes:
 
     @cached_property
     def sizes(self) -> Float[Tensor, " counts"]:
-        return torch.tensor(self.counts, dtype=torch.float64)
+        return torch.tensor(self.counts, dtype=torch.float64, device="cpu")
 
     @cached_property
     def queries(self) -> Float[Tensor, "datasets counts features"]:
@@ -137,7 +137,7 @@ class Prefixes:
     def neighbours(self) -> tuple[Float[Tensor, "datasets counts points"], Float[Tensor, "datasets counts points"]]:
         """Distances from the query and targets of the examples, the nearest first; beyond the n-th ∞ and 0."""
         distance = torch.cdist(self.queries, self.xs, compute_mode="donot_use_mm_for_euclid_dist")
-        later = torch.arange(self.xs.shape[1]) >= self.sizes.unsqueeze(-1)
+        later = torch.arange(self.xs.shape[1], device="cpu") >= self.sizes.unsqueeze(-1)
         distance, order = distance.masked_fill(later, torch.inf).sort(dim=-1)
         targets = self.ys.unsqueeze(1).expand(distance.shape).gather(-1, order)
         return distance, targets.masked_fill(distance.isinf(), 0.0)
@@ -184,7 +184,7 @@ def _svd(x: Tensor, y: Tensor, query: Tensor, rank: int) -> tuple[Tensor, Tensor
     n, features = x.shape[-2:]
     u, sigma, vt = torch.linalg.svd(x, full_matrices=False)
     cut = torch.finfo(torch.float64).eps * max(n, features) * sigma[:, :1]
-    kept = (sigma > cut) & (torch.arange(sigma.shape[-1]) < rank)
+    kept = (sigma > cut) & (torch.arange(sigma.shape[-1], device="cpu") < rank)
     inverse = torch.where(kept, 1 / sigma, 0.0)
     onto = (vt @ query.unsqueeze(-1)).squeeze(-1)
     shares = onto * (u.mT @ y.unsqueeze(-1)).squeeze(-1) * inverse
@@ -250,4 +250,4 @@ def evenly(counts: tuple[int, ...], most: int) -> tuple[int, ...]:
     """At most so many of them, evenly spread, the ends included."""
     if most >= len(counts):
         return counts
-    return tuple(counts[i] for i in torch.linspace(0, len(counts) - 1, most).round().long().tolist())
+    return tuple(counts[i] for i in torch.linspace(0, len(counts) - 1, most, device="cpu").round().long().tolist())

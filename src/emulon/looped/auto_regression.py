@@ -78,9 +78,9 @@ class LoopedAutoRegression(LoopedTransformer):
         key = read(self.slots, code=1.0)
         heads = []
         for lag in range(1, self.order + 1):
-            place = torch.zeros(self.slots.size("ping"), self.outputs, dtype=torch.float64)
+            place = torch.zeros(self.slots.size("ping"), self.outputs, dtype=torch.float64, device="cpu")
             start = (self.order - lag) * self.outputs
-            place[start : start + self.outputs] = torch.eye(self.outputs, dtype=torch.float64)
+            place[start : start + self.outputs] = torch.eye(self.outputs, dtype=torch.float64, device="cpu")
             query = read(self.slots, **{f"before_{lag}": 1.0})
             heads.append(copy_head(self.slots, query, key, read(self.slots, now=place), "ping"))
         off = others(self.slots, "train", kinds=SERIES_KINDS)
@@ -103,7 +103,7 @@ class LoopedAutoRegression(LoopedTransformer):
         tokens[..., 1:-1, self.slots["train"]] = 1.0
         tokens[..., -1, self.slots["query"]] = 1.0
         tokens[..., 1:-1, self.slots["now"]] = series
-        codes, places = position_codes(count).to(series.dtype), torch.arange(count)
+        codes, places = position_codes(count).to(series.dtype), torch.arange(count, device="cpu")
         tokens[..., self.slots["code"]] = codes
         for lag in range(1, self.order + 1):
             tokens[..., self.slots[f"before_{lag}"]] = codes[(places - lag).clamp(min=0)]

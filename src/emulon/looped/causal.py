@@ -55,7 +55,7 @@ def self_product_heads(slots: Slots, stencil: Stencil, query: Tensor, key: Tenso
     """
     code, one = read(slots, code=1.0), constant(slots, *CAUSAL_KINDS)
     sharpness = _sharpness(stencil.tokens, stencil.dtype, stencil.cauchy)
-    place = torch.zeros(slots.size(into), 1, dtype=torch.float64)
+    place = torch.zeros(slots.size(into), 1, dtype=torch.float64, device="cpu")
     place[index] = 1.0
     return readout_heads(
         slots,

@@ -162,11 +162,11 @@ class CausalNewtonLoop:
 
         past, groups = read(slots, past=1.0), []
         for row in range(d):
-            place = torch.zeros(d * d, d, dtype=torch.float64)
-            place[row * d : (row + 1) * d] = torch.eye(d, dtype=torch.float64)
+            place = torch.zeros(d * d, d, dtype=torch.float64, device="cpu")
+            place[row * d : (row + 1) * d] = torch.eye(d, dtype=torch.float64, device="cpu")
             groups.append(heads(self.stencils["gram"], past[row : row + 1], read(slots, past=place), "step"))
         groups.append(heads(self.stencils["moment"], read(slots, y=1.0), past, "w"))
-        here, diagonal = elsewhere(slots, "point"), torch.eye(d, dtype=torch.float64).reshape(-1, 1)
+        here, diagonal = elsewhere(slots, "point"), torch.eye(d, dtype=torch.float64, device="cpu").reshape(-1, 1)
         gram = read(slots, step=1.0, point=self.ridge * diagonal)
         # A label's token, shut out here, sums over its prefix without dividing.
         most = 2 * self.domain.samples

@@ -101,9 +101,9 @@ class LoopedChainOfThought(LoopedTransformer):
             "following",
         )
         stages = self.depth + 1
-        sample = read(slots, sample=torch.full((stages, 1), 2.0, dtype=torch.float64))
+        sample = read(slots, sample=torch.full((stages, 1), 2.0, dtype=torch.float64, device="cpu"))
         rows = read(slots, wanted=2.0, stage=2.0) + sample
-        ones = torch.ones(1, stages, dtype=torch.float64)
+        ones = torch.ones(1, stages, dtype=torch.float64, device="cpu")
         circuit = Circuit(slots).unit(rows, -5.0, write(slots, "train", ones) - write(slots, "other", ones))
         return Layer(join(stage, following), circuit.matrices, dtype=self.dtype, name="find the stage")
 
@@ -139,8 +139,8 @@ class LoopedChainOfThought(LoopedTransformer):
         tokens[..., : end + known - 1, slots["other"]] = 1.0
         tokens[..., -2, slots["query"]] = 1.0
         tokens[..., -1, slots["sink"]] = 1.0
-        stage = torch.cat([torch.arange(stages).repeat(samples), torch.arange(known)])
-        one_hot = torch.eye(stages + 1, dtype=chains.dtype)
+        stage = torch.cat([torch.arange(stages, device="cpu").repeat(samples), torch.arange(known, device="cpu")])
+        one_hot = torch.eye(stages + 1, dtype=chains.dtype, device="cpu")
         tokens[..., :-1, slots["stage"]] = one_hot[stage, :stages]
         tokens[..., :-1, slots["next_stage"]] = one_hot[stage + 1, :stages]
         codes = position_codes(samples + 1).to(chains.dtype)

@@ -29,8 +29,8 @@ def position_codes(count: int) -> Tensor:
     Claim: p_i·p_i − p_i·p_j = 2·(digits in which i and j differ) ≥ 2 for i ≠ j; scaling by √(ε/2) makes the gap of
     Lemma A.1 any ε asked for, so the scale is left to the head that uses the codes.
     """
-    positions = torch.arange(count).unsqueeze(-1)
-    digits = (positions >> torch.arange(code_length(count))) & 1
+    positions = torch.arange(count, device="cpu").unsqueeze(-1)
+    digits = (positions >> torch.arange(code_length(count), device="cpu")) & 1
     return 2.0 * digits.double() - 1.0
 
 

@@ -95,7 +95,10 @@ class RepresentationNetwork(nn.Module):
 
     def reach(self) -> list[float]:
         """Bounds on the magnitudes after 0, 1, …, L levels."""
-        sizes, bounds = torch.full((self.inputs,), float(self.bound), dtype=torch.float64), [float(self.bound)]
+        sizes, bounds = (
+            torch.full((self.inputs,), float(self.bound), dtype=torch.float64, device="cpu"),
+            [float(self.bound)],
+        )
         for level in range(self.depth):
             weight, bias = self.level(level)
             sizes = weight.abs() @ sizes + bias.abs()
@@ -122,4 +125,4 @@ def _padded(tensor: Tensor, size: int, dim: int) -> Tensor:
     """Zeros appended along `dim` up to `size`."""
     shape = list(tensor.shape)
     shape[dim] = size - shape[dim]
-    return torch.cat([tensor.double(), torch.zeros(shape, dtype=torch.float64)], dim=dim)
+    return torch.cat([tensor.double(), torch.zeros(shape, dtype=torch.float64, device="cpu")], dim=dim)

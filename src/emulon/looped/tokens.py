@@ -66,7 +66,7 @@ def causal_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tens
     tokens[..., slice(1, -1, 2), slots["x"]] = xs
     tokens[..., -1, slots["x"]] = x_query
     tokens[..., labels, slots["y"]] = ys.unsqueeze(-1)
-    counts = torch.arange(samples + 1, dtype=torch.float64).clamp(min=1).log()
+    counts = torch.arange(samples + 1, dtype=torch.float64, device="cpu").clamp(min=1).log()
     tokens[..., points, slots["log_count"]] = counts.to(xs.dtype).unsqueeze(-1)
     # The sink has no code: what a self-product adds to its score must be the same for every position.
     codes = position_codes(samples + 2)[: samples + 1].to(xs.dtype)

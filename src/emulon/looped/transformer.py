@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
+from emulon.arrays import own_copy, takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.module import SealedModule, require_answer, require_own_dtype
@@ -119,6 +119,9 @@ class LoopedRun:
     prompt: Tensor
     loops: int
     scalar: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", tuple(map(own_copy, self.data)))
 
     @cached_property
     def prediction(self) -> Tensor:

@@ -23,8 +23,12 @@ def read(slots: Slots, **terms: float | Tensor) -> Tensor:
     """
     blocks = []
     for name, factor in terms.items():
-        matrix = factor if isinstance(factor, Tensor) else factor * torch.eye(slots.size(name), dtype=torch.float64)
-        block = torch.zeros(matrix.shape[0], slots.width, dtype=torch.float64)
+        matrix = (
+            factor
+            if isinstance(factor, Tensor)
+            else factor * torch.eye(slots.size(name), dtype=torch.float64, device="cpu")
+        )
+        block = torch.zeros(matrix.shape[0], slots.width, dtype=torch.float64, device="cpu")
         block[:, slots[name]] = matrix
         blocks.append(block)
     return torch.stack(blocks).sum(dim=0)
@@ -32,7 +36,7 @@ def read(slots: Slots, **terms: float | Tensor) -> Tensor:
 
 def write(slots: Slots, into: str, rows: Tensor) -> Tensor:
     """The matrix (width, columns) that puts `rows` into one slot and zero everywhere else."""
-    out = torch.zeros(slots.width, rows.shape[-1], dtype=torch.float64)
+    out = torch.zeros(slots.width, rows.shape[-1], dtype=torch.float64, device="cpu")
     out[slots[into]] = rows
     return out
 
@@ -42,8 +46,8 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 def no_heads(slots: Slots) -> Heads:
     """Identity attention."""
-    empty = torch.zeros(0, 1, slots.width, dtype=torch.float64)
-    return empty, empty, torch.zeros(0, slots.width, slots.width, dtype=torch.float64)
+    empty = torch.zeros(0, 1, slots.width, dtype=torch.float64, device="cpu")
+    return empty, empty, torch.zeros(0, slots.width, slots.width, dtype=torch.float64, device="cpu")
 
 
 def join(*groups: Heads) -> Heads:
@@ -87,14 +91,14 @@ class Circuit:
     def unit(self, rows: Tensor, bias: Tensor | float, writes: Tensor) -> Circuit:
         """Hidden units ReLU(rows·token + bias), written back through `writes` (width, units)."""
         self._reads.append(rows)
-        self._biases.append(torch.as_tensor(bias, dtype=torch.float64).expand(rows.shape[0]))
+        self._biases.append(torch.as_tensor(bias, dtype=torch.float64, device="cpu").expand(rows.shape[0]))
         self._writes.append(writes)
         return self
 
     def move(self, rows: Tensor, into: str, *, off: Tensor | None = None, bound: float = 1.0) -> Circuit:
         """Add rows·token to a slot, where the indicators in `off` (one row) are all zero; elsewhere add nothing."""
         shut = self._shut(off, bound)
-        eye = torch.eye(rows.shape[0], dtype=torch.float64)
+        eye = torch.eye(rows.shape[0], dtype=torch.float64, device="cpu")
         self.unit(rows - shut, 0.0, write(self.slots, into, eye))
         return self.unit(-rows - shut, 0.0, write(self.slots, into, -eye))
 
@@ -115,18 +119,27 @@ class Circuit:
     ) -> Circuit:
         """Add scale·(ReLU(z) − slope·ReLU(−z)), z = rows·token + bias, to a slot, where `off` is zero."""
         shut = self._shut(off, bound)
-        eye = scale * torch.eye(rows.shape[0], dtype=torch.float64)
-        offset = torch.zeros(rows.shape[0], dtype=torch.float64) if bias is None else bias
+        eye = scale * torch.eye(rows.shape[0], dtype=torch.float64, device="cpu")
+        offset = torch.zeros(rows.shape[0], dtype=torch.float64, device="cpu") if bias is None else bias
         self.unit(rows - shut, offset, write(self.slots, into, eye))
         return self.unit(-rows - shut, -offset, write(self.slots, into, -slope * eye))
 
     def _shut(self, off: Tensor | None, bound: float) -> Tensor:
-        return torch.zeros(1, self.slots.width, dtype=torch.float64) if off is None else gate_height(bound) * off
+        return (
+            torch.zeros(1, self.slots.width, dtype=torch.float64, device="cpu")
+            if off is None
+            else gate_height(bound) * off
+        )
 
     @property
     def matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         width = self.slots.width
-        zeros = torch.zeros(width, dtype=torch.float64)
+        zeros = torch.zeros(width, dtype=torch.float64, device="cpu")
         if not self._reads:
-            return torch.zeros(0, width, dtype=torch.float64), zeros[:0], torch.zeros(width, 0).double(), zeros
+            return (
+                torch.zeros(0, width, dtype=torch.float64, device="cpu"),
+                zeros[:0],
+                torch.zeros(width, 0, device="cpu").double(),
+                zeros,
+            )
         return torch.cat(self._reads), torch.cat(self._biases), torch.cat(self._writes, dim=1), zeros

@@ -30,7 +30,7 @@ class Selection:
         """None where a row takes several entries, or none."""
         if not bool(((matrix != 0).sum(dim=1) == 1).all()):
             return None
-        rows, places = torch.arange(len(matrix)), matrix.abs().argmax(dim=1)
+        rows, places = torch.arange(len(matrix), device="cpu"), matrix.abs().argmax(dim=1)
         factors = matrix[rows, places]
         in_order = len(matrix) == matrix.shape[1] and bool((places == rows).all())
         return cls(places, None if bool((factors == 1).all()) else factors, in_order, bool((factors.abs() == 1).all()))
@@ -69,12 +69,12 @@ class AffineForm:
 
     def take(self, index: Tensor) -> AffineForm:
         """The entries at these places, in this order, as a column."""
-        return self.map(torch.eye(self.entries, dtype=torch.float64)[index], (len(index), 1), self.text)
+        return self.map(torch.eye(self.entries, dtype=torch.float64, device="cpu")[index], (len(index), 1), self.text)
 
     @property
     def T(self) -> AffineForm:
         rows, columns = self.shape
-        order = torch.arange(self.entries).reshape(rows, columns).T.flatten()
+        order = torch.arange(self.entries, device="cpu").reshape(rows, columns).T.flatten()
         turned = self.take(order)
         return AffineForm((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
 
@@ -125,7 +125,7 @@ class AffineForm:
 
 def constant(value: float | Tensor, shape: tuple[int, int]) -> AffineForm:
     """A fixed matrix: it reaches the stream through the slot that holds 1 at every token but the start."""
-    bias = torch.as_tensor(value, dtype=torch.float64).expand(shape).reshape(-1).clone()
+    bias = torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(shape).reshape(-1).clone()
     text = f"{value:.6g}" if isinstance(value, (int, float)) else "constant"
     return AffineForm(shape, {}, bias, text.replace("-", "−"))
 
@@ -138,19 +138,19 @@ class Register(AffineForm):
 
     def __init__(self, name: str, shape: tuple[int, int] = (1, 1), *, symmetric: bool = False) -> None:
         rows, columns = shape
-        grid = torch.arange(rows * columns).reshape(rows, columns)
+        grid = torch.arange(rows * columns, device="cpu").reshape(rows, columns)
         if symmetric:
             if rows != columns:
                 raise BadShape(f"register {name} cannot be symmetric with shape {shape}")
-            upper = torch.triu_indices(rows, rows)
+            upper = torch.triu_indices(rows, rows, device="cpu")
             self.stored = grid[upper[0], upper[1]]
-            place = torch.zeros(rows, rows, dtype=torch.long)
-            place[upper[0], upper[1]] = torch.arange(len(self.stored))
+            place = torch.zeros(rows, rows, dtype=torch.long, device="cpu")
+            place[upper[0], upper[1]] = torch.arange(len(self.stored), device="cpu")
             expand = torch.maximum(place, place.T).flatten()
         else:
             self.stored = expand = grid.flatten()
-        full = torch.eye(len(self.stored), dtype=torch.float64)[expand]
-        super().__init__(shape, {name: full}, torch.zeros(rows * columns, dtype=torch.float64), name)
+        full = torch.eye(len(self.stored), dtype=torch.float64, device="cpu")[expand]
+        super().__init__(shape, {name: full}, torch.zeros(rows * columns, dtype=torch.float64, device="cpu"), name)
         self.name, self.size, self.symmetric = name, len(self.stored), symmetric
 
     @property

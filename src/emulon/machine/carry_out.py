@@ -50,7 +50,7 @@ def at_start(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[
     registers: dict[str, Kind] = {}
     for name, register in program.registers.items():
         known = inputs.get(name, program.constants.get(name, program.initial.get(name)))
-        stored = torch.zeros(register.size, dtype=f64) if known is None else known.double()
+        stored = torch.zeros(register.size, dtype=f64, device="cpu") if known is None else known.double()
         registers[name] = kind.of(stored.expand(*batch, program.tokens, register.size))
     return registers
 
@@ -109,12 +109,12 @@ def _read_at(values: Kind, where: Where, registers: Mapping[str, Kind]) -> Kind:
         table = [0 if read is None else read for read in where.table]
         if table == list(range(1, tokens + 1)):
             return values
-        places = torch.tensor(table)
+        places = torch.tensor(table, device="cpu")
         kept = (places > 0).to(f64).unsqueeze(-1)
         return values.apply(lambda part: part[..., (places - 1).clamp(min=0), :] * kept)
-    members = torch.tensor(where.members, dtype=torch.long) - 1
-    chosen = torch.zeros(tokens, tokens, dtype=f64)
-    chosen[:, members] = (members <= torch.arange(tokens).unsqueeze(-1)).to(f64)
+    members = torch.tensor(where.members, dtype=torch.long, device="cpu") - 1
+    chosen = torch.zeros(tokens, tokens, dtype=f64, device="cpu")
+    chosen[:, members] = (members <= torch.arange(tokens, device="cpu").unsqueeze(-1)).to(f64)
     if isinstance(where, Matched):
         return _weighed(values, chosen, registers[where.query], registers[where.key], where.sharp)
     turned = values.apply(lambda part: part.mT).matmul(chosen.mT).apply(lambda part: part.mT)
@@ -124,7 +124,7 @@ def _read_at(values: Kind, where: Where, registers: Mapping[str, Kind]) -> Kind:
 def _weighed(values: Kind, chosen: Tensor, query: Kind, key: Kind, sharp: float) -> Kind:
     """Σ_j e^{sharp·q_i·k_j} v_j / Σ_j e^{sharp·q_i·k_j} over the chosen j of every i, zeros where there is none."""
     here, there = query.apply(lambda part: part.unsqueeze(-2)), key.apply(lambda part: part.unsqueeze(-3))
-    weights = ((here * there).sum() * torch.tensor(sharp, dtype=f64)).exp() * chosen
+    weights = ((here * there).sum() * torch.tensor(sharp, dtype=f64, device="cpu")).exp() * chosen
     each = values.apply(lambda part: part.mT.unsqueeze(-3))
     numerator = (weights.apply(lambda part: part.unsqueeze(-2)) * each).sum()
     none = (chosen.sum(dim=-1) == 0).to(f64).expand_as(weights.high[..., 0])

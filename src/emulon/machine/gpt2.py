@@ -67,7 +67,8 @@ def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
         use_cache=False,
         dtype=dtype,
     )
-    model: Any = GPT2Model(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
+    with torch.device("cpu"):
+        model: Any = GPT2Model(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     model = model.to(dtype).eval()
     model.load_state_dict(dict(state))
     return model.requires_grad_(False)
@@ -75,7 +76,7 @@ def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
 
 def state_dict(transformer: Transformer) -> dict[str, Tensor]:
     """Every parameter of the `GPT2Model`, by its name there."""
-    zeros = torch.zeros(transformer.width, dtype=transformer.dtype)
+    zeros = torch.zeros(transformer.width, dtype=transformer.dtype, device="cpu")
     state = {
         "wte.weight": zeros[None],
         "wpe.weight": transformer.positions,

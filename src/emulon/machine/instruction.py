@@ -94,9 +94,9 @@ def product(target: Register, left: AffineForm, right: AffineForm) -> Raw:
         raise BadShape(
             f"{target.name} {target.shape} cannot hold {left.text} {left.shape} × {right.text} {right.shape}"
         )
-    entry = torch.arange(target.size).repeat_interleave(inner)
+    entry = torch.arange(target.size, device="cpu").repeat_interleave(inner)
     row, column = target.stored[entry] // columns, target.stored[entry] % columns
-    k = torch.arange(inner).repeat(target.size)
+    k = torch.arange(inner, device="cpu").repeat(target.size)
     return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
 
 

@@ -39,7 +39,7 @@ class Wires:
         return len(self.owners)
 
     def stacked(self, width: int) -> tuple[Tensor, Tensor]:
-        empty = torch.zeros(0, width, dtype=torch.float64)
+        empty = torch.zeros(0, width, dtype=torch.float64, device="cpu")
         return torch.cat([empty, *self.read]), torch.cat([empty, *self.write])
 
 
@@ -86,14 +86,14 @@ class LayerBuilder:
         attention = wires(self.layout, layer, self.here, self.dirty)
         mlp = Wires()
         gain = mlp_gain = self.normalisation.gain
-        output_bias = torch.zeros(self.layout.width, dtype=torch.float64)
+        output_bias = torch.zeros(self.layout.width, dtype=torch.float64, device="cpu")
         outward_bias = output_bias.clone()
         self.dirty = swept(self.dirty)
         if layer.divisions:
             division = self.divisions[layer.divisions[0].number]
             self._divisor(attention[self.here], layer.divisions[0], division)
             mlp_gain = self.normalisation.divide_gain(division.factor)
-            pads = torch.tensor([self.normalisation.pad, -self.normalisation.pad], dtype=torch.float64)
+            pads = torch.tensor([self.normalisation.pad, -self.normalisation.pad], dtype=torch.float64, device="cpu")
             output_bias[self.layout.slots[PAD]] = -pads
             outward_bias[self.layout.slots[PAD]] = pads
         for one in layer.adds + layer.divisions:
@@ -113,8 +113,10 @@ class LayerBuilder:
         """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
         assert instruction.raw.local is not None
         read = self.layout.row(instruction.raw.local) + division.high * self.layout.read(IS_START)
-        write = torch.zeros(1, self.layout.width, dtype=torch.float64)
-        write[0, self.layout.slots[DIVIDE]] = torch.tensor([division.factor, -division.factor], dtype=torch.float64)
+        write = torch.zeros(1, self.layout.width, dtype=torch.float64, device="cpu")
+        write[0, self.layout.slots[DIVIDE]] = torch.tensor(
+            [division.factor, -division.factor], dtype=torch.float64, device="cpu"
+        )
         rows.add(read, write, instruction.number)
         self.dirty.add(DIVIDE)
 
@@ -160,9 +162,9 @@ class LayerBuilder:
 
     def _heads(self, attention: dict[Where, Wires]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         layout, size = self.layout, self.layout.head_width
-        query = torch.zeros(layout.heads, size, layout.width, dtype=torch.float64)
+        query = torch.zeros(layout.heads, size, layout.width, dtype=torch.float64, device="cpu")
         key, value = query.clone(), query.clone()
-        output = torch.zeros(layout.heads, layout.width, size, dtype=torch.float64)
+        output = torch.zeros(layout.heads, layout.width, size, dtype=torch.float64, device="cpu")
         head = 0
         for where, rows in attention.items():
             read, write = rows.stacked(layout.width)
@@ -225,7 +227,7 @@ def demands(layout: RegisterLayout, layers: list[ScheduledLayer], here: Where, d
     for layer in layers:
         rows = wires(layout, layer, here, dirty)
         if layer.divisions:
-            divisor = torch.zeros(1, layout.width, dtype=torch.float64)
+            divisor = torch.zeros(1, layout.width, dtype=torch.float64, device="cpu")
             rows[here].add(divisor, divisor, SWEEP)
         out.append([len(part) for part in rows.values()])
         dirty = swept(dirty) | {one.target.name for one in layer.instructions}

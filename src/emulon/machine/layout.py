@@ -83,7 +83,7 @@ class RegisterLayout:
         LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero
         slot.
         """
-        rows = torch.zeros(expression.entries, self.width, dtype=torch.float64)
+        rows = torch.zeros(expression.entries, self.width, dtype=torch.float64, device="cpu")
         for name, part in expression.parts.items():
             rows[:, self.slots[name]] = part * self.scale[name]
         rows[:, self.slots[ONE]] += expression.bias[:, None]
@@ -95,23 +95,25 @@ class RegisterLayout:
 
     def read(self, name: str) -> Tensor:
         """The functionals that read the stored entries of a slot group."""
-        rows = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64)
-        rows[:, self.slots[name]] = torch.eye(len(rows), dtype=torch.float64) * self.scale.get(name, 1.0)
+        rows = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64, device="cpu")
+        rows[:, self.slots[name]] = torch.eye(len(rows), dtype=torch.float64, device="cpu") * self.scale.get(name, 1.0)
         return self.centred(rows)
 
     def write(self, name: str) -> Tensor:
         """The unit vectors (size, width) that write a slot group."""
-        columns = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64)
-        columns[:, self.slots[name]] = torch.eye(len(columns), dtype=torch.float64) / self.scale.get(name, 1.0)
+        columns = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64, device="cpu")
+        columns[:, self.slots[name]] = torch.eye(len(columns), dtype=torch.float64, device="cpu") / self.scale.get(
+            name, 1.0
+        )
         return columns
 
     def positions(self, pad: float) -> Tensor:
         """The position embedding (tokens, width): pads, ones, codes, queries, constants and initial values."""
         code = codes(self.tokens)
-        after = torch.ones(self.tokens, 1, dtype=torch.float64)
+        after = torch.ones(self.tokens, 1, dtype=torch.float64, device="cpu")
         after[START] = 0.0
         parts: dict[str, Tensor | float] = {
-            PAD: torch.tensor([pad, -pad], dtype=torch.float64).expand(self.tokens, 2),
+            PAD: torch.tensor([pad, -pad], dtype=torch.float64, device="cpu").expand(self.tokens, 2),
             ONE: after,
             IS_START: 1.0 - after,
             CODE: code,

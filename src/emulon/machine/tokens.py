@@ -49,7 +49,7 @@ class Average:
 
     def marks(self, tokens: int) -> Tensor:
         """The key: 1 at members, 1/2 at the start token (which therefore wins only when no member is seen), else 0."""
-        marks = torch.zeros(tokens, dtype=torch.float64)
+        marks = torch.zeros(tokens, dtype=torch.float64, device="cpu")
         marks[START] = 0.5
         marks[list(self.members)] = 1.0
         return marks
@@ -83,7 +83,7 @@ def codes(tokens: int) -> Tensor:
     Claim: a token's code has inner product 1 with itself and at most 1 − `gap(tokens)` with any other.
     The paper's one-hot codes need as many slots as tokens; these need two.
     """
-    angle = 2 * math.pi * torch.arange(tokens, dtype=torch.float64) / tokens
+    angle = 2 * math.pi * torch.arange(tokens, dtype=torch.float64, device="cpu") / tokens
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
@@ -130,7 +130,7 @@ class Interleaved:
 
     def first(self) -> Float[Tensor, "tokens 1"]:
         """1 at the tokens of the first example: where a recurrence takes its initial value."""
-        flags = torch.zeros(self.tokens, 1, dtype=torch.float64)
+        flags = torch.zeros(self.tokens, 1, dtype=torch.float64, device="cpu")
         flags[:2] = 1.0
         return flags
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from emulon.arrays import takes_arrays
+from emulon.arrays import own_copy, takes_arrays
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
@@ -73,7 +73,7 @@ class MachineBlock(nn.Module):
         for part in ("output", "output_bias", "inward", "outward", "outward_bias"):
             self.register_buffer(part, getattr(weights, part).to(dtype).contiguous())
         for part, gain in gains.items():
-            self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64).to(dtype))
+            self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64, device="cpu").to(dtype))
 
     @property
     def units(self) -> int:
@@ -150,7 +150,7 @@ class Transformer(SealedModule):
         self.layers, self._certificates = layers, certificates
         self.blocks = nn.ModuleList(MachineBlock(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
         self.register_buffer("positions", layout.positions(pad).to(dtype))
-        gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64)
+        gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64, device="cpu")
         self.register_buffer("final_gain", gain.to(dtype))
 
     @property
@@ -232,7 +232,7 @@ class Transformer(SealedModule):
     def run(self, **inputs: Float[Tensor, "... tokens _"]) -> MachineRun:
         """The program on these input registers."""
         embedded = self.embed(**inputs)
-        stored = {name: values.to(self.dtype) for name, values in inputs.items()}
+        stored = {name: own_copy(values, dtype=self.dtype) for name, values in inputs.items()}
         return MachineRun(self, self.registers(self(embedded)), stored)
 
     @takes_arrays("xs", "ys", like="xs", side="rows")

@@ -52,9 +52,9 @@ class Learner(nn.Module):
         self.drop = nn.Dropout(shape.dropout)
         self.read_in: nn.Module = Affine(width_in, shape.width)
         if vocabulary:
-            self.read_in = nn.Embedding(vocabulary, shape.width)
+            self.read_in = nn.Embedding(vocabulary, shape.width, device="cpu")
             nn.init.normal_(self.read_in.weight, 0.0, shape.init or 0.02)
-        self.position = nn.Parameter(torch.empty(tokens, shape.width).normal_(0.0, shape.init or 0.02))
+        self.position = nn.Parameter(torch.empty(tokens, shape.width, device="cpu").normal_(0.0, shape.init or 0.02))
         self.read_out = Affine(shape.width, width_out)
 
     @classmethod
@@ -116,7 +116,7 @@ class Learner(nn.Module):
             raise BadNetwork("a learner that reads words is not compiled; learners of numbers are")
         builder.part(self.drop, "drop")  # refused while it drops
         position, weight = builder.constant("position", self.position[:points]), self.read_in.weight
-        both = torch.cat([weight, torch.eye(len(weight)).to(weight)], dim=-1)
+        both = torch.cat([weight, torch.eye(len(weight), device="cpu").to(weight)], dim=-1)
         builder.linear("read_in", "linear, plus position", both, self.read_in.bias, 0, position)
         builder.shape = (points, len(weight))
         self.lower_states(builder)

@@ -95,7 +95,7 @@ class AttentionPhase(NetworkPhase):
         tokens = x.new_zeros(*x.shape[:-1], slots.width)
         tokens[..., slots["x"]], tokens[..., slots["one"]] = x, 1.0
         if self.layer.causal:
-            place = torch.eye(positions, self.positions, dtype=f64)
+            place = torch.eye(positions, self.positions, dtype=f64, device="cpu")
             tokens[..., slots["place"]] = place
             tokens[..., slots["ahead"]] = place.cumsum(dim=-1) - place
         for head in range(self.layer.heads):

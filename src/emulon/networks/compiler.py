@@ -70,7 +70,7 @@ def require_same(module: nn.Module, program: NetworkProgram, data: Tensor | None
     generator = torch.Generator().manual_seed(0)
     if data is None:
         width = program.box.hi - program.box.lo
-        draws = torch.rand(4, program.positions, len(width), dtype=f64, generator=generator)
+        draws = torch.rand(4, program.positions, len(width), dtype=f64, generator=generator, device="cpu")
         x = (program.box.lo + draws * width).reshape(4, *program.shape)
     else:
         x = data[:4].double()
@@ -116,4 +116,4 @@ def _box(domain: float | tuple[float, float] | Box | None, features: int) -> Box
     lo, hi = domain if isinstance(domain, tuple) else (-domain, domain)
     if not -math.inf < lo < hi < math.inf:
         raise EmulonError(f"the domain ({lo}, {hi}) is empty or not finite; give lo < hi, or a bound on |x|")
-    return Box(*(torch.full((features,), float(end), dtype=f64) for end in (lo, hi)))
+    return Box(*(torch.full((features,), float(end), dtype=f64, device="cpu") for end in (lo, hi)))

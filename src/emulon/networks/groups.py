@@ -80,7 +80,7 @@ def root_ranges(layers: Sequence[Layer], group: ReciprocalRoot, register: int, v
 def _squared_times(coarse: Elementwise, v: Box) -> Box:
     """s²v where s falls with v: on every piece from a to b between s(b)²·a and s(a)²·b."""
     lo, hi = v.ends
-    ends = torch.logspace(math.log2(lo), math.log2(hi), PIECES + 1, base=2.0, dtype=f64)
+    ends = torch.logspace(math.log2(lo), math.log2(hi), PIECES + 1, base=2.0, dtype=f64, device="cpu")
     ends[0], ends[-1] = lo, hi
     squares = coarse.exact(ends).square()
     least, most = (squares[1:] * ends[:-1]).min(), (squares[:-1] * ends[1:]).max()
@@ -126,8 +126,8 @@ def _product(layers: Sequence[Layer], register: int) -> Product | None:
     if not isinstance(both, Linear) or len(both.reads) != 2 or both.bias.any():
         return None
     size = both.weight.shape[0] // 2
-    one = torch.eye(size, dtype=f64)
-    two = torch.ones(size, 1, dtype=f64) if both.weight.shape[1] == size + 1 else one
+    one = torch.eye(size, dtype=f64, device="cpu")
+    two = torch.ones(size, 1, dtype=f64, device="cpu") if both.weight.shape[1] == size + 1 else one
     asked = torch.cat([torch.cat([one, two], dim=-1), torch.cat([one, -two], dim=-1)])
     if both.weight.shape != asked.shape or not torch.equal(both.weight, asked):
         return None

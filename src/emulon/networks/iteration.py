@@ -95,7 +95,7 @@ class IterationProgram:
         if self.lipschitz is not None:
             once = self.body.errors(line)[-1][-1].max().item()
             return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
-        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64)
+        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
             error = self.body.errors(line, error)[-1][-1]
             if not error.isfinite().all():

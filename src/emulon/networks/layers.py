@@ -217,7 +217,7 @@ class Elementwise(Layer):
         if not (torch.isfinite(inputs.lo).all() and torch.isfinite(inputs.hi).all()):
             raise BadExpression(f"{self.name}: {self.f} is asked for numbers without a bound; give data for ranges")
         steepest = self._steepest(inputs)
-        steps = torch.linspace(0, 1, LOOKS, dtype=f64)[:, None]
+        steps = torch.linspace(0, 1, LOOKS, dtype=f64, device="cpu")[:, None]
         values = parse(self.f)(inputs.lo + steps * (inputs.hi - inputs.lo))
         room = steepest * (inputs.hi - inputs.lo) / (2 * (LOOKS - 1)) * LIFT
         room = room + 1e-12 * (1e-3 + values.abs().amax(dim=0))
@@ -359,7 +359,7 @@ class Attention(Layer):
 
 
 def _ahead(scores: Tensor) -> Tensor:
-    return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").triu(1)
 
 
 def _hidden(scores: Ball) -> Ball:

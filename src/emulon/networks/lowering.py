@@ -115,13 +115,13 @@ class Builder:
 
     def plus(self, first: int, second: int, place: str, sign: float = 1.0) -> int:
         """The sum, or the difference, of two registers."""
-        one = torch.eye(self.sizes[first], dtype=f64)
+        one = torch.eye(self.sizes[first], dtype=f64, device="cpu")
         return self.linear(place, "sum", torch.cat([one, sign * one], dim=-1), None, first, second)
 
     def add_to(self, before: int, place: str, weight: Tensor, bias: Tensor | None = None) -> int:
         """before + Θ·(the register at hand) + b, the residual sum being part of the linear map."""
         weight = weight.detach().to(f64)
-        both = torch.cat([torch.eye(len(weight), dtype=f64), weight], dim=-1)
+        both = torch.cat([torch.eye(len(weight), dtype=f64, device="cpu"), weight], dim=-1)
         return self.linear(place, "linear, plus what was before", both, bias, before, self.at)
 
 
@@ -194,7 +194,7 @@ def linear_on_images(builder: Builder, module: nn.Module, place: str) -> None:
     if bias is not None:
         plain.bias = None
     try:
-        units = torch.eye(builder.features, dtype=f64).reshape(-1, *builder.shape)
+        units = torch.eye(builder.features, dtype=f64, device="cpu").reshape(-1, *builder.shape)
         with torch.no_grad():
             images = plain(units)
     except RuntimeError as error:

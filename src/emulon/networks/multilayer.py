@@ -38,7 +38,7 @@ def as_module(network: Any) -> nn.Module:
     for theta, bias in zip(network.coefs_, network.intercepts_, strict=True):
         if parts:
             parts.append(ACTIVATIONS[network.activation]())
-        layer = nn.Linear(*theta.shape).double()
+        layer = nn.Linear(theta.shape[0], theta.shape[1], device="cpu").double()
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(theta.T.astype(float)))
             layer.bias.copy_(torch.from_numpy(bias.astype(float)))

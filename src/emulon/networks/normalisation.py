@@ -29,8 +29,8 @@ def product(
     size, other = builder.sizes[first], builder.sizes[second]
     if other not in (size, 1):
         raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
-    one = torch.eye(size, dtype=f64)
-    two = torch.ones(size, 1, dtype=f64) if other == 1 else one
+    one = torch.eye(size, dtype=f64, device="cpu")
+    two = torch.ones(size, 1, dtype=f64, device="cpu") if other == 1 else one
     both = torch.cat([torch.cat([one, two], dim=-1), torch.cat([one, -two], dim=-1)])
     builder.linear(place, "sum and difference", both, None, first, second)
     builder.elementwise(place, "square", SQUARE)
@@ -42,16 +42,21 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
     """c/√(mean c² + ε) for the register at hand, times a weight, plus a bias."""
     size, centred = builder.features, builder.at
     builder.elementwise(place, "square", SQUARE)
-    builder.linear(place, "mean square", torch.full((1, size), 1 / size, dtype=f64), torch.tensor([eps], dtype=f64))
+    builder.linear(
+        place,
+        "mean square",
+        torch.full((1, size), 1 / size, dtype=f64, device="cpu"),
+        torch.tensor([eps], dtype=f64, device="cpu"),
+    )
     root = builder.root(place)
-    scale = torch.ones(size, dtype=f64) if weight is None else weight.detach().to(f64)
+    scale = torch.ones(size, dtype=f64, device="cpu") if weight is None else weight.detach().to(f64)
     return product(builder, place, centred, root, torch.diag(scale), bias)
 
 
 @lowers(nn.LayerNorm)
 def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
     size = _size(builder, module, place)
-    centring = torch.eye(size, dtype=f64) - torch.full((size, size), 1 / size, dtype=f64)
+    centring = torch.eye(size, dtype=f64, device="cpu") - torch.full((size, size), 1 / size, dtype=f64, device="cpu")
     builder.linear(place, "less its mean", centring)
     normalised(builder, place, module.weight, module.bias, module.eps)
 

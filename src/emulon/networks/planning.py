@@ -60,7 +60,7 @@ def layer_to_phase(layer: Layer, known: Known, tolerance: float, positions: int)
 def gains_of(layers: Sequence[Layer], known: Sequence[Known], features: int) -> list[float]:
     """How far an error of every layer's output can move the network's, per unit: Lipschitz constants, sup to sup."""
     count = len(layers)
-    found = [torch.zeros(count, features, dtype=f64)]
+    found = [torch.zeros(count, features, dtype=f64, device="cpu")]
     for number, (layer, where) in enumerate(zip(layers, known, strict=True)):
         errors = layer.carried(reading(layer, found), where)
         errors[number] += TINY

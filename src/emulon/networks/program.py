@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.arrays import Given, as_tensor, takes_arrays
+from emulon.arrays import Given, as_tensor, own_copy, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.balls import Ball
@@ -174,6 +174,7 @@ class NetworkProgram:
         certificate, before = interpreter.certificate(self), interpreter.sha256
         register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
         hashes = (before, interpreter.sha256)
+        inputs = own_copy(inputs)
         return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
 
     def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
@@ -298,7 +299,7 @@ class NetworkRun:
         """
         away, radius = 0.0, 0.0
         layers, inputs, own = self.program.layers, self.inputs, self.register
-        for rows in torch.arange(len(self.inputs)).split(AUDITED):
+        for rows in torch.arange(len(self.inputs), device="cpu").split(AUDITED):
             exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()

@@ -88,7 +88,10 @@ def input_box(x: Float64[Tensor, "rows positions features"], margin: float) -> B
 
 
 def _beside(layer: Layer, boxes: Sequence[Box]) -> Box:
-    return Box.beside([boxes[i] for i in layer.reads] or [Box(torch.zeros(0).double(), torch.zeros(0).double())])
+    return Box.beside(
+        [boxes[i] for i in layer.reads]
+        or [Box(torch.zeros(0, device="cpu").double(), torch.zeros(0, device="cpu").double())]
+    )
 
 
 def _under_a_root(within: tuple[float, float] | None, seen: Box, margin: float) -> Box:

@@ -52,7 +52,7 @@ def _is_long(layer: Root, known: Known) -> bool:
 def _in_two(builder: Builder, place: str, lo: float, hi: float) -> None:
     variance, ratio = builder.at, hi / lo
     a, q = 1.55 / math.sqrt(ratio), 3.05 * ratio**0.28
-    t = torch.logspace(0, math.log2(ratio), 1000, base=2.0, dtype=torch.float64)
+    t = torch.logspace(0, math.log2(ratio), 1000, base=2.0, dtype=torch.float64, device="cpu")
     size = (1 + q / (1 + torch.exp(a * t))).square() * t
     least, most = size.min().item(), size.max().item()
     p = 1 / math.sqrt(lo * math.sqrt(least * most))

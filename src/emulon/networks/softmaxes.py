@@ -135,7 +135,7 @@ def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
 def _softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
     shipped = _shipped().get(claim_of(f, lo, hi, tolerance))
     found = shipped or remembered("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
-    parts = {name: torch.tensor(found[name], dtype=f64) for name in ("slopes", "intercepts", "values")}
+    parts = {name: torch.tensor(found[name], dtype=f64, device="cpu") for name in ("slopes", "intercepts", "values")}
     return Softmax.from_parts(found, parts)
 
 

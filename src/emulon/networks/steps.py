@@ -29,7 +29,7 @@ def power_step(x: Float[Tensor, "samples features"]) -> nn.Module:
     """v ↦ Cv/‖Cv‖·√features with C = XᵀX/samples: power iteration for the first principal component of centred data."""
     require_finite(x=x)
     samples, features = x.shape
-    down, up = nn.Linear(features, samples, bias=False), nn.Linear(samples, features, bias=False)
+    down, up = (nn.Linear(*sizes, bias=False, device="cpu") for sizes in ((features, samples), (samples, features)))
     for part, weight in ((down, x), (up, x.T)):
         part.weight = nn.Parameter(weight.double() / samples**0.5, requires_grad=False)
     return nn.Sequential(down, up, nn.RMSNorm(features, eps=0.0, elementwise_affine=False)).double()
@@ -72,7 +72,7 @@ class SoftmaxRegressionStep(nn.Module):
         return self.targets.shape[1]
 
     def start(self) -> Float[Tensor, "1 entries"]:
-        return torch.zeros(1, self.x.shape[1] * self.classes, dtype=f64)
+        return torch.zeros(1, self.x.shape[1] * self.classes, dtype=f64, device="cpu")
 
     def forward(self, state: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
         weights = state.reshape(len(state), -1, self.classes)
@@ -93,7 +93,7 @@ class SoftKMeansStep(nn.Module):
 
     def start(self) -> Float[Tensor, "1 entries"]:
         """Samples spread evenly over the data in their order."""
-        rows = torch.linspace(0, len(self.x) - 1, self.centres).round().long()
+        rows = torch.linspace(0, len(self.x) - 1, self.centres, device="cpu").round().long()
         return self.x[rows].reshape(1, -1)
 
     def forward(self, state: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
@@ -111,7 +111,7 @@ def reciprocal(builder: Builder, place: str) -> int:
 
 def probabilities(builder: Builder, place: str, groups: int, size: int) -> int:
     """Softmax of the register at hand, group by group of so many neighbours."""
-    ones, eye = torch.ones(1, size, dtype=f64), torch.eye(groups, dtype=f64)
+    ones, eye = torch.ones(1, size, dtype=f64, device="cpu"), torch.eye(groups, dtype=f64, device="cpu")
     powers = builder.elementwise(place, "exp", "exp(t)")
     builder.linear(place, "sums", torch.kron(eye, ones))
     reciprocal(builder, place)
@@ -121,11 +121,11 @@ def probabilities(builder: Builder, place: str, groups: int, size: int) -> int:
 
 @lowers(SoftmaxRegressionStep)
 def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: str) -> None:
-    state, samples, eye = builder.at, len(module.x), torch.eye(module.classes, dtype=f64)
+    state, samples, eye = builder.at, len(module.x), torch.eye(module.classes, dtype=f64, device="cpu")
     builder.linear(place, "scores", torch.kron(module.x, eye))
     chances = probabilities(builder, place, samples, module.classes)
     back = torch.kron(module.x.T.contiguous(), eye) * (module.step_size / samples)
-    kept = (1 - module.step_size * module.penalty) * torch.eye(builder.sizes[state], dtype=f64)
+    kept = (1 - module.step_size * module.penalty) * torch.eye(builder.sizes[state], dtype=f64, device="cpu")
     builder.linear(place, "step", torch.cat([kept, -back], dim=-1), back @ module.targets.flatten(), state, chances)
 
 
@@ -133,18 +133,20 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
 def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     state, count, x = builder.at, module.centres, module.x
     squares = builder.elementwise(place, "square", SQUARE)
-    eye, ones = torch.eye(count, dtype=f64), torch.ones_like(x)
+    eye, ones = torch.eye(count, dtype=f64, device="cpu"), torch.ones_like(x)
     # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖², so that sums stay small.
     across = [torch.einsum("if,kl->iklf", part, eye).flatten(2).flatten(0, 1) for part in (2 * x, -ones)]
     far = x.square().sum(dim=-1).repeat_interleave(count)
     sharp = module.sharpness
     builder.linear(place, "scores", sharp * torch.cat(across, dim=-1), -sharp * far, state, squares)
     chances = probabilities(builder, place, len(x), count)
-    totals = torch.kron(torch.ones(1, len(x), dtype=f64), eye)
+    totals = torch.kron(torch.ones(1, len(x), dtype=f64, device="cpu"), eye)
     sums = builder.linear(place, "weighted sums", torch.einsum("if,kl->kfil", x, eye).flatten(2).flatten(0, 1))
     builder.linear(place, "weights", totals, None, chances)
     reciprocal(builder, place)
-    spread = builder.linear(place, "weights for all", torch.kron(eye, torch.ones(x.shape[1], 1, dtype=f64)))
+    spread = builder.linear(
+        place, "weights for all", torch.kron(eye, torch.ones(x.shape[1], 1, dtype=f64, device="cpu"))
+    )
     product(builder, place, sums, spread)
 
 
@@ -174,7 +176,7 @@ class KernelRegression(nn.Module):
         x, y, known = tokens.split([self.features, 1, 1], dim=-1)
         scores = x @ x.mT / self.bandwidth**2 - (x.square().sum(dim=-1) / (2 * self.bandwidth**2)).unsqueeze(-2)
         scores = scores + self.apart * (known - 1).mT
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").triu(1)
         answers: Tensor = torch.softmax(scores.masked_fill(ahead, -torch.inf), dim=-1) @ y
         return answers
 
@@ -183,14 +185,21 @@ class KernelRegression(nn.Module):
 def kernel_regression(builder: Builder, module: KernelRegression, place: str) -> None:
     state, d = builder.at, module.features
     squares = builder.elementwise(place, "square", SQUARE)
-    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64).unbind()
-    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64)
-    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64).unbind()
+    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64, device="cpu").unbind()
+    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64, device="cpu")
+    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64, device="cpu").unbind()
     for part in (w_q, w_k):
-        part[0, :d, :d] = torch.eye(d, dtype=f64) / module.bandwidth
+        part[0, :d, :d] = torch.eye(d, dtype=f64, device="cpu") / module.bandwidth
     b_q[0, d], b_k[0, d], w_v[0, 0, d] = 1.0, -module.apart, 1.0
     w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -1 / (2 * module.bandwidth**2)
-    parts = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "b_q": b_q, "b_k": b_k, "b_v": torch.zeros(1, 1, dtype=f64)}
+    parts = {
+        "w_q": w_q,
+        "w_k": w_k,
+        "w_v": w_v,
+        "b_q": b_q,
+        "b_k": b_k,
+        "b_v": torch.zeros(1, 1, dtype=f64, device="cpu"),
+    }
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
 
@@ -235,7 +244,7 @@ class GroupLassoStep(nn.Module):
         return self.step_size * self.penalty * torch.bincount(self.groups).double().sqrt()
 
     def start(self) -> Float[Tensor, "1 features"]:
-        return torch.zeros(1, self.x.shape[1], dtype=f64)
+        return torch.zeros(1, self.x.shape[1], dtype=f64, device="cpu")
 
     def forward(self, state: Float[Tensor, "rows features"]) -> Float[Tensor, "rows features"]:
         moved = state - self.step_size * (state @ self.x.T - self.y) @ self.x / len(self.x)
@@ -248,10 +257,13 @@ class GroupLassoStep(nn.Module):
 def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
     x, eta, n = module.x, module.step_size, len(module.x)
     members = nn.functional.one_hot(module.groups).double()
-    descend = torch.eye(x.shape[1], dtype=f64) - eta * (x.T @ x) / n
+    descend = torch.eye(x.shape[1], dtype=f64, device="cpu") - eta * (x.T @ x) / n
     moved = builder.linear(place, "descent", descend, eta * (module.y @ x) / n)
     builder.elementwise(place, "square", SQUARE)
-    one, eye = torch.ones(members.shape[1], dtype=f64), torch.eye(members.shape[1], dtype=f64)
+    one, eye = (
+        torch.ones(members.shape[1], dtype=f64, device="cpu"),
+        torch.eye(members.shape[1], dtype=f64, device="cpu"),
+    )
     builder.linear(place, "norms", (members / module.thresholds.square()).T.contiguous(), -one)
     builder.elementwise(place, "relu", *RELU)
     builder.linear(place, "norms above one", eye, one)

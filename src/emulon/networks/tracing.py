@@ -83,7 +83,7 @@ def _node(
 def _arithmetic(builder: Builder, place: str, target: Any, args: tuple[Any, ...], operands: list[Any]) -> None:
     """Between two registers, or a register and a number."""
     left, right = (isinstance(arg, fx.Node) for arg in args)
-    one = torch.eye(builder.features, dtype=torch.float64)
+    one = torch.eye(builder.features, dtype=torch.float64, device="cpu")
     if left and right:
         if target in DIVIDE:
             raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
@@ -99,5 +99,7 @@ def _arithmetic(builder: Builder, place: str, target: Any, args: tuple[Any, ...]
         builder.linear(place, "linear", one * number if target in MULTIPLY else one / number)
     else:
         sign = -1.0 if target in SUBTRACT and not left else 1.0
-        shift = torch.full((builder.features,), -float(number) if target in SUBTRACT and left else float(number))
+        shift = torch.full(
+            (builder.features,), -float(number) if target in SUBTRACT and left else float(number), device="cpu"
+        )
         builder.linear(place, "linear", sign * one, shift.double())

@@ -79,7 +79,7 @@ class Travel:
 
     def all(self, before: float | Tensor) -> list[Off]:
         """Of all registers, the input being off by `before` already."""
-        found = {0: Off.of(torch.zeros(len(self.phases) + 1, len(self.boxes[0].lo), dtype=f64) + before)}
+        found = {0: Off.of(torch.zeros(len(self.phases) + 1, len(self.boxes[0].lo), dtype=f64, device="cpu") + before)}
         for register in range(1, len(self.phases) + 1):
             found[register] = self._written(register, found)
         return list(found.values())
@@ -121,13 +121,15 @@ class Travel:
         phase, own = self.phases[register - 1], self.own[register - 1]
         layer, parts = phase.layer, [found[read] for read in phase.layer.reads]
         rows = len(self.phases) + 1
-        each = torch.cat([part.each for part in parts], dim=-1) if parts else torch.zeros(rows, 0, dtype=f64)
+        each = (
+            torch.cat([part.each for part in parts], dim=-1) if parts else torch.zeros(rows, 0, dtype=f64, device="cpu")
+        )
         lengths = torch.stack([part.length for part in parts], dim=-1) if parts else each
         sizes = [len(self.boxes[read].lo) for read in layer.reads]
         moved = Off.of(*layer.travelled(each, lengths, sizes, phase.known))
         if not isinstance(layer, Linear) and parts:
             moved = moved.where(torch.stack([self._is_known(read, found) for read in layer.reads]).all(dim=0))
-        errs = (torch.arange(rows) >= register).to(f64) * own
+        errs = (torch.arange(rows, device="cpu") >= register).to(f64) * own
         return moved.plus(Off.of(errs.unsqueeze(-1).expand_as(moved.each)))
 
     def _by_map(self, register: int, group: Group, found: Mapping[int, Off]) -> Off:

@@ -41,7 +41,7 @@ def where(result: Result, data: Data) -> str | None:
     count = len(data.features)
     constant = weights[count].item() if len(weights) > count else 0.0  # ones stand behind the features
     chosen = weights[:count].abs().argsort(descending=True)[:wanted]
-    rows = torch.linspace(0, len(x) - 1, min(POINTS, len(x))).round().long()
+    rows = torch.linspace(0, len(x) - 1, min(POINTS, len(x)), device="cpu").round().long()
     columns, told = x[rows][:, chosen], y[rows]
     wide = columns.abs().amax(dim=0).clamp(min=1e-300)
     slopes = weights[chosen] * wide / WIDE

@@ -125,7 +125,7 @@ def telling_samples(run: Run, count: int = 6) -> tuple[int, ...]:
     """Samples spread evenly over the values that ℓ′ is asked for, so that their queries look different."""
     x, y, w = _seen(run)
     order = (x @ w - y)[: _affordable(run)].argsort()
-    places = torch.linspace(0, len(order) - 1, min(count, len(order))).long()
+    places = torch.linspace(0, len(order) - 1, min(count, len(order)), device="cpu").long()
     return tuple(order[places].tolist())
 
 
@@ -146,7 +146,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
         attend(asking, answering, answering, name="layer 2")
     weights = trace["layer 2"].weights.reshape(len(chosen), samples, keys)
     # One less the weight at home would drown in rounding: add up what is elsewhere instead.
-    mask = torch.arange(samples) != torch.tensor(chosen).unsqueeze(-1)
+    mask = torch.arange(samples, device="cpu") != torch.tensor(chosen, device="cpu").unsqueeze(-1)
     elsewhere = (weights.sum(dim=-1) * mask).sum(dim=-1).max().item()
     return RoutingPicture(program.name, chosen, weights[:, list(chosen)].flatten(-2), keys, samples, elsewhere)
 

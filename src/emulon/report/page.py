@@ -18,14 +18,20 @@ NAME, PLAYGROUND = "index.html", "playground.html"
 CORNER = 4
 
 
-def write(experiment: Experiment, folder: Path) -> Path:
-    """The page of this experiment, and beside it the playground as one file, which its buttons open."""
+def write(experiment: Experiment, folder: Path) -> tuple[Path, ...]:
+    """Write the page of this experiment, and beside it the playground as one file, which its buttons open.
+
+    Returns:
+        The files written, the page first.
+    """
     places = {result.name: found for result in experiment.results if (found := where(result, experiment.data))}
     make_folder(folder)
-    if places:
-        write_atomically(folder / PLAYGROUND, single_page())
-        write_json(folder / PLACES, places)
-    return write_page(render(experiment, places), folder)
+    page = write_page(render(experiment, places), folder)
+    if not places:
+        return (page,)
+    write_atomically(folder / PLAYGROUND, single_page())
+    write_json(folder / PLACES, places)
+    return page, folder / PLAYGROUND, folder / PLACES
 
 
 def write_page(text: str, folder: Path) -> Path:

@@ -14,10 +14,13 @@ PIPE_WIDTH = 140
 
 
 def console(width: int = PIPE_WIDTH) -> Console:
-    """A pipe has no width: `width` is taken there, and a table is not squeezed into eighty columns."""
+    """The console that everything is printed on. It takes no markup: names from tables and users may hold brackets.
+
+    A pipe has no width: `width` is taken there, and a table is not squeezed into eighty columns.
+    """
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=width)
+    return Console(width=None if sys.stdout.isatty() else width, markup=False, emoji=False)
 
 
 def table(

@@ -47,7 +47,7 @@ class _Pair(Mechanism):
 
     @staticmethod
     def drawn_parts(generator: torch.Generator) -> dict[str, Any]:
-        order = torch.randperm(len(PARTS), generator=generator)[:2].tolist()
+        order = torch.randperm(len(PARTS), generator=generator, device="cpu")[:2].tolist()
         parts = {name: PARTS[i].drawn(generator) for name, i in zip(("first", "second"), order, strict=True)}
         return {**sizes(generator), "samples": whole(generator, 3, 5), **parts}
 

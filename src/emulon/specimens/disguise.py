@@ -29,9 +29,9 @@ def permuted(draft: Draft) -> None:
     """Heads and neurons in another order, block by block: exact but for the order of sums, of which no bound knows."""
     size, heads, neurons = draft.head_width, [], []
     for index in range(draft.truth.blocks):
-        order = torch.randperm(draft.truth.heads, generator=draft.generator)
-        units = torch.randperm(draft.truth.neurons, generator=draft.generator)
-        places = (order[:, None] * size + torch.arange(size)).flatten()  # new place ← old place
+        order = torch.randperm(draft.truth.heads, generator=draft.generator, device="cpu")
+        units = torch.randperm(draft.truth.neurons, generator=draft.generator, device="cpu")
+        places = (order[:, None] * size + torch.arange(size, device="cpu")).flatten()  # new place ← old place
         attention, output = draft.block(index, "attn.c_attn.weight"), draft.block(index, "attn.c_proj.weight")
         draft.state[attention] = draft.state[attention].unflatten(1, (3, -1))[:, :, places].flatten(1)
         draft.state[output] = draft.state[output][places]
@@ -50,7 +50,7 @@ def rescaled(draft: Draft) -> None:
     width, size = draft.truth.width, draft.head_width
     most = round(draft.strength * RESCALED)
     for index in range(draft.truth.blocks):
-        powers = torch.randint(-most, most + 1, (2, draft.truth.heads), generator=draft.generator)
+        powers = torch.randint(-most, most + 1, (2, draft.truth.heads), generator=draft.generator, device="cpu")
         match, value = (2.0 ** powers.double()).repeat_interleave(size, dim=1)
         attention = draft.state[draft.block(index, "attn.c_attn.weight")]
         attention[:, :width] *= match
@@ -77,15 +77,17 @@ def random_rotation(
     width: int, fixed: list[int], generator: torch.Generator, angle: float
 ) -> Float[Tensor, "width width"]:
     """Orthogonal, the identity on the slots `fixed` and on the all-ones vector; no plane turns by more than `angle`."""
-    free = torch.tensor([i for i in range(width) if i not in fixed])
+    free = torch.tensor([i for i in range(width) if i not in fixed], device="cpu")
     count = len(free)
-    ones = torch.ones(count, 1, dtype=torch.float64) / math.sqrt(count)
-    basis = torch.linalg.qr(torch.cat([ones, torch.eye(count, dtype=torch.float64)[:, 1:]], dim=1)).Q[:, 1:]
-    sides = torch.randn(count - 1, count - 1, dtype=torch.float64, generator=generator)
+    ones = torch.ones(count, 1, dtype=torch.float64, device="cpu") / math.sqrt(count)
+    basis = torch.linalg.qr(torch.cat([ones, torch.eye(count, dtype=torch.float64, device="cpu")[:, 1:]], dim=1)).Q[
+        :, 1:
+    ]
+    sides = torch.randn(count - 1, count - 1, dtype=torch.float64, generator=generator, device="cpu")
     skew = sides - sides.mT
     skew *= angle / torch.linalg.matrix_norm(skew, 2).clamp(min=1e-300)
     inner = torch.linalg.matrix_exp(skew)
-    rotation = torch.eye(width, dtype=torch.float64)
+    rotation = torch.eye(width, dtype=torch.float64, device="cpu")
     rotation[free[:, None], free] = basis @ inner @ basis.mT + ones @ ones.mT
     return rotation
 
@@ -96,7 +98,7 @@ def noisy(draft: Draft) -> None:
     apart = kept_apart(draft.machine)
     for name, part in draft.state.items():
         if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight", "wpe.weight")):
-            change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator) - 1
+            change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator, device="cpu") - 1
             reads = name.endswith(("c_attn.weight", "c_fc.weight"))
             change[(apart, slice(None)) if reads else (slice(None), apart)] = 0.0
             draft.state[name] = part * (1 + part_of_itself * change)

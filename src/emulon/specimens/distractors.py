@@ -11,7 +11,7 @@ def add_distractors(examples: Examples, count: int, generator: torch.Generator) 
     """`count` of three kinds, at random: ‖x‖² of the example before, mean y·x so far, (u·x)(v·x) for random u and v."""
     program, prompt, features = examples.program, examples.prompt, examples.domain.features
     for index in range(count):
-        kind = int(torch.randint(3, (), generator=generator))
+        kind = int(torch.randint(3, (), generator=generator, device="cpu"))
         name = f"distractor {index + 1}"
         if kind == 0:
             x, squared, before = examples.own_x(), program.register(f"{name} square"), program.register(name)
@@ -26,7 +26,7 @@ def add_distractors(examples: Examples, count: int, generator: torch.Generator) 
             program.mul(cross, x, examples.y)
             program.mov(mean, cross, at=prompt.past_examples)
         else:
-            directions = torch.randn(2, features, dtype=torch.float64, generator=generator)
+            directions = torch.randn(2, features, dtype=torch.float64, generator=generator, device="cpu")
             left, right = (row[None] / row.norm() for row in directions)
             x, form = examples.own_x(), program.register(name)
             program.mul(form, x.map(left, (1, 1), "u·x"), x.map(right, (1, 1), "v·x"))

@@ -37,7 +37,7 @@ class Draft:
         return f"h.{index}.{part}"
 
     def random(self, *size: int) -> Tensor:
-        return torch.randn(*size, dtype=torch.float64, generator=self.generator)
+        return torch.randn(*size, dtype=torch.float64, generator=self.generator, device="cpu")
 
     @property
     def head_width(self) -> int:

@@ -63,7 +63,7 @@ def _mask(specimen: Specimen, name: str, weight: Tensor) -> Tensor:
     """0 where a weight reads or writes pads or divisors."""
     registers = specimen.truth.registers
     apart = sum(registers[name].write.abs().sum(dim=0) for name in (PAD, DIVIDE) if name in registers)
-    free = (torch.as_tensor(apart) == 0).to(weight)
+    free = (torch.as_tensor(apart, device=weight.device) == 0).to(weight)
     return free[:, None].expand_as(weight) if not name.endswith("c_proj.weight") else free.expand_as(weight)
 
 

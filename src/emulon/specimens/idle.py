@@ -20,7 +20,7 @@ WRITTEN = 16.0
 def idle_blocks(draft: Draft) -> None:
     """Blocks of idle heads and neurons, between the others: counted in the certificate."""
     before, count = draft.truth.blocks, round(draft.strength * IDLE_BLOCKS)
-    order = torch.randperm(before + count, generator=draft.generator)[:before].sort().values.tolist()
+    order = torch.randperm(before + count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
     state = {name: part for name, part in draft.state.items() if not name.startswith("h.")}
     for name in [name.removeprefix("h.0.") for name in draft.state if name.startswith("h.0.")]:
         like = draft.state[draft.block(0, name)]
@@ -31,7 +31,7 @@ def idle_blocks(draft: Draft) -> None:
     draft.truth = draft.truth.moved(order.__getitem__, before + count)
     for index in set(range(before + count)) - set(order):
         fill_heads(draft, index, range(draft.truth.heads))
-        fill_neurons(draft, index, torch.arange(draft.truth.neurons))
+        fill_neurons(draft, index, torch.arange(draft.truth.neurons, device="cpu"))
 
 
 def idle_weights(draft: Draft) -> None:
@@ -95,7 +95,7 @@ def _reading(draft: Draft, count: int) -> Tensor:
     """Random functionals of the stream, (width, count), that see no pads, divisors or mean, and no other idle part."""
     unseen = {*kept_apart(draft.machine), *unread(draft)}
     seen = [i for i in range(draft.truth.width) if i not in unseen]
-    reading = torch.zeros(draft.truth.width, count, dtype=torch.float64)
+    reading = torch.zeros(draft.truth.width, count, dtype=torch.float64, device="cpu")
     reading[seen] = draft.random(len(seen), count) / math.sqrt(len(seen))
     reading[seen] -= reading[seen].mean(dim=0)
     return reading

@@ -104,7 +104,7 @@ class Ridge(Mechanism, name="ridge"):
         return ridge_rounds(examples, self.ridge)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        answers, penalty = [], self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype)
+        answers, penalty = [], self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")
         for i in range(xs.shape[-2]):
             x, y = xs[..., :i, :], ys[..., :i, None]
             w = torch.linalg.solve(x.mT @ x + penalty, x.mT @ y)[..., 0]
@@ -252,7 +252,7 @@ class NearestAverage(Mechanism, name="nearest average"):
         return weighed(examples, self.sharp)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        past = torch.ones(xs.shape[-2], xs.shape[-2], dtype=torch.bool).tril(-1)
+        past = torch.ones(xs.shape[-2], xs.shape[-2], dtype=torch.bool, device="cpu").tril(-1)
         scores = (self.sharp * xs @ xs.mT).masked_fill(~past, -torch.inf)
         weights = torch.softmax(scores, dim=-1).nan_to_num(nan=0.0)
         return (weights @ ys.unsqueeze(-1)).squeeze(-1)

@@ -146,7 +146,7 @@ def _told(name: str, value: Any) -> str:
 
 
 def whole(generator: torch.Generator, least: int, most: int) -> int:
-    return int(torch.randint(least, most + 1, (), generator=generator))
+    return int(torch.randint(least, most + 1, (), generator=generator, device="cpu"))
 
 
 def between(generator: torch.Generator, low: float, high: float) -> float:

@@ -42,7 +42,7 @@ def noise_of(machine: Transformer, plan: Plan, weight_noise: float, beside: floa
     norm, width, u = plan.normalisation.holding(beside), machine.width, unit(machine.dtype)
     seen = norm.content + math.sqrt(width) * norm.divide_mean(norm.divide_content)
     weights = (width + 3) * u + weight_noise
-    turned = torch.ones(width, dtype=torch.bool)
+    turned = torch.ones(width, dtype=torch.bool, device="cpu")
     turned[kept_apart(machine)] = False
     drift = (width * u + weights) * norm.content + (max(width, machine.inner) * u + weights) * beside
     for index, block in enumerate(machine.typed_blocks):

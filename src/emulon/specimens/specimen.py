@@ -183,7 +183,7 @@ class Specimen:
         """How far these very answers are from the program's, proved in balls: for this run only."""
         prompt, program = self.source.prompt, self.source
         assert prompt is not None
-        said = torch.zeros(*xs.shape[:-2], program.tokens, 1, dtype=torch.float64)
+        said = torch.zeros(*xs.shape[:-2], program.tokens, 1, dtype=torch.float64, device="cpu")
         said[..., 0::2, 0] = self(xs, ys).double()
         inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
         away = distance(program, inputs, self.output, said)[..., 0::2, :].nan_to_num(nan=math.inf)

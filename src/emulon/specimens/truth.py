@@ -201,7 +201,7 @@ class Truth:
     def from_json(cls, table: Mapping[str, Any]) -> Truth:
         registers = {}
         for one in table["registers"]:
-            read, write = (torch.tensor(one[key], dtype=torch.float64) for key in ("read", "write"))
+            read, write = (torch.tensor(one[key], dtype=torch.float64, device="cpu") for key in ("read", "write"))
             registers[one["name"]] = RegisterTruth(one["name"], one["kind"], tuple(one["labels"]), read, write)
         versions = tuple(VersionTruth(**{**one, "tokens": tuple(one["tokens"])}) for one in table["versions"])
         listed = ("heads", "neurons", "reads")

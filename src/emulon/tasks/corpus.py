@@ -34,9 +34,11 @@ class Texts:
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]]) -> Texts:
-        lengths = torch.tensor([0, *map(len, texts)])
+        lengths = torch.tensor([0, *map(len, texts)], device="cpu")
         # 16 bits are enough for the vocabularies at hand, and halve the files
-        return cls(torch.tensor([word for text in texts for word in text], dtype=torch.int16), lengths.cumsum(0))
+        return cls(
+            torch.tensor([word for text in texts for word in text], dtype=torch.int16, device="cpu"), lengths.cumsum(0)
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -51,7 +53,7 @@ class Texts:
 
     def padded(self, rows: Int[Tensor, " rows"], length: int, fill: int) -> Int[Tensor, "rows length"]:
         """These texts, each cut or filled up to `length` words."""
-        places = self.starts[rows].unsqueeze(-1) + torch.arange(length)
+        places = self.starts[rows].unsqueeze(-1) + torch.arange(length, device="cpu")
         inside = places < self.starts[rows + 1].unsqueeze(-1)
         words = self.words[places.clamp(max=max(len(self.words) - 1, 0))].long()
         return torch.where(inside, words, fill)

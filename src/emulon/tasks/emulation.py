@@ -75,7 +75,7 @@ class HeadEmulation(Task, name="head"):
 
 @functools.cache
 def fixed_head(seed: int, shape: tuple[int, int, int], device: torch.device) -> Float[Tensor, "3 hidden features"]:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(device)
 
 
 def _labelled(rows: Float[Tensor, "batch rows features"], kind: int) -> Float[Tensor, "batch rows width"]:

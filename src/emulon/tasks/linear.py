@@ -175,4 +175,4 @@ class TaskSet(LinearFunctions, name="task_set"):
 def _vectors(seed: int, tasks: int, features: int, device: torch.device) -> Float[Tensor, "tasks features"]:
     """The same on every device, and made once: copying a table would break a CUDA graph."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tasks, features, generator=generator, dtype=torch.float64).to(device)
+    return torch.randn(tasks, features, generator=generator, dtype=torch.float64, device="cpu").to(device)

@@ -21,7 +21,7 @@ def fixed_network(seed: int, widths: tuple[int, ...], device: torch.device) -> t
     """
     generator = torch.Generator().manual_seed(seed)
     pairs = itertools.pairwise(widths)
-    return tuple((torch.randn(b, a, generator=generator) * math.sqrt(2 / a)).to(device) for a, b in pairs)
+    return tuple((torch.randn(b, a, generator=generator, device="cpu") * math.sqrt(2 / a)).to(device) for a, b in pairs)
 
 
 def leaky_network(weights: Iterable[Tensor], x: Float[Tensor, "*batch fan_in"]) -> list[Float[Tensor, "*batch _"]]:

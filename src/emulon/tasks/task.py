@@ -93,8 +93,8 @@ class Task(ABC):
 
     def blank(self) -> Prompts:
         """One prompt of the right sizes and no content: what costs are counted on."""
-        targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out)))
-        return Prompts(torch.zeros(1, self.tokens, self.width_in), targets, targets)
+        targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out, device="cpu")))
+        return Prompts(torch.zeros(1, self.tokens, self.width_in, device="cpu"), targets, targets)
 
     def error_of(
         self, answers: Float[Tensor, "batch asked scores"], truth: Real[Tensor, "batch asked out"]

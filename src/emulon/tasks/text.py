@@ -133,13 +133,13 @@ class TextTask(Task):
         rows = self.rows("validation")
         if not len(rows):
             raise BadText(f"{self.data} has no validation text of at most {self.length} words; raise longest")
-        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:batch]
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed), device="cpu")[:batch]
         return self.prompts_of(self.corpus.split("validation"), rows[chosen])
 
     def blank(self) -> Prompts:
-        asked = len(self.asked(torch.zeros(self.tokens, 1)))
-        targets = torch.zeros(1, asked, 1, dtype=torch.long)
-        return Prompts(torch.ones(1, self.tokens, 2, dtype=torch.long), targets, targets)
+        asked = len(self.asked(torch.zeros(self.tokens, 1, device="cpu")))
+        targets = torch.zeros(1, asked, 1, dtype=torch.long, device="cpu")
+        return Prompts(torch.ones(1, self.tokens, 2, dtype=torch.long, device="cpu"), targets, targets)
 
     def error_of(
         self, answers: Float[Tensor, "batch asked scores"], truth: Real[Tensor, "batch asked out"]
@@ -226,7 +226,7 @@ class Translation(TextTask, name="translation"):
         before = F.pad(target, (1, -1), value=START)
         wanted = target.masked_fill(target == PAD, NOT_ASKED)
         ends = split.answers.lengths[rows].unsqueeze(-1)
-        wanted = torch.where(torch.arange(self.length) == ends, END, wanted).unsqueeze(-1)
+        wanted = torch.where(torch.arange(self.length, device="cpu") == ends, END, wanted).unsqueeze(-1)
         tokens = torch.cat([self.prefix(source), self.answer(before)], dim=1)
         return Prompts(tokens, wanted, wanted)
 

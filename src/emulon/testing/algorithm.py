@@ -60,8 +60,8 @@ def check_algorithm(algorithm: Algorithm, data: tuple[Tensor, Tensor] | None = N
 def _data(algorithm: Algorithm) -> tuple[Tensor, Tensor]:
     """Numbers, labels or counts: the first that the algorithm does not refuse."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 2, SAMPLES, FEATURES, generator=generator, dtype=torch.float64)
-    y = x.sum(dim=-1) / 2 + torch.randn(2, 2, SAMPLES, generator=generator, dtype=torch.float64)
+    x = torch.randn(2, 2, SAMPLES, FEATURES, generator=generator, dtype=torch.float64, device="cpu")
+    y = x.sum(dim=-1) / 2 + torch.randn(2, 2, SAMPLES, generator=generator, dtype=torch.float64, device="cpu")
     for targets in (y, torch.where(y > 0, 1.0, -1.0).double(), y.clamp(min=0).round()):
         try:
             algorithm.run(x, targets)
@@ -142,7 +142,9 @@ def objective_never_increases(subject: Subject) -> None:
 def predictions_are_the_response_to_the_weights(subject: Subject) -> None:
     """predict(x, y, queries) = mean_response(w·query), for one query and for several."""
     algorithm, x, y = subject.algorithm, subject.x, subject.y
-    queries = torch.randn(2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    queries = torch.randn(
+        2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1), device="cpu"
+    )
     expected = algorithm.mean_response((queries @ algorithm.run(x, y).unsqueeze(-1)).squeeze(-1))
     require_agreement(algorithm.predict(x, y, queries), expected, _apart(expected), "several queries")
     require_agreement(algorithm.predict(x, y, queries[..., 0, :]), expected[..., 0], _apart(expected), "one query")

@@ -40,7 +40,9 @@ class Input:
         """Anywhere in the domain."""
         if self.values:
             return self._one_of(self.values, generator, *batch)
-        return self.bound * (2 * torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64) - 1)
+        return self.bound * (
+            2 * torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64, device="cpu") - 1
+        )
 
     def corners(self, generator: torch.Generator, *batch: int) -> Tensor:
         return self._one_of(self.values or (-self.bound, self.bound), generator, *batch)
@@ -53,8 +55,8 @@ class Input:
         return self._one_of(self.values[:1] or (0.0,), generator, *batch)
 
     def _one_of(self, values: tuple[float, ...], generator: torch.Generator, *batch: int) -> Tensor:
-        which = torch.randint(len(values), (*batch, *self.shape), generator=generator)
-        return torch.tensor(values, dtype=torch.float64)[which]
+        which = torch.randint(len(values), (*batch, *self.shape), generator=generator, device="cpu")
+        return torch.tensor(values, dtype=torch.float64, device="cpu")[which]
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def wrong_shapes_are_refused(subject: Subject) -> None:
     for name, one in subject.inputs.items():
         sizes = [(*one.shape[:k], one.shape[k] + 1, *one.shape[k + 1 :]) for k in range(len(one.shape))]
         for size in [*sizes, one.shape[1:]]:
-            parts = subject.draw("inside") | {name: torch.zeros(size, dtype=subject.certificate.dtype)}
+            parts = subject.draw("inside") | {name: torch.zeros(size, dtype=subject.certificate.dtype, device="cpu")}
             require_refusal(partial(subject.apply, parts), f"{name} of shape {size}", name, str(size))
 
 

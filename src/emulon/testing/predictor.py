@@ -91,8 +91,8 @@ def _data(predictor: Predictor) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     takes = getattr(predictor, "examples", None)
     points = (EXAMPLES if takes is None else max(takes)) + 1
-    xs = torch.randn(BATCH, points, FEATURES, generator=generator, dtype=torch.float64)
-    ys = xs.sum(dim=-1) / 2 + torch.randn(BATCH, points, generator=generator, dtype=torch.float64) / 2
+    xs = torch.randn(BATCH, points, FEATURES, generator=generator, dtype=torch.float64, device="cpu")
+    ys = xs.sum(dim=-1) / 2 + torch.randn(BATCH, points, generator=generator, dtype=torch.float64, device="cpu") / 2
     return xs, ys
 
 
@@ -175,13 +175,15 @@ def other_numbers_of_examples_are_refused(subject: Subject) -> None:
 
 def order_does_not_matter(subject: Subject) -> None:
     """The examples in another order have the same answer."""
-    order = torch.randperm(subject.xs.shape[-2], generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(subject.xs.shape[-2], generator=torch.Generator().manual_seed(0), device="cpu")
     _require_invariance(subject, (subject.xs[:, order], subject.ys[:, order], subject.x_query, 1.0), "another order")
 
 
 def rotations_do_not_matter(subject: Subject) -> None:
     """xs and the query in other coordinates have the same answer."""
-    square = torch.randn(*[subject.xs.shape[-1]] * 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    square = torch.randn(
+        *[subject.xs.shape[-1]] * 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu"
+    )
     turn = torch.linalg.qr(square)[0].to(subject.xs.dtype)
     _require_invariance(subject, (subject.xs @ turn, subject.ys, subject.x_query @ turn, 1.0), "other coordinates")
 

@@ -70,7 +70,7 @@ def sizes_are_as_declared(task: Task) -> None:
     prompts = _drawn(task)
     wanted = (BATCH, task.tokens, task.width_in)
     require(prompts.tokens.shape == wanted, f"tokens of shape {tuple(prompts.tokens.shape)}, declared {wanted}")
-    asked = task.asked(torch.zeros(BATCH, task.tokens, task.width_out)).shape
+    asked = task.asked(torch.zeros(BATCH, task.tokens, task.width_out, device="cpu")).shape
     for name in ("targets", "truth"):
         shape = _parts(prompts)[name].shape
         require(shape == asked, f"{name} of shape {tuple(shape)}, asked are {tuple(asked)}")
@@ -93,7 +93,7 @@ def every_baseline_has_an_error_for_each_point_of_the_curve(task: Task) -> None:
 
 def all_features_live_is_no_curriculum(task: Task) -> None:
     """`live` of ones changes nothing; a task that has no curriculum refuses any `live` in one line."""
-    live = torch.ones(task.features)
+    live = torch.ones(task.features, device="cpu")
     try:
         drawn = _drawn(task, live=live)
     except EmulonError as error:
@@ -104,7 +104,7 @@ def all_features_live_is_no_curriculum(task: Task) -> None:
 
 def dead_features_are_not_shown(task: Task) -> None:
     """What `live` sets to zero changes the prompts, and none of their sizes."""
-    live = torch.ones(task.features)
+    live = torch.ones(task.features, device="cpu")
     live[task.features // 2 :] = 0.0
     try:
         drawn, whole = _drawn(task, live=live), _drawn(task)
@@ -182,7 +182,7 @@ def truth_has_no_noise(task: RegressionTask) -> None:
     drawn = [one.datasets(torch.Generator().manual_seed(SEED), BATCH) for one in (quiet, loud)]
     require_same_bits(drawn[0].truth, drawn[1].truth, "truth with and without noise")
     require_same_bits(drawn[0].xs, drawn[1].xs, "xs with and without noise")
-    if not torch.as_tensor(quiet.noise_scale(torch.Generator(), BATCH)).any():
+    if not torch.as_tensor(quiet.noise_scale(torch.Generator(), BATCH), device="cpu").any():
         require_same_bits(drawn[0].ys, drawn[0].truth, "targets without noise and truth")
         require(not torch.equal(drawn[1].ys, drawn[1].truth), "noise changes no target")
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import shlex
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -106,6 +112,43 @@ class Stopwatch:
         self._since = time.perf_counter()
 
 
+class Stopped(KeyboardInterrupt):
+    """A run in a folder that was interrupted (SIGINT, SIGTERM) after it had written a checkpoint."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Yield a list that receives SIGINT or SIGTERM instead of the process; a second one acts as usual.
+
+    Signals that the program already handles by itself are left to it, as are all of them outside the main thread.
+    """
+    asked: list[int] = []
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    ours = {number: usual[number] for number in usual if signal.getsignal(number) == usual[number]}
+    if threading.current_thread() is not threading.main_thread():
+        ours = {}
+
+    def restore() -> None:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: object) -> None:
+        asked.append(number)
+        restore()
+        os.write(2, b"stopping after this step, with a checkpoint; a second signal stops at once\n")
+
+    for number in ours:
+        signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        restore()
+
+
 def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
     """Trains a learner; nothing is written."""
     return _Run(config.check(), None, Processes(), report_progress).go()
@@ -146,7 +189,11 @@ class _Run:
         try:
             self._build()
             self.watch = Stopwatch()
-            with Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter:
+            requests: AbstractContextManager[list[int]] = nullcontext([]) if self.folder is None else stop_requests()
+            with (
+                requests as self.asked,
+                Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter,
+            ):
                 done = self._steps()
             self.step.synchronise()
             self.watch.pause()
@@ -208,11 +255,26 @@ class _Run:
                 self.report_progress(f"training {config.model}, step {done}", done / config.steps)
             if done % config.evaluate_every == 0 or last:
                 stop = self._evaluate(done)
-            if self.folder is not None and (done % config.checkpoint_every == 0 or last or stop):
+            interrupted = not (last or stop) and self._interrupted(done)
+            if self.folder is not None and (done % config.checkpoint_every == 0 or last or stop or interrupted):
                 self._checkpoint(done)
+            if interrupted:
+                raise self._stopped(done)
             if stop:
                 return done
         return config.steps
+
+    def _interrupted(self, done: int) -> bool:
+        """Whether to stop here. Several processes ask each other only where they wait for each other anyway."""
+        if self.processes.world == 1:
+            return bool(self.asked)
+        return done % self.config.log_every == 0 and self.processes.agree(bool(self.asked))
+
+    def _stopped(self, done: int) -> Stopped:
+        assert self.folder is not None
+        resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
+        number = [*self.asked, signal.SIGINT][0]  # another process may have been asked instead of this one
+        return Stopped(f"stopped after step {done} of {self.config.steps}; go on with: {resumed}", number)
 
     def _evaluate(self, done: int) -> bool:
         """One evaluation, off the clock; whether all processes stop here."""

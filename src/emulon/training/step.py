@@ -35,7 +35,7 @@ class GraphedStep(ABC):
     def __init__(self, task: Task, config: TrainConfig, device: torch.device, models: int = 1) -> None:
         self.config, self.device = config, device
         self.generators = [torch.Generator(device=device) for _ in range(models)]
-        asked = len(task.asked(torch.zeros(task.tokens, 1)))
+        asked = len(task.asked(torch.zeros(task.tokens, 1, device="cpu")))
         curriculum = config.start_features is not None and task.features
         self.live = torch.ones(config.features, device=device) if curriculum else None
         weighted = config.start_points is not None or config.early_weight != 1

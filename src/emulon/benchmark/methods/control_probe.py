@@ -21,6 +21,6 @@ def control_probe(subject: Subject) -> Answers:
     inputs = features(subject)
     # What each token was given, turned at random and wrapped: as random as a table, and the same for the same numbers.
     given = inputs[0].movedim(0, 1).flatten(1)
-    angles = given @ torch.randn(given.shape[1], CONTROLS, dtype=given.dtype, generator=generator)
+    angles = given @ torch.randn(given.shape[1], CONTROLS, dtype=given.dtype, generator=generator, device="cpu")
     controls = (torch.cos(angles / given.shape[1] ** 0.5),)
     return Answers(places=probe(inputs, subject.quantities) - probe(inputs, controls).clamp(min=0.0))

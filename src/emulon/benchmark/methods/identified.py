@@ -15,7 +15,7 @@ DATASETS = 128
 
 def moving_average(prefixes: Prefixes, integers: Tensor, continuous: Tensor) -> Tensor:
     """ŷ ← γŷ + (1 − γ)y."""
-    answer = torch.zeros(len(continuous), prefixes.datasets, dtype=torch.float64)
+    answer = torch.zeros(len(continuous), prefixes.datasets, dtype=torch.float64, device="cpu")
     out = []
     for y in prefixes.ys[:, : prefixes.counts[-1]].unbind(dim=1):
         answer = continuous[:, None] * answer + (1 - continuous[:, None]) * y

@@ -40,7 +40,7 @@ def probe(
     targets = torch.cat([standard(one) for one in quantities], dim=1)
     kept = inputs.shape[2] * 2 // 3
     x, y = inputs[..., :kept, :], targets[:kept]
-    gram = x.mT @ x + RIDGE * kept * torch.eye(x.shape[-1], dtype=x.dtype)
+    gram = x.mT @ x + RIDGE * kept * torch.eye(x.shape[-1], dtype=x.dtype, device="cpu")
     weights = torch.cholesky_solve(x.mT @ y, torch.linalg.cholesky(gram))
     off, spread = inputs[..., kept:, :] @ weights - targets[kept:], targets[kept:] - targets[kept:].mean(dim=0)
     fit = 1 - off.square().sum(dim=-2) / spread.square().sum(dim=0)

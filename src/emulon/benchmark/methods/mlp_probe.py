@@ -19,7 +19,7 @@ def mlp_probe(subject: Subject) -> Answers:
     generator = torch.Generator().manual_seed(subject.seed)
     inputs = features(subject)
     width = inputs.shape[-1]
-    inward = torch.randn(width, HIDDEN, dtype=inputs.dtype, generator=generator) / width**0.5
-    shift = torch.randn(HIDDEN, dtype=inputs.dtype, generator=generator)
+    inward = torch.randn(width, HIDDEN, dtype=inputs.dtype, generator=generator, device="cpu") / width**0.5
+    shift = torch.randn(HIDDEN, dtype=inputs.dtype, generator=generator, device="cpu")
     hidden = standard(torch.relu(inputs @ inward + shift))
     return Answers(places=probe(torch.cat([inputs, hidden], dim=-1), subject.quantities))

@@ -38,7 +38,7 @@ def descent_steps(
     """The instructions of `batch_gradient_descent` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features = domain.features
-    start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
+    start = torch.zeros(features, dtype=torch.float64, device="cpu") if initial is None else initial.to(torch.float64)
     outer = examples.register("outer", (features, features), symmetric=True)
     moment = examples.register("moment", (features, features), symmetric=True)
     cross, target = examples.register("cross", features), examples.register("target", features)

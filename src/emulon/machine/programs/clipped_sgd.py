@@ -26,7 +26,7 @@ def clipped_rounds(examples: Examples, step_size: float, limit: float) -> Regist
     An error e in w becomes (I − α·s·xxᵀ)e with a slope s between 0 and 1: it grows by max(1, |1 − α‖x‖²|) at most.
     """
     program, y, domain = examples.program, examples.y, examples.domain
-    w = examples.register("w", domain.features, initial=torch.zeros(domain.features))
+    w = examples.register("w", domain.features, initial=torch.zeros(domain.features, device="cpu"))
     guess, residual = examples.register("guess"), examples.register("residual")
     gradient = examples.register("gradient", domain.features)
     x = examples.own_x()

@@ -27,7 +27,7 @@ def switched(examples: Examples, first: Register, second: Register, sharp: float
     x = examples.own_x()
     program.aff(
         cue,
-        x.map(torch.eye(x.entries, dtype=torch.float64)[:1], (1, 1), "x[0]"),
+        x.map(torch.eye(x.entries, dtype=torch.float64, device="cpu")[:1], (1, 1), "x[0]"),
         at=Lookup("first token", (1,) * program.tokens),
     )
     program.clip(gate, sharp * cue, 0.5)

@@ -26,7 +26,7 @@ def momentum(
 def momentum_rounds(examples: Examples, step_size: float, decay: float) -> Register:
     """The instructions of `momentum` on these examples; the register that holds ŷ."""
     program, y, domain = examples.program, examples.y, examples.domain
-    start = torch.zeros(domain.features)
+    start = torch.zeros(domain.features, device="cpu")
     w, v = (examples.register(name, domain.features, initial=start) for name in ("w", "v"))
     guess, gradient = examples.register("guess"), examples.register("gradient", domain.features)
     x = examples.own_x()

@@ -22,7 +22,7 @@ def moving_average(samples: int, decay: float = 0.9, *, bound: float = 100.0) ->
 def average_rounds(examples: Examples, decay: float) -> Register:
     """The instructions of `moving_average` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
-    average = examples.register("average", initial=torch.zeros(1))
+    average = examples.register("average", initial=torch.zeros(1, device="cpu"))
     within = Invariant("an average of targets", low=-domain.y, high=domain.y, growth=decay)
     for _ in range(domain.samples - 1):
         program.aff(average, decay * average + (1 - decay) * y, at=prompt.previous_example, invariant=within)

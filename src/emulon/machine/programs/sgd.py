@@ -49,7 +49,7 @@ def sgd_rounds(
     """The instructions of `sgd` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features, samples = domain.features, domain.samples
-    start = torch.zeros(features, dtype=torch.float64) if initial is None else initial.to(torch.float64)
+    start = torch.zeros(features, dtype=torch.float64, device="cpu") if initial is None else initial.to(torch.float64)
     rounds = samples - 1 if steps is None else min(steps, samples - 1)
     first = examples.first()
     w = examples.register("w", features, initial=start)

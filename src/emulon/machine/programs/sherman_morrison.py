@@ -41,9 +41,9 @@ def ridge_rounds(examples: Examples, ridge: float) -> Register:
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features, samples = domain.features, domain.samples
     first = examples.first()
-    identity = torch.eye(features, dtype=torch.float64) / ridge
+    identity = torch.eye(features, dtype=torch.float64, device="cpu") / ridge
     inverse = examples.register("P", (features, features), initial=identity, symmetric=True)
-    w = examples.register("w", features, initial=torch.zeros(features))
+    w = examples.register("w", features, initial=torch.zeros(features, device="cpu"))
     k, gain = examples.register("k", features), examples.register("l", features)
     leverage, guess = examples.register("leverage"), examples.register("guess")
     change = examples.register("change", (features, features), symmetric=True)

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import math
+import re
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -40,24 +41,38 @@ def described() -> Content:
     domain = {"samples": 2, "features": 1, "x": 1.0, "y": 0.5, "w": 0.5, "residual": 1.0, "absolute": 1.0}
     domain["spectrum"] = UNKNOWN
     facts = dict.fromkeys(checker.STEP, 0.0) | {"step_size": 0.5, "max_step_times_smoothness": 1.0, "steps": 4}
-    facts |= {"accelerated": False, "loss": {"derivative": "t", "link": "residual", "curvature": 1.0}, "rows": 2}
-    facts |= {"domain": domain, "proximal": None, "gradient": phase(domain, 1.0, "mean")}
+    loss = {"name": "made", "derivative": "t", "link": "residual", "curvature": 1.0}
+    facts |= {"name": "Made", "accelerated": False, "step_from_data": False, "curvature_reach": 0.0, "loss": loss}
+    facts |= {"rows": 2, "domain": domain, "proximal": None, "gradient": phase(domain, 1.0, "mean")}
     program = {"facts": facts, "gradient.codes": tensor(1.0, 0.0, 0.0, 1.0, width=2)} | tanh_of(1.0, "gradient.")
-    rows = [[float(i == j) for j in range(3)] for i in range(3)]
-    layer = {f"assemble.{name}": tensor(*row) for name, row in zip(("w_k", "w_q", "w_v"), rows, strict=True)}
-    interpreter = {"facts": {"dtype": "torch.float64", "capacity": {"width": 1}}} | layer | tanh_of(1024.0)
+    # Codes of up to three numbers, and two keys to each of up to three samples.
+    capacity = {"features": 16, "tokens": 6, "width": 6, "reach": 8.0}
+    rows = [float(i == j) for i in range(18) for j in range(18)]
+    layer = {name: tensor(*rows[k * 108 : k * 108 + 108], width=18) for k, name in enumerate(checker.LAYER)}
+    interpreter = {"facts": {"dtype": "torch.float64", "capacity": capacity}} | layer | tanh_of(1024.0)
+    for section, name in ((program, "program"), (interpreter, "interpreter")):
+        section |= {"kind": name, "format": checker.FORMATS[name]}
     line = {"deviation": 1030.0, "size": 5.0, "matter": [0, 1]}
     # t³/3/1024² is 2.5e-6 at 2 and 1.63e-4 at 8.
     bands = [line | {"to": 2.0, "interpolation": 2.6e-6}, line | {"to": 8.0, "interpolation": 1.7e-4, "size": 17.0}]
     leak = math.exp(math.log(math.cosh(1.0)) + 0.1 - 40.0)
     gradient = {"interpolation": 0.25, "deviation": 1.25, "size": 1.0, "leak": leak * (1 + 1e-9)}
     claims = {"line": bands, "gradient": gradient}
-    return {"program": program, "interpreter": interpreter, "claims": claims}
+    return bounded({"program": program, "interpreter": interpreter, "claims": claims})
+
+
+def bounded(content: Content) -> Content:
+    """The program says of its phases what the certificate claims."""
+    for name in content["claims"].keys() - {"line"}:
+        part = content["program"]["facts"][name]
+        bands = [{"lo": lo, "hi": hi} for lo, hi in part["grid"]["bands"]]
+        part["bounds"] = content["claims"][name] | {"proved": True, "bands": bands}
+    return content
 
 
 def phase(domain: Content, reach: float, readout: str) -> Content:
-    grid = {"lo": -reach, "hi": reach, "bands": []}
-    return {"domain": copy.deepcopy(domain), "grid": grid, "readout": readout, "strength": 40.0}
+    grid = {"lo": -reach, "hi": reach, "bands": [], "way": "by hand"}
+    return {"domain": copy.deepcopy(domain), "grid": grid, "readout": readout, "strength": 40.0, "gap": 0.25}
 
 
 def with_penalty(content: Content, reach: float) -> Content:
@@ -67,7 +82,7 @@ def with_penalty(content: Content, reach: float) -> Content:
     content["program"]["facts"] |= {"l1": 0.2, "proximal": phase(domain | {"spectrum": UNKNOWN}, reach, "sum")}
     content["program"] |= {"proximal.codes": tensor(1.0, width=1)} | tanh_of(1.0, "proximal.")
     content["claims"]["proximal"] = {"interpolation": 0.4, "deviation": 1.5, "size": 1.5, "leak": 0.0}
-    return content
+    return bounded(content)
 
 
 def proved(content: Content) -> Content:
@@ -121,7 +136,7 @@ def changed(content: Content, path: str, value: Any) -> Content:
 def following(content: Content) -> Content:
     """A liar who knows the formulas."""
     with balls():
-        return content | {"follows": checker.Certificate(content).follows()}
+        return content | {"follows": checker.Certificate(bounded(content)).follows()}
 
 
 def test_it_holds_as_it_is(plain: Content, penalised: Content) -> None:
@@ -131,8 +146,15 @@ def test_it_holds_as_it_is(plain: Content, penalised: Content) -> None:
 
 
 def test_bands_of_which_nothing_is_proved_are_said(plain: Content) -> None:
+    """Widened by what the bound lets a residual of one feature of at most 1 move."""
     banded = following(changed(plain, f"{FACTS}/gradient/grid/bands", [[-0.25, 0.25]]))
-    assert checked(banded).endswith(", while residuals stay out of (-0.25, 0.25)")
+    said = re.fullmatch(
+        r"every .*, while residuals stay out of \((.+), (.+)\), and those of zero weights out of \((.+), (.+)\)",
+        checked(banded),
+    )
+    assert said is not None
+    for ends, wanted in ((said.groups()[:2], 0.25 + float(banded["follows"]["bound"])), (said.groups()[2:], 0.25)):
+        assert wanted <= -float(ends[0]) == float(ends[1]) <= wanted * (1 + 3e-5)
 
 
 FACTS = "program/facts"
@@ -144,15 +166,15 @@ ZERO, HALF = (0.0).hex(), (0.5).hex()
     [
         ("interpreter/assemble.w_v/numbers/2", HALF, "interpreter: is none"),
         ("interpreter/assemble.w_q/numbers/0", HALF, "interpreter: is none"),
-        ("interpreter/assemble.w_k/numbers", [], "interpreter: is none"),
-        ("interpreter/facts/capacity/width", 2, "interpreter: is none"),
+        ("interpreter/assemble.w_k/numbers", [], r"interpreter/assemble.w_k: is no tensor of \(6, 18\)"),
+        ("interpreter/facts/capacity/width", 2, r"interpreter/assemble.w_k: is no tensor of \(2, 6\)"),
         ("program/gradient.values/dtype", "F32", "interpreter: has two dtypes"),
         ("interpreter/facts/dtype", "torch.float32", "interpreter: has two dtypes"),
         (f"{FACTS}/gradient/domain/x", 0.5, f"{FACTS}/gradient/domain: is not the program's"),
         (f"{FACTS}/gradient/domain/residual", 0.5, f"{FACTS}/gradient/domain: is not the program's"),
         (f"{FACTS}/domain/w", 1.0, f"{FACTS}/gradient/domain: is not the program's"),
         (f"{FACTS}/loss/link", "other", f"{FACTS}/gradient/domain: is not the program's"),
-        (f"{FACTS}/accelerated", 0.5, f"{FACTS}: is no algorithm"),
+        (f"{FACTS}/accelerated", 0.5, f"{FACTS}/accelerated: is no bool"),
         (f"{FACTS}/rows", 1, f"{FACTS}: is no algorithm"),
         (f"{FACTS}/strong_convexity", -1.0, f"{FACTS}/strong_convexity: is negative, or no number"),
         (f"{FACTS}/domain/x", -1.0, f"{FACTS}/domain/x: is negative, or no number"),
@@ -171,7 +193,7 @@ ZERO, HALF = (0.0).hex(), (0.5).hex()
         ("proofs/line/1", lambda edges: edges[1:], "proofs/line/1: leaves something out"),
         ("proofs/curvature", lambda edges: [-0.5, edges[-1]], "proofs/curvature: leaves something out"),
         ("claims/line/0/matter", [0, 1, 2], "claims/line/matter: names keys that are not among"),
-        ("claims/line/1/matter", [0, -1], "claims/line/matter: names keys that are not among"),
+        ("claims/line/1/matter", [0, -1], "claims/line/1/matter/1: is no count"),
         ("proofs/lowest/gradient", [0.5], "claims/gradient/leak: is larger"),
         (f"{FACTS}/loss/curvature", 0.9, f"{FACTS}/loss/curvature: not proved near t = "),
     ],
@@ -273,7 +295,9 @@ def test_a_penalty_covers_all_that_a_step_may_give_it(changes: Content, least: f
 @pytest.mark.parametrize("name, value", [("samples", 2), ("features", 2), ("x", 2.0), ("y", 0.1), ("absolute", 2.0)])
 def test_a_penalty_is_of_every_feature_on_its_own(penalised: Content, name: str, value: float) -> None:
     with pytest.raises(checker.Refused, match="proximal/domain: is too small"):
-        checked(changed(penalised, f"{FACTS}/proximal/domain/{name}", value))
+        few = changed(penalised, f"{FACTS}/proximal/domain/{name}", value)
+        codes = {"program": few["program"] | {"proximal.codes": tensor(1, 0, width=1)}} if name == "samples" else {}
+        checked(few | codes)
 
 
 @pytest.mark.parametrize("readout, f", [("sum", "sign(t)*Max(Abs(t) - 0.1, 0)"), ("rest", "Max(-0.1, Min(0.1, t))")])
@@ -501,7 +525,7 @@ def test_files_that_hold_do_not_hold_or_cannot_be_read_are_told_apart(
             assert checker.main([str(tmp_path / "one")]) == code
         printed = capsys.readouterr()
         assert said in (printed.err if code else printed.out)
-    program = file(tmp_path, plain["program"] | {"kind": "program", "format": "4"}, {"F64": "d"})
+    program = file(tmp_path, plain["program"], {"F64": "d"})
     whole = plain | {"program": checker.section_of(program)}
     (tmp_path / "one").write_text(text_of(whole))
     with balls():

@@ -25,7 +25,8 @@ def found(rules: str, **known: Any) -> Numbers:
 
 FACTS: Numbers = {
     **{"rate": 1, "x": 2.0, "y": 3.0, "w": 2.0, "features": 4, "step_size": 0.25, "l2": 0.5, "momentum": 0.25},
-    **{"accelerated": 1, "longest": 5.0, "largest": 10.0, "slack": 0.125, "max_step_times_smoothness": 1.5},
+    **{"accelerated": 1, "longest": 5.0, "largest": 10.0, "unknown": 0, "slack": 0.125},
+    **{"max_step_times_smoothness": 1.5},
     **{"strong_convexity": 4.0, "negative_curvature": 0.125, "root": 0.5},
 }
 
@@ -42,7 +43,8 @@ FACTS: Numbers = {
         ({}, "norm", 4.0),  # √4·2
         ({"longest": 3.0}, "norm", 3.0),
         ({}, "eigenvalue", 10.0),
-        ({"largest": 20.0}, "eigenvalue", 16.0),
+        ({"largest": 20.0}, "eigenvalue", 20.0),
+        ({"largest": 0.0, "unknown": 1}, "eigenvalue", 16.0),
         ({}, "top", 2.0625),  # 1.5·(1 + 3/8)
         ({}, "strong", 2.46875),  # 4·7/8 − 2.0625/8/0.25
         ({"strong_convexity": 0.0}, "strong", 0.0),
@@ -75,7 +77,7 @@ PHASE: Numbers = {
     **{"interpolation": 0.7, "deviation": 0.4, "size": 2.0, "to": 4.0, "unseen": 0.01, "off": line(0.1, 0.01)},
     **{"scale": by(2), "fit": by(2), "features": 3, "labels": 2, "x": 0.25, "y": 0.5, "w": 0.75, "absolute": 1.5},
     **{"width": 4, "strength": 0.35, "leak": 0.125, "code": 0.6, "step": 0.4, "copies": 2, "fixed": 0.1},
-    **{"carries": 3, "raised": 4, "state": 1.25, "samples": 6, "ahead": 0.9},
+    **{"carries": 3, "raised": 4, "state": 1.25, "samples": 6, "ahead": 0.9, "broken": 0.05},
 }
 
 
@@ -107,7 +109,7 @@ def again(n: SimpleNamespace) -> Numbers:
     average = 2 * gamma[n.keys + 2] * (n.size + n.deviation)
     return {
         "error": n.interpolation + moved(gamma[4] * n.score + exponent) + average + n.u * n.to + n.unseen,
-        "interpolation": n.step * n.x * n.interpolation,
+        "interpolation": n.step * n.x * (n.interpolation + 2 * n.broken * n.size),
         "routing leak": n.copies * leaked * (n.step * n.x * (n.largest + n.size) + 2 * n.step * n.fixed),
         "emulated scores": n.step * n.x * (rounded(scores + exponent) - rounded(exponent)),
         "emulated values": n.copies * n.off(2 * value) / 2 + n.carries * n.off(n.raised * 2 * n.state) / (n.raised * 2),

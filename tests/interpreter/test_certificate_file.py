@@ -120,15 +120,15 @@ def test_whatever_is_changed_it_is_refused(made: Made):
         assert re.match(r"(program|interpreter|claims|proofs|follows)/.+: |format: ", said), said
 
 
-@pytest.mark.parametrize("key", [10**6, -1])
-def test_keys_that_are_none_of_the_lines_are_refused_by_name(made: Made, key: int):
+@pytest.mark.parametrize(("key", "said"), [(10**6, "names keys that are not among"), (-1, "is no count")])
+def test_keys_that_are_none_of_the_lines_are_refused_by_name(made: Made, key: int, said: str):
     changed = copy.deepcopy(made[1])
     path = next(leaf for leaf in leaves(changed["claims"]["line"]) if "matter" in leaf)
     place: Any = changed["claims"]["line"]
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = key
-    assert "names keys that are not among" in refused(changed)
+    assert said in refused(changed)
 
 
 def test_changed_bytes_are_refused_or_cannot_be_read(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -151,7 +151,7 @@ def test_what_follows_from_claims_is_recomputed_whatever_the_hashes_say(made: Ma
         changed = tampered(made[1], draw, where)
         said = refused(changed)
         # Where the claim is used, if not where it stands.
-        assert re.match(r"(claims|follows|unreadable|program.facts.proximal)", said), said
+        assert re.match(r"(claims|follows|unreadable|program.facts.(proximal|gradient.bounds))", said), said
 
 
 def forged(made: Made, *path: Any, by: float) -> dict[str, Any]:
@@ -166,6 +166,8 @@ def forged(made: Made, *path: Any, by: float) -> dict[str, Any]:
 
 def honest(certificate: dict[str, Any]) -> dict[str, Any]:
     """With everything that follows made anew: a forger who knows the formulas, and lies about what is proved alone."""
+    for name in certificate["claims"].keys() - {"line"}:
+        certificate["program"]["facts"][name]["bounds"] |= certificate["claims"][name]
     with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
         return certificate | {"follows": checker.Certificate(certificate).follows()}
 
@@ -190,38 +192,39 @@ def test_a_consistent_lie_is_refused_by_the_proofs(made: Made):
 
 
 @pytest.mark.parametrize("made", ["lasso"], indirect=True)
-def test_an_entry_of_another_name_stands_for_no_number_of_the_checkers(made: Made):
-    """Rounding, keys, steps and slopes under names of the rules, wherever a file may have an entry more."""
-    more = copy.deepcopy(made[1])
-    facts, claims = more["program"]["facts"], more["claims"]
-    places = [facts, facts["domain"], facts["gradient"], facts["gradient"]["domain"], facts["proximal"]["domain"]]
-    for place in (*places, *claims["line"], claims["gradient"], claims["proximal"]):
-        own = {
-            "u": 0.0,
-            "largest": 0.0,
-            "slack": 0.0,
-            "keys": 1,
-            "step": 0.0,
-            "root": 0.0,
-            "smallest": 0.0,
-            "code": 0.0,
-        }
-        place |= {name: number for name, number in own.items() if name not in place}
-        if place is not facts and "x" in place:
-            place |= {"momentum": 0.5, "strong_convexity": 9.0, "negative_curvature": -1.0}
-    assert honest(more)["follows"] == made[1]["follows"]
+def test_an_entry_more_or_fewer_is_refused_wherever_it_is(made: Made):
+    """Under names of the rules, too, in every dictionary but those of hashes and of what follows."""
+
+    def places(content: Any, path: str = "") -> list[str]:
+        parts = (
+            content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+        )
+        below = [place for name, part in parts for place in places(part, f"{path}/{name}")]
+        return [path, *below] if isinstance(content, dict) else below
+
+    found = [place.split("/")[1:] for name in checker.SECTIONS[:-1] for place in places(made[1][name], f"/{name}")]
+    assert len(found) > 25
+    for path in found:
+        for more in (True, False):
+            changed = copy.deepcopy(made[1])
+            place: Any = changed
+            for name in path:
+                place = place[int(name) if isinstance(place, list) else name]
+            place.update({"u": 0.0}) if more else place.pop(next(iter(place)))
+            said = refused(changed)
+            assert said == "unreadable" or "needs the entries" in said or "has two dtypes" in said, said
 
 
 @pytest.mark.parametrize("made", ["lasso"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("negative_curvature", -1.0), ("step_size", -0.1), ("l1", -0.1), ("l2", -0.1), ("accelerated", 0.001)],
+    [("negative_curvature", -1.0), ("step_size", -0.1), ("l1", -0.1), ("l2", -0.1), ("step_size", 0.0)],
 )
 def test_facts_of_no_algorithm_are_refused_though_all_that_follows_follows(made: Made, name: str, value: float):
     """Slopes of at least 1 are no curvature that any data have; a negative threshold pulls numbers apart."""
     facts = copy.deepcopy(made[1])
     facts["program"]["facts"][name] = value
-    assert re.match(rf"program/facts(/{name})?: is (negative|no algorithm)", refused(facts))
+    assert re.match(rf"program/facts(/{name})?: (is negative|are none that descent can have)", refused(facts))
 
 
 @pytest.mark.parametrize("made", ["ridge"], indirect=True)

@@ -184,6 +184,16 @@ FORGERIES = {
     "steps": (set_fact("steps", to=-1), "numbers are none"),
     "step size": (set_fact("step_size", to=math.nan), "numbers are none"),
     "loss": (set_fact("loss", "derivative", to="t"), "loss is not the one of its name"),
+    "link": (set_fact("loss", "link", to="rate"), "loss is not the one of its name"),
+    "curvature": (set_fact("loss", "curvature", by=2.0), "loss is not the one of its name"),
+    "momentum": (set_fact("momentum", to=0.5), "loss is not quadratic"),
+    "strong convexity": (set_fact("strong_convexity", to=0.5), "loss is not quadratic"),
+    "a fact more": (set_fact("batch", to=2), "batch is not what is read of it"),
+    "a bound that another number stands for": (
+        set_fact("domain", "residual", by=1e9),
+        "is for another domain|not what is",
+    ),
+    "a tensor more": (lambda facts, tensors: tensors.update(more=torch.zeros(1)), "holds more, which is not read"),
     "nothing": (lambda facts, tensors: facts.pop("domain"), "is not whole"),
     "other facts": (set_fact("gradient", "bounds", to={}), "is not whole"),
     "a name that is none": (set_fact("name", to=[]), "is not whole"),
@@ -210,6 +220,9 @@ FORGED_INTERPRETERS = {
     "a missing tensor": (lambda facts, tensors: tensors.pop("values"), "is not whole"),
     "not a number": (lambda facts, tensors: tensors["values"].fill_(torch.nan), "none of ours"),
     "far off": (lambda facts, tensors: tensors["intercepts"].mul_(1e300), "none of ours"),
+    "a fact more": (set_fact("tau", to=1.0), "tau is not what is read of it"),
+    "another reach": (set_fact("capacity", "reach", by=0.99), "capacity is not what is read of it"),
+    "a tensor more": (lambda facts, tensors: tensors.update(more=torch.zeros(1)), "holds more, which is not read"),
     "another layer": (lambda facts, tensors: tensors["assemble.w_q"].mul_(2), "not the identity"),
 }
 
@@ -260,6 +273,26 @@ def test_a_loss_that_bends_more_than_its_file_says_is_refused(programs: Programs
     save(programs["any_loss"], tmp_path / "own")
     forged(tmp_path / "own", tmp_path / "flat", set_fact("loss", "curvature", by=0.5))
     refused("steeper than it says", load_program, tmp_path / "flat")
+
+
+def test_jumps_outside_the_bands_and_bands_where_no_promise_speaks_of_them_are_refused(
+    programs: Programs, tmp_path: Path
+):
+    save(programs["quantile_regression"], tmp_path / "quantile")
+
+    def without_bands(facts: dict, tensors: dict) -> None:
+        facts["gradient"]["grid"]["bands"] = facts["gradient"]["bounds"]["bands"] = []
+
+    forged(tmp_path / "quantile", tmp_path / "bare", without_bands)
+    refused("its loss jumps where it has no band", load_program, tmp_path / "bare")
+
+    def with_bands(facts: dict, tensors: dict) -> None:
+        facts["proximal"]["grid"]["bands"] = [[-0.1, 0.1]]
+        facts["proximal"]["bounds"]["bands"] = [{"lo": -0.1, "hi": 0.1}]
+
+    save(programs["lasso"], tmp_path / "lasso")
+    forged(tmp_path / "lasso", tmp_path / "banded", with_bands)
+    refused("proximal phase has bands, of which no promise speaks", load_program, tmp_path / "banded")
 
 
 def test_a_proximal_phase_that_is_too_small_is_refused(programs: Programs, tmp_path: Path):

@@ -3,10 +3,13 @@
     python checker.py CERTIFICATE [--interpreter FILE] [--program FILE]
 
 Claim: with exit code 0, weights that the program computes on the interpreter are within `bound` (sup-norm) of exact
-(proximal) gradient descent, for all data of the domain whose path stays in it and outside the bands.
+(proximal) gradient descent, for all data of the domain whose path stays in it and outside the bands. They are widened
+by what the bound lets residuals move, so that no jump lies between a residual and that of the exact path; both paths
+start from zero weights, where nothing has moved.
 Assumes: eigenvalues of XᵀX/n and step·L as the facts say, which a run checks; IEEE arithmetic, exp to two last places.
-Proved here, in ball arithmetic, cell by cell as the file divides them: |F − f| of every softmax and the curvature of
-the loss; and how far codes keep samples apart.
+Proved here, in ball arithmetic, cell by cell as the file divides them: |F − f| of every softmax, the curvature of the
+loss, and that it jumps inside bands only; and how far codes keep samples apart.
+Refused: an entry that emulon's loader does not read, or reads in another way.
 Recomputed: what follows from facts and claims, rounded up to 25 digits; any other number is refused.
 Exit codes: 0 it holds, 1 it does not, 2 it cannot be read. A reason is one line and begins with the field.
 """
@@ -31,14 +34,47 @@ from typing import Any
 
 from flint import arb, arb_mat, arb_series, ctx, fmpq
 
-FORMAT, ORDER, PRECISION = "emulon certificate 2", 16, 192
+FORMAT, ORDER, PRECISION = "emulon certificate 3", 16, 192
+FORMATS = {"program": "5", "interpreter": "2"}  # of the files
 NEGLIGIBLE, MATTERS = 110, fmpq(737, 16)  # in log weight: below 1e-47, and below 1e-20
 SLACK, TINY, SPARE, CODE = fmpq(1, 10**8), fmpq(1, 10**20), fmpq(1, 10), fmpq(1001, 1000)
+BREAK = fmpq(1, 10**13)  # of the largest |F|: by how much ℓ′ may change in a cell in which it may jump
+LEAST, MOST = 1e-60, 1e60  # of a domain's bounds: products of a few of them stay in float64
+STEPS, BANDS, LONGEST, WORK = 10**6, 64, 2000, 200_000  # at most; WORK: letters of ℓ′ times cells
 SECTIONS = ("program", "interpreter", "claims", "proofs", "follows")
 PROVED, DOMAIN = ("interpolation", "deviation", "size"), ("samples", "features", "x", "y", "w", "absolute")
 CURVATURE = ("max_step_times_smoothness", "strong_convexity", "negative_curvature")
 STEP = ("step_size", "l1", "l2", "momentum", "accelerated", *CURVATURE)
+KEYS, LAYER = ("slopes", "intercepts", "values"), ("assemble.w_k", "assemble.w_q", "assemble.w_v")
 UNIT = {"F64": (53, 1022, "d"), "F32": (24, 126, "f")}  # 2^−these: unit roundoff, smallest normal number
+# Kinds of entries. A dictionary has these entries and no others, a list any number of one kind; numbers are finite.
+NUMBER, COUNT, EXTENDED = "number", "count", "number or Infinity"
+SPECTRUM, ENDS = dict.fromkeys(("norm", "largest", "smallest"), NUMBER), {"lo": NUMBER, "hi": NUMBER}
+DATA = dict.fromkeys((*DOMAIN, "residual"), NUMBER) | {"samples": COUNT, "features": COUNT, "spectrum": SPECTRUM}
+EDGES, CLAIM = [NUMBER], dict.fromkeys((*PROVED, "leak"), NUMBER)
+PHASE = {
+    **{"grid": ENDS | {"way": str, "bands": [[NUMBER]]}, "domain": DATA, "gap": NUMBER, "strength": NUMBER},
+    **{"readout": str, "bounds": CLAIM | {"proved": bool, "bands": [ENDS]}},
+}
+ALGORITHM = {
+    **dict.fromkeys((*STEP, "curvature_reach"), NUMBER),
+    **{"name": str, "steps": COUNT, "rows": COUNT, "accelerated": bool, "step_from_data": bool, "domain": DATA},
+    **{"loss": dict.fromkeys(("name", "derivative", "link"), str) | {"curvature": EXTENDED}, "proximal": None},
+}
+MODULE = {"dtype": str, "capacity": {"features": COUNT, "tokens": COUNT, "width": COUNT, "reach": NUMBER}}
+TENSOR = {"dtype": str, "shape": [COUNT], "numbers": [str]}
+# What these names stand for when a program is loaded: derivative, curvature, link.
+LOSSES = {
+    "squared": ("t", 1.0, "residual"),
+    "log_cosh": ("tanh(t)", 1.0, "residual"),
+    "huber": ("Max(-{0}, Min({0}, t))", 1.0, "residual"),
+    "tukey": ("t*Max(0, 1 - (t/{0})**2)**2", 1.0, "residual"),
+    "quantile": ("sign(t)/2 + 1/2 - {0}", math.inf, "residual"),
+    "logistic": ("-1/(1 + exp(t))", 0.25, "margin"),
+    "squared_hinge": ("-2*Max(0, 1 - t)", 2.0, "margin"),
+    "perceptron": ("Piecewise((-1, t <= 0), (0, True))", math.inf, "margin"),
+    "poisson": ("exp(t)", math.inf, "rate"),
+}
 SMOOTH = ("exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "erf")
 Content = dict[str, Any]
 # What follows from facts and claims. u: unit roundoff; slope, bias, largest, score: of a softmax, from above; off(s):
@@ -61,7 +97,7 @@ summed(delta) = (2*gamma(keys + 2) + u)*Min((size + deviation)*exp(2*delta), lar
 rounded(delta) = moved(delta) + summed(delta) + lost
 leaked = Min(1, leak*exp(Max(0, 2*scores + 2*width*product(sqrt(strength)*code, sqrt(strength)*code) - 0.1)))
 entry = step*x
-interpolation = entry*interpolation
+interpolation = entry*(interpolation + 2*broken*size)
 routing leak = copies*leaked*(entry*(largest + size) + 2*step*fixed)
 emulated scores = entry*(rounded(scores + weights) - rounded(weights))
 read(v) = off(v*fit(v))/fit(v)
@@ -77,7 +113,7 @@ carried = Abs(1 - step_size*l2)*w
 state = carried + 2*momentum*w
 ahead = 3*accelerated*w
 norm = Min(sqrt(features)*x, longest)
-eigenvalue = Min(largest, norm*norm)
+eigenvalue = largest + unknown*norm*norm
 top = max_step_times_smoothness*(1 + 3*slack)
 strong = Max(strong_convexity*(1 - slack) - slack*top/step_size, 0)
 flattest = l2 + strong - negative_curvature*eigenvalue*(1 + 2*slack) - slack*top/step_size
@@ -85,7 +121,7 @@ ratio = Max(Abs(1 + momentum - step_size*flattest), Abs(1 + momentum - top), 2*r
 """
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """The certificate does not hold."""
 
 
@@ -96,9 +132,11 @@ def need(holds: bool, field: str, reason: str) -> None:
 
 def above(value: Any) -> str:
     """The least decimal number of 25 digits that is not below the ball."""
-    mantissa, exponent = value.upper().man_exp()
-    exact = decimal.Context(prec=2000).multiply(int(mantissa), decimal.Decimal(2) ** int(exponent))
-    return str(decimal.Context(prec=25, rounding=decimal.ROUND_CEILING).plus(exact))
+    need(abs(value) < arb(10) ** 300, "follows", "is no number below 1e300: nothing is promised")
+    mantissa, exponent = map(int, value.upper().man_exp())
+    need(exponent > -(10**5), "follows", "is too small to be written down")
+    parts = decimal.Decimal(mantissa << max(exponent, 0)), decimal.Decimal(1 << max(-exponent, 0))
+    return str(decimal.Context(prec=25, rounding=decimal.ROUND_CEILING).divide(*parts))
 
 
 def most(balls: Iterable[Any]) -> Any:
@@ -119,6 +157,71 @@ def hashes(certificate: Content) -> dict[str, str]:
     return {path: hashlib.sha256(canonical(entry).encode()).hexdigest() for path, entry in entries.items()}
 
 
+def require_kind(content: Any, kind: Any, field: str) -> None:
+    if isinstance(kind, dict):
+        need(isinstance(content, dict) and content.keys() == kind.keys(), field, f"needs the entries {[*kind]}")
+        for name in kind:
+            require_kind(content[name], kind[name], f"{field}/{name}")
+    elif isinstance(kind, list):
+        need(isinstance(content, list), field, "is no list")
+        for k, part in enumerate(content):
+            require_kind(part, kind[0], f"{field}/{k}")
+    elif kind in (NUMBER, COUNT, EXTENDED):
+        plain = isinstance(content, int if kind == COUNT else int | float) and not isinstance(content, bool)
+        inside = plain and (0 if kind == COUNT else -sys.float_info.max) <= content <= sys.float_info.max
+        need(inside or (kind == EXTENDED and content == math.inf), field, f"is no {kind}")
+    else:
+        need(isinstance(content, kind or type(None)), field, f"is no {kind.__name__ if kind else 'null'}")
+
+
+def require_tensor(tensor: Content, field: str, *shape: int) -> None:
+    known, count = tensor["dtype"] in UNIT, len(tensor["numbers"])
+    need(known and tensor["shape"] == [*shape] and 0 < math.prod(shape) == count, field, f"is no tensor of {shape}")
+    numbers, letter = [float.fromhex(x) for x in tensor["numbers"]], UNIT[tensor["dtype"]][2]
+    held = struct.unpack(f"<{count}{letter}", struct.pack(f"<{count}{letter}", *numbers))
+    plain = all(map(math.isfinite, held)) and [x.hex() for x in held] == tensor["numbers"]
+    need(plain, field, "has numbers that its dtype does not hold")
+
+
+def require_whole(certificate: Content) -> None:
+    """Entries are of their kinds, tensors of their shapes, and no number makes a small file a long piece of work."""
+    program, interpreter, proofs = (certificate[name] for name in ("program", "interpreter", "proofs"))
+    facts, phases = program["facts"], ("gradient", "proximal") if program["facts"]["proximal"] else ("gradient",)
+    tensors, cells = (
+        [f"{name}.{part}" for name in phases for part in (*KEYS, "codes")],
+        {name: EDGES for name in phases},
+    )
+    head, line = {"kind": str, "format": str}, dict.fromkeys((*PROVED, "to"), NUMBER) | {"matter": [COUNT]}
+    kinds = {
+        "program": head | {"facts": ALGORITHM | dict.fromkeys(phases, PHASE)} | dict.fromkeys(tensors, TENSOR),
+        "interpreter": head | {"facts": MODULE} | dict.fromkeys((*KEYS, *LAYER), TENSOR),
+        "claims": {"line": [line]} | dict.fromkeys(phases, CLAIM),
+        "proofs": {"line": [EDGES], "curvature": EDGES, "lowest": cells} | cells,
+    }
+    for section, kind in kinds.items():
+        require_kind(certificate[section], kind, section)
+    for section, number in FORMATS.items():
+        ours = (certificate[section]["kind"], certificate[section]["format"]) == (section, number)
+        need(ours, f"{section}/format", f"is not {section} {number!r}")
+    width = interpreter["facts"]["capacity"]["width"]
+    for name in LAYER:
+        require_tensor(interpreter[name], f"interpreter/{name}", width, 3 * width)
+    for section, prefix in (("interpreter", ""), *(("program", f"{name}.") for name in phases)):
+        for part in KEYS:
+            tensor = certificate[section][prefix + part]
+            require_tensor(tensor, f"{section}/{prefix}{part}", len(certificate[section][prefix + "values"]["numbers"]))
+    for name in phases:
+        bands, codes = facts[name]["grid"]["bands"], program[f"{name}.codes"]
+        require_tensor(codes, f"program/{name}.codes", facts[name]["domain"]["samples"], *codes["shape"][1:2])
+        fit = len(bands) <= BANDS and all(len(band) == 2 and band[0] < band[1] for band in bands)
+        need(fit, f"program/facts/{name}/grid/bands", f"are no intervals, or more than {BANDS}")
+    can = facts["step_size"] > 0 and facts["momentum"] < 1 and 0 < facts["max_step_times_smoothness"] <= 2
+    need(can, "program/facts", "are none that descent can have")
+    need(facts["steps"] <= STEPS, "program/facts/steps", f"are more than {STEPS}")
+    letters, asked = len(facts["loss"]["derivative"]), len(proofs["gradient"]) + len(proofs["curvature"])
+    need(letters * asked <= WORK, "program/facts/loss/derivative", f"is too long for {asked} cells")
+
+
 def section_of(path: str) -> Content:
     """What is in a safetensors file of emulon: its facts, and its tensors as exact numbers."""
     content = Path(path).read_bytes()
@@ -133,15 +236,16 @@ def section_of(path: str) -> Content:
     return section
 
 
-def either(switch: Any, above: Any, below: Any, at_zero: bool | None = None) -> Any:
-    """By the sign of a switch. Where that is open: both values and both slopes, and of all that is beyond nothing."""
+def either(switch: Any, above: Any, below: Any, at_zero: bool | None = None, jumps: bool = True) -> Any:
+    """By the sign of a switch. Where that is open: both values, and both slopes unless f may jump there; no more."""
     value = switch[0]
     if value > 0 or (at_zero is True and value >= 0):
         return above
     if value < 0 or (at_zero is False and value <= 0):
         return below
     above, below = above + arb_series([0]), below + arb_series([0])
-    return arb_series([above[0].union(below[0]), above[1].union(below[1]), *[arb.nan()] * (ORDER - 1)])
+    slope = arb.nan() if jumps else above[1].union(below[1])
+    return arb_series([above[0].union(below[0]), slope, *[arb.nan()] * (ORDER - 1)])
 
 
 def piecewise(*pieces: Any) -> Any:
@@ -152,6 +256,8 @@ def piecewise(*pieces: Any) -> Any:
 
 
 def power(base: Any, exponent: Any) -> Any:
+    if not all(exponent[k] == 0 for k in range(1, ORDER + 1)):
+        return (exponent * base.log()).exp()
     if exponent[0].is_integer() and abs(exponent[0]) < 65:
         whole = reduce(operator.mul, [base] * abs(int(exponent[0].fmpz())), arb_series([1]))
         return whole if exponent[0] >= 0 else 1 / whole
@@ -164,18 +270,18 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
     "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
     "tanh": lambda x: 1 - 2 / (1 + (2 * x).exp()),
-    "Abs": lambda x: either(x, x, -x),
+    "Abs": lambda x: either(x, x, -x, jumps=False),
     "sign": lambda x: either(x, 1, -1),
     "Heaviside": lambda x, tie=None: either(x, 1, 0),
-    "Max": lambda *x: reduce(lambda a, b: either(a - b, a, b), x),
-    "Min": lambda *x: reduce(lambda a, b: either(a - b, b, a), x),
+    "Max": lambda *x: reduce(lambda a, b: either(a - b, a, b, jumps=False), x),
+    "Min": lambda *x: reduce(lambda a, b: either(a - b, b, a, jumps=False), x),
     "Piecewise": piecewise,
 }
 
 
 def evaluated(text: str, **names: Any) -> Any:
     """An expression over power series, by name: numbers (decimals are exact), + − × ÷, powers, functions as above."""
-    need(len(text) < 2000 and text.isascii(), "program/facts/loss/derivative", "cannot be read")
+    need(len(text) < LONGEST and text.isascii(), "program/facts/loss/derivative", "cannot be read")
     names |= {"pi": arb_series([arb.pi()]), "E": arb_series([arb.const_e()])}
 
     def value(node: Any) -> Any:
@@ -183,7 +289,10 @@ def evaluated(text: str, **names: Any) -> Any:
             case ast.Constant(value=True):
                 return True
             case ast.Constant():
-                exact = Fraction(ast.get_source_segment(text, node) or "")
+                digits = ast.get_source_segment(text, node) or ""
+                plain = re.fullmatch(r"\d*\.?\d*([eE][+-]?\d{1,3})?", digits)
+                need(plain is not None, "program/facts/loss/derivative", f"has {digits[:20]}, no number of ours")
+                exact = Fraction(digits)
                 return arb_series([arb(fmpq(exact.numerator, exact.denominator))])
             case ast.Name():
                 return names[node.id]
@@ -191,13 +300,14 @@ def evaluated(text: str, **names: Any) -> Any:
                 return -value(node.operand)
             case ast.BinOp():
                 return FUNCTIONS[type(node.op)](value(node.left), value(node.right))
-            case ast.Compare(ops=[op], comparators=[right]):
+            case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() as op], comparators=[right]):
                 off = value(node.left) - value(right)
                 return off if isinstance(op, ast.Gt | ast.GtE) else -off, isinstance(op, ast.LtE | ast.GtE)
             case ast.Tuple():
                 return [value(part) for part in node.elts]
-        function = FUNCTIONS.get(node.func.id) or names[node.func.id]
-        return function(*(value(part) for part in node.args))
+            case ast.Call(func=ast.Name(id=name), keywords=[]) if not isinstance(names.get(name), arb_series):
+                return (FUNCTIONS.get(name) or names[name])(*map(value, node.args))
+        raise Refused(f"program/facts/loss/derivative: has a {type(node).__name__} that is not read")
 
     return value(ast.parse(text, mode="eval").body) + arb_series([0])
 
@@ -210,8 +320,9 @@ class Softmax:
     """F(s) = Σ_r softmax_r(a_r·s + b_r)·v_r, of exact numbers."""
 
     def __init__(self, section: Content, prefix: str = "") -> None:
-        self.a, self.b, self.v = (of(section[prefix + name]) for name in ("slopes", "intercepts", "values"))
+        self.a, self.b, self.v = (of(section[prefix + name]) for name in KEYS)
         self.largest = most(map(abs, self.v))
+        self.u = arb(2) ** -UNIT[section[prefix + "values"].get("dtype", "F64")][0]
 
     def sizes(self, reach: float, keys: Iterable[int] | None = None) -> Content:
         """Of these keys, or of all: their number, the largest value, slope and intercept, and score for |s| ≤ reach."""
@@ -241,7 +352,8 @@ class Softmax:
         On s = c + ρτ scores are taken relative to the first key's at c and slopes to their mean: what all keys have in
         common cancels before the division, and with it what would make the enclosure explode. Then F − f has its Taylor
         polynomial in τ, and Lagrange's remainder on the ball |τ| ≤ 1; at a kink of f, values on the ball decide. Keys
-        left out change F by at most their weight.
+        left out change F by at most their weight; a key matters whose weight is more, or is computed as more: scores
+        are off by 5u of their size, at both.
         """
         # A ball whose upper end is `right` to the last bit: a jump may be there.
         around, unit = arb(0, ((arb(right) - arb(left)) / 2).upper()), arb(0, 1)
@@ -263,7 +375,9 @@ class Softmax:
         away = (abs(on_ball[0]) + error).min(abs(whole[0])) + left_out
         spread = average([x[0] for x in mass[1]], map(abs, v))
         bounds = [error + left_out, spread + away + left_out, abs(guess) + away]
-        return bounds, {r for r, x in enumerate(highest) if not x < -MATTERS}
+        far = max(abs(left), abs(right))
+        sizes = [abs(a) * far + abs(b) for a, b in zip(self.a, self.b, strict=True)]
+        return bounds, {r for r, x in enumerate(highest) if not x + 10 * self.u * (sizes[r] + sizes[top]) < -MATTERS}
 
 
 def cells(edges: list[float], ends: tuple[Any, Any], bands: Any, field: str) -> Iterator[tuple[float, float]]:
@@ -282,12 +396,20 @@ def prove(softmax: Softmax, f: str, where: Iterable[tuple[float, float]], claim:
         need(keys <= set(claim.get("matter", keys)), f"{field}/matter", f"leaves out a key near t = {left:.6g}")
 
 
-def flat(f: str, left: float, right: float, least: float, limit: float) -> bool:
-    """−least ≤ f′ ≤ limit on a cell, up to SLACK of it, jumps left out; f′ is in f′(c) + f″(cell)·(cell − c)."""
-    c = arb((left + right) / 2)
-    off = arb(left).union(arb(right)) - c
+def flat(f: str, left: float, right: float, least: float, limit: float, swing: Any = 0) -> bool:
+    """−least ≤ f′ ≤ limit on a cell, up to SLACK of it; f′ is in f′(c) + f″(cell)·(cell − c).
+
+    In a cell where f may jump this is asked of its chord, and f must not change by more than `swing`.
+    """
+    off = arb(
+        0, ((arb(right) - arb(left)) / 2).upper()
+    )  # c + off ends at `right` to the last bit, as in a softmax's cell
+    c = arb(right) - off.rad()
     at_c, whole = (evaluated(f, t=arb_series([where, 1], prec=3)) for where in (c, c + off))
     slope = at_c[1] + 2 * whole[2] * off if whole[2].is_finite() else whole[1]
+    if not slope.is_finite() and 2 * whole[0].rad() <= swing:
+        first, last = (evaluated(f, t=arb_series([arb(end), 1], prec=3))[0] for end in (left, right))
+        slope = (last - first) / (arb(right) - arb(left))
     room = SLACK * slope.abs_upper()
     return bool(slope >= -arb(least) - room and slope <= arb(limit) + room)
 
@@ -335,10 +457,13 @@ class Certificate:
             "rate": int(self.facts["loss"]["link"] == "rate"),
             "root": arb(self.facts["momentum"]).sqrt(),
         }
-        known |= {"largest": spectrum["largest"] or math.inf, "longest": spectrum["norm"] or math.inf}
+        known |= {"largest": spectrum["largest"], "unknown": int(not spectrum["largest"])}
+        known |= {"longest": spectrum["norm"] or math.inf}
         self.known = {name: x[0] for name, x in following(FACTS, **known).items()}
         whole = self.facts["rows"] == self.domain["samples"] and not self.facts["l1"]
         self.quadratic = self.facts["loss"]["derivative"] == "t" and whole
+        jumps = any(word in self.facts["loss"]["derivative"] for word in ("sign", "Heaviside", "Piecewise"))
+        self.broken = BREAK if jumps else fmpq(0)
 
     def phases(self) -> dict[str, str]:
         """What the softmax of each stands for."""
@@ -383,7 +508,7 @@ class Certificate:
         given |= Softmax(self.program, f"{name}.").sizes(max(-part["grid"]["lo"], part["grid"]["hi"]))
         rest = part["readout"] == "rest"
         given |= held if mean else {"step": 1, "state": part["domain"]["w"] if rest else 0, "fixed": 0, "ahead": 0}
-        given |= {"carries": int(mean or rest), "raised": 4 if rest else 1}
+        given |= {"carries": int(mean or rest), "raised": 4 if rest else 1, "broken": self.broken if mean else 0}
         given |= {"copies": 1 if mean else part["domain"]["samples"], "width": codes["shape"][1]}
         given |= {"labels": int(part["domain"]["y"] > 0), "code": most(map(abs, of(codes)))}
         found = following(RULES + PHASES, **given)
@@ -408,14 +533,15 @@ class Certificate:
         """Facts and claims fit together: what each is about is what the others take it to be about."""
         facts, domain, link = self.facts, self.domain, self.facts["loss"]["link"]
         dtype, rows = self.interpreter["facts"]["dtype"], range(3 * self.interpreter["facts"]["capacity"]["width"])
-        layer = [x for name in ("w_k", "w_q", "w_v") for x in self.interpreter[f"assemble.{name}"]["numbers"]]
-        need(layer == [float(i == j).hex() for i in rows for j in rows], "interpreter", "is none")
+        layer = [x for name in LAYER for x in self.interpreter[name]["numbers"]]
+        fits = len(layer) == len(rows) ** 2 and layer == [float(i == j).hex() for i in rows for j in rows]
+        need(fits, "interpreter", "is none")
         parts = [part for section in (self.program, self.interpreter) for part in section.values()]
         dtypes = {part["dtype"] for part in parts if "dtype" in part}
         need(dtypes == {dtype, f"F{dtype[-2:]}"}, "interpreter", "has two dtypes")
         seen = domain | {"y": domain["y"] if link == "residual" else 0.0}
-        widest, followed = (each["features"] * each["x"] * each["w"] + each["y"] for each in (seen, domain))
-        seen |= {name: widest if domain[name] >= followed else domain[name] for name in ("residual", "absolute")}
+        widest = seen["features"] * seen["x"] * seen["w"] + seen["y"]
+        seen |= {name: min(domain[name], widest) for name in ("residual", "absolute")}
         ours = facts["gradient"]["domain"] == seen and link in ("residual", "margin", "rate")
         need(ours, "program/facts/gradient/domain", "is not the program's")
         kinds = [bool(facts["momentum"]), facts["accelerated"], facts["rows"] > domain["samples"]]
@@ -439,6 +565,37 @@ class Certificate:
             covers = known["carried"] + known["step_size"] * (entry + known["fixed"]) <= inner["w"]
             need(inner == inner | square | wide and covers, "program/facts/proximal/domain", "is too small")
 
+    def require_as_loaded(self) -> None:
+        """What the loader takes from a name, or reads beside what is read here, says the same; and it all fits."""
+        facts, domain, capacity = self.facts, self.domain, self.interpreter["facts"]["capacity"]
+        loss, (called, _, parameter) = facts["loss"], facts["loss"]["name"].partition("(")
+        if called in LOSSES:
+            derivative, curvature, link = LOSSES[called]
+            name = f"{called}({float(parameter[:-1])!r})" if "{0}" in derivative else called
+            known = {"name": name, "derivative": derivative.format(parameter[:-1]), "curvature": curvature}
+            need(
+                loss == known | {"link": link}, "program/facts/loss", f"is not the {called} that is loaded by its name"
+            )
+        for name in ("x", "y", "w", "residual", "absolute"):
+            held = LEAST <= domain[name] <= MOST or (domain[name] == 0 and name in "xyw")
+            need(held, f"program/facts/domain/{name}", f"is not between {LEAST} and {MOST}")
+        widest = domain["features"] * domain["x"] * domain["w"] + domain["y"]
+        follow = max(domain["residual"], domain["absolute"]) <= widest
+        need(follow, "program/facts/domain", "has a residual larger than what it is made of")
+        for name in self.phases():
+            part, claimed, codes = facts[name], self.claims[name], self.program[f"{name}.codes"]["shape"]
+            bands, field = [{"lo": lo, "hi": hi} for lo, hi in part["grid"]["bands"]], f"program/facts/{name}"
+            need(name == "gradient" or not bands, f"{field}/grid/bands", "are where nothing jumps")
+            same = part["bounds"] == claimed | {"proved": True, "bands": bands}
+            need(same, f"{field}/bounds", f"are not what claims/{name} and its grid say")
+            need(0 < part["gap"] <= self.gap(name), f"{field}/gap", "is not that of the codes")
+            d, code, tokens = part["domain"]["features"], codes[1], len(self.program[f"{name}.values"]["numbers"])
+            width = max(d + 2 + code, 2 * d)
+            needed = {"features": 2 * (d + 2 + code) + 4 * d, "tokens": codes[0] * tokens, "width": width}
+            needed["reach"] = self.claims["line"][-1]["to"]
+            fits = all(capacity[each] >= size for each, size in needed.items())
+            need(fits, "interpreter/facts/capacity", f"is too small: {name} needs {needed}")
+
     def require_proved(self) -> None:
         """What is claimed of the softmaxes, the codes and the loss."""
         facts, proofs, start = self.facts, self.content["proofs"], 0.0
@@ -454,10 +611,14 @@ class Certificate:
             ahead = softmax.advantage(arb(grid["lo"]), arb(grid["hi"]), at) + SPARE
             leak = others * (ahead - arb(facts[name]["strength"]) * self.gap(name)).exp()
             need(leak <= claim["leak"], f"claims/{name}/leak", "is larger")
-        reach, loss = self.reach(), facts["loss"]
-        for left, right in cells(proofs["curvature"], (-reach, reach), (), "proofs/curvature"):
-            holds = flat(loss["derivative"], left, right, facts["negative_curvature"], loss["curvature"])
-            need(holds, "program/facts/loss/curvature", f"not proved near t = {left:.6g}")
+        reach = self.reach()
+        for left, right in cells(proofs["curvature"], (-reach, reach), self.bands(), "proofs/curvature"):
+            need(self.flat(left, right), "program/facts/loss/curvature", f"not proved near t = {left:.6g}")
+
+    def flat(self, left: float, right: float) -> bool:
+        """The loss bends no more than is said, and does not jump."""
+        loss, swing = self.facts["loss"], self.broken * arb(self.claims["gradient"]["size"])
+        return flat(loss["derivative"], left, right, self.facts["negative_curvature"], loss["curvature"], swing)
 
     def gap(self, name: str) -> Any:
         """How much nearer each sample's code is to itself than to any other."""
@@ -469,10 +630,16 @@ class Certificate:
         need(fit, f"program/{name}.codes", "are longer than 1, or not one to a sample")
         return reduce(arb.min, own) - most(others) if others else arb(1)
 
+    def bands(self) -> list[tuple[float, float]]:
+        return [(lo, hi) for lo, hi in self.facts["gradient"]["grid"]["bands"]]
+
+    def off(self) -> Any:
+        """How far a residual may be from that of the exact path, given how far the program's weights may be."""
+        return self.known["features"] * self.known["x"] * arb(self.content["follows"]["bound"]) * (1 + SLACK)
+
     def reach(self) -> Any:
-        """How far from zero residuals of the exact path may be, given how far it may be from the program's."""
-        off = self.known["features"] * self.known["x"] * arb(self.content["follows"]["bound"]) * (1 + SLACK)
-        return arb(self.facts["gradient"]["domain"]["residual"]) + off
+        """How far from zero residuals of the exact path may be."""
+        return arb(self.facts["gradient"]["domain"]["residual"]) + self.off()
 
 
 def check(text: str, **files: str) -> str:
@@ -487,15 +654,21 @@ def check(text: str, **files: str) -> str:
     for path in found | stated:
         need(stated.get(path) == found.get(path), path, "was altered: it is not what its sha256 says")
     for name, file in files.items():
-        need(section_of(file) == certificate[name], name, f"is not what is in {file}")
+        need(canonical(section_of(file)) == canonical(certificate[name]), name, f"is not what is in {file}")
+    require_whole(certificate)
     whole = Certificate(certificate)
     whole.require_sound()
+    whole.require_as_loaded()
     follows, said = whole.follows(), certificate["follows"]
     for name in follows | said:
         need(said.get(name) == follows.get(name), f"follows/{name}", f"is {json.dumps(follows.get(name))[:400]}")
     whole.require_proved()
-    bands = [f"({lo:.6g}, {hi:.6g})" for name in whole.phases() for lo, hi in whole.facts[name]["grid"]["bands"]]
-    outside = f", while residuals stay out of {' and '.join(bands)}" if bands else ""
+    outside, off = "", float(whole.off().upper())
+    for words, moved in ((", while residuals stay out of ", off), (", and those of zero weights out of ", 0.0)):
+        ends = [(lo - moved, hi + moved) for lo, hi in whole.bands()]
+        # Six digits, rounded outwards.
+        bands = [f"({lo - abs(lo) * 1e-5:.6g}, {hi + abs(hi) * 1e-5:.6g})" for lo, hi in ends]
+        outside += words + " and ".join(bands) if bands else ""
     return f"every weight is within {float(follows['bound']):.3e}{outside}"
 
 

@@ -40,6 +40,12 @@ def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, 
             proofs["lowest"][name] = _lowest(softmax, grid["lo"], grid["hi"])
         made["follows"] = whole.follows()
         proofs["curvature"] = _of_curvature(whole)
+        try:
+            checker.require_whole(made)
+            whole.require_sound()
+            whole.require_as_loaded()
+        except checker.Refused as refused:
+            raise EmulonError(f"the checker does not accept {refused}; there is no certificate") from None
     return made | {"format": checker.FORMAT, "sha256": checker.hashes(made)}
 
 
@@ -93,9 +99,8 @@ def _lowest(softmax: checker.Softmax, lo: float, hi: float) -> list[float]:
 
 
 def _of_curvature(whole: checker.Certificate) -> list[float]:
-    loss, reach = whole.facts["loss"], float(whole.reach().upper()) * (1 + 2.0**-50)
-    limits = whole.facts["negative_curvature"], loss["curvature"]
-    return divided((-reach, reach), (), lambda left, right: checker.flat(loss["derivative"], left, right, *limits))
+    reach = float(whole.reach().upper()) * (1 + 2.0**-50)
+    return divided((-reach, reach), whole.bands(), whole.flat)
 
 
 def divided(ends: Ends, bands: Sequence[Ends], holds: Callable[[float, float], bool]) -> list[float]:

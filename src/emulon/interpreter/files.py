@@ -56,8 +56,7 @@ class BadFile(EmulonError):
 def save(thing: Interpreter | Program, path: str | Path) -> None:
     """Write it whole or not at all."""
     if isinstance(thing, Interpreter):
-        kind, tensors = "interpreter", {name: part.contiguous().clone() for name, part in thing.named_buffers()}
-        facts: dict[str, Any] = {"capacity": asdict(thing.capacity), "dtype": str(thing.dtype)}
+        kind, (tensors, facts) = "interpreter", _interpreter_to_parts(thing)
     else:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
     write_sealed(path, kind, tensors, facts)
@@ -92,6 +91,7 @@ def load_interpreter(path: str | Path) -> Interpreter:
             # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
             interpreter.load_state_dict(tensors)
             interpreter.certify_anew()
+        _require_read(path, tensors, facts, *_interpreter_to_parts(interpreter))
     return interpreter
 
 
@@ -106,11 +106,23 @@ def load_program(path: str | Path, proved: str | None = None) -> Program:
     tensors, facts = read_sealed(Path(path), "program")
     with whole(path, "compile it again"):
         program = _program_from_parts(tensors, facts)
-        renamed = facts["loss"]["derivative"] != program.loss.derivative
-        wrong = "loss is not the one of its name" if renamed else None if proved else false_claim(program)
+        wrong = None if proved else false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
+    _require_read(path, tensors, facts, *_program_to_parts(program))
     return program
+
+
+def _require_read(
+    path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any], read: dict[str, Tensor], known: dict[str, Any]
+) -> None:
+    """Refuse a file with something in it that loading ignores, or takes for something else: a name, say."""
+    for name in sorted(facts.keys() | known.keys()):
+        if json.dumps(facts.get(name), sort_keys=True) != json.dumps(known.get(name), sort_keys=True):
+            why = "loss is not the one of its name" if name == "loss" else f"{name} is not what is read of it"
+            raise BadFile(f"{path} claims what is not so: its {why}; compile it again")
+    if more := sorted(tensors.keys() ^ read.keys()):
+        raise BadFile(f"{path} holds {more[0]}, which is not read; compile it again")
 
 
 def file_sha256(path: str | Path) -> str:
@@ -163,6 +175,11 @@ def _program_from_parts(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Pr
         proximal=proximal,
         proximal_bounds=proximal_bounds,
     )
+
+
+def _interpreter_to_parts(interpreter: Interpreter) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {name: part.contiguous().clone() for name, part in interpreter.named_buffers()}
+    return tensors, {"capacity": asdict(interpreter.capacity), "dtype": str(interpreter.dtype)}
 
 
 def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -35,6 +35,12 @@ def _false_claims(program: Program) -> Iterator[str]:
     if not _possible(program):
         yield "numbers are none that descent can have"
         return
+    if program.loss.derivative != "t" and (program.momentum or program.strong_convexity):
+        yield "loss is not quadratic, as momentum and strong convexity ask"
+    if program.l1 and program.momentum:
+        yield "momentum has no promise beside a penalty"
+    if not _jumps_in_bands(program):
+        yield "loss jumps where it has no band"
     phases = [(program.gradient, program.gradient_bounds, program.loss.derivative)]
     if program.gradient.domain != program.inner:
         yield "gradient phase is for another domain"
@@ -43,6 +49,8 @@ def _false_claims(program: Program) -> Iterator[str]:
     elif program.proximal is not None and program.proximal_bounds is not None:
         if not _reaches(program, program.proximal):
             yield "proximal phase is for another domain"
+        if program.proximal.grid.bands:
+            yield "proximal phase has bands, of which no promise speaks"
         function = penalty_function(program.proximal.readout, program.step_size * program.l1)
         phases.append((program.proximal, program.proximal_bounds, function))
     for phase, bounds, function in phases:
@@ -57,6 +65,21 @@ def _false_claims(program: Program) -> Iterator[str]:
         # The enclosure is tight to a hundredth, so that a curvature wrong by less than two passes.
         if steepest > program.loss.curvature * 1.02:
             yield "loss is steeper than it says"
+
+
+def _jumps_in_bands(program: Program) -> bool:
+    """A band may end at a jump, if the loss is continuous from the other side."""
+    reach, bands = program.inner.residual, program.gradient.grid.bands
+    jumps = (one for one in parse(program.loss.derivative).breaks(-reach, reach) if one.jump)
+    return all(
+        any(
+            band.lo < one.at < band.hi
+            or (one.at == band.lo and one.value == one.left)
+            or (one.at == band.hi and one.value == one.right)
+            for band in bands
+        )
+        for one in jumps
+    )
 
 
 def _possible(program: Program) -> bool:

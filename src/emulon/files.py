@@ -1,19 +1,26 @@
-"""Files: written whole or not at all, and the provenance that stands beside every kept number."""
+"""Files: written whole or not at all, JSON read into checked dataclasses, and the provenance of kept numbers."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
+import math
 import os
 import platform
 import subprocess
 import time
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from emulon.errors import CannotWrite
+
+# Bytes of the largest JSON file that is read.
+MOST_JSON = 1 << 28
 
 
 def write_atomically(path: Path | str, content: bytes | str) -> None:
@@ -35,6 +42,76 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
 def write_json(path: Path | str, values: Any) -> None:
     """JSON as people read it; a float reads back as the same float."""
     write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: The file cannot be read, is larger than `MOST_JSON`, is not UTF-8 or not JSON; one line says why.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(f"larger than {MOST_JSON >> 20} MiB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+
+
+def checked(kind: Any, value: Any, where: str) -> Any:
+    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`.
+
+    Args:
+        kind: A dataclass of annotated fields, `tuple[X, ...]`, `tuple[X, Y]`, `dict[str, X]`, `Literal`, `X | None`,
+            float (finite), int (64 bits), str, bool, or Any.
+        value: What was read. Every field of a dataclass must be there, and no other.
+        where: What `value` is called in messages.
+    Raises:
+        ValueError: Something is missing, unknown, or of another type; one line says what and where.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        annotated, table = typing.get_type_hints(kind), _of_type(dict, value, where)
+        hints = {field.name: annotated[field.name] for field in dataclasses.fields(kind)}
+        for name in table.keys() ^ hints.keys():
+            raise ValueError(f"{where} {'has an unknown field' if name in table else 'lacks the field'} {name!r:.40}")
+        made: Any = kind
+        return made(**{name: checked(hint, table[name], f"{name} of {where}") for name, hint in hints.items()})
+    if origin in (typing.Union, UnionType):
+        (some,) = (one for one in arguments if one is not type(None))
+        return None if value is None else checked(some, value, where)
+    if origin is typing.Literal:
+        if not any(type(value) is type(one) and value == one for one in arguments):
+            raise ValueError(f"{where} is {value!r:.40}, not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is dict:
+        table = _of_type(dict, value, where)
+        return {_of_type(str, key, where): checked(arguments[1], one, f"{key!r:.40} of {where}") for key, one in table.items()}
+    if origin is tuple:
+        values = _of_type(list, value, where)
+        kinds = [arguments[0]] * len(values) if arguments[-1] is Ellipsis else arguments
+        if len(kinds) != len(values):
+            raise ValueError(f"{where} has {len(values)} parts instead of {len(kinds)}")
+        return tuple(checked(one, part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(kinds, values, strict=True)))
+    if kind is float:
+        number: float = _of_type(float, float(value) if type(value) is int and abs(value) < 1 << 1000 else value, where)
+        if not math.isfinite(number):
+            raise ValueError(f"{where} is {number}, which is not finite")
+        return number
+    return _of_type(kind, value, where)
+
+
+def _of_type(kind: type, value: Any, where: str) -> Any:
+    if type(value) is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
+        raise ValueError(f"{where} is {value!r:.40}, not of type {kind.__name__}")
+    if kind is str and not value.isascii():
+        value.encode()  # half a character, which JSON can write, is refused as a UnicodeEncodeError
+    return value
 
 
 def make_folder(path: Path | str) -> Path:

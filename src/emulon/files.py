@@ -91,13 +91,18 @@ def checked(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin is dict:
         table = _of_type(dict, value, where)
-        return {_of_type(str, key, where): checked(arguments[1], one, f"{key!r:.40} of {where}") for key, one in table.items()}
+        return {
+            _of_type(str, key, where): checked(arguments[1], one, f"{key!r:.40} of {where}")
+            for key, one in table.items()
+        }
     if origin is tuple:
         values = _of_type(list, value, where)
         kinds = [arguments[0]] * len(values) if arguments[-1] is Ellipsis else arguments
         if len(kinds) != len(values):
             raise ValueError(f"{where} has {len(values)} parts instead of {len(kinds)}")
-        return tuple(checked(one, part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(kinds, values, strict=True)))
+        return tuple(
+            checked(one, part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(kinds, values, strict=True))
+        )
     if kind is float:
         number: float = _of_type(float, float(value) if type(value) is int and abs(value) < 1 << 1000 else value, where)
         if not math.isfinite(number):

@@ -107,8 +107,8 @@ def load(folder: str | Path) -> Specimen:
         made = specimen_from(draft, mechanism)
         if wrong := _false_words(record, made):
             raise BadFile(
-                f"the {wrong} in {folder / TRUTH} is not what {made.name} is compiled to by emulon {emulon.__version__} "
-                f"(the file is from {record.emulon:.40}); {AGAIN}"
+                f"{folder / TRUTH} says otherwise (under {wrong}) than what emulon {emulon.__version__} compiles "
+                f"{made.name} to; the file is from emulon {record.emulon!r:.20}: {AGAIN}"
             )
     _require_checkpoint(folder, state, made)
     specimen, changed = replace(made, state=state), _part_changed(made.state, state, kept_apart(draft.machine))
@@ -153,21 +153,15 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
     if not 0 <= build.strength <= 1 or not set(build.disguises) <= set(EVERY):
         raise ValueError(f"there is no disguise {build.disguises} of strength {build.strength}")
-    most = max(max(part.shape, default=0) for part in state.values())  # above tokens, width and heads
-    blocks = len(state)
-    counts = [build.distractors, *_counts(record.mechanism)]
-    if not all(0 <= count <= max(most, blocks) for count in counts):
-        raise ValueError(f"weights of these sizes hold no mechanism with {max(counts)} parts")
     mechanism = mechanism_named(**record.mechanism)
     if _table_of(mechanism) != record.mechanism:
         raise ValueError(f"parameters of {mechanism.name} are missing")
+    (tokens, width), blocks = state["wpe.weight"].shape, sum(name.endswith("c_fc.weight") for name in state)
+    fits = 2 * mechanism.samples == tokens and mechanism.entries <= width and 0 <= build.distractors <= width
+    fits = fits and all(getattr(one, "steps", 0) <= blocks for one in (mechanism, *vars(mechanism).values()))
+    if not fits or sum(one.size for one in build.program(mechanism).registers.values()) > width:
+        raise ValueError(f"{mechanism.name} of these parameters has other sizes than {WEIGHTS}")
     return mechanism, DTYPES[dtype], build
-
-
-def _counts(table: dict[str, Any]) -> list[int]:
-    """The whole numbers among parameters, and among those of the mechanisms among them."""
-    inner = [count for one in table.values() if isinstance(one, dict) for count in _counts(one)]
-    return [value for value in table.values() if isinstance(value, int)] + inner
 
 
 def _false_words(record: Record, made: Specimen) -> str | None:

@@ -1,9 +1,9 @@
 """A specimen as a folder: a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card.
 
-Nothing that the folder says of its weights is believed. `load` compiles the mechanism again and disguises it again, and
-compares: truth.json must say what comes out of that, and the certificate is the one proved of it, with how far the
-folder's weights are from the compiled ones counted as noise. Where that proves nothing useful, as after fine-tuning, the
-error is measured, and `proved` is False.
+Nothing that the folder says of its weights is believed. `load` compiles the mechanism and applies the disguises again.
+truth.json must agree with the result, and the certificate is the one proved of it, in which the distance of the folder's
+weights from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the error is
+measured, and `proved` is False.
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
         raise BadFile(f"{folder} holds no specimen: {WEIGHTS}: {why}; {AGAIN}") from None
-    return {name.removeprefix(PREFIX): part for name, part in read.items()}
+    state = {name.removeprefix(PREFIX): part for name, part in read.items()}
+    if len(state) != len(read):
+        raise BadFile(f"{folder / WEIGHTS} has tensors twice, with and without {PREFIX!r} before their names; {AGAIN}")
+    return state
 
 
 def _table(folder: Path, name: str) -> Any:
@@ -206,7 +209,7 @@ def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: Specimen) 
 def _part_changed(made: dict[str, Tensor], state: dict[str, Tensor], apart: list[int]) -> float:
     """The part of its 2-norm by which a functional or a written vector differs from the compiled one, at most.
 
-    Infinite where something differs that noise may not touch: biases, gains, and what reads or writes the slots `apart`.
+    Infinite where something differs that noise may not touch: biases, gains, what reads or writes the slots `apart`.
     """
     worst = 0.0
     for name, wanted in made.items():

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

@@ -11,11 +11,13 @@ import platform
 import subprocess
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any
+
+from jaxtyping import AbstractArray, jaxtyped
 
 from emulon.errors import CannotWrite
 
@@ -61,14 +63,15 @@ def read_json(path: Path | str) -> Any:
         raise ValueError("too deeply nested") from None
 
 
-def checked(kind: Any, value: Any, where: str) -> Any:
+def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """`value`, as `json.loads` gives it, as an object of the annotated type `kind`.
 
     Args:
         kind: A dataclass of annotated fields, `tuple[X, ...]`, `tuple[X, Y]`, `dict[str, X]`, `Literal`, `X | None`,
-            float (finite), int (64 bits), str, bool, or Any.
+            float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation of arrays.
         value: What was read. Every field of a dataclass must be there, and no other.
         where: What `value` is called in messages.
+        arrays: Arrays by name; a name stands in `value` for each. Axes of one name in one dataclass are equally long.
     Raises:
         ValueError: Something is missing, unknown, or of another type; one line says what and where.
     """
@@ -78,36 +81,38 @@ def checked(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         annotated, table = typing.get_type_hints(kind), _of_type(dict, value, where)
         hints = {field.name: annotated[field.name] for field in dataclasses.fields(kind)}
-        for name in table.keys() ^ hints.keys():
+        for name in sorted(table.keys() ^ hints.keys()):
             raise ValueError(f"{where} {'has an unknown field' if name in table else 'lacks the field'} {name!r:.40}")
         made: Any = kind
-        return made(**{name: checked(hint, table[name], f"{name} of {where}") for name, hint in hints.items()})
+        with jaxtyped("context"):
+            parts = {name: checked(hint, table[name], f"{name} of {where}", arrays) for name, hint in hints.items()}
+        return made(**parts)
     if origin in (typing.Union, UnionType):
         (some,) = (one for one in arguments if one is not type(None))
-        return None if value is None else checked(some, value, where)
+        return None if value is None else checked(some, value, where, arrays)
     if origin is typing.Literal:
         if not any(type(value) is type(one) and value == one for one in arguments):
             raise ValueError(f"{where} is {value!r:.40}, not one of {', '.join(map(str, arguments))}")
         return value
     if origin is dict:
-        table = _of_type(dict, value, where)
-        return {
-            _of_type(str, key, where): checked(arguments[1], one, f"{key!r:.40} of {where}")
-            for key, one in table.items()
-        }
+        names = [_of_type(str, name, where) for name in _of_type(dict, value, where)]
+        return {name: checked(arguments[1], value[name], f"{name!r:.40} of {where}", arrays) for name in names}
     if origin is tuple:
         values = _of_type(list, value, where)
         kinds = [arguments[0]] * len(values) if arguments[-1] is Ellipsis else arguments
         if len(kinds) != len(values):
             raise ValueError(f"{where} has {len(values)} parts instead of {len(kinds)}")
-        return tuple(
-            checked(one, part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(kinds, values, strict=True))
-        )
+        each = enumerate(zip(kinds, values, strict=True))
+        return tuple(checked(one, part, f"{where}[{i}]", arrays) for i, (one, part) in each)
     if kind is float:
         number: float = _of_type(float, float(value) if type(value) is int and abs(value) < 1 << 1000 else value, where)
-        if not math.isfinite(number):
-            raise ValueError(f"{where} is {number}, which is not finite")
+        if math.isnan(number):
+            raise ValueError(f"{where} is not a number")
         return number
+    if isinstance(kind, type) and issubclass(kind, AbstractArray):
+        if not isinstance(value, str) or not isinstance(arrays.get(value), kind):
+            raise ValueError(f"{where} is not the name of an array {kind.__name__}")
+        return arrays[value]
     return _of_type(kind, value, where)
 
 

@@ -1,9 +1,9 @@
 """A specimen as a folder: a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card.
 
 Nothing that the folder says of its weights is believed. `load` compiles the mechanism and applies the disguises again.
-truth.json must agree with the result, and the certificate is the one proved of it, in which the distance of the folder's
-weights from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the error is
-measured, and `proved` is False.
+truth.json must agree with the result, and the certificate is the one proved of it, in which the distance of the
+folder's weights from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the
+error is measured, and `proved` is False.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
     if not 0 <= build.strength <= 1 or not set(build.disguises) <= set(EVERY):
         raise ValueError(f"there is no disguise {build.disguises} of strength {build.strength}")
+    checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)
     if _table_of(mechanism) != record.mechanism:
         raise ValueError(f"parameters of {mechanism.name} are missing")

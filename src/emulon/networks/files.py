@@ -147,7 +147,7 @@ def _phase(
 def _require_sizes(program: NetworkProgram) -> None:
     """Refuse (ValueError) layers that do not fit each other, ranges, or the shapes that the program says."""
     features = program.shape[-1] if program.is_sequence else math.prod(program.shape)
-    if not 1 <= len(program.shape) or min(program.shape) < 1 or program.positions > MOST_POSITIONS:
+    if not program.shape or min(program.shape) < 1 or program.positions > MOST_POSITIONS:
         raise ValueError(f"an input of shape {program.shape} is not possible")
     if len(program.box.lo) != features or not 0 < program.tolerance < math.inf or not program.phases:
         raise ValueError(f"the box is of {len(program.box.lo)} features instead of {features}")

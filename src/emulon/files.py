@@ -117,7 +117,8 @@ def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = Mappi
 
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
-    if type(value) is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
+    found = type(value)
+    if found is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
         raise ValueError(f"{where} is {value!r:.40}, not of type {kind.__name__}")
     if kind is str and not value.isascii():
         value.encode()  # half a character, which JSON can write, is refused as a UnicodeEncodeError

@@ -83,6 +83,8 @@ SOFTMAX = ("phases", 1, "softmax")
         ("gelu", ("phases", 1, "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
         ("gelu", ("shape",), [10**9, 5], "is not possible"),
         ("gelu", ("out_shape",), [3], "output is of"),
+        ("gelu", ("phases", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
+        ("gelu", ("box",), {"lo": "network.box.hi", "hi": "network.box.lo"}, "the box is empty"),
         ("relu", ("phases", 1, "layer", "f"), "t", "gated as another function"),
         ("relu", ("phases", 1, "layer", "gated", "low"), 0.5, "gated as another function"),
         ("relu", ("phases", 1, "layer", "gated", "kinked"), False, "gated as another function"),

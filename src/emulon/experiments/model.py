@@ -138,7 +138,7 @@ def load_models(path: Path) -> tuple[FittedModel, ...]:
         table = read_json(path)
         if isinstance(table, dict) and table.get("format", FORMAT) != FORMAT:
             raise BadData(f"{path} is of another format than this emulon reads; fit it again with emulon run")
-        models = checked(ModelFile, table, "the file").models
+        models: tuple[FittedModel, ...] = checked(ModelFile, table, "the file").models
         if not models:
             raise ValueError("it holds no model")
         for model in models:

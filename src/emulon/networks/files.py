@@ -151,6 +151,11 @@ def _require_sizes(program: NetworkProgram) -> None:
         raise ValueError(f"an input of shape {program.shape} is not possible")
     if len(program.box.lo) != features or not 0 < program.tolerance < math.inf or not program.phases:
         raise ValueError(f"the box is of {len(program.box.lo)} features instead of {features}")
+    if bool((program.box.lo > program.box.hi).any()):
+        raise ValueError("the box is empty")
+    names = [layer.name for layer in program.layers]
+    if len(set(names)) < len(names):  # terms of the certificate go by these
+        raise ValueError("two layers have one name")
     x = ((program.box.lo + program.box.hi) / 2).reshape(1, 1, features)
     for phase, register in zip(program.phases, states(program.layers, x), strict=True):
         box, layer = phase.known.output, phase.layer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -173,10 +174,8 @@ def _false_words(record: Record, made: Specimen) -> str | None:
     wanted = json.loads(json.dumps(asdict(Record.of(made))))
     if record.program != wanted["program"]:
         return "program"
-    for name in sorted(record.truth.keys() | wanted["truth"].keys()):
-        if not _same(record.truth.get(name), wanted["truth"].get(name)):
-            return name
-    return None
+    names = sorted(record.truth.keys() | wanted["truth"].keys())
+    return next((name for name in names if not _same(record.truth.get(name), wanted["truth"].get(name))), None)
 
 
 def _same(read: Any, made: Any) -> bool:
@@ -207,7 +206,7 @@ def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: Specimen) 
             raise BadFile(f"{folder / CONFIG} has not {value!r} as {name}, as this specimen's model does; {AGAIN}")
 
 
-def _part_changed(made: dict[str, Tensor], state: dict[str, Tensor], apart: list[int]) -> float:
+def _part_changed(made: Mapping[str, Tensor], state: Mapping[str, Tensor], apart: list[int]) -> float:
     """The part of its 2-norm by which a functional or a written vector differs from the compiled one, at most.
 
     Infinite where something differs that noise may not touch: biases, gains, what reads or writes the slots `apart`.

@@ -31,12 +31,15 @@ SHAPED = re.compile(r"\b(" + "|".join(name for name in dir(jaxtyping) if name[:1
 with_shapes = jaxtyping.jaxtyped
 
 
-def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
+def checked(thing: Any = None, *, typechecker: Callable[[Any], Any] | None = None) -> Any:
     """What checks types at run time: by beartype, and dimensions of one name against each other where there are some.
 
     jaxtyping's own way checks arguments twice and binds them by name, on functions without shapes, too: half of the
     time of all tests. A function inside another would be compiled anew whenever the other runs; mypy has looked at it.
     """
+    if thing == "context":
+        return with_shapes(thing)
+    assert typechecker is not None
     if thing is None:
         return lambda each: checked(each, typechecker=typechecker)
     if not isinstance(thing, FunctionType):

@@ -1,20 +1,29 @@
-"""Files: written whole or not at all, and the provenance that stands beside every kept number."""
+"""Files: written whole or not at all, JSON read into checked dataclasses, and the provenance of kept numbers."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType, UnionType
 from typing import Any
 
+from jaxtyping import AbstractArray, jaxtyped
+
 from emulon.errors import CannotWrite
+
+# Bytes of the largest JSON file that is read.
+MOST_JSON = 1 << 28
 
 
 def write_atomically(path: Path | str, content: bytes | str) -> None:
@@ -46,6 +55,85 @@ def text_cell(text: str) -> str:
 def write_json(path: Path | str, values: Any) -> None:
     """JSON as people read it; a float reads back as the same float."""
     write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: The file cannot be read, is larger than `MOST_JSON`, is not UTF-8 or not JSON; one line says why.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(f"larger than {MOST_JSON >> 20} MiB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+
+
+def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`.
+
+    Args:
+        kind: A dataclass of annotated fields, `tuple[X, ...]`, `tuple[X, Y]`, `dict[str, X]`, `Literal`, `X | None`,
+            float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation of arrays.
+        value: What was read. Every field of a dataclass must be there, and no other.
+        where: What `value` is called in messages.
+        arrays: Arrays by name; a name stands in `value` for each. Axes of one name in one dataclass are equally long.
+    Raises:
+        ValueError: Something is missing, unknown, or of another type; one line says what and where.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        annotated, table = typing.get_type_hints(kind), _of_type(dict, value, where)
+        hints = {field.name: annotated[field.name] for field in dataclasses.fields(kind)}
+        for name in sorted(table.keys() ^ hints.keys()):
+            raise ValueError(f"{where} {'has an unknown field' if name in table else 'lacks the field'} {name!r:.40}")
+        made: Any = kind
+        with jaxtyped("context"):
+            parts = {name: checked(hint, table[name], f"{name} of {where}", arrays) for name, hint in hints.items()}
+        return made(**parts)
+    if origin in (typing.Union, UnionType):
+        (some,) = (one for one in arguments if one is not type(None))
+        return None if value is None else checked(some, value, where, arrays)
+    if origin is typing.Literal:
+        if not any(type(value) is type(one) and value == one for one in arguments):
+            raise ValueError(f"{where} is {value!r:.40}, not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is dict:
+        names = [_of_type(str, name, where) for name in _of_type(dict, value, where)]
+        return {name: checked(arguments[1], value[name], f"{name!r:.40} of {where}", arrays) for name in names}
+    if origin is tuple:
+        values = _of_type(list, value, where)
+        kinds = [arguments[0]] * len(values) if arguments[-1] is Ellipsis else arguments
+        if len(kinds) != len(values):
+            raise ValueError(f"{where} has {len(values)} parts instead of {len(kinds)}")
+        each = enumerate(zip(kinds, values, strict=True))
+        return tuple(checked(one, part, f"{where}[{i}]", arrays) for i, (one, part) in each)
+    if kind is float:
+        number: float = _of_type(float, float(value) if type(value) is int and abs(value) < 1 << 1000 else value, where)
+        if math.isnan(number):
+            raise ValueError(f"{where} is not a number")
+        return number
+    if isinstance(kind, type) and issubclass(kind, AbstractArray):
+        if not isinstance(value, str) or not isinstance(arrays.get(value), kind):
+            raise ValueError(f"{where} is not the name of an array {kind.__name__}")
+        return arrays[value]
+    return _of_type(kind, value, where)
+
+
+def _of_type(kind: type, value: Any, where: str) -> Any:
+    found = type(value)
+    if found is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
+        raise ValueError(f"{where} is {value!r:.40}, not of type {kind.__name__}")
+    if kind is str and not value.isascii():
+        value.encode()  # half a character, which JSON can write, is refused as a UnicodeEncodeError
+    return value
 
 
 def make_folder(path: Path | str) -> Path:

@@ -1,25 +1,37 @@
 """Networks as files: the same bits, refused when altered, proved again; from the command line, too."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 import torch
+from damage import altered, cases, damage_bytes
 from safetensors.torch import save_file
+from small_networks import random as random_numbers
+from small_networks import small_encoder
+from torch import nn
 
+from emulon import compile_network
 from emulon.cli import main
 from emulon.commands.rows import read_rows
+from emulon.errors import EmulonError
 from emulon.interpreter import BadFile, load_program
 from emulon.interpreter.files import read_sealed, write_sealed
 from emulon.loading import load_object
 from emulon.networks import load_network, save_network
+from emulon.networks.transformer import Heads
 
 
 @pytest.fixture(scope="module")
 def saved(cases, tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
-    for name in ("relu", "gelu"):
-        save_network(cases[name].program, folder / f"{name}.safetensors")
+    programs = {name: cases[name].program for name in ("relu", "gelu")}
+    programs["encoder"] = compile_network(small_encoder(), data=random_numbers(6, 3, 4))
+    heads = Heads(*(0.5 * random_numbers(3, 2, 3, 4)), causal=True)
+    programs["domain"] = compile_network(nn.Sequential(heads, nn.SiLU()), shape=(3, 4), domain=1.0)
+    for name, program in programs.items():
+        save_network(program, folder / f"{name}.safetensors")
     return folder
 
 
@@ -42,29 +54,113 @@ def test_an_altered_file_is_refused(saved, tmp_path):
         load_program(saved / "relu.safetensors")
 
 
-def lie(facts, tensors, what):
-    gelu = facts["phases"][1]
-    if what == "interpolation":
-        gelu["plan"]["softmax"]["interpolation"] *= 1e-3
-    elif what == "function":
-        gelu["plan"]["softmax"]["f"] = "tanh(t)"
-    elif what == "range":
-        tensors["1.inputs.hi"] *= 100
-    elif what == "source":
-        facts["source"] = "hearsay"
-    elif what == "register":
-        facts["phases"][0]["reads"] = [4]
-    else:
-        del facts["phases"][1]["f"]
+def set_at(facts, path, value):
+    *places, last = path
+    for place in places:
+        facts = facts[place]
+    facts[last] = value
 
 
-@pytest.mark.parametrize("what", ["interpolation", "function", "range", "source", "register", "missing"])
-def test_a_file_with_its_checksum_made_anew_is_not_believed(what, saved, tmp_path):
-    tensors, facts = read_sealed(saved / "gelu.safetensors", "network")
-    lie(facts, tensors, what)
+SOFTMAX = ("phases", 1, "softmax")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "message"),
+    [
+        ("gelu", (*SOFTMAX, "interpolation"), 1e-15, "is not as near to"),
+        ("gelu", (*SOFTMAX, "deviation"), 1e-15, "is not as near to"),
+        ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "promises nothing"),
+        ("gelu", (*SOFTMAX, "f"), "tanh(t)", "for another function"),
+        ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "promises nothing"),
+        ("gelu", ("phases", 1, "layer", "gated"), {"low": 0.0, "kinked": False}, "gated as another function"),
+        ("gelu", ("phases", 1, "softmax"), None, "neither gate nor softmax"),
+        ("gelu", ("source",), "hearsay", "not one of domain, data"),
+        ("gelu", ("source",), "domain", "may leave its range"),
+        ("gelu", ("tolerance",), "small", "tolerance of the network is 'small'"),
+        ("gelu", ("phases", 0, "layer", "reads"), [4], "not there yet"),
+        ("gelu", ("phases", 0, "layer", "bias"), "network.phases.2.layer.bias", "not the name of an array"),
+        ("gelu", ("phases", 2, "layer", "weight"), "network.phases.4.layer.weight", "not the name of an array"),
+        ("gelu", ("phases", 1, "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
+        ("gelu", ("shape",), [10**9, 5], "is not possible"),
+        ("gelu", ("out_shape",), [3], "output is of"),
+        ("gelu", ("phases", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
+        ("gelu", ("box",), {"lo": "network.box.hi", "hi": "network.box.lo"}, "the box is empty"),
+        ("relu", ("phases", 1, "layer", "f"), "t", "gated as another function"),
+        ("relu", ("phases", 1, "layer", "gated", "low"), 0.5, "gated as another function"),
+        ("relu", ("phases", 1, "layer", "gated", "kinked"), False, "gated as another function"),
+        ("relu", ("phases", 1, "sharpness"), 3.0, "sharpness of 3"),
+        ("relu", ("phases", 1, "sharpness"), 2.0**300, "sharpness of 2"),
+        ("domain", ("phases", 0, "inner", "score"), -1.0, "has no ranges inside"),
+        ("domain", ("phases", 0, "inner"), None, "has no ranges inside"),
+        ("domain", ("phases", 0, "inner", "q"), 1e-3, "may leave its ranges inside"),
+    ],
+)
+def test_a_file_with_its_checksum_made_anew_is_not_believed(name, path, value, message, saved, tmp_path):
+    tensors, facts = read_sealed(saved / f"{name}.safetensors", "network")
+    set_at(facts, path, value)
     write_sealed(tmp_path / "lie.safetensors", "network", tensors, facts)
-    with pytest.raises(BadFile, match="compile it again"):
+    with pytest.raises(BadFile, match=f"{message}.*compile it again"):
         load_network(tmp_path / "lie.safetensors")
+
+
+def test_no_field_may_be_missing(saved, tmp_path):
+    for name in ("gelu", "encoder"):
+        tensors, facts = read_sealed(saved / f"{name}.safetensors", "network")
+        tables = [facts, *facts["phases"], *(phase["layer"] for phase in facts["phases"])]
+        for table in tables:
+            for field in list(table):
+                kept = table.pop(field)
+                write_sealed(tmp_path / "less.safetensors", "network", tensors, facts)
+                with pytest.raises(BadFile, match=f"lacks the field '{field}'"):
+                    load_network(tmp_path / "less.safetensors")
+                table[field] = kept
+
+
+def alter_tensors(draw, tensors):
+    name, other = draw.sample(sorted(tensors), 2)
+    part = tensors[name].clone()
+    how = draw.choice(("scale", "nan", "cut", "drop", "swap", "float", "flip"))
+    if how == "drop":
+        del tensors[name]
+    elif how == "swap":
+        tensors[name], tensors[other] = tensors[other], part
+    else:
+        part = {"cut": part[:-1], "float": part.float(), "scale": part * 10 ** draw.uniform(-3, 3)}.get(how, part)
+        if how in ("nan", "flip"):
+            place = draw.randrange(part.numel())
+            part.flatten()[place] = float("nan") if how == "nan" else -part.flatten()[place]
+        tensors[name] = part
+
+
+def test_an_altered_network_is_refused_or_keeps_what_it_promises(saved, tmp_path):
+    """Of whatever network the file says: its layers in plain float64 are the judge."""
+    path, refused, kept = tmp_path / "altered.safetensors", 0, 0
+    for seed in cases(100):
+        draw = random.Random(seed)
+        name = draw.choice(("relu", "encoder", "domain", "domain"))
+        path.write_bytes((saved / f"{name}.safetensors").read_bytes())
+        tensors, facts = read_sealed(path, "network")
+        if draw.random() < 0.2:
+            damage_bytes(draw, path)
+        elif draw.random() < 0.4:
+            alter_tensors(draw, tensors)
+            write_sealed(path, "network", tensors, facts)
+        else:
+            write_sealed(path, "network", tensors, altered(draw, facts))
+        try:
+            program = load_network(path)
+            part = 0.5 + 0.3 * (random_numbers(8, *program.shape) / 4).clamp(-1, 1)
+            x = program.box.lo + part * (program.box.hi - program.box.lo)
+            run = program(x)
+        except EmulonError as error:
+            assert "\n" not in str(error), seed
+            refused += 1
+            continue
+        error, size = (run.last - program.exact(x)).abs().max(), 1e-13 * (1 + run.last.abs().max())
+        assert error <= run.certificate.bound + size and error <= run.audit.bound + size, f"{seed}: {name}"
+        kept += 1
+    print(f"{refused} refused, {kept} kept")
+    assert min(refused, kept) > 0
 
 
 MODEL = """

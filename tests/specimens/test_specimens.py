@@ -256,6 +256,15 @@ def test_bad_requests_are_refused_in_one_line(tmp_path: Path) -> None:
         specimens.specimen_named("sgdd")
     with pytest.raises(EmulonError, match="step_size"):
         specimens.specimen_named("sgd", stepsize=0.1)
+    for wrong in ("0.1", True, None, {}):
+        with pytest.raises(EmulonError, match="step_size of sgd is a number"):
+            specimens.specimen_named("sgd", step_size=wrong)
+    with pytest.raises(EmulonError, match="samples of sgd is a whole number"):
+        specimens.specimen_named("sgd", samples=3.0)
+    with pytest.raises(EmulonError, match="first of switch is a mechanism"):
+        specimens.specimen_named("switch", first="sgd")
+    with pytest.raises(EmulonError, match="bound w must be finite"):
+        specimens.specimen_named("sgd", step_size=1e300)
     with pytest.raises(EmulonError, match="learns nothing"):
         specimens.specimen_named("sgd", samples=1)
     with pytest.raises(EmulonError, match="two plain mechanisms"):

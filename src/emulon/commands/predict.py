@@ -6,13 +6,18 @@ import csv
 import io
 import itertools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from tyro.conf import Positional, arg
 
 from emulon.commands.options import CommandOptions, shown
+
+if TYPE_CHECKING:
+    from emulon.experiments.model import FittedModel
+    from emulon.experiments.tables import Table
 
 EXAMPLES = """example:
   emulon run ridge --data houses.csv --target price
@@ -34,7 +39,6 @@ class Options(CommandOptions):
 
 def main(options: Options) -> int:
     from emulon.experiments.columns import Cells
-    from emulon.experiments.data import score, targets_of
     from emulon.experiments.model import load_models
     from emulon.experiments.tables import Table, read_columns
     from emulon.files import text_cell, write_atomically
@@ -60,8 +64,22 @@ def main(options: Options) -> int:
     for model, column in zip(models, answers, strict=True):
         if model.target not in columns:
             continue
-        _, measured = targets_of(Table(options.data.name, columns, model.target), model.kind)
-        measure = "R²" if model.kind == "regression" else "accuracy"
         of = f" of {model.target}" if len(models) > 1 else ""
-        print(f"{measure}{of} {score(model.kind, measured, column):.4f} on {len(column)} rows", file=sys.stderr)
+        print(scored(model, Table(options.data.name, columns, model.target), column, of), file=sys.stderr)
     return 0
+
+
+def scored(model: FittedModel, table: Table, answers: np.ndarray, of: str) -> str:
+    """How good the answers are on the rows whose target is known; classes need not be those of the training rows."""
+    from emulon.experiments.data import score, targets_of
+    from emulon.experiments.tables import is_missing
+
+    cells = table.columns[table.target]
+    known = [row for row, cell in enumerate(cells) if not is_missing(cell)]
+    least, measure = (2, "R²") if model.kind == "regression" else (1, "accuracy")
+    if len(known) < least:
+        return f"{measure}{of} cannot be told: {len(known)} of {len(cells)} rows have a target"
+    measured = np.array([cells[row] for row in known])
+    if model.kind == "regression":
+        _, measured = targets_of(replace(table, columns={table.target: measured.tolist()}), model.kind)
+    return f"{measure}{of} {score(model.kind, measured, answers[known]):.4f} on {len(known)} rows"

@@ -31,6 +31,9 @@ class Cells:
             numbers = empty if all(map(is_missing, cells)) else numbers_of(cells)
             if numbers is None:
                 raise BadData(f"column {name!r} holds text where the model was fitted to numbers; mend those cells")
+            if np.isinf(numbers).any():
+                row = np.isinf(numbers).argmax() + 1
+                raise BadData(f"column {name!r} holds an infinite number in row {row}; correct or remove that row")
             self._numbers[name] = numbers
         return self._numbers[name]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from emulon.errors import nearest
 from emulon.experiments.columns import GAP, Cells, Column, matrix
 from emulon.experiments.data import Data
 from emulon.experiments.tables import BadData, listed
-from emulon.files import write_json
+from emulon.files import checked, read_json, write_json
 from emulon.interpreter import Run
 
 FORMAT = 2
@@ -60,10 +60,20 @@ class FittedModel:
         )
 
     def predict(self, cells: Cells) -> np.ndarray:
-        """For every row of a table: numbers, or the names of classes."""
-        scores = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
-        if self.response != "class":
+        """For every row of a table: numbers, or the names of classes.
+
+        Raises:
+            BadData: A prediction is too large for float64.
+        """
+        with np.errstate(all="ignore"):
+            scores = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
             answers: np.ndarray = np.exp(scores[:, 0]) if self.response == "rate" else scores[:, 0]
+        bad = ~np.isfinite(scores).all(axis=1) | ~np.isfinite(answers)
+        if bad.any():
+            raise BadData(
+                f"the prediction for row {bad.argmax() + 1} is not finite; are its numbers in the right units?"
+            )
+        if self.response != "class":
             return answers
         chosen = scores.argmax(axis=1) if len(self.classes) > 2 else (scores[:, 0] > 0).astype(int)
         classes: np.ndarray = np.array(self.classes)[chosen]
@@ -104,31 +114,56 @@ class FittedModel:
         return said
 
 
+@dataclass(frozen=True)
+class ModelFile:
+    """One algorithm's models, one for each target."""
+
+    format: int
+    emulon: str
+    models: tuple[FittedModel, ...]
+
+
 def save_models(models: Sequence[FittedModel], path: Path) -> None:
-    """One algorithm's models, one for each target, as JSON; every number reads back as the same number."""
-    kept = [asdict(model) for model in models]
-    write_json(path, {"format": FORMAT, "emulon": emulon.__version__, "models": kept})
+    """As JSON; every number reads back as the same number."""
+    write_json(path, asdict(ModelFile(FORMAT, emulon.__version__, tuple(models))))
 
 
 def load_models(path: Path) -> tuple[FittedModel, ...]:
+    """The models in a file that `save_models` wrote.
+
+    Raises:
+        BadData: The file cannot be read, is of another format, or holds no models that can predict.
+    """
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if kept.pop("format") != FORMAT:
+        table = read_json(path)
+        if isinstance(table, dict) and table.get("format", FORMAT) != FORMAT:
             raise BadData(f"{path} is of another format than this emulon reads; fit it again with emulon run")
-        return tuple(map(_model, kept["models"]))
-    except OSError as error:
-        raise BadData(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, BadData):
-            raise
-        raise BadData(f"{path} is not a model that emulon run wrote (such as report/ridge.json)") from None
+        models: tuple[FittedModel, ...] = checked(ModelFile, table, "the file").models
+        if not models:
+            raise ValueError("it holds no model")
+        for model in models:
+            _require_sound(model)
+    except BadData:
+        raise
+    except ValueError as error:
+        why = " ".join(str(error).split())
+        raise BadData(f"{path} is not a model that emulon run wrote (such as report/ridge.json): {why}") from None
+    return models
 
 
-def _model(kept: dict[str, Any]) -> FittedModel:
-    columns = tuple(
-        Column(**{**column, "levels": None if column["levels"] is None else tuple(column["levels"])})
-        for column in kept.pop("columns")
-    )
-    weights = tuple(map(tuple, kept.pop("weights")))
-    classes, intercepts = tuple(kept.pop("classes")), tuple(kept.pop("intercepts"))
-    return FittedModel(**kept, columns=columns, weights=weights, classes=classes, intercepts=intercepts)
+def _require_sound(model: FittedModel) -> None:
+    """Refuse (ValueError) a model whose parts do not fit each other, or whose numbers make no sense."""
+    classes, rows = len(model.classes), len(model.weights)
+    if (model.response == "class") != (model.kind == "classification") or (classes >= 2) != (model.response == "class"):
+        raise ValueError(f"it is a {model.kind} with {classes} classes")
+    if rows != (classes if classes > 2 else 1) or len(model.intercepts) != rows:
+        raise ValueError(f"it has {rows} rows of weights and {len(model.intercepts)} intercepts for {classes} classes")
+    if not model.columns or any(len(row) != len(model.columns) for row in model.weights):
+        raise ValueError("it has not as many weights as columns")
+    numbers = [*model.intercepts, *(weight for row in model.weights for weight in row)]
+    for column in model.columns:
+        numbers += [column.center, column.size, column.fill, column.low, column.high]
+        if not column.size > 0 or column.low > column.high or column.levels == ():
+            raise ValueError(f"its column {column.name!r:.40} has no scale, range or levels")
+    if not all(map(math.isfinite, numbers)) or not model.bound >= 0:
+        raise ValueError("it has numbers that are not finite, or a negative bound")

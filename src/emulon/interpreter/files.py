@@ -28,7 +28,7 @@ from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 
-FORMAT = {"interpreter": "2", "program": "5", "network": "1"}
+FORMAT = {"interpreter": "2", "program": "5", "network": "2"}
 PLAIN = {
     "name": str,
     "steps": int,

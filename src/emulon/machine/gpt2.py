@@ -48,17 +48,9 @@ def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
         from transformers import GPT2Config, GPT2Model
     except ImportError as missing:
         raise NeedsTransformers("to_gpt2 needs transformers; install it with: pip install 'emulon[hf]'") from missing
-    tokens, width = state["wpe.weight"].shape
     dtype = state["wpe.weight"].dtype
     config = GPT2Config(
-        vocab_size=1,
-        n_positions=tokens,
-        n_embd=width,
-        n_layer=sum(name.endswith(".mlp.c_fc.weight") for name in state),
-        n_head=heads,
-        n_inner=state["h.0.mlp.c_fc.weight"].shape[1],
-        activation_function="gelu",
-        layer_norm_epsilon=EPSILON,
+        **config_of(state, heads),
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -72,6 +64,23 @@ def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
     model = model.to(dtype).eval()
     model.load_state_dict(dict(state))
     return model.requires_grad_(False)
+
+
+def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+    """What of a `GPT2Config` decides the function that these parameters compute."""
+    tokens, width = state["wpe.weight"].shape
+    return {
+        "vocab_size": 1,
+        "n_positions": tokens,
+        "n_embd": width,
+        "n_layer": sum(name.endswith(".mlp.c_fc.weight") for name in state),
+        "n_head": heads,
+        "n_inner": state["h.0.mlp.c_fc.weight"].shape[1],
+        "activation_function": "gelu",
+        "layer_norm_epsilon": EPSILON,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    }
 
 
 def state_dict(transformer: Transformer) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,14 +69,6 @@ class FunctionPhase(NetworkPhase):
 
     def own_error(self, line: NumberLine) -> float:
         return self.softmax.own_error(line)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"softmax": self.softmax.facts}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return self.softmax.tensors
 
     def shown(self) -> str:
         grid = self.softmax.grid

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,10 +113,6 @@ class GatePhase(NetworkPhase):
         keys = (line.error(self.key) + near) / self.key
         relative = (1 + part) * (1 + keys) - 1 + 8 * rounding.unit(f64)
         return self.key * (1 + keys) * near + 2 * (rounding.EXP_ROUNDINGS + 64) * rounding.unit(f64), relative
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"low": self.low, "sharpness": self.sharpness, "kinked": self.kinked}
 
     def shown(self) -> str:
         return f"2 tokens a number, with scores 0 and {self.sharpness:g} t and values {self.low:g} t and t"

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float64
@@ -76,15 +76,6 @@ class NetworkPhase(ABC):
     @abstractmethod
     def shown(self) -> str:
         """Its prompt in words."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a file keeps of the plan beside `tensors`."""
-        return {}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
 
     def run(self, interpreter: Interpreter, x: Tensor, path: Path) -> Tensor:
         if path == "fast":

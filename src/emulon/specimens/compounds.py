@@ -35,6 +35,10 @@ class _Pair(Mechanism):
             object.__setattr__(self, name, replace(part, features=self.features, samples=self.samples))
 
     @property
+    def entries(self) -> int:
+        return self.first.entries + self.second.entries
+
+    @property
     def reach(self) -> float:
         return max(self.first.reach, self.second.reach)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.certify import Certificate
 from emulon.errors import EmulonError, unknown
 from emulon.machine.compiler import planned
 from emulon.machine.gpt2 import state_dict
+from emulon.machine.transformer import result_name
 from emulon.specimens.anatomy import truth_of
 from emulon.specimens.draft import Draft, kept_apart
 from emulon.specimens.idle import idle_blocks, idle_weights
+from emulon.specimens.mechanism import Mechanism
 from emulon.specimens.noise import noise_of
 from emulon.specimens.specimen import Build, Specimen, useful, with_measured, with_readout
 
@@ -129,21 +131,37 @@ def disguise(specimen: Specimen, seed: int = 0, strength: float = 1.0, *, only: 
     if not 0 <= strength <= 1:
         raise EmulonError(f"a disguise has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
-    build = Build(count, seed, tuple(chosen))
-    program = build.program(specimen.mechanism)
-    machine = program.compile(specimen.dtype)
-    weights = {name: part.double() for name, part in state_dict(machine).items()}
-    generator = torch.Generator().manual_seed(seed)
-    draft = Draft(machine, planned(program, specimen.dtype), weights, truth_of(machine), generator, strength)
-    for name in chosen:
-        if name in DISGUISES:
-            DISGUISES[name](draft)
-    state = {name: part.to(specimen.dtype).contiguous() for name, part in draft.state.items()}
-    state = with_readout(state, draft.truth)
-    made = Specimen(specimen.mechanism, draft.truth, state, machine.certificate, build)
-    turned = draft.turned or draft.weight_noise > 0
-    noise, skew = noise_of(machine, draft.plan, draft.weight_noise, draft.beside) if turned else (0.0, 0.0)
-    if turned or draft.beside:
-        certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.beside)
-        made = replace(made, certificate=certificates[made.output])
+    draft = drafted(specimen.mechanism, specimen.dtype, Build(count, seed, tuple(chosen), strength))
+    made = specimen_from(draft, specimen.mechanism)
     return made if useful(made.certificate) else with_measured(made)
+
+
+def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
+    """The weights that `build` makes of the mechanism's program; the same ones, up to the machine's last digits."""
+    program = build.program(mechanism)
+    machine = program.compile(dtype)
+    weights = {name: part.double() for name, part in state_dict(machine).items()}
+    generator = torch.Generator().manual_seed(build.seed)
+    draft = Draft(machine, planned(program, dtype), weights, truth_of(machine), generator, build)
+    for name, change in DISGUISES.items():
+        if name in build.disguises:
+            change(draft)
+    return draft
+
+
+def specimen_from(draft: Draft, mechanism: Mechanism) -> Specimen:
+    """With what is proved of it, useful or not."""
+    state = {name: part.to(draft.machine.dtype).contiguous() for name, part in draft.state.items()}
+    return Specimen(mechanism, draft.truth, with_readout(state, draft.truth), certificate_of(draft), draft.build)
+
+
+def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
+    """Of the draft's weights, or of others in which every functional that reads the stream, and every vector that is
+    written to it, differs in 2-norm by the part `changed` of itself at most (`noise_of` has the proof)."""
+    changed += draft.weight_noise
+    if not (draft.turned or changed or draft.beside):
+        return draft.machine.certificate
+    noisy = draft.turned or changed > 0
+    noise, skew = noise_of(draft.machine, draft.plan, changed, draft.beside) if noisy else (0.0, 0.0)
+    certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.beside)
+    return certificates[result_name(draft.machine.program)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from emulon.machine.compiler import Plan
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.transformer import Transformer
+from emulon.specimens.specimen import Build
 from emulon.specimens.truth import Truth
 
 
@@ -22,7 +23,7 @@ class Draft:
     state: dict[str, Tensor]
     truth: Truth
     generator: torch.Generator
-    strength: float
+    build: Build
     # Where the machine's own blocks are now.
     places: list[int] = field(default_factory=list)
     weight_noise: float = 0.0
@@ -38,6 +39,10 @@ class Draft:
 
     def random(self, *size: int) -> Tensor:
         return torch.randn(*size, dtype=torch.float64, generator=self.generator, device="cpu")
+
+    @property
+    def strength(self) -> float:
+        return self.build.strength
 
     @property
     def head_width(self) -> int:

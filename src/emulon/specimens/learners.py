@@ -93,6 +93,10 @@ class Ridge(Mechanism, name="ridge"):
 
     ridge: float = 0.5
 
+    @property
+    def entries(self) -> int:
+        return self.features * (self.features + 1) // 2
+
     def least(self, parameter: str) -> float:
         return LEAST_RIDGE if parameter == "ridge" else super().least(parameter)
 

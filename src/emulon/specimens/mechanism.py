@@ -44,19 +44,24 @@ class Mechanism(ABC):
             cls.name, MECHANISMS[name] = name, cls
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, Mechanism) and not self.least(field.name) <= value < math.inf:
+                raise EmulonError(f"{field.name} of {self.name} is {self.least(field.name):g} or more, got {value}")
         if self.features < 1 or self.samples < 2:
             raise EmulonError(
                 f"{self.name} with {self.features} features and {self.samples} samples learns nothing; it takes 1 or "
                 "more features and 2 or more samples, the last of which is only asked about"
             )
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, Mechanism) and not self.least(field.name) <= value < math.inf:
-                raise EmulonError(f"{field.name} of {self.name} is {self.least(field.name):g} or more, got {value}")
 
     def least(self, parameter: str) -> float:
         """The smallest that a parameter may be."""
         return 0.0
+
+    @property
+    def entries(self) -> int:
+        """Numbers in the largest register: no model of it is narrower."""
+        return self.features
 
     @property
     @abstractmethod
@@ -80,7 +85,11 @@ class Mechanism(ABC):
 
     @property
     def domain(self) -> Domain:
-        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=ROOM * self.reach, spectrum=Spectrum(norm=NORM))
+        try:
+            reach = self.reach
+        except OverflowError:
+            reach = math.inf  # which Domain refuses
+        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=ROOM * reach, spectrum=Spectrum(norm=NORM))
 
     def examples(self) -> Examples:
         """An empty program for this mechanism."""
@@ -107,14 +116,18 @@ def mechanism_named(name: str, **parameters: Any) -> Mechanism:
     """A registered mechanism with these parameters, the rest by default."""
     if name not in MECHANISMS:
         raise EmulonError(unknown("mechanism", name, MECHANISMS))
-    kind = MECHANISMS[name]
+    kind, given = MECHANISMS[name], dict[str, Any]()
+    kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind)}
-    for parameter in parameters:
+    for parameter, one in parameters.items():
         if parameter not in fields:
             raise EmulonError(unknown(f"parameter of {name}", parameter, fields))
-    given: dict[str, Any] = {
-        key: mechanism_named(**one) if isinstance(one, dict) else one for key, one in parameters.items()
-    }
+        value = mechanism_named(**one) if isinstance(one, dict) and isinstance(one.get("name"), str) else one
+        wanted = kinds[parameter]
+        if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+            what = {int: "a whole number", float: "a number"}.get(wanted, "a mechanism")
+            raise EmulonError(f"{parameter} of {name} is {what}, got {value!r:.40}")
+        given[parameter] = value
     return kind(**given)
 
 

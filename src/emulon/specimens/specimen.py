@@ -41,6 +41,7 @@ class Build:
     distractors: int = 0
     seed: int = 0
     disguises: tuple[str, ...] = ()
+    strength: float = 1.0
 
     def program(self, mechanism: Mechanism) -> RegisterProgram:
         examples = mechanism.examples()
@@ -235,7 +236,7 @@ def useful(certificate: Certificate) -> bool:
 def with_measured(specimen: Specimen) -> Specimen:
     """The same with a bound that was measured, where none can be proved for the whole domain."""
     xs, ys = specimen.draw(PROMPTS, seed=PROMPTS)
-    worst = (specimen(xs, ys).double() - specimen.algorithm(xs, ys)).abs().max().item()
+    worst = (specimen(xs, ys).double() - specimen.algorithm(xs, ys)).abs().nan_to_num(nan=math.inf).max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"
     certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note, assumes=())
     return Specimen(specimen.mechanism, specimen.truth, specimen.state, certificate, specimen.build)

@@ -5,11 +5,10 @@ Blocks count from 0, as Hugging Face and TransformerLens count them; −1 is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -73,7 +72,7 @@ class InstructionTruth:
 
 @dataclass(frozen=True)
 class Truth:
-    """The whole of it; `truth.json` is this, as `to_json` and `from_json` have it."""
+    """The whole of it; `truth.json` has it as `to_json` does."""
 
     blocks: int
     heads: int
@@ -196,18 +195,3 @@ class Truth:
                 "registers": self.unused_registers,
             },
         }
-
-    @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> Truth:
-        registers = {}
-        for one in table["registers"]:
-            read, write = (torch.tensor(one[key], dtype=torch.float64, device="cpu") for key in ("read", "write"))
-            registers[one["name"]] = RegisterTruth(one["name"], one["kind"], tuple(one["labels"]), read, write)
-        versions = tuple(VersionTruth(**{**one, "tokens": tuple(one["tokens"])}) for one in table["versions"])
-        listed = ("heads", "neurons", "reads")
-        instructions = tuple(
-            InstructionTruth(**{**one, **{key: tuple(one[key]) for key in listed}}) for one in table["instructions"]
-        )
-        sizes = {key: table[key] for key in ("blocks", "heads", "neurons", "tokens", "output")}
-        sweeping = tuple((layer, head) for layer, head in table["sweeping"])
-        return cls(**sizes, registers=registers, versions=versions, instructions=instructions, sweeping=sweeping)

@@ -7,7 +7,7 @@ every range by intervals where it is said to hold for a whole domain. Ranges see
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from emulon.interpreter.files import BadFile, read_sealed, require_kind, whole, 
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
-from emulon.networks.layers import Attention, Box, Constant, Elementwise, Gated, Inner, Known, Layer, Linear, Root
+from emulon.networks.layers import Attention, Box, Constant, Elementwise, Gated, Inner, Known, Layer, Linear, Root, Unrounded
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import HEAD
 from emulon.networks.phase import ConstantPhase, NetworkPhase
@@ -31,6 +31,7 @@ from emulon.networks.softmaxes import Softmax, softmax_for
 f64 = torch.float64
 TENSORS = {"linear": ("weight", "bias"), "constant": ("values",), "elementwise": (), "attention": HEAD}
 SOFTMAX = ("slopes", "intercepts", "values")
+UNROUNDED = tuple(field.name for field in fields(Unrounded))
 
 
 def save_network(program: NetworkProgram, path: str | Path) -> None:
@@ -42,6 +43,8 @@ def save_network(program: NetworkProgram, path: str | Path) -> None:
     for number, phase in enumerate(program.phases):
         layer = phase.layer
         own = {name: getattr(layer, name) for name in TENSORS[layer.kind]}
+        if isinstance(layer, Linear) and layer.unrounded is not None:
+            own |= {f"unrounded.{name}": part for name, part in vars(layer.unrounded).items()}
         boxes = {f"{side}.{end}": getattr(getattr(phase.known, side), end) for side, end in _ENDS}
         softmax = {f"softmax.{name}": part for name, part in phase.tensors.items()}
         tensors |= {f"{number}.{name}": part for name, part in (own | boxes | softmax).items()}
@@ -74,8 +77,9 @@ def _layer_facts(layer: Layer) -> dict[str, Any]:
     if isinstance(layer, Elementwise):
         facts |= {"f": layer.f, "gated": None if layer.gated is None else asdict(layer.gated)}
         facts |= {"root": isinstance(layer, Root), "within": getattr(layer, "within", None)}
+        facts["most"] = layer.most if math.isfinite(layer.most) else None
     if isinstance(layer, Attention):
-        facts["causal"] = layer.causal
+        facts |= {"causal": layer.causal, "scale": layer.scale}
     return facts
 
 
@@ -88,15 +92,17 @@ def _layer(facts: dict[str, Any], own: dict[str, Tensor]) -> Layer:
     common: dict[str, Any] = {"name": facts["name"], "reads": tuple(map(int, facts["reads"]))}
     parts: dict[str, Any] = {name: own[name] for name in TENSORS[facts["kind"]]}
     if facts["kind"] == "linear":
-        return Linear(**common, **parts)
+        exact = {name: own[f"unrounded.{name}"] for name in UNROUNDED if f"unrounded.{name}" in own}
+        return Linear(**common, **parts, unrounded=Unrounded(**exact) if exact else None)
     if facts["kind"] == "constant":
         return Constant(**common, **parts)
     if facts["kind"] == "attention":
-        return Attention(**common, **parts, causal=bool(facts["causal"]))
+        return Attention(**common, **parts, causal=bool(facts["causal"]), scale=float(facts.get("scale", 1.0)))
     gated = None if facts["gated"] is None else Gated(**facts["gated"])
     if facts["root"]:
         return Root(**common, f=facts["f"], within=facts["within"] and tuple(facts["within"]))
-    return Elementwise(**common, f=facts["f"], gated=gated)
+    most = facts.get("most")
+    return Elementwise(**common, f=facts["f"], gated=gated, most=math.inf if most is None else float(most))
 
 
 def _phase(number: int, tensors: dict[str, Tensor], facts: dict[str, Any], whole: dict[str, Any]) -> NetworkPhase:
@@ -140,6 +146,15 @@ def _false_claim_of(phase: NetworkPhase) -> str | None:
         same = asked is not None and (asked.low, asked.kinked) == (phase.low, phase.kinked)
         if not same or power != round(power) or not (phase.kinked or phase.sharpness == 1):
             return f"{phase.layer.name} is gated as another function"
+    if isinstance(phase, LinearPhase) and phase.layer.unrounded is not None:
+        rounded = phase.layer.unrounded.balls()
+        for name, ball in zip(("weight", "bias"), rounded, strict=True):
+            if not torch.equal(getattr(phase.layer, name), ball.high):
+                return f"the {name} of {phase.layer.name} is not what it says that it is rounded from"
+    if isinstance(phase, AttentionPhase) and not 0 < phase.layer.scale < math.inf:
+        return f"the scores of {phase.layer.name} are divided by the root of {phase.layer.scale}"
+    if isinstance(phase, FunctionPhase) and phase.known.inputs.ends[1] > phase.layer.most:
+        return f"{phase.layer.name} reaches where it is another function"
     if isinstance(phase, FunctionPhase):
         softmax, (lo, hi) = phase.softmax, phase.known.inputs.ends
         if softmax.f != phase.layer.f or not softmax.grid.lo <= lo <= hi <= softmax.grid.hi:

@@ -23,7 +23,7 @@ from emulon.certify.functions import enclosed
 from emulon.certify.perturbation import shifted_average
 from emulon.certify.spectrum import enclosure
 from emulon.descent.curvature import Slopes
-from emulon.errors import BadExpression
+from emulon.errors import BadExpression, OutOfDomain
 from emulon.expression import parse
 
 f64 = torch.float64
@@ -270,6 +270,12 @@ class Elementwise(Layer):
         if not (torch.isfinite(inputs.lo).all() and torch.isfinite(inputs.hi).all()):
             raise BadExpression(f"{self.name}: {self.f} is asked for numbers without a bound; give data for ranges")
         steepest = self._steepest(inputs)
+        if not math.isfinite(steepest):
+            lo, hi = inputs.ends
+            raise OutOfDomain(
+                f"{self.name}: no bound on the slope of {self.f} was found between {lo:.4g} and {hi:.4g}; give data=… "
+                "for ranges, or a smaller domain"
+            )
         steps = torch.linspace(0, 1, LOOKS, dtype=f64)[:, None]
         values = parse(self.f)(inputs.lo + steps * (inputs.hi - inputs.lo))
         room = steepest * (inputs.hi - inputs.lo) / (2 * (LOOKS - 1)) * LIFT

@@ -1,7 +1,8 @@
 """From a module to layers: `lower` asks the registry how each part is written, and names it by its place.
 
 A part is added with `@lowers(nn.Something)`: a function of the builder, the module and the name of its place. It is
-used for modules of exactly this class whose forward is the class's own; a subclass or a module with hooks is refused.
+used for modules of exactly this class whose forward is the class's own. Of any other class, subclasses too, the forward
+is followed by torch.fx; modules with hooks are refused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from emulon.certify.domain import require_finite
 from emulon.certify.error_free import two_product
@@ -197,7 +199,7 @@ def lower_part(builder: Builder, module: Any, place: str) -> None:
         module.lower_into(builder, place)
     elif type(module) in REGISTRY:
         REGISTRY[type(module)](builder, module, place)
-    elif _is_of_ones_own(module):
+    elif not type(module).__module__.startswith("torch.nn."):
         REGISTRY[nn.Module](builder, module, place)
     else:
         known = sorted({kind.__name__ for kind in REGISTRY} - {"Module"})
@@ -208,14 +210,8 @@ def lower_part(builder: Builder, module: Any, place: str) -> None:
 
 def knows(module: nn.Module) -> bool:
     """Whether a module is lowered as a whole, and not by following its forward."""
-    return hasattr(module, "lower_into") or not _is_of_ones_own(module)
-
-
-def _is_of_ones_own(module: Any) -> bool:
-    """A module with a forward that can be followed: none of torch's own, nor one of their subclasses."""
-    if not isinstance(module, nn.Module) or type(module) in REGISTRY:
-        return False
-    return not any(kind.__module__.startswith("torch.nn.") for kind in type(module).__mro__ if kind is not nn.Module)
+    kind = type(module)
+    return hasattr(module, "lower_into") or kind in REGISTRY or kind.__module__.startswith("torch.nn.")
 
 
 def require_own_forward(module: Any, place: str, *kinds: type) -> None:
@@ -235,6 +231,8 @@ def require_own_forward(module: Any, place: str, *kinds: type) -> None:
     who = f"a {kind.__name__}{f' at {place}' if place else ''}"
     if kinds and kind not in kinds:
         raise BadNetwork(f"{who} is not compiled there; a {' or '.join(each.__name__ for each in kinds)} is")
+    if parametrize.is_parametrized(module):
+        raise BadNetwork(f"{who} has parametrised weights; torch.nn.utils.parametrize.remove_parametrizations fixes them")
     if module._forward_hooks or module._forward_pre_hooks:
         raise BadNetwork(f"{who} has forward hooks, which may change what it computes; remove them")
     written, followed = hasattr(kind, "lower_into"), not (hasattr(kind, "lower_into") or kind in REGISTRY)

@@ -43,7 +43,7 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
     size, centred = builder.features, builder.at
     builder.elementwise(place, "square", SQUARE)
     ones, offset = torch.ones(1, size, dtype=f64), torch.tensor([eps], dtype=f64)
-    builder.divided(place, "mean square", ones, size, bias=offset)
+    builder.divided(place, "mean square", ones, float(size), bias=offset)
     root = builder.root(place)
     scale = torch.ones(size, dtype=f64) if weight is None else weight.detach().to(f64)
     return product(builder, place, centred, root, torch.diag(scale), bias)
@@ -52,7 +52,7 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
 @lowers(nn.LayerNorm)
 def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
     size = _size(builder, module, place)
-    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64) - 1, size)
+    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64) - 1, float(size))
     normalised(builder, place, module.weight, module.bias, module.eps)
 
 

@@ -71,4 +71,5 @@ def gains_of(layers: Sequence[Layer], known: Sequence[Known], features: int) -> 
         errors = layer.carried(reading(layer, found), where)
         errors[number] += TINY
         found.append(errors)
-    return (found[-1].amax(dim=-1) / TINY).tolist()
+    # An error of zero times a slope without a bound says nothing.
+    return (found[-1].nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()

@@ -124,7 +124,7 @@ def _arithmetic(
         elif number == 0:
             raise BadNetwork(f"{place} divides by zero")
         else:
-            builder.divided(place, "linear", math.copysign(1.0, number) * one, abs(number))
+            builder.divided(place, "linear", math.copysign(1.0, number) * one, abs(float(number)))
     else:
         sign = -1.0 if target in SUBTRACT and not left else 1.0
         shift = -float(number) if target in SUBTRACT and left else float(number)

@@ -46,7 +46,7 @@ def plain(builder: Builder, module: nn.Module, place: str) -> None:
 
 @lowers(nn.Hardtanh, nn.ReLU6)
 def hardtanh(builder: Builder, module: nn.Hardtanh, place: str) -> None:
-    low, high = (_written(end, place, module) for end in (module.min_val, module.max_val))
+    low, high = (written(end, place) for end in (module.min_val, module.max_val))
     if not module.min_val < module.max_val:
         raise BadNetwork(f"{place or 'a Hardtanh'} cuts at {module.min_val} and {module.max_val}, which is no interval")
     builder.elementwise(place, type(module).__name__.lower(), f"Max(Min(t, {high}), {low})")
@@ -76,10 +76,10 @@ def silu(builder: Builder, module: nn.SiLU, place: str) -> None:
 
 @lowers(nn.LeakyReLU)
 def leaky_relu(builder: Builder, module: nn.LeakyReLU, place: str) -> None:
-    low, written = float(module.negative_slope), _written(module.negative_slope, place, module)
+    low, slope = float(module.negative_slope), written(module.negative_slope, place)
     if not low < 1:
         raise BadNetwork(f"{place or 'a LeakyReLU'} has slope {low} below zero; slopes below 1 are compiled")
-    builder.elementwise(place, "leaky relu", f"Max(t, {written}*t)", Gated(low, kinked=True))
+    builder.elementwise(place, "leaky relu", f"Max(t, {slope}*t)", Gated(low, kinked=True))
 
 
 @lowers(nn.Softplus)
@@ -92,13 +92,12 @@ def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
 
 @lowers(nn.ELU)
 def elu(builder: Builder, module: nn.ELU, place: str) -> None:
-    alpha = _written(module.alpha, place, module)
+    alpha = written(module.alpha, place)
     builder.elementwise(place, "elu", f"Max(t, 0) + {alpha}*(exp(Min(t, 0)) - 1)")
 
 
-def _written(number: float, place: str, module: nn.Module) -> str:
+def written(number: float, place: str) -> str:
     """The float64 number itself, not the decimal that is short for it."""
     if not math.isfinite(number):
-        raise BadNetwork(f"{place or type(module).__name__} has {number} for a parameter; give a finite number")
-    exact = Fraction(float(number))
-    return f"({exact})" if exact.denominator > 1 or exact < 0 else f"{exact}"
+        raise BadNetwork(f"{place or 'the network'} has {number} for a parameter; give a finite number")
+    return f"({Fraction(float(number))})"

@@ -130,7 +130,7 @@ TORCH = Operations("torch", float, {name: _torch_function(name) for name in SMOO
 
 
 def _arb_tanh(x: Any) -> Any:
-    """1 − 2/(1 + e^{2x}); on a ball so wide that this may divide by zero, by y′ = (1 − y²)x′ from y = tanh at its start."""
+    """1 − 2/(1 + e^{2x}); on a ball so wide that this may divide by zero, by y′ = (1 − y²)x′ from its first term on."""
     from flint import arb, arb_series, ctx
 
     try:

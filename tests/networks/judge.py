@@ -172,7 +172,9 @@ def _batch_norm(module: Any, x: np.ndarray) -> np.ndarray:
     """In evaluation, channel by channel."""
     ones = torch.ones(module.num_features)
     parts = (module.running_mean, module.running_var, module.weight, module.bias)
-    parts = (balls(o if part is None else part) for o, part in zip((0 * ones, ones, ones, 0 * ones), parts, strict=True))
+    parts = (
+        balls(o if part is None else part) for o, part in zip((0 * ones, ones, ones, 0 * ones), parts, strict=True)
+    )
     shape = (-1, *[1] * (x.ndim - 1))
     middle, variance, weight, bias = (part.reshape(shape) for part in parts)
     roots = each(lambda v: (v + arb(module.eps)).sqrt())(module, variance)
@@ -201,8 +203,9 @@ def _convolution(module: nn.Conv2d, x: np.ndarray) -> np.ndarray:
 
 @rule(nn.AvgPool2d)
 def _pool(module: nn.AvgPool2d, x: np.ndarray) -> np.ndarray:
-    size, stride, pad = (value if isinstance(value, int) else value[0] for value in
-                         (module.kernel_size, module.stride, module.padding))
+    size, stride, pad = (
+        value if isinstance(value, int) else value[0] for value in (module.kernel_size, module.stride, module.padding)
+    )
     marks = np.pad(np.ones(x.shape[1:], dtype=int), pad)
     x = np.pad(x, ((0, 0), (pad, pad), (pad, pad)), constant_values=arb(0))
     count = [(edge - size) // stride + 1 for edge in x.shape[1:]]

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import judge
 import numpy as np
@@ -125,7 +126,7 @@ def norm(dice: random.Random, width: int) -> nn.Module:
 def perceptron(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     widths = [dice.randint(1, 6) for _ in range(dice.randint(2, 4))]
     parts: list[nn.Module] = []
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         parts += [nn.Linear(fan_in, fan_out, bias=dice.random() < 0.8), activation(dice)]
     return nn.Sequential(*parts[: len(parts) - dice.randint(0, 1)]), (widths[0],)
 

@@ -1,4 +1,4 @@
-"""Modules that look like parts that are known and compute something else: refused by name, or compiled as what they do."""
+"""Modules that look like known parts and compute something else: refused by name, or compiled as what they do."""
 
 import copy
 import functools

@@ -16,7 +16,7 @@ from emulon.networks.lowering import Builder, lowers
 PLAIN: dict[type[nn.Module], str] = {
     nn.Tanh: "tanh(t)",
     nn.Sigmoid: "(1 + tanh(t/2))/2",
-    nn.LogSigmoid: "-log(1 + exp(-t))",
+    nn.LogSigmoid: "Min(t, 0) - log(1 + exp(-Abs(t)))",
     nn.Softsign: "t/(1 + Abs(t))",
     nn.Mish: "t*tanh(log(1 + exp(t)))",
 }
@@ -87,7 +87,7 @@ def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
     """PyTorch's is t itself above the threshold, a jump of e^(−threshold): numbers there are refused."""
     if module.beta != 1:
         raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1; write it as an Expression")
-    builder.elementwise(place, "softplus", "log(1 + exp(t))", most=float(module.threshold))
+    builder.elementwise(place, "softplus", "Max(t, 0) + log(1 + exp(-Abs(t)))", most=float(module.threshold))
 
 
 @lowers(nn.ELU)

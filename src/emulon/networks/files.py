@@ -20,7 +20,19 @@ from emulon.interpreter.files import BadFile, read_sealed, require_kind, whole, 
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase
-from emulon.networks.layers import Attention, Box, Constant, Elementwise, Gated, Inner, Known, Layer, Linear, Root, Unrounded
+from emulon.networks.layers import (
+    Attention,
+    Box,
+    Constant,
+    Elementwise,
+    Gated,
+    Inner,
+    Known,
+    Layer,
+    Linear,
+    Root,
+    Unrounded,
+)
 from emulon.networks.linear import LinearPhase
 from emulon.networks.lowering import HEAD
 from emulon.networks.phase import ConstantPhase, NetworkPhase

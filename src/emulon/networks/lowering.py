@@ -103,8 +103,9 @@ class Builder:
         if not isinstance(by, tuple):
             divisors = torch.as_tensor(by, dtype=f64).expand(out).contiguous()
             by = two_product(divisors, divisors)
-        zeros = [torch.zeros(size, dtype=f64) if given is None else given for size, given in
-                 ((features, shift), (out, bias))]
+        zeros = [
+            torch.zeros(size, dtype=f64) if given is None else given for size, given in ((features, shift), (out, bias))
+        ]
         shift, bias = (part.detach().to(f64).contiguous() for part in zeros)
         squares = torch.stack([part.detach().to(f64).expand(out) for part in by])
         given = {"the weight": numerators, "the mean": shift, "the variance": squares, "the bias": bias}
@@ -112,12 +113,12 @@ class Builder:
         exact = Unrounded(numerators, shift, squares, bias)
         weight, rounded = (ball.high for ball in exact.balls())
         at = self.linear(place, what, weight, rounded, *reads)
-        self.layers[-1] = replace(self.layers[-1], unrounded=exact)
+        layer = self.layers[-1]
+        assert isinstance(layer, Linear)
+        self.layers[-1] = replace(layer, unrounded=exact)
         return at
 
-    def elementwise(
-        self, place: str, what: str, f: str, gated: Gated | None = None, most: float = math.inf
-    ) -> int:
+    def elementwise(self, place: str, what: str, f: str, gated: Gated | None = None, most: float = math.inf) -> int:
         layer = Elementwise(name=self.name(place, what), reads=(self.at,), f=f, gated=gated, most=most)
         return self.add(layer, self.features)
 
@@ -139,7 +140,7 @@ class Builder:
         return self.add(layer, parts["b_v"].numel())
 
     def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
-        """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores are q·k/√width."""
+        """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores q·k/√width."""
         weight = weight.detach().to(f64)
         width = len(weight) // 3 // heads
         bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
@@ -232,7 +233,7 @@ def require_own_forward(module: Any, place: str, *kinds: type) -> None:
     if kinds and kind not in kinds:
         raise BadNetwork(f"{who} is not compiled there; a {' or '.join(each.__name__ for each in kinds)} is")
     if parametrize.is_parametrized(module):
-        raise BadNetwork(f"{who} has parametrised weights; torch.nn.utils.parametrize.remove_parametrizations fixes them")
+        raise BadNetwork(f"{who} has parametrised weights; fix them with parametrize.remove_parametrizations")
     if module._forward_hooks or module._forward_pre_hooks:
         raise BadNetwork(f"{who} has forward hooks, which may change what it computes; remove them")
     written, followed = hasattr(kind, "lower_into"), not (hasattr(kind, "lower_into") or kind in REGISTRY)
@@ -250,9 +251,9 @@ def require_own_forward(module: Any, place: str, *kinds: type) -> None:
         if owner is not None and lowering not in vars(owner):
             raise BadNetwork(f"{who} changes {what} and inherits {lowering}, which describes another; write both")
     owner = next(each for each in kind.__mro__ if "forward" in vars(each))
-    if kind in REGISTRY and owner.__module__.startswith("torch."):
-        if getattr(kind.forward, "__globals__", {}).get("__name__") != owner.__module__:
-            raise BadNetwork(f"the forward of {kind.__name__} is not PyTorch's own; put it back")
+    written_in = getattr(kind.forward, "__globals__", {}).get("__name__")
+    if kind in REGISTRY and owner.__module__.startswith("torch.") and written_in != owner.__module__:
+        raise BadNetwork(f"the forward of {kind.__name__} is not PyTorch's own; put it back")
     for name, part in [*module._parameters.items(), *module._buffers.items()]:
         if part is None:
             continue
@@ -356,9 +357,8 @@ def batch_norm(builder: Builder, module: Any, place: str) -> None:
         raise BadNetwork(f"{place or 'BatchNorm'} is in training mode, or keeps no statistics; call .eval() first")
     wanted = {nn.BatchNorm1d: 1, nn.BatchNorm2d: 3, nn.BatchNorm3d: 4}[type(module)]
     if builder.is_sequence or len(builder.shape) != wanted or builder.shape[0] != module.num_features:
-        raise BadNetwork(
-            f"{place or type(module).__name__} is given numbers of shape {builder.shape} for {module.num_features} channels"
-        )
+        name, channels = place or type(module).__name__, module.num_features
+        raise BadNetwork(f"{name} is given numbers of shape {builder.shape}, and normalises {channels} channels")
     each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64)
     parts = (module.weight, module.running_mean, module.running_var, module.bias)
     scale, mean, variance, bias = (

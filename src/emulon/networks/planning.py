@@ -51,8 +51,8 @@ def layer_to_phase(layer: Layer, known: Known, tolerance: float, positions: int)
     assert isinstance(layer, Elementwise)
     if known.inputs.ends[1] > layer.most:
         raise OutOfDomain(
-            f"{layer.name} is {layer.f} up to {layer.most:g} only, and its numbers may reach {known.inputs.ends[1]:.4g}; "
-            "give a smaller domain, or write it as an Expression"
+            f"{layer.name} is {layer.f} up to {layer.most:g} only, and its numbers may reach "
+            f"{known.inputs.ends[1]:.4g}; give a smaller domain, or write it as an Expression"
         )
     if layer.gated is None:
         return FunctionPhase(layer, known, softmax_for(layer.f, *known.inputs.ends, tolerance))

@@ -115,8 +115,9 @@ class NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
 
         `layer` is its name, or its place in the module ("2", "decoder.0.widen"); `parts` are `weight` and `bias` of a
-        linear layer, `w_q` … `b_v` of an attention, whose scores are q·k/√scale. Ranges seen on data stay as they are, unless `data` show others:
-        what leaves them is refused by a run.
+        linear layer, `w_q` … `b_v` of an attention, whose scores are q·k/√scale. Ranges seen on data stay as they are,
+        unless `data` show others: what leaves them is refused by a run. A layer that was rounded from exact fractions
+        becomes what is given, and the numbers beside it.
         """
         number = self._find(layer, parts)
         old, changed = self.layers[number], dict[str, Any]()

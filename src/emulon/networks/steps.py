@@ -8,6 +8,7 @@ exp, a sum, 1/√t squared, and a product, which is two squares.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -39,7 +40,8 @@ class SoftmaxRegressionStep(nn.Module):
     """A step of descent on the mean cross entropy of softmax(xᵢᵀW), plus (penalty/2)·‖W‖²; the state is W, flattened.
 
     Of W a part `kept` = 1 − step_size·penalty stays, and residuals pull by `pull` = Xᵀ·step_size/samples: these are
-    rounded to float64 once, here, and are what the step is made of. scikit-learn's LogisticRegression without an intercept has C = 1/(samples·penalty).
+    rounded to float64 once, here, and are what the step is made of.
+    scikit-learn's LogisticRegression without an intercept has C = 1/(samples·penalty).
     """
 
     def __init__(
@@ -191,7 +193,14 @@ def kernel_regression(builder: Builder, module: KernelRegression, place: str) ->
     w_q[0, :d, :d], w_k[0, :d, :d] = module.precision * torch.eye(d, dtype=f64), torch.eye(d, dtype=f64)
     b_q[0, d], b_k[0, d], w_v[0, 0, d] = 1.0, -module.apart, 1.0
     w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -module.precision / 2
-    parts = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "b_q": b_q, "b_k": b_k, "b_v": torch.zeros(1, 1, dtype=f64)}
+    parts: dict[str, Any] = {
+        "w_q": w_q,
+        "w_k": w_k,
+        "w_v": w_v,
+        "b_q": b_q,
+        "b_k": b_k,
+        "b_v": torch.zeros(1, 1, dtype=f64),
+    }
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
 

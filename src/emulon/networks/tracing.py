@@ -82,11 +82,14 @@ def _node(
     if node.op == "call_module" and not more and not node.kwargs:
         lower_part(builder, module.get_submodule(str(target)), joined(place, str(target)))
     elif node.op != "call_module" and (target in ACTIVATIONS or (target in FLATTEN and not builder.is_sequence)):
-        # The function flattens from dimension 0, the module from 1.
-        made, given = (nn.Flatten, more or (0,)) if target in FLATTEN else (ACTIVATIONS[target], more)
-        given = () if target in FLATTEN and "start_dim" in node.kwargs else given
+        options: Any = node.kwargs
+        if target in FLATTEN:  # the function from dimension 0, the module from 1
+            made: Callable[..., nn.Module] = nn.Flatten
+            more = more or (() if "start_dim" in options else (0,))
+        else:
+            made = ACTIVATIONS[target]
         try:
-            part = made(*given, **node.kwargs)
+            part = made(*more, **options)
         except (TypeError, ValueError) as error:
             raise BadNetwork(f"{here} is not compiled ({error})") from None
         builder.part(part, here)

@@ -62,7 +62,9 @@ def encoder_layer(builder: Builder, module: Any, place: str) -> None:
     """Self-attention and two linear layers, each added to what was before; normalised before or after."""
     _require_sequence(builder, place or "TransformerEncoderLayer")
     attention, inner = module.self_attn, joined(place, "self_attn")
-    parts = dict.fromkeys(("norm1", "norm2"), nn.LayerNorm) | dict.fromkeys(("linear1", "linear2"), nn.Linear)
+    parts: dict[str, type] = dict.fromkeys(("norm1", "norm2"), nn.LayerNorm) | dict.fromkeys(
+        ("linear1", "linear2"), nn.Linear
+    )
     parts |= dict.fromkeys(("dropout", "dropout1", "dropout2"), nn.Dropout)
     for name, kind in parts.items():
         builder.require(getattr(module, name), joined(place, name), kind)

@@ -1,6 +1,7 @@
 """Random networks with norms, attention, convolutions and extreme scales, each judged on its own data.
 
-`python tests/networks/random_networks.py 300` prints one line for each and what came of all.
+`python tests/networks/random_networks.py 300` prints one line for each and what came of all; without a number, of a few
+that are quick. It is a process of its own: with type checks the search for grids takes several times as long.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +25,38 @@ from emulon.errors import EmulonError
 from emulon.networks import Heads
 
 f64 = torch.float64
+# Some of every kind for which little has to be searched.
+QUICK = (
+    0,
+    4,
+    5,
+    7,
+    8,
+    19,
+    21,
+    23,
+    25,
+    26,
+    32,
+    47,
+    48,
+    56,
+    61,
+    65,
+    67,
+    68,
+    82,
+    83,
+    84,
+    85,
+    89,
+    90,
+    96,
+    101,
+    102,
+    114,
+    117,
+)
 EPS = (1e-12, 1e-8, 1e-5, 1e-3, 0.1)
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
     nn.ReLU,
@@ -239,9 +272,10 @@ def judged(seed: int) -> Judged:
     return Judged(case.kind, error, run.audit.bound, run.certificate.bound, note)
 
 
-def main(count: int, first: int = 0) -> None:
+def main(seeds: Sequence[int]) -> bool:
+    """Whether no promise was below the error and nothing broke."""
     wrong, broken, found, refusals = list[int](), list[int](), list[Judged](), dict[str, int]()
-    for seed in range(first, first + count):
+    for seed in seeds:
         start = time.perf_counter()
         try:
             one = judged(seed)
@@ -258,10 +292,11 @@ def main(count: int, first: int = 0) -> None:
         print(seed, mark, one, f"{time.perf_counter() - start:.1f} s", flush=True)
     audits = [one.audit / one.error for one in found if one.error > 0]
     certificates = [one.certificate / one.error for one in found if one.error > 0]
-    print(f"{count} networks: {len(found)} judged, {sum(refusals.values())} refused {refusals}")
+    print(f"{len(seeds)} networks: {len(found)} judged, {sum(refusals.values())} refused {refusals}")
     print(f"below the error {wrong}, tracebacks {broken}")
-    print(f"audit/error at least {min(audits):.6f}, certificate/error at least {min(certificates):.4g}")
+    print(f"audit/error at least {min(audits):.9f}, certificate/error at least {min(certificates):.4g}")
+    return not wrong and not broken and len(found) > len(seeds) / 2
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    sys.exit(not main(range(int(sys.argv[1])) if len(sys.argv) > 1 else QUICK))

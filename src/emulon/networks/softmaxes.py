@@ -127,8 +127,6 @@ def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
     if not parse(f).conditions:
         step = 2.0 ** (math.floor(math.log2(hi - lo)) - 3) if hi > lo else 1.0
         lo, hi = math.floor(lo / step) * step, math.ceil(hi / step) * step
-        if lo == hi:  # a number that never changes
-            lo, hi = lo - step, hi + step
     return _softmax_for(f, lo, hi, 2.0 ** math.floor(math.log2(tolerance)))
 
 

@@ -8,11 +8,6 @@ from emulon import compile_network
 from emulon.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
 
 
-class Doubling(nn.Sequential):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
 def with_nan() -> nn.Module:
     network = nn.Sequential(nn.Linear(3, 2))
     with torch.no_grad():
@@ -24,7 +19,6 @@ BAD = {
     "0.1 is in training mode": nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))),
     "a LSTM at 1 is not compiled": nn.Sequential(nn.Linear(3, 2), nn.LSTM(2, 2)),
     "weight of 0 contains NaN": with_nan(),
-    "has it a forward of its own": Doubling(nn.Linear(3, 2)),
     "takes 4 features and is given 2": nn.Sequential(nn.Linear(3, 2), nn.Linear(4, 1)),
     "no layer that computes anything": nn.Sequential(),
     "BatchNorm is in training mode": nn.BatchNorm1d(3),

@@ -56,6 +56,9 @@ class Affine(nn.Linear):
     def forward(self, x: Float[Tensor, "*batch fan_in"]) -> Float[Tensor, "*batch fan_out"]:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
+    def lower_into(self, builder: Builder, place: str) -> None:
+        builder.affine(self, place)
+
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
@@ -111,14 +114,16 @@ class Block(nn.Module):
         """The same as layers for `compile_network`."""
         attention, before = self.attention, builder.at
         builder.part(self.attention_norm, f"{place}.attention_norm")
-        stacked = (attention.to_qkv.weight, attention.to_qkv.bias, attention.heads)
-        builder.self_attention(f"{place}.attention", *stacked, causal=attention.causal)
+        builder.require(attention, f"{place}.attention", SelfAttention)
+        stacked = builder.weights_of(attention.to_qkv, f"{place}.attention.to_qkv", Affine)
+        builder.self_attention(f"{place}.attention", *stacked, attention.heads, causal=attention.causal)
         builder.part(self.drop, f"{place}.drop")  # refused while it drops
-        before = builder.add_to(before, f"{place}.attention.merge", attention.merge.weight, attention.merge.bias)
+        merge = f"{place}.attention.merge"
+        before = builder.add_to(before, merge, *builder.weights_of(attention.merge, merge, Affine))
         builder.part(self.mlp_norm, f"{place}.mlp_norm")
         builder.part(self.widen, f"{place}.widen")
         builder.part(nn.GELU(approximate="tanh"), place)
-        builder.add_to(before, f"{place}.narrow", self.narrow.weight, self.narrow.bias)
+        builder.add_to(before, f"{place}.narrow", *builder.weights_of(self.narrow, f"{place}.narrow", Affine))
 
 
 class Decoder(nn.Module):

@@ -112,12 +112,13 @@ class Learner(nn.Module):
         points = builder.given[0]
         if not builder.is_sequence or points > self.tokens:
             raise BadShape(f"this learner reads at most {self.tokens} tokens; compile it for such data")
-        if not isinstance(self.read_in, Affine):
+        if isinstance(self.read_in, nn.Embedding):
             raise BadNetwork("a learner that reads words is not compiled; learners of numbers are")
         builder.part(self.drop, "drop")  # refused while it drops
-        position, weight = builder.constant("position", self.position[:points]), self.read_in.weight
-        both = torch.cat([weight, torch.eye(len(weight), device="cpu").to(weight)], dim=-1)
-        builder.linear("read_in", "linear, plus position", both, self.read_in.bias, 0, position)
+        weight, bias = builder.weights_of(self.read_in, "read_in", Affine)
+        position = builder.constant("position", self.position[:points])
+        both = torch.cat([weight, torch.eye(len(weight)).to(weight)], dim=-1)
+        builder.linear("read_in", "linear, plus position", both, bias, 0, position)
         builder.shape = (points, len(weight))
         self.lower_states(builder)
         builder.part(self.read_out, "read_out")

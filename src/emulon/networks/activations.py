@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 from torch import nn
@@ -13,11 +15,9 @@ from emulon.networks.lowering import Builder, lowers
 
 PLAIN: dict[type[nn.Module], str] = {
     nn.Tanh: "tanh(t)",
-    nn.Sigmoid: "1/(1 + exp(-t))",
-    nn.LogSigmoid: "-log(1 + exp(-t))",
+    nn.Sigmoid: "(1 + tanh(t/2))/2",
+    nn.LogSigmoid: "Min(t, 0) - log(1 + exp(-Abs(t)))",
     nn.Softsign: "t/(1 + Abs(t))",
-    nn.Hardtanh: "Max(Min(t, 1), -1)",
-    nn.ReLU6: "Max(Min(t, 6), 0)",
     nn.Mish: "t*tanh(log(1 + exp(t)))",
 }
 GELU = {
@@ -32,19 +32,24 @@ class Expression(nn.Module):
 
     def __init__(self, f: str) -> None:
         super().__init__()
+        parse(f)
         self.f = f
-        self.function = parse(f)
 
     def forward(self, x: Any) -> Any:
-        return self.function(x)
+        return parse(self.f)(x)
 
 
 @lowers(*PLAIN)
 def plain(builder: Builder, module: nn.Module, place: str) -> None:
-    if type(module) is nn.Hardtanh and (module.min_val, module.max_val) != (-1, 1):
-        raise BadNetwork(f"{place or 'a Hardtanh'} is compiled between −1 and 1 only; write it as an Expression")
-    f = next(PLAIN[kind] for kind in type(module).__mro__ if kind in PLAIN)
-    builder.elementwise(place, type(module).__name__.lower(), f)
+    builder.elementwise(place, type(module).__name__.lower(), PLAIN[type(module)])
+
+
+@lowers(nn.Hardtanh, nn.ReLU6)
+def hardtanh(builder: Builder, module: nn.Hardtanh, place: str) -> None:
+    low, high = (written(end, place) for end in (module.min_val, module.max_val))
+    if not module.min_val < module.max_val:
+        raise BadNetwork(f"{place or 'a Hardtanh'} cuts at {module.min_val} and {module.max_val}, which is no interval")
+    builder.elementwise(place, type(module).__name__.lower(), f"Max(Min(t, {high}), {low})")
 
 
 @lowers(Expression)
@@ -54,6 +59,8 @@ def expression(builder: Builder, module: Expression, place: str) -> None:
 
 @lowers(nn.GELU)
 def gelu(builder: Builder, module: nn.GELU, place: str) -> None:
+    if module.approximate not in GELU:
+        raise BadNetwork(f"{place or 'a GELU'} approximates by {module.approximate!r}; {', '.join(GELU)} are known")
     builder.elementwise(place, "gelu", GELU[module.approximate])
 
 
@@ -69,20 +76,28 @@ def silu(builder: Builder, module: nn.SiLU, place: str) -> None:
 
 @lowers(nn.LeakyReLU)
 def leaky_relu(builder: Builder, module: nn.LeakyReLU, place: str) -> None:
-    low = float(module.negative_slope)
+    low, slope = float(module.negative_slope), written(module.negative_slope, place)
     if not low < 1:
         raise BadNetwork(f"{place or 'a LeakyReLU'} has slope {low} below zero; slopes below 1 are compiled")
-    builder.elementwise(place, "leaky relu", f"Max(t, {low!r}*t)", Gated(low, kinked=True))
+    builder.elementwise(place, "leaky relu", f"Max(t, {slope}*t)", Gated(low, kinked=True))
 
 
 @lowers(nn.Softplus)
 def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
-    if module.beta != 1 or module.threshold < 20:
-        raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1 and threshold=20; write it as an Expression")
-    builder.elementwise(place, "softplus", "log(1 + exp(t))")
+    """PyTorch's is t itself above the threshold, a jump of e^(−threshold): numbers there are refused."""
+    if module.beta != 1:
+        raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1; write it as an Expression")
+    builder.elementwise(place, "softplus", "Max(t, 0) + log(1 + exp(-Abs(t)))", most=float(module.threshold))
 
 
 @lowers(nn.ELU)
 def elu(builder: Builder, module: nn.ELU, place: str) -> None:
-    alpha = float(module.alpha)
-    builder.elementwise(place, "elu", f"Max(t, 0) + {alpha!r}*(exp(Min(t, 0)) - 1)")
+    alpha = written(module.alpha, place)
+    builder.elementwise(place, "elu", f"Max(t, 0) + {alpha}*(exp(Min(t, 0)) - 1)")
+
+
+def written(number: float, place: str) -> str:
+    """The float64 number itself, not the decimal that is short for it."""
+    if not math.isfinite(number):
+        raise BadNetwork(f"{place or 'the network'} has {number} for a parameter; give a finite number")
+    return f"({Fraction(float(number))})"

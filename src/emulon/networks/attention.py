@@ -131,9 +131,10 @@ class AttentionPhase(NetworkPhase):
         off = []
         sizes = (inner.q / self.balance, inner.k * self.balance, inner.v / self.value)
         factors = (1 / self.balance, self.balance, 1 / self.value)
-        for (w, b), size, factor in zip(self.layer.parts(), sizes, factors, strict=True):
+        parts = zip(self.layer.parts(), sizes, factors, (self.layer.rounding, 0.0, 0.0), strict=True)
+        for (w, b), size, factor, scaled in parts:
             absolute = ((w.abs() @ most + b.abs()).max() * factor * (1 + 1e-9)).item()
-            off.append(line.error(size, terms, absolute) + rounded_sum(terms, absolute))
+            off.append(line.error(size, terms, absolute) + rounded_sum(terms, absolute) + scaled * absolute)
         width = self.layer.w_q.shape[1]
         (q, k, _), (e_q, e_k, e_v) = sizes, off
         score = width * (e_q * (k + e_k) + e_k * q)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from emulon.arrays import as_tensor
 from emulon.certify.domain import require_finite
 from emulon.errors import BadNetwork, BadShape, EmulonError
+from emulon.networks.groups import balanced
 from emulon.networks.layers import Box, Known, Layer
 from emulon.networks.lowering import Builder, lower
 from emulon.networks.multilayer import as_module
@@ -42,6 +43,15 @@ def compile_network(
     `data`, widened by the `margin` and checked while running. `tolerance` is for the outputs in exact arithmetic:
     activations are approximated so well that together they stay within it, or as well as float64 allows.
     `shape` is that of one input, where data do not say it: (features,), (positions, features), (channels, …).
+
+    What is compiled is the module in float64 (`module.double()`), evaluated in exact arithmetic: its weights, buffers
+    and parameters such as eps are taken as the float64 numbers that they are, everything else, 1/n and 1/√(variance +
+    eps) too, as the real numbers that PyTorch's documentation writes. Audits and certificates are about that.
+
+    Raises:
+        BadNetwork: the module has a part that is not known: another class than those listed in the tutorial (a
+            subclass with a forward of its own, too), or one with hooks, replaced methods or reparametrised weights.
+        OutOfDomain: its numbers are not finite, or range too widely for the functions in it.
     """
     if not 0 < tolerance < math.inf or not 0 <= margin < math.inf:
         raise EmulonError(f"tolerance must be positive and margin not negative, got {tolerance} and {margin}")
@@ -57,7 +67,7 @@ def compile_network(
         return from_box(layers, box) if inputs is None else from_data(layers, inputs, margin)
 
     builder = with_short_roots(builder, ranges(builder.layers))
-    layers = builder.numbered
+    layers = balanced(builder.numbered, ranges(builder.numbered))
     phases = layers_to_phases(layers, ranges(layers), tolerance, box, _positions(builder))
     shapes = (builder.given, builder.shape)
     program = NetworkProgram(name, phases, box, *shapes, tolerance, "domain" if data is None else "data")
@@ -66,7 +76,7 @@ def compile_network(
 
 
 def require_same(module: nn.Module, program: NetworkProgram, data: Tensor | None) -> None:
-    """Refuse a module that does something else than its parts say: a forward of its own, hooks, weights by others."""
+    """Compare the module with its layers at a few points: a check of ourselves, beside what lowering requires of it."""
     generator = torch.Generator().manual_seed(0)
     if data is None:
         width = program.box.hi - program.box.lo
@@ -74,8 +84,12 @@ def require_same(module: nn.Module, program: NetworkProgram, data: Tensor | None
         x = (program.box.lo + draws * width).reshape(4, *program.shape)
     else:
         x = data[:4].double()
-    with torch.no_grad():
-        wanted = copy.deepcopy(module).double()(x)
+    try:
+        with torch.no_grad():
+            wanted = copy.deepcopy(module).double()(x)
+    except Exception as error:  # whatever somebody's forward does
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise BadNetwork(f"the module itself fails on float64 data of shape {tuple(x.shape)} ({why})") from None
     found = program.exact(x)
     if not isinstance(wanted, Tensor) or wanted.shape != found.shape:
         got = tuple(wanted.shape) if isinstance(wanted, Tensor) else type(wanted).__name__

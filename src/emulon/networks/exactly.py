@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emulon.evaluation import arb_matrix, ball_arithmetic
 from emulon.expression import parse
-from emulon.networks.layers import Attention, Constant, Elementwise, Layer, Linear
+from emulon.networks.layers import Attention, Constant, Elementwise, Layer, Linear, Unrounded
 
 
 class ArbNetwork:
@@ -46,13 +46,15 @@ def _apart(exact: Any, own: Tensor) -> float:
 
 
 def _matrices(layer: Layer) -> tuple[Any, ...]:
+    if isinstance(layer, Linear) and layer.unrounded is not None:
+        return arb_matrix(layer.unrounded.numerators.T), arb_matrix(layer.unrounded.bias.unsqueeze(0))
     if isinstance(layer, Linear):
         return arb_matrix(layer.weight.T), arb_matrix(layer.bias.unsqueeze(0))
     if isinstance(layer, Attention):
         return tuple(
             (arb_matrix(w[head].T), arb_matrix(b[head].unsqueeze(0)))
             for head in range(layer.heads)
-            for w, b in layer.parts()
+            for w, b in layer.written()
         )
     return ()
 
@@ -69,17 +71,18 @@ def _beside(layer: Layer, registers: Sequence[Any]) -> Any:
 
 
 def _applied(layer: Layer, matrices: tuple[Any, ...], x: Any, positions: int) -> Any:
-    from flint import arb_mat
+    from flint import arb, arb_mat
 
     if isinstance(layer, Linear):
-        return _affine(x, *matrices)
+        return _affine(x, *matrices) if layer.unrounded is None else _divided(layer.unrounded, x, *matrices)
     if isinstance(layer, Constant):
         return arb_matrix(layer.values[:positions])
     if isinstance(layer, Attention):
         return _attention(layer, matrices, x)
     assert isinstance(layer, Elementwise)
     f = parse(layer.f)
-    return arb_mat(x.nrows(), x.ncols(), [f.arb_value(t) for t in x.entries()])
+    values = [f.arb_value(t) if layer.most == math.inf or t <= layer.most else arb.nan() for t in x.entries()]
+    return arb_mat(x.nrows(), x.ncols(), values)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
@@ -88,16 +91,28 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
     return x * weight + arb_mat(x.nrows(), 1, [1] * x.nrows()) * bias
 
 
-def _attention(layer: Attention, matrices: tuple[Any, ...], x: Any) -> Any:
-    from flint import arb_mat
+def _divided(map: Unrounded, x: Any, numerators: Any, bias: Any) -> Any:
+    """N(x − shift)/√s + bias."""
+    from flint import arb, arb_mat
 
+    one = arb_mat(x.nrows(), 1, [1] * x.nrows())
+    products = (x - one * arb_matrix(map.shift.unsqueeze(0))) * numerators
+    roots = [(arb(first) + arb(more)).sqrt() for first, more in map.squares.T.tolist()]
+    rows = [[each / root for each, root in zip(row, roots, strict=True)] for row in products.tolist()]
+    return arb_mat(rows) + one * bias
+
+
+def _attention(layer: Attention, matrices: tuple[Any, ...], x: Any) -> Any:
+    from flint import arb, arb_mat
+
+    root = arb(layer.scale).sqrt()
     count, rows = x.nrows(), [list[Any]() for _ in range(x.nrows())]
     for head in range(layer.heads):
         q, k, v = (_affine(x, *pair) for pair in matrices[3 * head : 3 * head + 3])
         scores, values = (q * k.transpose()).tolist(), v.tolist()
         for i in range(count):
             seen = range(i + 1 if layer.causal else count)
-            weights = [(scores[i][j] - scores[i][i]).exp() for j in seen]
+            weights = [((scores[i][j] - scores[i][i]) / root).exp() for j in seen]
             total = sum(weights)
             for column in range(v.ncols()):
                 rows[i].append(sum(w * values[j][column] for w, j in zip(weights, seen, strict=True)) / total)

@@ -203,6 +203,14 @@ def _false_claim_of(phase: NetworkPhase) -> str | None:
         sharpest = SHARPEST if phase.kinked else 1.0
         if not 1 <= phase.sharpness <= sharpest or math.frexp(phase.sharpness)[0] != 0.5:
             return f"the gate of {layer.name} has a sharpness of {phase.sharpness:g}"
+    if isinstance(layer, Linear) and layer.unrounded is not None:
+        for name, ball in zip(("weight", "bias"), layer.unrounded.balls(), strict=True):
+            if not torch.equal(getattr(layer, name), ball.high):
+                return f"the {name} of {layer.name} is not what it says that it is rounded from"
+    if isinstance(layer, Attention) and not 0 < layer.scale < math.inf:
+        return f"the scores of {layer.name} are divided by the root of {layer.scale}"
+    if isinstance(phase, FunctionPhase) and phase.known.inputs.ends[1] > phase.layer.most:
+        return f"{layer.name} reaches where it is another function"
     if isinstance(phase, FunctionPhase):
         softmax, (lo, hi) = phase.softmax, phase.known.inputs.ends
         known = (softmax.interpolation, softmax.deviation, softmax.size, softmax.grid.lo, softmax.grid.hi)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from emulon.descent.curvature import Slopes
 from emulon.expression import parse
-from emulon.networks.layers import Box, Elementwise, Layer, Linear, Root
+from emulon.networks.layers import Box, Elementwise, Known, Layer, Linear, Root
 from emulon.networks.lowering import SQUARE
 
 f64 = torch.float64
@@ -26,7 +26,7 @@ PIECES = 4096
 
 @dataclass(frozen=True)
 class Product:
-    """W·(x∘y) + b of the registers x and y; one feature of y may multiply all."""
+    """W·(x∘y) + b of the registers x and y; one feature of y may multiply all. `first` is their sum and difference."""
 
     first: int
     x: int
@@ -116,7 +116,7 @@ def _writer(layers: Sequence[Layer], register: int) -> Layer | None:
 
 
 def _product(layers: Sequence[Layer], register: int) -> Product | None:
-    """(x + y)² and (x − y)², one less the other."""
+    """(ax + y/a)² and (ax − y/a)², one less the other, where a is a power of two."""
     last = _writer(layers, register)
     squares = _writer(layers, last.reads[0]) if isinstance(last, Linear) and len(last.reads) == 1 else None
     if not isinstance(last, Linear) or not _is_square(squares):
@@ -126,14 +126,47 @@ def _product(layers: Sequence[Layer], register: int) -> Product | None:
     if not isinstance(both, Linear) or len(both.reads) != 2 or both.bias.any():
         return None
     size = both.weight.shape[0] // 2
-    one = torch.eye(size, dtype=f64, device="cpu")
-    two = torch.ones(size, 1, dtype=f64, device="cpu") if both.weight.shape[1] == size + 1 else one
-    asked = torch.cat([torch.cat([one, two], dim=-1), torch.cat([one, -two], dim=-1)])
-    if both.weight.shape != asked.shape or not torch.equal(both.weight, asked):
+    scale = both.weight[0, 0].item()
+    if math.frexp(scale)[0] != 0.5:
+        return None
+    asked = sum_and_difference(size, 1 if both.weight.shape[1] == size + 1 else size, scale)
+    if not torch.equal(both.weight, asked):
         return None
     left, right = last.weight.split(size, dim=-1)
     first = squares.reads[0]
     return Product(first, *both.reads, 4 * left, last.bias) if torch.equal(left, -right) else None
+
+
+def sum_and_difference(size: int, other: int, scale: float = 1.0) -> Tensor:
+    """(ax + y/a, ax − y/a) for x of so many features and y of as many, or one, where a is a power of two."""
+    one = torch.eye(size, dtype=f64)
+    two = (one if other == size else torch.ones(size, 1, dtype=f64)) / scale
+    return torch.cat([torch.cat([scale * one, two], dim=-1), torch.cat([scale * one, -two], dim=-1)])
+
+
+def balance(x: float, y: float) -> float:
+    """The power of two a for which numbers of size x, times a, are about as large as those of size y, divided by it."""
+    return 2.0 ** round((math.log2(y) - math.log2(x)) / 2) if x > 0 and y > 0 else 1.0
+
+
+def balanced(layers: Sequence[Layer], known: Sequence[Known]) -> list[Layer]:
+    """The same layers, factors of a product brought to about one size: what squares round is a part of the larger.
+
+    Ranges are those of the layers as given; where both factors are about as large nothing is changed.
+    """
+    found = list(layers)
+    for register in range(1, len(layers) + 1):
+        group = _product(layers, register)
+        both = None if group is None else layers[group.first - 1]
+        if group is None or not isinstance(both, Linear):
+            continue
+        size, other = both.weight.shape[0] // 2, both.weight.shape[1] - both.weight.shape[0] // 2
+        where = known[group.first - 1].inputs
+        x, y = Box(where.lo[:size], where.hi[:size]).size, Box(where.lo[size:], where.hi[size:]).size
+        scale = balance(x, y)
+        if not 1 / 4 <= scale <= 4:
+            found[group.first - 1] = replace(both, weight=sum_and_difference(size, other, scale))
+    return found
 
 
 def _is_square(layer: Layer | None) -> bool:
@@ -174,4 +207,8 @@ def _norm(layers: Sequence[Layer], group: Product, found: dict[int, Group]) -> N
         return None
     assert square is not None
     even = mean.weight.shape == (1, size) and bool((mean.weight == 1 / size).all()) and mean.bias.item() > 0
+    if even and mean.unrounded is not None:
+        exact = mean.unrounded
+        even = bool((exact.numerators == 1).all()) and exact.squares.flatten().tolist() == [size**2, 0.0]
+        even = even and not exact.shift.any() and torch.equal(exact.bias, mean.bias)
     return Norm(mean.reads[0], group.x, v, group.weight, group.bias) if even and square.reads == (group.x,) else None

@@ -23,7 +23,7 @@ from emulon.certify.functions import enclosed
 from emulon.certify.perturbation import shifted_average
 from emulon.certify.spectrum import enclosure
 from emulon.descent.curvature import Slopes
-from emulon.errors import BadExpression
+from emulon.errors import BadExpression, OutOfDomain
 from emulon.expression import parse
 
 f64 = torch.float64
@@ -31,6 +31,8 @@ f64 = torch.float64
 LIFT = 1 + 1e-9
 # Points at which a function is looked at to enclose its range; between them its slope does.
 LOOKS = 513
+# Scales that divide without rounding.
+POWERS = frozenset(2.0**power for power in range(-64, 65))
 
 
 @dataclass(frozen=True)
@@ -129,19 +131,62 @@ class Layer(ABC):
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class Unrounded:
+    """A linear map that float64 does not hold: x ↦ N(x − shift)/√s + bias, row by row.
+
+    `squares` are two numbers for every row, whose sum is s: (n², 0) divides by n, (variance, ε) is a trained norm.
+    """
+
+    numerators: Float64[Tensor, "out features"]
+    shift: Float64[Tensor, " features"]
+    squares: Float64[Tensor, "2 out"]
+    bias: Float64[Tensor, " out"]
+
+    @property
+    def divisors(self) -> Ball:
+        """√s."""
+        root = self.squares[0].sqrt()
+        if bool(((self.squares[1] == 0) & (root < 2.0**26) & (root == root.round())).all()):
+            return Ball.of(root)
+        return (Ball.of(self.squares[0]) + self.squares[1]).sqrt()
+
+    def enclosed(self, x: Ball) -> Ball:
+        return (x - self.shift).matmul(self.numerators.T.contiguous()) / self.divisors + self.bias
+
+    def balls(self) -> tuple[Ball, Ball]:
+        """The weight and the bias of the same map, written as Θx + b."""
+        weight = Ball.of(self.numerators) / self.divisors.apply(lambda part: part.unsqueeze(-1))
+        return weight, self.enclosed(Ball.of(torch.zeros_like(self.shift).unsqueeze(0)))[0]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear(Layer):
-    """x ↦ Θx + b at every position."""
+    """x ↦ Θx + b at every position.
+
+    `unrounded` is the map that Θ and b are rounded from, where they are: enclosures are of that one.
+    """
 
     kind = "linear"
     weight: Float64[Tensor, "out features"]
     bias: Float64[Tensor, " out"]
+    unrounded: Unrounded | None = None
 
     def exact(self, x: Tensor) -> Tensor:
         return x @ self.weight.T + self.bias
 
     def enclosed(self, x: Ball) -> Ball:
+        if self.unrounded is not None:
+            return self.unrounded.enclosed(x)
         return x.matmul(self.weight.T.contiguous()) + self.bias
+
+    def rounding(self, inputs: Box) -> float:
+        """How far Θx + b is from the map that it is rounded from, at most."""
+        if self.unrounded is None:
+            return 0.0
+        most = torch.maximum(inputs.lo.abs(), inputs.hi.abs())
+        weight, bias = self.unrounded.balls()
+        return ((weight.away(self.weight) @ most + bias.away(self.bias)).max() * LIFT).item()
 
     def interval(self, inputs: Box) -> Box:
         middle, half = (inputs.hi + inputs.lo) / 2, (inputs.hi - inputs.lo) / 2
@@ -201,23 +246,37 @@ class Gated:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elementwise(Layer):
-    """A scalar function, written in t, of every feature; `gated` where it is a gate on its own argument."""
+    """A scalar function, written in t, of every feature; `gated` where it is a gate on its own argument.
+
+    The network's is another one above `most`, where no number may be.
+    """
 
     kind = "elementwise"
     f: str
     gated: Gated | None = None
+    most: float = math.inf
 
     def exact(self, x: Tensor) -> Tensor:
         return parse(self.f)(x)
 
     def enclosed(self, x: Ball) -> Ball:
-        return enclosed(parse(self.f), x)
+        value = enclosed(parse(self.f), x)
+        if self.most < math.inf:
+            above = x.high + (x.low.abs() + x.radius) >= self.most
+            value = value.widened(torch.where(above, math.inf, 0.0))
+        return value
 
     def interval(self, inputs: Box) -> Box:
         if not (torch.isfinite(inputs.lo).all() and torch.isfinite(inputs.hi).all()):
             raise BadExpression(f"{self.name}: {self.f} is asked for numbers without a bound; give data for ranges")
         steepest = self._steepest(inputs)
-        steps = torch.linspace(0, 1, LOOKS, dtype=f64, device="cpu")[:, None]
+        if not math.isfinite(steepest):
+            lo, hi = inputs.ends
+            raise OutOfDomain(
+                f"{self.name}: no bound on the slope of {self.f} was found between {lo:.4g} and {hi:.4g}; give data=… "
+                "for ranges, or a smaller domain"
+            )
+        steps = torch.linspace(0, 1, LOOKS, dtype=f64)[:, None]
         values = parse(self.f)(inputs.lo + steps * (inputs.hi - inputs.lo))
         room = steepest * (inputs.hi - inputs.lo) / (2 * (LOOKS - 1)) * LIFT
         room = room + 1e-12 * (1e-3 + values.abs().amax(dim=0))
@@ -257,7 +316,7 @@ def spectral_norm(weight: Float64[Tensor, "out features"]) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attention(Layer):
-    """Heads of softmax attention between positions, side by side; whatever scale there is, is in W_Q.
+    """Heads of softmax attention between positions, side by side: scores are q·k/√scale.
 
     Matrices are (heads, width, features), biases (heads, width). `causal` lets position i see 0..i.
     """
@@ -270,14 +329,25 @@ class Attention(Layer):
     b_k: Float64[Tensor, "heads width"]
     b_v: Float64[Tensor, "heads out"]
     causal: bool
+    scale: float = 1.0
 
     @property
     def heads(self) -> int:
         return len(self.w_q)
 
-    def parts(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """(matrix, bias) of q, k and v."""
+    def written(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """(matrix, bias) of q, k and v as the network has them."""
         return (self.w_q, self.b_q), (self.w_k, self.b_k), (self.w_v, self.b_v)
+
+    def parts(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The same with the scale in q, as they stand in the prompt."""
+        factor = 1 / math.sqrt(self.scale)
+        return (self.w_q * factor, self.b_q * factor), (self.w_k, self.b_k), (self.w_v, self.b_v)
+
+    @property
+    def rounding(self) -> float:
+        """Of every number of q's matrix and bias by the scale, as a part of itself: a root, a quotient, a product."""
+        return 0.0 if math.sqrt(self.scale) in POWERS else 4 * rounding.unit(f64)
 
     def projected(self, x: Float[Tensor, "rows positions features"]) -> list[Tensor]:
         """q, k, v, each (rows, heads, positions, ·)."""
@@ -293,8 +363,10 @@ class Attention(Layer):
     def enclosed(self, x: Ball) -> Ball:
         out = []
         for head in range(self.heads):
-            q, k, v = (x.matmul(w[head].T.contiguous()) + b[head] for w, b in self.parts())
+            q, k, v = (x.matmul(w[head].T.contiguous()) + b[head] for w, b in self.written())
             scores = (_spread(q, -2) * _spread(k, -3)).sum()
+            if self.scale != 1:
+                scores = scores / Ball.of(scores.high.new_tensor(self.scale)).sqrt()
             if self.causal:
                 scores = _hidden(scores)
             weights = (scores - scores.high.amax(dim=-1, keepdim=True)).exp()

@@ -59,7 +59,8 @@ class LinearPhase(NetworkPhase):
     def own_error(self, line: NumberLine) -> float:
         terms = self.layer.weight.shape[1] + 2
         absolute, size = (part / self.scale for part in (self.layer.sums(self.known.inputs), self.known.output.size))
-        return self.scale * (line.error(size, terms, absolute) + rounded_sum(terms, absolute))
+        own = self.scale * (line.error(size, terms, absolute) + rounded_sum(terms, absolute))
+        return own + self.layer.rounding(self.known.inputs)
 
     def shown(self) -> str:
         out, features = self.layer.weight.shape

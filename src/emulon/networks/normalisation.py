@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from emulon.errors import BadNetwork
+from emulon.networks.groups import sum_and_difference
 from emulon.networks.lowering import SQUARE, Builder, lowers
 
 f64 = torch.float64
@@ -21,20 +22,19 @@ def product(
     second: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
+    scale: float = 1.0,
 ) -> int:
     """Register times register, feature by feature; a second one of a single feature multiplies all.
 
-    `weight` and `bias` are an affine map of the product that is taken at once, with the quarter.
+    `weight` and `bias` are an affine map of the product that is taken at once, with the quarter; `scale` is a power of
+    two, times which the first is about as large as the second, divided by it.
     """
     size, other = builder.sizes[first], builder.sizes[second]
     if other not in (size, 1):
         raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
-    one = torch.eye(size, dtype=f64, device="cpu")
-    two = torch.ones(size, 1, dtype=f64, device="cpu") if other == 1 else one
-    both = torch.cat([torch.cat([one, two], dim=-1), torch.cat([one, -two], dim=-1)])
-    builder.linear(place, "sum and difference", both, None, first, second)
+    builder.linear(place, "sum and difference", sum_and_difference(size, other, scale), None, first, second)
     builder.elementwise(place, "square", SQUARE)
-    weight = one if weight is None else weight
+    weight = torch.eye(size, dtype=f64) if weight is None else weight
     return builder.linear(place, "product", torch.cat([weight, -weight], dim=-1) / 4, bias)
 
 
@@ -42,12 +42,8 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
     """c/√(mean c² + ε) for the register at hand, times a weight, plus a bias."""
     size, centred = builder.features, builder.at
     builder.elementwise(place, "square", SQUARE)
-    builder.linear(
-        place,
-        "mean square",
-        torch.full((1, size), 1 / size, dtype=f64, device="cpu"),
-        torch.tensor([eps], dtype=f64, device="cpu"),
-    )
+    ones, offset = torch.ones(1, size, dtype=f64), torch.tensor([eps], dtype=f64)
+    builder.divided(place, "mean square", ones, float(size), bias=offset)
     root = builder.root(place)
     scale = torch.ones(size, dtype=f64, device="cpu") if weight is None else weight.detach().to(f64)
     return product(builder, place, centred, root, torch.diag(scale), bias)
@@ -56,8 +52,7 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
 @lowers(nn.LayerNorm)
 def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
     size = _size(builder, module, place)
-    centring = torch.eye(size, dtype=f64, device="cpu") - torch.full((size, size), 1 / size, dtype=f64, device="cpu")
-    builder.linear(place, "less its mean", centring)
+    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64) - 1, float(size))
     normalised(builder, place, module.weight, module.bias, module.eps)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from emulon.certify.domain import require_scale
+from emulon.errors import OutOfDomain
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import KINK, GatePhase
@@ -48,6 +49,11 @@ def layer_to_phase(layer: Layer, known: Known, tolerance: float, positions: int)
     if isinstance(layer, Constant):
         return ConstantPhase(layer, known)
     assert isinstance(layer, Elementwise)
+    if known.inputs.ends[1] > layer.most:
+        raise OutOfDomain(
+            f"{layer.name} is {layer.f} up to {layer.most:g} only, and its numbers may reach "
+            f"{known.inputs.ends[1]:.4g}; give a smaller domain, or write it as an Expression"
+        )
     if layer.gated is None:
         return FunctionPhase(layer, known, softmax_for(layer.f, *known.inputs.ends, tolerance))
     low, kinked = layer.gated.low, layer.gated.kinked
@@ -65,4 +71,5 @@ def gains_of(layers: Sequence[Layer], known: Sequence[Known], features: int) -> 
         errors = layer.carried(reading(layer, found), where)
         errors[number] += TINY
         found.append(errors)
-    return (found[-1].amax(dim=-1) / TINY).tolist()
+    # An error of zero times a slope without a bound says nothing.
+    return (found[-1].nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()

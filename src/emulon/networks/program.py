@@ -23,7 +23,7 @@ from emulon.errors import BadShape, EmulonError, OutOfDomain
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.exactly import away_from_exact
-from emulon.networks.layers import Box, Layer
+from emulon.networks.layers import Box, Layer, Linear
 from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.planning import layers_to_phases
 from emulon.networks.ranges import computed, from_box, from_data, reading, states
@@ -115,8 +115,9 @@ class NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
 
         `layer` is its name, or its place in the module ("2", "decoder.0.widen"); `parts` are `weight` and `bias` of a
-        linear layer, `w_q` … `b_v` of an attention. Ranges seen on data stay as they are, unless `data` show others:
-        what leaves them is refused by a run.
+        linear layer, `w_q` … `b_v` of an attention, whose scores are q·k/√scale. Ranges seen on data stay as they are,
+        unless `data` show others: what leaves them is refused by a run. A layer that was rounded from exact fractions
+        becomes what is given, and the numbers beside it.
         """
         number = self._find(layer, parts)
         old, changed = self.layers[number], dict[str, Any]()
@@ -127,6 +128,8 @@ class NetworkProgram:
                 raise BadShape(f"{name} of {old.name} has shape {wanted}, and is given {tuple(given.shape)}")
             require_finite(**{f"{name} of {old.name}": given})
             changed[name] = given.contiguous()
+        if isinstance(old, Linear):
+            changed["unrounded"] = None
         layers = [*self.layers[:number], replace(old, **changed), *self.layers[number + 1 :]]
         if data is not None:
             known = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from emulon.errors import OutOfDomain
+from emulon.networks.groups import balance
 from emulon.networks.layers import Known, Root
 from emulon.networks.lowering import SQUARE, Builder
 from emulon.networks.normalisation import product
@@ -59,7 +60,8 @@ def _in_two(builder: Builder, place: str, lo: float, hi: float) -> None:
     scale = f"{p!r} + {p * q!r}/(1 + exp({a / lo!r}*t))"
     coarse = builder.elementwise(place, "coarse scale", scale)
     squared = builder.elementwise(place, "square", SQUARE)
-    product(builder, place, squared, variance)
+    largest = p * (1 + q / (1 + math.exp(a)))
+    product(builder, place, squared, variance, scale=balance(largest**2, hi))
     # With room for what lies between the points looked at, and for errors.
     fine = builder.root(place, (0.98 * math.sqrt(least / most), 1.02 * math.sqrt(most / least)))
-    product(builder, place, coarse, fine)
+    product(builder, place, coarse, fine, scale=balance(largest, most**0.25 / least**0.25))

@@ -8,6 +8,7 @@ exp, a sum, 1/√t squared, and a product, which is two squares.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from emulon.certify.domain import require_finite
 from emulon.errors import BadShape, EmulonError
-from emulon.networks.activations import RELU
+from emulon.networks.activations import RELU, written
 from emulon.networks.layers import Attention
 from emulon.networks.lowering import SQUARE, Builder, lowers
 from emulon.networks.normalisation import product
@@ -38,6 +39,8 @@ def power_step(x: Float[Tensor, "samples features"]) -> nn.Module:
 class SoftmaxRegressionStep(nn.Module):
     """A step of descent on the mean cross entropy of softmax(xᵢᵀW), plus (penalty/2)·‖W‖²; the state is W, flattened.
 
+    Of W a part `kept` = 1 − step_size·penalty stays, and residuals pull by `pull` = Xᵀ·step_size/samples: these are
+    rounded to float64 once, here, and are what the step is made of.
     scikit-learn's LogisticRegression without an intercept has C = 1/(samples·penalty).
     """
 
@@ -56,6 +59,7 @@ class SoftmaxRegressionStep(nn.Module):
         steepest = torch.linalg.matrix_norm(self.x, 2).square().item() / len(x) / 2
         self.step_size = 1 / (steepest + penalty) if step_size is None else step_size
         self.steepest = steepest + penalty
+        self.kept, self.pull = 1 - self.step_size * penalty, self.x.T.contiguous() * (self.step_size / len(x))
 
     @property
     def lipschitz(self) -> float | None:
@@ -77,8 +81,7 @@ class SoftmaxRegressionStep(nn.Module):
     def forward(self, state: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
         weights = state.reshape(len(state), -1, self.classes)
         off = torch.softmax(self.x @ weights, dim=-1) - self.targets
-        gradient = (self.x.T @ off / len(self.x)).flatten(1)
-        return (1 - self.step_size * self.penalty) * state - self.step_size * gradient
+        return self.kept * state - (self.pull @ off).flatten(1)
 
 
 class SoftKMeansStep(nn.Module):
@@ -109,10 +112,10 @@ def reciprocal(builder: Builder, place: str) -> int:
     return builder.elementwise(place, "square", SQUARE)
 
 
-def probabilities(builder: Builder, place: str, groups: int, size: int) -> int:
-    """Softmax of the register at hand, group by group of so many neighbours."""
-    ones, eye = torch.ones(1, size, dtype=f64, device="cpu"), torch.eye(groups, dtype=f64, device="cpu")
-    powers = builder.elementwise(place, "exp", "exp(t)")
+def probabilities(builder: Builder, place: str, groups: int, size: int, sharpness: float = 1.0) -> int:
+    """Softmax of the register at hand, times the sharpness, group by group of so many neighbours."""
+    ones, eye = torch.ones(1, size, dtype=f64), torch.eye(groups, dtype=f64)
+    powers = builder.elementwise(place, "exp", "exp(t)" if sharpness == 1 else f"exp({written(sharpness, place)}*t)")
     builder.linear(place, "sums", torch.kron(eye, ones))
     reciprocal(builder, place)
     quotients = builder.linear(place, "sums for all", torch.kron(eye, ones.reshape(size, 1)))
@@ -124,23 +127,23 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
     state, samples, eye = builder.at, len(module.x), torch.eye(module.classes, dtype=f64, device="cpu")
     builder.linear(place, "scores", torch.kron(module.x, eye))
     chances = probabilities(builder, place, samples, module.classes)
-    back = torch.kron(module.x.T.contiguous(), eye) * (module.step_size / samples)
-    kept = (1 - module.step_size * module.penalty) * torch.eye(builder.sizes[state], dtype=f64, device="cpu")
-    builder.linear(place, "step", torch.cat([kept, -back], dim=-1), back @ module.targets.flatten(), state, chances)
+    kept, back = module.kept * torch.eye(builder.sizes[state], dtype=f64), torch.kron(module.pull, eye)
+    shift = torch.cat([torch.zeros(len(kept), dtype=f64), module.targets.flatten()])
+    builder.divided(place, "step", torch.cat([kept, -back], dim=-1), 1.0, shift=shift, reads=(state, chances))
 
 
 @lowers(SoftKMeansStep)
 def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     state, count, x = builder.at, module.centres, module.x
     squares = builder.elementwise(place, "square", SQUARE)
-    eye, ones = torch.eye(count, dtype=f64, device="cpu"), torch.ones_like(x)
-    # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖², so that sums stay small.
+    eye, ones = torch.eye(count, dtype=f64), torch.ones_like(x)
+    # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖². The last is one number for
+    # all centres: it keeps sums small, and no softmax changes with it, rounded or not.
     across = [torch.einsum("if,kl->iklf", part, eye).flatten(2).flatten(0, 1) for part in (2 * x, -ones)]
     far = x.square().sum(dim=-1).repeat_interleave(count)
-    sharp = module.sharpness
-    builder.linear(place, "scores", sharp * torch.cat(across, dim=-1), -sharp * far, state, squares)
-    chances = probabilities(builder, place, len(x), count)
-    totals = torch.kron(torch.ones(1, len(x), dtype=f64, device="cpu"), eye)
+    builder.linear(place, "scores", torch.cat(across, dim=-1), -far, state, squares)
+    chances = probabilities(builder, place, len(x), count, module.sharpness)
+    totals = torch.kron(torch.ones(1, len(x), dtype=f64), eye)
     sums = builder.linear(place, "weighted sums", torch.einsum("if,kl->kfil", x, eye).flatten(2).flatten(0, 1))
     builder.linear(place, "weights", totals, None, chances)
     reciprocal(builder, place)
@@ -154,13 +157,14 @@ class KernelRegression(nn.Module):
     """Nadaraya and Watson's estimate: the mean of all targets, weighted by exp(−‖x − xᵢ‖²/(2·bandwidth²)).
 
     It reads in-context examples: positions (x, y, 1), and last the query (x, 0, 0); what it says there is the answer.
-    A query far from all samples weighs itself by at most e^(−`APART`) times as much as them.
+    A query far from all samples weighs itself by at most e^(−`APART`) times as much as them. 1/bandwidth² is rounded
+    to float64 once, here.
     """
 
     def __init__(self, features: int, bandwidth: float, reach: float) -> None:
         """`reach` bounds ‖x‖."""
         super().__init__()
-        self.features, self.bandwidth = features, bandwidth
+        self.features, self.precision = features, 1 / bandwidth**2
         self.apart = APART + 2 * (reach / bandwidth) ** 2
 
     @staticmethod
@@ -174,7 +178,7 @@ class KernelRegression(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "rows positions width"]) -> Float[Tensor, "rows positions 1"]:
         x, y, known = tokens.split([self.features, 1, 1], dim=-1)
-        scores = x @ x.mT / self.bandwidth**2 - (x.square().sum(dim=-1) / (2 * self.bandwidth**2)).unsqueeze(-2)
+        scores = self.precision * (x @ x.mT - x.square().sum(dim=-1).unsqueeze(-2) / 2)
         scores = scores + self.apart * (known - 1).mT
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").triu(1)
         answers: Tensor = torch.softmax(scores.masked_fill(ahead, -torch.inf), dim=-1) @ y
@@ -185,20 +189,19 @@ class KernelRegression(nn.Module):
 def kernel_regression(builder: Builder, module: KernelRegression, place: str) -> None:
     state, d = builder.at, module.features
     squares = builder.elementwise(place, "square", SQUARE)
-    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64, device="cpu").unbind()
-    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64, device="cpu")
-    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64, device="cpu").unbind()
-    for part in (w_q, w_k):
-        part[0, :d, :d] = torch.eye(d, dtype=f64, device="cpu") / module.bandwidth
+    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64).unbind()
+    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64)
+    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64).unbind()
+    w_q[0, :d, :d], w_k[0, :d, :d] = module.precision * torch.eye(d, dtype=f64), torch.eye(d, dtype=f64)
     b_q[0, d], b_k[0, d], w_v[0, 0, d] = 1.0, -module.apart, 1.0
-    w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -1 / (2 * module.bandwidth**2)
-    parts = {
+    w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -module.precision / 2
+    parts: dict[str, Any] = {
         "w_q": w_q,
         "w_k": w_k,
         "w_v": w_v,
         "b_q": b_q,
         "b_k": b_k,
-        "b_v": torch.zeros(1, 1, dtype=f64, device="cpu"),
+        "b_v": torch.zeros(1, 1, dtype=f64),
     }
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
@@ -208,7 +211,8 @@ class GroupLassoStep(nn.Module):
     """A proximal step on ‖Xw − y‖²/(2n) + penalty·Σ_g √|g|·‖w_g‖₂ (Yuan and Lin 2006): groups leave or stay together.
 
     `groups` names the group of every feature. A group shrinks by max(0, 1 − t/‖w_g‖), which is 1 − 1/√(1 + z) with
-    z = max(0, ‖w_g‖²/t² − 1): the kink is a ReLU, and the root stays away from its pole.
+    z = max(0, ‖w_g‖²/t² − 1): the kink is a ReLU, and the root stays away from its pole. The step on the squares is
+    w ↦ `descent`·w + `towards`, and 1/t² stands in `scales`: these are rounded to float64 once, here.
     """
 
     def __init__(
@@ -228,6 +232,10 @@ class GroupLassoStep(nn.Module):
         eigenvalues = torch.linalg.svdvals(self.x).square() / len(x)
         self.steepest, self.flattest = eigenvalues[0].item(), eigenvalues[-1].item() if len(x) >= x.shape[1] else 0.0
         self.step_size = 1 / self.steepest if step_size is None else step_size
+        self.members = nn.functional.one_hot(self.groups).double()
+        part = self.step_size / len(x)
+        self.descent = torch.eye(x.shape[1], dtype=f64) - part * (self.x.T @ self.x)
+        self.towards, self.scales = part * (self.y @ self.x), (self.members / self.thresholds.square()).contiguous()
 
     @property
     def lipschitz(self) -> float | None:
@@ -247,24 +255,18 @@ class GroupLassoStep(nn.Module):
         return torch.zeros(1, self.x.shape[1], dtype=f64, device="cpu")
 
     def forward(self, state: Float[Tensor, "rows features"]) -> Float[Tensor, "rows features"]:
-        moved = state - self.step_size * (state @ self.x.T - self.y) @ self.x / len(self.x)
-        members = nn.functional.one_hot(self.groups).double()
-        squares = moved.square() @ members / self.thresholds.square()
-        return moved * ((1 - squares.clamp(min=1.0).rsqrt()) @ members.T)
+        moved = state @ self.descent.T + self.towards
+        squares = moved.square() @ self.scales
+        return moved * ((1 - squares.clamp(min=1.0).rsqrt()) @ self.members.T)
 
 
 @lowers(GroupLassoStep)
 def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
-    x, eta, n = module.x, module.step_size, len(module.x)
-    members = nn.functional.one_hot(module.groups).double()
-    descend = torch.eye(x.shape[1], dtype=f64, device="cpu") - eta * (x.T @ x) / n
-    moved = builder.linear(place, "descent", descend, eta * (module.y @ x) / n)
+    members = module.members
+    moved = builder.linear(place, "descent", module.descent, module.towards)
     builder.elementwise(place, "square", SQUARE)
-    one, eye = (
-        torch.ones(members.shape[1], dtype=f64, device="cpu"),
-        torch.eye(members.shape[1], dtype=f64, device="cpu"),
-    )
-    builder.linear(place, "norms", (members / module.thresholds.square()).T.contiguous(), -one)
+    one, eye = torch.ones(members.shape[1], dtype=f64), torch.eye(members.shape[1], dtype=f64)
+    builder.linear(place, "norms", module.scales.T.contiguous(), -one)
     builder.elementwise(place, "relu", *RELU)
     builder.linear(place, "norms above one", eye, one)
     builder.root(place)

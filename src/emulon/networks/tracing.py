@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -42,49 +43,74 @@ def traced(builder: Builder, module: nn.Module, place: str) -> None:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
         raise BadNetwork(f"the forward of a {type(module).__name__} cannot be followed ({why})") from None
     places: dict[fx.Node, tuple[int, tuple[int, ...]]] = {}
-    given = (builder.at, builder.shape)
+    given, changed = (builder.at, builder.shape), dict[int, str]()
     for node in graph.nodes:
+        for register in {places[read][0] for read in node.all_input_nodes if read in places} & changed.keys():
+            raise BadNetwork(f"{joined(place, node.name)} reads what {changed[register]} changed in place")
         if node.op == "placeholder":
             if places:
                 raise BadNetwork(f"a {type(module).__name__} has several inputs; one is compiled")
             places[node] = given
         elif node.op == "output":
-            if not isinstance(node.args[0], fx.Node):
+            if not isinstance(node.args[0], fx.Node) or node.args[0] not in places:
                 raise BadNetwork(f"a {type(module).__name__} gives several outputs; one is compiled")
             builder.at, builder.shape = places[node.args[0]]
         else:
             _node(builder, module, node, places, place)
             places[node] = (builder.at, builder.shape)
+            if _is_in_place(module, node):
+                changed |= dict.fromkeys((places[read][0] for read in node.all_input_nodes), node.name)
+                changed.pop(builder.at, None)
+
+
+def _is_in_place(module: nn.Module, node: fx.Node) -> bool:
+    """Whether a node may change the tensor that it reads."""
+    if node.op == "call_module":
+        return any(getattr(part, "inplace", False) for part in module.get_submodule(str(node.target)).modules())
+    return bool(node.kwargs.get("inplace", False)) or any(arg is True for arg in node.args[1:])
 
 
 def _node(
     builder: Builder, module: nn.Module, node: fx.Node, places: dict[fx.Node, tuple[int, tuple[int, ...]]], place: str
 ) -> None:
-    operands = [places[arg][0] if isinstance(arg, fx.Node) else arg for arg in node.args]
+    operands = [places[arg][0] if isinstance(arg, fx.Node) and arg in places else arg for arg in node.args]
     first = next((arg for arg in node.args if isinstance(arg, fx.Node)), None)
     if first is None or not set(node.all_input_nodes) <= set(places):
         raise BadNetwork(f"{node.name} in a {type(module).__name__} reads what is no result of its input")
     builder.at, builder.shape = places[first]
-    here, target = joined(place, node.name), node.target
-    if node.op == "call_module":
+    here, target, more = joined(place, node.name), node.target, node.args[1:]
+    if node.op == "call_module" and not more and not node.kwargs:
         lower_part(builder, module.get_submodule(str(target)), joined(place, str(target)))
-    elif target in ACTIVATIONS:
-        options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
-        builder.part(ACTIVATIONS[target](**options), here)
-    elif target in FLATTEN and not builder.is_sequence:
-        builder.part(nn.Flatten(), here)
+    elif node.op != "call_module" and (target in ACTIVATIONS or (target in FLATTEN and not builder.is_sequence)):
+        options: Any = node.kwargs
+        if target in FLATTEN:  # the function from dimension 0, the module from 1
+            made: Callable[..., nn.Module] = nn.Flatten
+            more = more or (() if "start_dim" in options else (0,))
+        else:
+            made = ACTIVATIONS[target]
+        try:
+            part = made(*more, **options)
+        except (TypeError, ValueError) as error:
+            raise BadNetwork(f"{here} is not compiled ({error})") from None
+        builder.part(part, here)
     elif target in (*ADD, *SUBTRACT, *MULTIPLY, *DIVIDE) and len(operands) == 2 and not node.kwargs:
-        _arithmetic(builder, here, target, node.args, operands)
+        shapes = [places[arg][1] for arg in node.args if isinstance(arg, fx.Node)]
+        _arithmetic(builder, here, target, node.args, operands, shapes)
     else:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         raise BadNetwork(f"{name} in the forward of a {type(module).__name__} is not compiled")
 
 
-def _arithmetic(builder: Builder, place: str, target: Any, args: tuple[Any, ...], operands: list[Any]) -> None:
+def _arithmetic(
+    builder: Builder, place: str, target: Any, args: tuple[Any, ...], operands: list[Any], shapes: list[tuple[int, ...]]
+) -> None:
     """Between two registers, or a register and a number."""
     left, right = (isinstance(arg, fx.Node) for arg in args)
     one = torch.eye(builder.features, dtype=torch.float64, device="cpu")
     if left and right:
+        one_number = target in MULTIPLY and builder.sizes[operands[1]] == 1
+        if shapes[0] != shapes[1] and not one_number:
+            raise BadNetwork(f"{place} joins numbers of shapes {shapes[0]} and {shapes[1]}; give equal ones")
         if target in DIVIDE:
             raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
         if target in MULTIPLY:
@@ -96,10 +122,13 @@ def _arithmetic(builder: Builder, place: str, target: Any, args: tuple[Any, ...]
     if not isinstance(number, int | float) or (target in DIVIDE and not left):
         raise BadNetwork(f"{place} is not compiled: give numbers, and no number divided by a register")
     if target in MULTIPLY or target in DIVIDE:
-        builder.linear(place, "linear", one * number if target in MULTIPLY else one / number)
+        if target in MULTIPLY:
+            builder.linear(place, "linear", one * number)
+        elif number == 0:
+            raise BadNetwork(f"{place} divides by zero")
+        else:
+            builder.divided(place, "linear", math.copysign(1.0, number) * one, abs(float(number)))
     else:
         sign = -1.0 if target in SUBTRACT and not left else 1.0
-        shift = torch.full(
-            (builder.features,), -float(number) if target in SUBTRACT and left else float(number), device="cpu"
-        )
-        builder.linear(place, "linear", sign * one, shift.double())
+        shift = -float(number) if target in SUBTRACT and left else float(number)
+        builder.linear(place, "linear", sign * one, torch.full((builder.features,), shift, dtype=torch.float64))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from emulon.errors import BadNetwork
 from emulon.networks.lowering import HEAD, Builder, joined, lowers
@@ -18,12 +19,14 @@ f64 = torch.float64
 class Heads(nn.Module):
     """Heads of self-attention with these matrices (heads, width, features) and biases (heads, width), side by side.
 
-    softmax(q·k) has no scale of its own: it is in W_Q. `heads_of` takes heads out of a GPT-2.
+    Weights are softmax(q·k/√scale). `heads_of` takes heads out of a GPT-2.
     """
 
-    def __init__(self, w_q: Tensor, w_k: Tensor, w_v: Tensor, *biases: Tensor, causal: bool = False) -> None:
+    def __init__(
+        self, w_q: Tensor, w_k: Tensor, w_v: Tensor, *biases: Tensor, causal: bool = False, scale: float = 1.0
+    ) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.scale = causal, scale
         given = biases or tuple(w.new_zeros(w.shape[:2]) for w in (w_q, w_k, w_v))
         for name, part in zip(HEAD, (w_q, w_k, w_v, *given), strict=True):
             self.register_buffer(name, part)
@@ -31,7 +34,7 @@ class Heads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parts = [getattr(self, name) for name in HEAD]
         q, k, v = (x.unsqueeze(-3) @ w.mT + b.unsqueeze(-2) for w, b in zip(parts[:3], parts[3:], strict=True))
-        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=1.0)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale**-0.5)
         return out.movedim(-3, -2).flatten(-2)
 
 
@@ -42,14 +45,15 @@ def heads_of(attention: Any, heads: Sequence[int] | None = None) -> Heads:
     biases = attention.c_attn.bias.detach().to(f64).unflatten(0, (3, count, width))
     chosen = list(range(count)) if heads is None else list(heads)
     (w_q, w_k, w_v), (b_q, b_k, b_v) = stacked[:, chosen], biases[:, chosen]
-    scale = 1 / math.sqrt(width)
-    return Heads(w_q * scale, w_k, w_v, b_q * scale, b_k, b_v, causal=True)
+    return Heads(w_q, w_k, w_v, b_q, b_k, b_v, causal=True, scale=float(width))
 
 
 @lowers(Heads)
 def heads(builder: Builder, module: Heads, place: str) -> None:
     _require_sequence(builder, place or "Heads")
-    builder.attention(place, {name: getattr(module, name) for name in HEAD}, module.causal)
+    if not 0 < module.scale < math.inf:
+        raise BadNetwork(f"{place or 'Heads'} has the scale {module.scale}; it must be positive and finite")
+    builder.attention(place, {name: getattr(module, name) for name in HEAD}, module.causal, float(module.scale))
     builder.shape = (builder.shape[0], builder.features)
 
 
@@ -57,15 +61,25 @@ def heads(builder: Builder, module: Heads, place: str) -> None:
 def encoder_layer(builder: Builder, module: Any, place: str) -> None:
     """Self-attention and two linear layers, each added to what was before; normalised before or after."""
     _require_sequence(builder, place or "TransformerEncoderLayer")
-    attention = module.self_attn
+    attention, inner = module.self_attn, joined(place, "self_attn")
+    parts: dict[str, type] = dict.fromkeys(("norm1", "norm2"), nn.LayerNorm) | dict.fromkeys(
+        ("linear1", "linear2"), nn.Linear
+    )
+    parts |= dict.fromkeys(("dropout", "dropout1", "dropout2"), nn.Dropout)
+    for name, kind in parts.items():
+        builder.require(getattr(module, name), joined(place, name), kind)
+    builder.require(attention, inner, nn.MultiheadAttention)
+    builder.require(attention.out_proj, joined(inner, "out_proj"), NonDynamicallyQuantizableLinear, nn.Linear)
     if not attention.batch_first or attention.in_proj_weight is None:
         raise BadNetwork(f"{place or 'a TransformerEncoderLayer'} is compiled with batch_first=True only")
-    if module.training and (module.dropout.p or attention.dropout):
+    if attention.bias_k is not None or attention.bias_v is not None or attention.add_zero_attn:
+        raise BadNetwork(f"{inner} attends to more than its positions (add_bias_kv or add_zero_attn); not compiled")
+    drops = (module.dropout, module.dropout1, module.dropout2)
+    if any(each.training and each.p for each in drops) or (attention.training and attention.dropout):
         raise BadNetwork(f"{place or 'a TransformerEncoderLayer'} is in training mode with dropout; call .eval() first")
     before = builder.at
     if module.norm_first:
         builder.part(module.norm1, joined(place, "norm1"))
-    inner = joined(place, "self_attn")
     stacked = (attention.in_proj_weight, attention.in_proj_bias, attention.num_heads)
     builder.self_attention(inner, *stacked, causal=False)
     after = builder.add_to(before, joined(inner, "out_proj"), attention.out_proj.weight, attention.out_proj.bias)
@@ -74,7 +88,7 @@ def encoder_layer(builder: Builder, module: Any, place: str) -> None:
     else:
         after = builder.part(module.norm1, joined(place, "norm1"))
     builder.linear(joined(place, "linear1"), "linear", module.linear1.weight, module.linear1.bias)
-    builder.part(_activation(module.activation, place), joined(place, "activation"))
+    builder.part(_activation(module, place), joined(place, "activation"))
     builder.add_to(after, joined(place, "linear2"), module.linear2.weight, module.linear2.bias)
     if not module.norm_first:
         builder.part(module.norm2, joined(place, "norm2"))
@@ -82,19 +96,25 @@ def encoder_layer(builder: Builder, module: Any, place: str) -> None:
 
 @lowers(nn.TransformerEncoder)
 def encoder(builder: Builder, module: Any, place: str) -> None:
+    builder.require(module.layers, joined(place, "layers"), nn.ModuleList)
     for number, layer in enumerate(module.layers):
+        builder.require(layer, joined(place, f"layers.{number}"), nn.TransformerEncoderLayer)
         builder.part(layer, joined(place, f"layers.{number}"))
     if module.norm is not None:
         builder.part(module.norm, joined(place, "norm"))
 
 
-def _activation(function: Any, place: str) -> nn.Module:
-    if isinstance(function, nn.Module):
-        return function
+def _activation(module: Any, place: str) -> nn.Module:
+    """The layer's own. Its fast kernel computes what `activation_relu_or_gelu` was when the layer was made."""
+    function, kernel = module.activation, module.activation_relu_or_gelu
     known: dict[Any, nn.Module] = {nn.functional.relu: nn.ReLU(), nn.functional.gelu: nn.GELU()}
-    if function not in known:
+    found = function if isinstance(function, nn.Module) else known.get(function)
+    if found is None:
         raise BadNetwork(f"{place or 'a TransformerEncoderLayer'} has an activation that is not relu or gelu")
-    return known[function]
+    plain_gelu = type(found) is nn.GELU and found.approximate == "none"
+    if kernel != (1 if type(found) is nn.ReLU else 2 if plain_gelu else 0):
+        raise BadNetwork(f"{place or 'a TransformerEncoderLayer'} computes another activation in PyTorch's fast kernel")
+    return found
 
 
 def _require_sequence(builder: Builder, what: str) -> None:

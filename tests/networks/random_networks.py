@@ -1,0 +1,302 @@
+"""Random networks with norms, attention, convolutions and extreme scales, each judged on its own data.
+
+`python tests/networks/random_networks.py 300` prints one line for each and what came of all; without a number, of a few
+that are quick. It is a process of its own: with type checks the search for grids takes several times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import judge
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from emulon import compile_network
+from emulon.errors import EmulonError
+from emulon.networks import Heads
+
+f64 = torch.float64
+# Some of every kind for which little has to be searched.
+QUICK = (
+    0,
+    4,
+    5,
+    7,
+    8,
+    19,
+    21,
+    23,
+    25,
+    26,
+    32,
+    47,
+    48,
+    56,
+    61,
+    65,
+    67,
+    68,
+    82,
+    83,
+    84,
+    85,
+    89,
+    90,
+    96,
+    101,
+    102,
+    114,
+    117,
+)
+EPS = (1e-12, 1e-8, 1e-5, 1e-3, 0.1)
+ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.SiLU,
+    nn.GELU,
+    lambda: nn.GELU("tanh"),
+    lambda: nn.LeakyReLU(0.1),
+    lambda: nn.ELU(0.7),
+    nn.Softplus,
+    nn.Softsign,
+    lambda: nn.Hardtanh(-0.3, 1.7),
+    nn.LogSigmoid,
+    nn.Mish,
+)
+
+
+class Residual(nn.Module):
+    """x + inner(x)/3 − 0.1."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x) / 3 - 0.1
+
+
+class Times(nn.Module):
+    """first(x)·second(x), feature by feature."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) * self.second(x)
+
+
+@judge.rule(Residual)
+def _residual(module: Residual, x: np.ndarray) -> np.ndarray:
+    return x + judge.exact(module.inner, x) / judge.arb(3) - judge.arb(0.1)
+
+
+@judge.rule(Times)
+def _times(module: Times, x: np.ndarray) -> np.ndarray:
+    return judge.exact(module.first, x) * judge.exact(module.second, x)
+
+
+@judge.rule(Heads)
+def _heads(module: Heads, x: np.ndarray) -> np.ndarray:
+    out = []
+    for head in range(len(module.w_q)):
+        q, k, v = (
+            judge.affine(getattr(module, f"w_{name}")[head], getattr(module, f"b_{name}")[head], x) for name in "qkv"
+        )
+        out.append(judge.attention(q, k, v, judge.arb(module.scale).sqrt(), module.causal))
+    return np.concatenate(out, axis=-1)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    kind: str
+    module: nn.Module
+    x: Tensor
+    by_domain: bool
+
+
+def drawn(seed: int) -> Drawn:
+    """The network of this number."""
+    dice = random.Random(seed)
+    torch.manual_seed(seed)
+    kind, make = dice.choice(tuple(KINDS.items()))
+    module, shape = make(dice)
+    module = module.double().eval()
+    extreme = dice.random() < 0.5
+    with torch.no_grad():
+        for name, part in module.named_parameters():
+            if "norm" not in name and part.ndim > 1 and extreme:
+                part.mul_(10.0 ** dice.uniform(-3, 2))
+            elif part.ndim == 1:
+                part.copy_(torch.randn_like(part) * (10.0 ** dice.uniform(-3, 3) if extreme else 1.0))
+    scale = 10.0 ** dice.uniform(-6, 6) if extreme else 1.0
+    offset = dice.choice((0.0, 0.0, 1.0, 100.0)) * scale
+    x = torch.randn(dice.choice((4, 8)), *shape, dtype=f64) * scale + offset
+    return Drawn(kind, module, x, dice.random() < 0.2)
+
+
+def activation(dice: random.Random) -> nn.Module:
+    return dice.choice(ACTIVATIONS)()
+
+
+def norm(dice: random.Random, width: int) -> nn.Module:
+    if dice.random() < 0.6:
+        return nn.LayerNorm(width, eps=dice.choice(EPS), elementwise_affine=dice.random() < 0.7)
+    return nn.RMSNorm(width, eps=dice.choice((None, *EPS)))
+
+
+def perceptron(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    widths = [dice.randint(1, 6) for _ in range(dice.randint(2, 4))]
+    parts: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        parts += [nn.Linear(fan_in, fan_out, bias=dice.random() < 0.8), activation(dice)]
+    return nn.Sequential(*parts[: len(parts) - dice.randint(0, 1)]), (widths[0],)
+
+
+def normed(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    width = dice.choice((2, 3, 5, 6, 7, 10))
+    parts = [norm(dice, width)]
+    if dice.random() < 0.5:
+        parts += [nn.Linear(width, width), activation(dice)]
+    if dice.random() < 0.4:
+        parts.append(norm(dice, width))
+    return nn.Sequential(*parts), (width,)
+
+
+def batch_normed(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    width = dice.randint(1, 6)
+    made = nn.BatchNorm1d(width, eps=dice.choice(EPS), affine=dice.random() < 0.7)
+    made.running_mean.normal_(0, 10.0 ** dice.uniform(-2, 2))
+    made.running_var.uniform_(0.1, 10).mul_(10.0 ** dice.uniform(-6, 3))
+    return nn.Sequential(made, nn.Linear(width, 3), activation(dice)), (width,)
+
+
+def convolved(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    channels, size = dice.choice((1, 2)), dice.choice((4, 5, 6))
+    groups = channels if dice.random() < 0.3 else 1
+    mode = dice.choice(("zeros", "zeros", "reflect", "replicate", "circular"))
+    first = nn.Conv2d(
+        channels, 2, dice.choice((2, 3)), dice.choice((1, 2)), dice.choice((0, 1)), groups=groups, padding_mode=mode
+    )
+    normal = nn.BatchNorm2d(2, eps=dice.choice(EPS))
+    normal.running_mean.normal_()
+    normal.running_var.uniform_(0.1, 3)
+    pool = dice.choice((nn.Identity(), nn.AvgPool2d(2, 1, 1, count_include_pad=dice.random() < 0.5), nn.AvgPool2d(2)))
+    ends = [nn.AdaptiveAvgPool2d((2, 1)), nn.Flatten(), nn.Linear(4, 2)]
+    return nn.Sequential(first, normal, activation(dice), pool, *ends), (channels, size, size)
+
+
+def attending(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    count, width, features = dice.choice((1, 2)), dice.choice((1, 2, 3)), dice.choice((2, 3, 5))
+    parts = [torch.randn(count, width, features, dtype=f64) for _ in range(3)]
+    biases = [torch.randn(count, width, dtype=f64) for _ in range(3)] if dice.random() < 0.5 else []
+    made = Heads(*parts, *biases, causal=dice.random() < 0.5, scale=dice.choice((1.0, float(width))))
+    return made, (dice.choice((2, 3)), features)
+
+
+def encoding(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    heads, width = dice.choice(((1, 3), (2, 4), (2, 6), (3, 6)))
+    made = nn.TransformerEncoderLayer(
+        width,
+        heads,
+        4,
+        batch_first=True,
+        norm_first=dice.random() < 0.5,
+        activation=dice.choice(("relu", "gelu")),
+        layer_norm_eps=dice.choice(EPS),
+        bias=dice.random() < 0.8,
+    )
+    return made, (dice.choice((2, 3)), width)
+
+
+def own(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
+    width = dice.choice((2, 3, 5))
+    inner = nn.Sequential(norm(dice, width), nn.Linear(width, width), activation(dice))
+    if dice.random() < 0.5:
+        return Residual(inner), (width,)
+    return Times(nn.Linear(width, width), inner), (width,)
+
+
+KINDS = {
+    "perceptron": perceptron,
+    "norms": normed,
+    "batch norm": batch_normed,
+    "convolutions": convolved,
+    "attention": attending,
+    "encoder layer": encoding,
+    "own forward": own,
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`error` is what the judge found, at least; `note` says why there is none, in one line."""
+
+    kind: str
+    error: float
+    audit: float
+    certificate: float
+    note: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        return not self.note and not (self.error <= self.audit and self.error <= self.certificate)
+
+
+def judged(seed: int) -> Judged:
+    """Compile, run and judge one network; any exception that is not a refusal is the caller's to see."""
+    case = drawn(seed)
+    try:
+        if case.by_domain:
+            size = case.x.abs().max().item()
+            program = compile_network(case.module, size, shape=tuple(case.x.shape[1:]))
+        else:
+            program = compile_network(case.module, data=case.x)
+        run = program(case.x[:2])
+    except EmulonError as refusal:
+        assert "\n" not in str(refusal)
+        return Judged(case.kind, math.nan, math.nan, math.nan, str(refusal))
+    error = judge.error(case.module, case.x[:2], run.outputs)
+    note = "the judge cannot tell" if math.isnan(error) else ""
+    return Judged(case.kind, error, run.audit.bound, run.certificate.bound, note)
+
+
+def main(seeds: Sequence[int]) -> bool:
+    """Whether no promise was below the error and nothing broke."""
+    wrong, broken, found, refusals = list[int](), list[int](), list[Judged](), dict[str, int]()
+    for seed in seeds:
+        start = time.perf_counter()
+        try:
+            one = judged(seed)
+        except Exception:
+            broken.append(seed)
+            print(seed, "TRACEBACK", traceback.format_exc(), flush=True)
+            continue
+        wrong += [seed] if one.is_wrong else []
+        if one.note:
+            refusals[one.kind] = refusals.get(one.kind, 0) + 1
+        else:
+            found.append(one)
+        mark = "WRONG " if one.is_wrong else ""
+        print(seed, mark, one, f"{time.perf_counter() - start:.1f} s", flush=True)
+    audits = [one.audit / one.error for one in found if one.error > 0]
+    certificates = [one.certificate / one.error for one in found if one.error > 0]
+    print(f"{len(seeds)} networks: {len(found)} judged, {sum(refusals.values())} refused {refusals}")
+    print(f"below the error {wrong}, tracebacks {broken}")
+    print(f"audit/error at least {min(audits):.9f}, certificate/error at least {min(certificates):.4g}")
+    return not wrong and not broken and len(found) > len(seeds) / 2
+
+
+if __name__ == "__main__":
+    sys.exit(not main(range(int(sys.argv[1])) if len(sys.argv) > 1 else QUICK))

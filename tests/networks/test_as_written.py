@@ -1,0 +1,211 @@
+"""Audits and certificates are about the module as it is written, not about its layers rounded to float64."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import judge
+import mpmath
+import pytest
+import random_networks
+import torch
+from small_networks import random
+from torch import nn
+
+from emulon import compile_network
+from emulon.certify import rounding
+from emulon.certify.balls import Ball
+from emulon.errors import OutOfDomain
+from emulon.interpreter import BadFile
+from emulon.interpreter.files import read_sealed, write_sealed
+from emulon.interpreter.number_line import number_line
+from emulon.networks import Heads, load_network, save_network
+from emulon.networks.attention import AttentionPhase
+from emulon.networks.exactly import away_from_exact
+from emulon.networks.groups import Norm, groups_of
+from emulon.networks.layers import Box, Known, Linear, Unrounded
+from emulon.networks.linear import LinearPhase
+from emulon.networks.lowering import lower
+
+f64 = torch.float64
+
+
+def test_random_networks_keep_their_promises():
+    """EMULON_RANDOM_NETWORKS=300 judges so many; otherwise a few of every kind."""
+    count = os.environ.get("EMULON_RANDOM_NETWORKS", "")
+    script = Path(random_networks.__file__)
+    ran = subprocess.run([sys.executable, str(script), *([count] if count else [])], capture_output=True, text=True)
+    assert ran.returncode == 0, "\n".join(ran.stdout.splitlines()[-3:]) + ran.stderr
+
+
+@pytest.mark.parametrize("seed", [0, 5, 8, 19, 25, 47, 67])
+def test_the_judge_agrees_with_pytorch(seed):
+    case = random_networks.drawn(seed)
+    with torch.no_grad():
+        outputs = case.module(case.x[:2])
+    off = judge.error(case.module, case.x[:2], outputs)
+    assert off <= 1e-11 * (1 + outputs.abs().max().item())
+    assert judge.error(case.module, case.x[:2], outputs + 1e-3) == pytest.approx(1e-3, rel=1e-6)
+
+
+def with_statistics(module: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    module.running_mean.normal_()
+    module.running_var.uniform_(0.1, 3.0)
+    return module.double().eval()
+
+
+ROUNDED = {
+    "a mean of three": lambda: (nn.LayerNorm(3, elementwise_affine=False).double(), random(6, 3)),
+    "a mean of seven squares": lambda: (nn.RMSNorm(7, eps=1e-5).double(), random(6, 7)),
+    "trained statistics": lambda: (with_statistics(nn.BatchNorm1d(3)), random(6, 3)),
+    "a mean of nine pixels": lambda: (nn.AvgPool2d(3, 1, 1, count_include_pad=False), random(4, 1, 4, 4)),
+    "a third, less a tenth": lambda: (random_networks.Residual(nn.Linear(2, 2).double()), random(6, 2)),
+    "a scale of heads": lambda: (Heads(*random(3, 1, 2, 3).unbind(), scale=2.0), random(4, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_an_audit_is_no_less_than_the_error_of_the_module_as_written(name):
+    """The interpreter's own answers are replaced by float64's: what is left is what rounding the weights did."""
+    torch.manual_seed(0)
+    module, x = ROUNDED[name]()
+    run = compile_network(module, data=x)(x)
+    assert judge.error(module, x, run.outputs) <= run.audit.bound <= run.certificate.bound < 1e-5
+    close = replace(run, register=run.program.exact(x).reshape(run.register.shape))
+    error = judge.error(module, x, close.outputs)
+    assert 0 < error <= close.audit.bound <= 1.01 * error and error < 1e-13
+
+
+def coarse() -> Linear:
+    """((x - 1/2)/3 + 2y/3 + 7, 4y/sqrt(2 + 1/4)), and what it is rounded to, to three digits."""
+    numerators = torch.tensor([[1.0, 2.0], [0.0, 4.0]], dtype=f64)
+    squares = torch.tensor([[9.0, 2.0], [0.0, 0.25]], dtype=f64)
+    exact = Unrounded(numerators, torch.tensor([0.5, 0.0], dtype=f64), squares, torch.tensor([7.0, 0.0], dtype=f64))
+    weight, bias = torch.tensor([[0.333, 0.667], [0.0, 2.67]], dtype=f64), torch.tensor([6.83, 0.0], dtype=f64)
+    return Linear(name="map", reads=(0,), weight=weight, bias=bias, unrounded=exact)
+
+
+def test_a_map_that_was_rounded_is_enclosed_as_it_was():
+    layer, x = coarse(), torch.tensor([[[0.25, -1.0]]], dtype=f64)
+    with mpmath.workdps(60):
+        wanted = [(mpmath.mpf(-1) / 4 - 2) / 3 + 7, mpmath.mpf(-8) / 3]
+        ball = layer.enclosed(Ball.of(x))
+        for k, true in enumerate(wanted):
+            high, low, radius = (getattr(ball, part)[0, 0, k].item() for part in ("high", "low", "radius"))
+            assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-20
+        off = max(
+            abs(mpmath.mpf(own) - true) for own, true in zip(layer.exact(x).flatten().tolist(), wanted, strict=True)
+        )
+    assert away_from_exact([layer], x, layer.exact(x)) == pytest.approx(float(off), rel=1e-12, abs=0.0)
+
+
+def test_what_rounding_a_map_moves_is_a_part_of_its_error():
+    """Of the first row (1/3 - 0.333)*3 + (0.667 - 2/3)*2 + (41/6 - 6.83), of the second (2.67 - 8/3)*2."""
+    layer, box = coarse(), Box(torch.tensor([-3.0, -1.0], dtype=f64), torch.tensor([1.0, 2.0], dtype=f64))
+    moved = max(0.001 + 0.002 / 3 + (41 / 6 - 6.83), 0.02 / 3)
+    assert layer.rounding(box) == pytest.approx(moved, rel=1e-8, abs=0.0) and layer.rounding(box) >= moved
+    line, known = number_line(32.0), Known(box, box)
+    plain = LinearPhase(replace(layer, unrounded=None), known).own_error(line)
+    assert LinearPhase(layer, known).own_error(line) == pytest.approx(plain + moved, rel=1e-8, abs=0.0)
+
+
+def test_the_scale_of_scores_is_rounded_in_the_prompt_and_nowhere_else(monkeypatch):
+    torch.manual_seed(0)
+    x = random(4, 3, 3)
+    phase = compile_network(Heads(*random(3, 1, 2, 3).unbind(), scale=3.0), data=x).phases[0]
+    assert isinstance(phase, AttentionPhase) and phase.layer.rounding == 4 * rounding.unit(f64)
+    assert replace(phase.layer, scale=4.0).rounding == 0.0
+    line, inner = number_line(32.0), phase.inner
+    before = phase.own_error(line)
+    monkeypatch.setattr(type(phase.layer), "rounding", property(lambda self: 1e-6))
+    # Entries of q move by 1e-6 of their sums; what a row of scores moves by is at least that of its largest entry.
+    assert 1e-8 * inner.v < phase.own_error(line) - before < 1e-2 * inner.v * max(1.0, inner.score)
+
+
+def test_a_norm_is_one_only_with_its_exact_mean():
+    layers = [*lower(nn.LayerNorm(3).double(), (3,)).layers]
+    assert [type(group) for group in groups_of(layers).values()] == [Norm]
+    mean = layers[2]
+    for part, by in (("numerators", 2.0), ("squares", 2.0), ("bias", 3.0)):
+        exact = replace(mean.unrounded, **{part: by * getattr(mean.unrounded, part)})
+        changed = [*layers[:2], replace(mean, unrounded=exact), *layers[3:]]
+        assert Norm not in [type(group) for group in groups_of(changed).values()]
+
+
+def network_with_all() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    heads = Heads(*random(3, 1, 2, 3).unbind(), scale=3.0)
+    return nn.Sequential(nn.LayerNorm(3), heads, nn.Linear(2, 3), nn.Softplus()).double(), random(5, 3, 3)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    module, x = network_with_all()
+    program, path = compile_network(module, data=x), tmp_path_factory.mktemp("as_written") / "network.safetensors"
+    save_network(program, path)
+    return program, path
+
+
+def test_a_file_keeps_the_module_as_written(saved):
+    (program, path), (module, x) = saved, network_with_all()
+    again = load_network(path)
+    assert again.certificate == program.certificate and again(x).audit == program(x).audit
+    assert judge.error(module, x, again(x).outputs) <= again(x).audit.bound
+    assert again.layers[-1].most == 20.0
+
+
+@pytest.mark.parametrize("what", ["numerators", "squares", "most", "scale"])
+def test_a_file_that_says_another_module_is_not_believed(saved, tmp_path, what):
+    tensors, facts = read_sealed(saved[1], "network")
+    at = next(k for k, phase in enumerate(facts["phases"]) if phase["kind"] == "attention")
+    if what == "most":
+        facts["phases"][-1]["most"] = 0.5
+    elif what == "scale":
+        facts["phases"][at]["scale"] = -1.0
+    else:
+        tensors[f"0.unrounded.{what}"] = 1.5 * tensors[f"0.unrounded.{what}"]
+    write_sealed(tmp_path / "lie.safetensors", "network", tensors, facts)
+    with pytest.raises(BadFile, match="compile it again"):
+        load_network(tmp_path / "lie.safetensors")
+
+
+def one_function(function: nn.Module) -> nn.Sequential:
+    linear = nn.Linear(1, 1).double()
+    linear.weight.data, linear.bias.data = torch.ones(1, 1, dtype=f64), torch.zeros(1, dtype=f64)
+    return nn.Sequential(linear, function)
+
+
+@pytest.mark.parametrize(("function", "size"), [(nn.Sigmoid(), 400.0), (nn.Tanh(), 1e5)])
+@pytest.mark.parametrize("by", ["data", "domain"])
+def test_functions_are_compiled_on_long_ranges(function, size, by):
+    module, x = one_function(function), torch.linspace(-size, size, 9, dtype=f64).unsqueeze(-1)
+    where = {"data": x} if by == "data" else {"domain": size}
+    program = compile_network(module, tolerance=0.01, **where)
+    run = program(x)
+    assert judge.error(module, x, run.outputs) <= run.audit.bound <= run.certificate.bound < 10
+
+
+def test_a_slope_that_is_not_known_is_said():
+    with pytest.raises(OutOfDomain, match=r"1 mish: no bound on the slope of .* was found"):
+        compile_network(one_function(nn.Mish()), 1e5)
+
+
+def test_numbers_above_a_softplus_threshold_are_refused():
+    """PyTorch's is t itself there, a jump of 2e-9 at 20."""
+    x = torch.linspace(-30, 30, 5, dtype=f64).unsqueeze(-1)
+    with pytest.raises(OutOfDomain, match=r"up to 20 only, and its numbers may reach"):
+        compile_network(one_function(nn.Softplus()), data=x)
+    layer = replace(lower(one_function(nn.Softplus()), (1,)).layers[-1], reads=(0,))
+    assert layer.enclosed(Ball.of(torch.tensor([20.5], dtype=f64))).radius.isinf().all()
+    assert away_from_exact([layer], x[-1:, None], x[-1:, None]) == float("inf")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+def test_norms_of_data_of_any_size(scale):
+    """The products in a norm have factors of about one size: of c and 1/s, the squares would leave nothing of c."""
+    module, x = nn.LayerNorm(4, eps=1e-12 * min(scale, 1.0) ** 2).double(), scale * random(20, 4)
+    run = compile_network(module, data=x)(x)
+    assert judge.error(module, x, run.outputs) <= run.audit.bound < 1e-10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,14 @@ from emulon.claims.figure import Figure
 from emulon.errors import EmulonError
 from emulon.progress import Progress, silent
 
-State = Literal["holds", "does not hold", "holds as corrected", "not tested at scale", "cannot be tested here"]
+State = Literal[
+    "holds",
+    "does not hold",
+    "holds as corrected",
+    "not tested at scale",
+    "not tested as printed",
+    "cannot be tested here",
+]
 ScaleName = Literal["small", "paper", "gpu"]
 SCALES: tuple[ScaleName, ...] = ("small", "paper", "gpu")
 # What a run measured, as JSON has it: dicts with string keys, lists, numbers, strings.
@@ -40,16 +47,32 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class SetUp:
+    """One line of the table "theirs | ours": optimiser, rate, steps, batch, data, model, ….
+
+    `turns` is the verdict that the difference could turn, and with which it is "not tested as printed". Learners that
+    were trained for less show what a source has seen in its own; that they do not show it says nothing.
+    """
+
+    what: str
+    theirs: str
+    ours: str
+    turns: Literal["", "holds", "does not hold", "both"] = ""
+
+
+@dataclass(frozen=True)
 class Scale:
     """How long a run takes (on two cores; at the scale gpu on one GPU), and its sizes, kept beside its numbers.
 
     A statement about training is decided at the source's sizes alone: below them `at_source_scale` is False, and the
-    verdict is "not tested at scale" whichever way the numbers fall. A theorem may be checked at any size.
+    verdict is "not tested at scale" whichever way the numbers fall. At these sizes `set_up` is the table of what the
+    source had and what this run had. A theorem may be checked at any size.
     """
 
     minutes: float | int
     sizes: Mapping[str, Any] = field(default_factory=dict)
     at_source_scale: bool = True
+    set_up: Sequence[SetUp] = ()
 
 
 Measures = Mapping[str, Callable[[], Numbers]]
@@ -115,10 +138,16 @@ class Claim:
         """By the claim's rule; a run that could not be made says so itself."""
         if "cannot" in numbers:
             return Verdict("cannot be tested here", "–", numbers["cannot"])
-        verdict = self.judge(numbers)
+        verdict = self.judge({name: each for name, each in numbers.items() if name != "missing"})
+        if missing := numbers.get("missing"):
+            verdict = replace(verdict, reason=f"{verdict.reason}; not measured: {', '.join(missing)}")
         if verdict.state == "holds" and self.correction:
             verdict = replace(verdict, state="holds as corrected")
         if verdict.state.startswith(("holds", "does")) and not self.scales[scale].at_source_scale:
             reason = f"at this size it {verdict.state}: {verdict.reason}"
             return Verdict("not tested at scale", verdict.ours, reason)
+        turning = [each.what for each in self.scales[scale].set_up if each.turns in (verdict.state, "both")]
+        if turning:
+            reason = f"as set up here it {verdict.state}: {verdict.reason}; {', '.join(turning)} could turn that"
+            return Verdict("not tested as printed", verdict.ours, reason)
         return verdict

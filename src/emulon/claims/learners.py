@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,11 +12,12 @@ import torch
 from torch import Tensor
 
 from emulon.claims.claim import CannotTest, Numbers, Setting
+from emulon.files import locked, make_folder, write_json
 from emulon.loading import Subject, load_subject
-from emulon.models import FrozenAttention
+from emulon.models import FrozenAttention, Learner
 from emulon.progress import Progress, silent
 from emulon.tasks import Prompts, Task, at_step
-from emulon.training import RunFolder, TrainConfig, Trained, TrainStep, fit
+from emulon.training import RunFolder, TrainConfig, Trained, TrainStep, fit, load_learner, save_learner
 
 # Kept in results/learners/, with the words that trained them.
 KEPT = {
@@ -51,6 +55,27 @@ def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: flo
 
 
 _FITTED: dict[TrainConfig, Trained] = {}
+
+
+def trained_once(config: TrainConfig, setting: Setting) -> tuple[Learner, list[float], float]:
+    """Train a learner and keep it in results/trained/, where other parts, claims and processes find it.
+
+    Returns:
+        The learner on the best device, its held-out error curve, and the seconds its training took.
+    """
+    name = hashlib.sha256(config.to_json().encode()).hexdigest()[:16]
+    folder = make_folder(setting.results / "trained") / name
+    with locked(folder.with_suffix(".lock")):
+        if not (folder / "trained.json").exists():
+            told = setting.report_progress
+            fitted = fit(config, report_progress=lambda what, part: told(what, 0.9 * part))
+            beside = folder.with_suffix(f".{os.getpid()}")
+            save_learner(fitted.learner, config, fitted.steps, beside)
+            write_json(beside / "trained.json", {"curve": fitted.curve, "seconds": fitted.seconds})
+            beside.replace(folder)
+    learner, _ = load_learner(folder)
+    stored = json.loads((folder / "trained.json").read_text())
+    return learner.to(best_device()), stored["curve"], stored["seconds"]
 
 
 def best_device() -> torch.device:

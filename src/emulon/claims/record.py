@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import shutil
 import time
@@ -57,17 +58,19 @@ def measure(
     results: Path,
     report_progress: Progress = silent,
     processes: int = 1,
+    deadline: float = math.inf,
 ) -> Record:
     """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too.
 
-    `processes` share its parts, of which a GPU runs several small ones in less time than one after another.
+    `processes` share its parts, of which a GPU runs several small ones in less time than one after another. Parts that
+    were not begun by `deadline` are named in the numbers, as "missing".
     """
     if scale not in claim.scales:
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     run = {"sizes": sizes, "seed": seed}
-    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes)
+    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline)
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
@@ -75,6 +78,8 @@ def measure(
             numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
+    if parts.missing:
+        numbers |= {"missing": parts.missing}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = parts.about()
     # measured in parts by one machine and put together by another: both are named
@@ -117,7 +122,8 @@ def write(record: Record, results: Path) -> Path:
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     make_folder(path.parent)
     write_json(path, parts)
-    shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
+    if "missing" not in record.numbers:
+        shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
 
 

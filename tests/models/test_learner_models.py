@@ -104,6 +104,19 @@ def test_an_algoformer_finishes_every_loop_count_of_its_window():
     torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
 
 
+def test_an_algoformer_without_injection_is_eq_2_as_printed():
+    learner = make("algoformer", inject=False)
+    embedded = learner.embed(torch.randn(2, 13, 4))
+    state = learner.pre(embedded)
+    seen = []
+    for _ in range(4):
+        state = learner.body(state)
+        seen.append(learner.post(state))
+    torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
+    with pytest.raises(EmulonError, match="by injection alone"):
+        make("looped", inject=False)
+
+
 def test_the_loss_is_the_mean_over_loop_counts_of_their_errors():
     learner, tokens, targets = make("looped"), torch.randn(2, 13, 4), torch.randn(2, 13, 1)
     said = learner.read_out(learner.states(learner.embed(tokens)))

@@ -2,8 +2,8 @@
 
 It measures with torch alone, for machines that have a GPU and neither the command line's packages nor a plotting
 library. The JSON files it writes are those of `emulon reproduce`, which draws figures and index from them elsewhere:
-`emulon reproduce --figures`. With --minutes no part is begun after so many of them, and the result says what is missing;
-started again, it goes on.
+`emulon reproduce --figures`. With --minutes no part is begun after so many of them, and the result says what is
+missing; started again, it goes on.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Options(CommandOptions):
     the seconds it took."""
 
     track: Literal["standard", "open", "adam"] = "standard"
-    """standard: 12 layers of width 256; open: any transformer of the library (looped); adam: the baseline of standard"""
+    """standard: 12 layers of width 256; open: any transformer of the library (looped); adam: standard's baseline"""
     seeds: Count = 8
     """how many, from 0 on; a record takes eight"""
     steps: Size = 0

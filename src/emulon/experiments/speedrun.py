@@ -4,8 +4,8 @@ The rule. Task: 20 features, 41 points, no noise. Goal: a mean squared error / d
 0.0006 after 2d, on 4096 datasets that no training saw, evaluated in fp32. A record takes the seeds 0 to 7 or more, and
 none may be left out: for both errors a one-sided t-test over the seeds must reject a mean at the goal or above, with
 p < 0.01. Its time is the mean of the seeds'. The clock counts training alone, with nothing else on the GPU; building
-(compilation, capturing the step) is written beside it. Tracks: `standard` is a decoder of 12 layers of width 256; `open`
-any transformer of this library. `python -m emulon.experiments.speedrun` needs torch alone.
+(compilation, capturing the step) is written beside it. Tracks: `standard` is a decoder of 12 layers of width 256;
+`open` any transformer of this library. `python -m emulon.experiments.speedrun` needs torch alone.
 """
 
 from __future__ import annotations

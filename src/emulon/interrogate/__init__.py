@@ -23,6 +23,7 @@ from emulon.interrogate.probes import (
     linear_probe,
     register_probe,
     standardised,
+    statistics_of,
 )
 from emulon.interrogate.references import REFERENCES, Reference, reference, reference_named
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
@@ -70,6 +71,7 @@ __all__ = [
     "sensitivity",
     "squared_prediction_difference",
     "standardised",
+    "statistics_of",
     "telling",
     "trainer",
     "weight_difference",

@@ -228,7 +228,8 @@ def _train(
 ) -> tuple[Float[Tensor, "layers probes"], Float[Tensor, "layers probes"]]:
     """R² on the last quarter, after half of the steps and at the end."""
     seen, steps = 3 * states.shape[1] // 4, training.steps
-    optimiser = torch.optim.AdamW(probe.parameters(), lr=training.rate, weight_decay=training.decay)
+    fused = states.device.type == "cuda"
+    optimiser = torch.optim.AdamW(probe.parameters(), lr=training.rate, weight_decay=training.decay, fused=fused)
     cycle: torch.optim.lr_scheduler.LRScheduler
     if training.one_cycle:
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2 * training.rate, total_steps=steps + 1)
@@ -261,17 +262,22 @@ def _train(
     return first.double().cpu(), last.double().cpu()
 
 
+def statistics_of(
+    states: Float[Tensor, "layers datasets tokens width"],
+) -> tuple[Float[Tensor, "layers 1 1 width"], Float[Tensor, "layers 1 1 width"]]:
+    """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞."""
+    double = states.double()
+    mean, deviation = double.mean(dim=(1, 2), keepdim=True), double.std(dim=(1, 2), keepdim=True)
+    return mean, torch.where(deviation > 1e-9 * (1 + mean.abs()), deviation, torch.inf)
+
+
 def standardised(
-    states: Float[Tensor, "layers datasets tokens width"], dtype: torch.dtype = torch.float32
+    states: Float[Tensor, "layers datasets tokens width"],
+    statistics: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "layers datasets tokens width"]:
-    """Every feature of a layer with mean 0 and deviation 1 over datasets and positions; constants are 0."""
-    out = torch.empty_like(states, dtype=dtype)
-    for layer, state in enumerate(states):  # one at a time: they are large in double precision
-        mean = state.double().mean(dim=(0, 1))
-        deviation = state.double().std(dim=(0, 1))
-        varies = deviation > 1e-9 * (1 + mean.abs())
-        out[layer] = torch.where(varies, (state - mean) / deviation, 0.0)
-    return out
+    """Every feature with mean 0 and deviation 1, by these statistics or the states' own; constants are 0."""
+    mean, deviation = statistics or statistics_of(states)
+    return ((states - mean) / deviation).float()
 
 
 def _unit(target: Tensor) -> Tensor:

@@ -78,8 +78,8 @@ def cell(kind: str, task: Linear, fit: RidgeFit) -> Numbers:
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """Every learner's best λ is σ²/τ² within half an octave, as printed ("for all values of σ², τ²"); all machines' are,
-    or the measure is no good. For a while three in four were enough: a looser rule, made after two cells had missed."""
+    """Every learner's best λ is σ²/τ² within half an octave, as printed ("for all values of σ², τ²"); all machines'
+    are, or the measure is no good. For a while three in four were enough: a looser rule, made after a failure."""
     said, agreed = [], {}
     for kind in ("compiled", "trained"):
         cells = [each for each in numbers["cells"] if each["kind"] == kind]

@@ -24,6 +24,7 @@ from emulon.interrogate import (
     moments,
     prefix_weights,
     standardised,
+    statistics_of,
 )
 from emulon.interrogate.hidden_states import interleaved
 from emulon.machine import Transformer
@@ -31,6 +32,7 @@ from emulon.machine.programs import batch_gradient_descent
 from emulon.models import Learner
 from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig
+from emulon.training.precision import matrix_precision
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
@@ -94,7 +96,7 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
     counts, training = sizes["examples"], ProbeTraining(**sizes["probe"])
     points = sizes.get("points") or max(learner.examples) + 1
     xs, ys = task.held_out(setting.seed, sizes["learner_datasets"], points).pairs
-    states = standardised(states_of(learner, xs, ys), torch.bfloat16 if sizes.get("bf16") else torch.float32)
+    states = states_of(learner, xs, ys, torch.bfloat16 if sizes.get("bf16") else torch.float32)
     bayes = RidgeRegression(task.bayes_ridge) if task.bayes_ridge else LeastSquares()
     wanted = {
         "Xᵀy": [moments(xs, ys)[:, count] for count in counts],
@@ -106,7 +108,8 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
     found: Numbers = {"seed": seed, "examples": counts, "tokens": list(tokens), "Xᵀy": {}, "w": {}}
     for done, kind in enumerate(KINDS):
         setting.report_progress(f"{kind} probes", (1 + done) / (1 + len(KINDS)))
-        scores = attention_probes(states, targets, kind=kind, training=training, seed=seed)
+        with matrix_precision("tf32"):
+            scores = attention_probes(states, targets, kind=kind, training=training, seed=seed)
         for place, name in enumerate(wanted):
             start = place * (len(counts) + 1)
             own, control = slice(start, start + len(counts)), start + len(counts)
@@ -124,12 +127,15 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
 
 
 @torch.no_grad()
-def states_of(learner: Learner, xs: Tensor, ys: Tensor) -> Tensor:
-    """The learner's hidden states, a part of the datasets at a time, on the learner's device."""
+def states_of(learner: Learner, xs: Tensor, ys: Tensor, dtype: torch.dtype) -> Tensor:
+    """The learner's hidden states on its device, a part of the datasets at a time, standardised by the first part."""
     device = next(learner.parameters()).device
-    xs, ys = xs.to(device), ys.to(device)
-    parts = zip(xs.split(PART), ys.split(PART), strict=True)
-    return torch.cat([hidden_states(learner, *part).states.float() for part in parts], dim=1)
+    parts, statistics = [], None
+    for some, answers in zip(xs.split(PART), ys.split(PART), strict=True):
+        states = hidden_states(learner, some.to(device), answers.to(device)).states
+        statistics = statistics or statistics_of(states)
+        parts.append(standardised(states, statistics).to(dtype))
+    return torch.cat(parts, dim=1)
 
 
 def learner_and_task(seed: int, setting: Setting) -> tuple[Learner, RegressionTask]:

@@ -86,22 +86,22 @@ def records(up: str) -> str:
     tracks = json.loads((RESULTS / "bench" / "speedrun.json").read_text())
     parts = [f"> {rule}", ""]
     for name, record in tracks.items():
-        goal, config = record["goal"], record["config"]
+        config = record["config"]
         rows = [
             (
-                *(str(each["seed"]), f"{each['steps']:,}", f"{each['seconds']:.1f}", f"{each['compile_seconds']:.1f}"),
-                *(f"{each['after_d']:.4f}", f"{each['after_2d']:.6f}", "yes" if each["reached"] else "no"),
+                *(str(each["seed"]), f"{each['rate']:g}" if "rate" in each else "–", f"{each['steps']:,}"),
+                f"{each['seconds']:.1f}" if "seconds" in each else "–",
+                *(f"{each['after_d']:.4f}", f"{each['after_2d']:.6f}"),
             )
-            for each in record["attempts"]
+            for each in record.get("attempts") or [*record["sweep"], record["best"]]
         ]
-        head = ("seed", "steps", "seconds", "building", "error / d after d", "after 2d", "reached")
-        parts += [f"## {name}", "", f"{record['machine']}, torch {record['torch']}, commit {record['commit'][:7]}. "]
-        parts[-1] += f"Goal: {goal['after_d']:g} and {goal['after_2d']:g}; optimiser {config['optimiser']}, "
-        parts[-1] += f"batch {config['batch']}."
+        head = ("seed", "Adam's rate", "steps", "seconds", "error / d after d", "after 2d")
+        parts += [f"## {name}", "", f"{record['machine']}, torch {record['torch']}, commit {record['commit'][:7]}; "]
+        parts[-1] += f"optimiser {config['optimiser']}, batch {config['batch']}."
+        if "mean" in record:
+            told = ", ".join(f"{record['mean'][what]:.3g} (p = {p:.2g})" for what, p in record["p"].items())
+            parts[-1] += f" Means {told} in {record['seconds']:.1f} s: {'a' if record['record'] else 'no'} record."
         parts += ["", table(head, rows), ""]
-        if adam := record.get("adam"):
-            ratio = f", {adam['ratio']:.1f} times as long as ours to that error" if adam["ratio"] else ""
-            parts += [f"Adam at 1e-4 comes to {adam['after_d']:.2f} in {adam['seconds']:.0f} s{ratio}.", ""]
     return "\n".join(parts)
 
 

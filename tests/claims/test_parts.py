@@ -65,6 +65,8 @@ def test_after_the_deadline_no_part_is_begun_and_the_result_says_what_is_missing
     assert record.verdict(claim).reason.endswith("not measured: 2, 3")
     write(record, tmp_path)
     assert measure(claim, "small", 0, tmp_path).numbers == {"squares": [0, 1, 4, 9]}  # the parts were kept
+    nothing = measure(claim, "small", 0, tmp_path / "empty", deadline=time.time() - 1)
+    assert nothing.verdict(claim).state == "cannot be tested here"
 
 
 @pytest.mark.parametrize("seed, content", [(1, None), (0, "{"), (0, "[]"), (0, '{"run": 1}')])

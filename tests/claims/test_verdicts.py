@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from emulon.claims import Setting, all_claims
-from emulon.claims.claim import SCALES
+from emulon.claims.claim import SCALES, Claim, Scale, SetUp, Verdict
+from emulon.claims.figure import Figure
 from emulon.claims.index import index
 from emulon.claims.ours import train_step
 from emulon.claims.record import path_of, read
@@ -15,6 +16,20 @@ from emulon.report.chart import chart
 
 CLAIMS = all_claims()
 RESULTS = Path(__file__).parents[2] / "results"
+
+
+def test_a_difference_that_could_turn_a_verdict_leaves_it_undecided():
+    def state(turns, holds):
+        scales = {"gpu": Scale(1, set_up=[SetUp("steps", "500,000", "2,500", turns)])}
+        claim = Claim("c", "", "", "", scales, dict, lambda _: Verdict.that(holds, "", "why"), lambda _: Figure([]))
+        return claim.verdict({}, "gpu")
+
+    assert state("", True).state == state("does not hold", True).state == "holds"
+    assert state("", False).state == "does not hold"
+    assert state("both", True).state == "not tested as printed"
+    turned = state("does not hold", False)
+    assert turned.state == "not tested as printed"
+    assert turned.reason == "as set up here it does not hold: why; steps could turn that"
 
 
 def curves(errors, bounds, sizes=(10, 20, 40)):
@@ -124,10 +139,22 @@ def tightness(interpolation, whole):
     return {"tolerances": [1e-2]} | {kind: {"t": [[ratio, 1.0]]} for kind, ratio in pairs.items()}
 
 
+def orders(adam, muon):
+    """Two seeds of AlgoFormer and looped learners on one task, 0.01 apart."""
+
+    def each(own, looped):
+        return {"standard": [0.1, 0.1], "looped": [looped, looped + 0.01], "algoformer": [own, own + 0.01]}
+
+    return {name: {"representation": each(*errors)} for name, errors in (("Adam", adam), ("Muon", muon))}
+
+
 SEVERAL = [
     *((name, curves(FIRST_ORDER, LOOSE), "holds") for name in BOUNDED),
     *((name, curves(FLAT, LOOSE), "does not hold") for name in BOUNDED),
     *((name, curves(FIRST_ORDER, BROKEN), "does not hold") for name in BOUNDED),
+    ("ours-optimiser-order", orders(adam=(0.2, 0.3), muon=(0.3, 0.2)), "holds"),
+    ("ours-optimiser-order", orders(adam=(0.2, 0.3), muon=(0.2, 0.3)), "does not hold"),
+    ("ours-optimiser-order", orders(adam=(0.2, 0.3), muon=(0.3, 0.305)), "does not hold"),  # the seeds are not apart
     ("emulation-corollaries-3.1.3-3.1.4", path(1e-9), "holds"),
     ("emulation-corollaries-3.1.3-3.1.4", path(1e-3), "does not hold"),
     ("emulation-corollaries-3.1.3-3.1.4", path(1e-9, error=1e-7), "does not hold"),

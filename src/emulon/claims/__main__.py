@@ -1,9 +1,9 @@
-"""`python -m emulon.claims NAME … [--scale gpu] [--seed 0] [--processes 1] [--minutes 0] [--out results]`.
+"""`python -m emulon.claims NAME … [--scale gpu] [--seed 0] [--processes 1] [--minutes M] [--out results]`.
 
 It measures with torch alone, for machines that have a GPU and neither the command line's packages nor a plotting
 library. The JSON files it writes are those of `emulon reproduce`, which draws figures and index from them elsewhere:
 `emulon reproduce --figures`. With --minutes no part is begun after so many of them, and the result says what is
-missing; started again, it goes on.
+missing; started again, it goes on, and with --minutes 0 it puts together what there is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from emulon.claims.record import measure, write
 from emulon.claims.registry import claim_named
 from emulon.errors import EmulonError, unknown
 
-DEFAULTS = {"--scale": "gpu", "--seed": "0", "--processes": "1", "--minutes": "0", "--out": "results"}
+DEFAULTS = {"--scale": "gpu", "--seed": "0", "--processes": "1", "--minutes": "", "--out": "results"}
 
 
 def main(words: list[str]) -> int:
@@ -30,8 +30,7 @@ def main(words: list[str]) -> int:
         claims = [claim_named(name) for name in names]
         scale, results = cast(ScaleName, options["--scale"]), Path(options["--out"])
         seed, processes = int(options["--seed"]), int(options["--processes"])
-        minutes = int(options["--minutes"])
-        deadline = time.time() + 60 * minutes if minutes else math.inf
+        deadline = time.time() + 60 * int(options["--minutes"]) if options["--minutes"] else math.inf
         for claim in claims:
             record = measure(claim, scale, seed, results, partial(report_progress, claim.name), processes, deadline)
             print(f"{write(record, results)}: {record.verdict(claim).ours}, {record.seconds:.0f} s", flush=True)
@@ -54,7 +53,7 @@ def parse(words: list[str]) -> tuple[list[str], dict[str, str]]:
     if options["--scale"] not in SCALES:
         raise EmulonError(unknown("scale", options["--scale"], SCALES))
     for name, least in (("--seed", 0), ("--processes", 1), ("--minutes", 0)):
-        if not options[name].isdecimal() or int(options[name]) < least:
+        if options[name] and (not options[name].isdecimal() or int(options[name]) < least):
             raise EmulonError(f"{name} wants a whole number from {least} on, got {options[name]!r}")
     if not names:
         raise EmulonError("which claim? emulon reproduce lists them all")

@@ -146,7 +146,8 @@ class Claim:
         if verdict.state.startswith(("holds", "does")) and not self.scales[scale].at_source_scale:
             reason = f"at this size it {verdict.state}: {verdict.reason}"
             return Verdict("not tested at scale", verdict.ours, reason)
-        turning = [each.what for each in self.scales[scale].set_up if each.turns in (verdict.state, "both")]
+        turns = {verdict.state, "both"} if verdict.state in ("holds", "holds as corrected", "does not hold") else set()
+        turning = [each.what for each in self.scales[scale].set_up if each.turns in turns]
         if turning:
             reason = f"as set up here it {verdict.state}: {verdict.reason}; {', '.join(turning)} could turn that"
             return Verdict("not tested as printed", verdict.ours, reason)

@@ -79,7 +79,8 @@ def measure(
     except CannotTest as error:
         numbers = {"cannot": str(error)}
     if parts.missing:
-        numbers |= {"missing": parts.missing}
+        nothing = {"cannot": "none of its parts was measured before the deadline; run it again with more --minutes"}
+        numbers = numbers | {"missing": parts.missing} if parts.kept else nothing
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = parts.about()
     # measured in parts by one machine and put together by another: both are named
@@ -122,7 +123,7 @@ def write(record: Record, results: Path) -> Path:
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     make_folder(path.parent)
     write_json(path, parts)
-    if "missing" not in record.numbers:
+    if not {"missing", "cannot"} & set(record.numbers):
         shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
 

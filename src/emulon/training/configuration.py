@@ -275,7 +275,8 @@ PRESETS: dict[str, TrainConfig] = {
         evaluation_batch=2048,
         threads=1,
     ),
-    # Akyürek et al. 2022, App. C.7, with what their search chose; a warm-up of a fifth of the steps.
+    # Akyürek et al. 2022, App. C.7, with what their search chose; a warm-up of a fifth of the steps. They searched over
+    # --vary heads=1,2,4,8 --vary layers=1,2,12,16 --vary width=16,32,64,256,512,1024 --vary lr=1e-4,2.5e-4.
     "akyurek": TrainConfig(
         features=8,
         noise=0.0,
@@ -292,13 +293,6 @@ PRESETS: dict[str, TrainConfig] = {
     "gao": TrainConfig(
         model="algoformer", task="representation", noise=0.0, layers=1, loops=20, window=15, inject=False, steps=500_000
     ),
-}
-# What Akyürek et al. searched over, as `emulon sweep --preset akyurek --vary` takes it.
-AKYUREK_GRID: dict[str, tuple[float | int, ...]] = {
-    "heads": (1, 2, 4, 8),
-    "layers": (1, 2, 12, 16),
-    "width": (16, 32, 64, 256, 512, 1024),
-    "lr": (1e-4, 2.5e-4),
 }
 
 

@@ -27,7 +27,7 @@ def run(setting: Setting) -> Numbers:
 
 def ordered(models: Numbers, first: str, second: str) -> int:
     """1 where every seed of the first is below every seed of the second, −1 the other way round, 0 otherwise."""
-    return (max(models[first]) < min(models[second])) - (max(models[second]) < min(models[first]))
+    return int(max(models[first]) < min(models[second])) - int(max(models[second]) < min(models[first]))
 
 
 def judge(numbers: Numbers) -> Verdict:
@@ -62,7 +62,7 @@ BY_ADAM: dict[str, Any] = {
     "models": {model: LAYERS[model] | LOOPS[model] for model in MODELS},
     "tasks": {task: {"steps": 50_000, "batch": batch} for task, batch in zip(TASKS, (16, 28, 2), strict=True)},
 }
-SMALL = FIGURE_2.scales["small"].sizes
+SMALL: dict[str, Any] = {**FIGURE_2.scales["small"].sizes}
 CLAIM = Claim(
     name="ours-optimiser-order",
     source="ours, learners",

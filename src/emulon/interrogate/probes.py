@@ -247,8 +247,7 @@ def _train(
         optimiser.step()
         cycle.step()
         if step % every == every - 1 or step == steps - 1:
-            with torch.no_grad():
-                loss = (probe(states[:, seen:].float()) - goals[:, seen:]).square().mean(dim=(2, 3))
+            loss = _loss(probe, states[:, seen:], goals[:, seen:])
             better, best = loss < best, torch.minimum(loss, best)
             for one, old in zip(probe.parameters(), kept, strict=True):
                 old[better] = one.detach()[better]
@@ -260,6 +259,15 @@ def _train(
     variance = (goals[:, seen:] - goals[:, seen:].mean(dim=1, keepdim=True)).square().mean(dim=(1, 2))
     first, last = (1 - loss.detach() / variance for loss in (after_half, best))
     return first.double().cpu(), last.double().cpu()
+
+
+@torch.no_grad()
+def _loss(probe: AttentionProbe, states: Tensor, goals: Tensor) -> Float[Tensor, "layers probes"]:
+    """The mean squared error, a part of the datasets at a time."""
+    parts = zip(states.split(PART, dim=1), goals.split(PART, dim=1), strict=True)
+    total = sum((probe(some.float()) - wanted).square().mean(dim=3).sum(dim=2) for some, wanted in parts)
+    assert isinstance(total, Tensor)
+    return total / goals.shape[1]
 
 
 def statistics_of(

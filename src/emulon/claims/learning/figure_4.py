@@ -129,13 +129,16 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
 @torch.no_grad()
 def states_of(learner: Learner, xs: Tensor, ys: Tensor, dtype: torch.dtype) -> Tensor:
     """The learner's hidden states on its device, a part of the datasets at a time, standardised by the first part."""
-    device = next(learner.parameters()).device
-    parts, statistics = [], None
-    for some, answers in zip(xs.split(PART), ys.split(PART), strict=True):
-        states = hidden_states(learner, some.to(device), answers.to(device)).states
-        statistics = statistics or statistics_of(states)
-        parts.append(standardised(states, statistics).to(dtype))
-    return torch.cat(parts, dim=1)
+    device, out, statistics = next(learner.parameters()).device, None, None
+    for start in range(0, len(xs), PART):
+        rows = slice(start, start + PART)
+        states = hidden_states(learner, xs[rows].to(device), ys[rows].to(device)).states
+        if out is None or statistics is None:
+            statistics = statistics_of(states)
+            out = torch.empty(len(states), len(xs), *states.shape[2:], dtype=dtype, device=device)
+        out[:, rows] = standardised(states, statistics)
+    assert out is not None
+    return out
 
 
 def learner_and_task(seed: int, setting: Setting) -> tuple[Learner, RegressionTask]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,18 @@ from emulon.claims.figure import Figure
 from emulon.errors import EmulonError
 from emulon.progress import Progress, silent
 
-State = Literal["holds", "does not hold", "holds as corrected", "not tested at scale", "cannot be tested here"]
+State = Literal[
+    "holds",
+    "does not hold",
+    "holds as corrected",
+    "not decided",
+    "not tested at scale",
+    "not tested as printed",
+    "cannot be tested here",
+]
 ScaleName = Literal["small", "paper", "gpu"]
+# What a rule may say; the other states are about what was not, or could not be, tested.
+DECIDED = ("holds", "does not hold", "holds as corrected", "not decided")
 SCALES: tuple[ScaleName, ...] = ("small", "paper", "gpu")
 # What a run measured, as JSON has it: dicts with string keys, lists, numbers, strings.
 Numbers = dict[str, Any]
@@ -50,6 +60,19 @@ class Scale:
     minutes: float | int
     sizes: Mapping[str, Any] = field(default_factory=dict)
     at_source_scale: bool = True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One part of a set-up (model, data, optimiser, rate, steps, batch, seeds), the source's beside ours.
+
+    `decides`: the two differ, and the verdict could turn on it.
+    """
+
+    what: str
+    theirs: str
+    ours: str
+    decides: bool = False
 
 
 Measures = Mapping[str, Callable[[], Numbers]]
@@ -98,6 +121,8 @@ class Claim:
     `run` measures and returns numbers; `judge` and `figure` see these numbers alone, so that verdict, index and figure
     can be made again from a results file without measuring. `differs` says in two sentences at most where our set-up is
     not the source's. `correction` is for a statement that fails as printed: what was mended, and what holds then.
+    `setup` compares the whole set-up of a claim about training, at the source's sizes; a difference that could turn the
+    verdict makes it "not tested as printed". `reversal` says what would change a negative verdict.
     """
 
     name: str
@@ -110,6 +135,8 @@ class Claim:
     figure: Callable[[Numbers], Figure]
     differs: str = ""
     correction: str = ""
+    setup: Sequence[Choice] = ()
+    reversal: str = ""
 
     def verdict(self, numbers: Numbers, scale: ScaleName) -> Verdict:
         """By the claim's rule; a run that could not be made says so itself."""
@@ -118,7 +145,14 @@ class Claim:
         verdict = self.judge(numbers)
         if verdict.state == "holds" and self.correction:
             verdict = replace(verdict, state="holds as corrected")
-        if verdict.state.startswith(("holds", "does")) and not self.scales[scale].at_source_scale:
-            reason = f"at this size it {verdict.state}: {verdict.reason}"
+        if verdict.state in DECIDED and not self.scales[scale].at_source_scale:
+            reason = f"at this size it {said(verdict)}: {verdict.reason}"
             return Verdict("not tested at scale", verdict.ours, reason)
+        if verdict.state in DECIDED and (turning := [each.what for each in self.setup if each.decides]):
+            reason = f"in our set-up, which differs in {', '.join(turning)}, it {said(verdict)}: {verdict.reason}"
+            return Verdict("not tested as printed", verdict.ours, reason)
         return verdict
+
+
+def said(verdict: Verdict) -> str:
+    return "is not decided" if verdict.state == "not decided" else verdict.state

@@ -25,11 +25,12 @@ class Linears(nn.Module):
     def __init__(self, models: int, width_in: int, width_out: int, draw: torch.Generator) -> None:
         super().__init__()
         bound = 1 / math.sqrt(width_in)
-        for name, shape in (("weight", (models, width_in, width_out)), ("bias", (models, 1, width_out))):
-            setattr(self, name, nn.Parameter((torch.rand(*shape, generator=draw) * 2 - 1) * bound))
+        self.weight = nn.Parameter((torch.rand(models, width_in, width_out, generator=draw) * 2 - 1) * bound)
+        self.bias = nn.Parameter((torch.rand(models, 1, width_out, generator=draw) * 2 - 1) * bound)
 
     def forward(self, x: Float[Tensor, "models *rest width"]) -> Float[Tensor, "models *rest out"]:
-        return torch.baddbmm(self.bias, x.flatten(1, -2), self.weight).unflatten(1, x.shape[1:-1])
+        out: Tensor = torch.baddbmm(self.bias, x.flatten(1, -2), self.weight)
+        return out.unflatten(1, x.shape[1:-1])
 
 
 class Extension(nn.Module):

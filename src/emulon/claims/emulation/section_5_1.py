@@ -12,7 +12,7 @@ import statistics
 import torch
 from torch import Tensor, nn
 
-from emulon.claims.claim import Choice, Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from emulon.claims.emulation.modules import Batches, TwoInputs, fit, in_chunks
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.interval import at_most, interval, shown
@@ -78,7 +78,8 @@ def least_squares(x: Tensor, target: Tensor) -> Tensor:
     """The best affine map at every position: what needs no attention."""
     columns, targets = affine(x), target.transpose(0, 1).double()
     # A pseudo-inverse: where y_i is the same in all datasets it is a second column of ones.
-    return torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ targets)
+    maps: Tensor = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ targets)
+    return maps
 
 
 def judge(numbers: Numbers) -> Verdict:
@@ -132,25 +133,33 @@ CLAIM = Claim(
                 "lr": 1e-3,
                 "seeds": 5,
             },
+            set_up=(
+                SetUp(
+                    "model",
+                    "one softmax head; [X; y] and W each with 40 learnable tokens (p = 60), width 64",
+                    "the same",
+                ),
+                SetUp(
+                    "softmax",
+                    "in the formula over the keys, in the script over the queries",
+                    "both; the better is judged",
+                ),
+                SetUp(
+                    "data",
+                    "text: X ~ 10·N(0, 1) − 5, one W and y, [X; y] fed in; script: X ~ U(−5, 5), tanh(XWᵀ + y)X, "
+                    "fed in itself as [target; y]",
+                    "the text's (judged), the script's, and the text's with W and y drawn for each dataset",
+                ),
+                SetUp("size", "50,000 datasets of 20 tokens with 24 features, a fifth held out", "the same"),
+                SetUp("optimiser", "Adam, 1e-3 throughout, batch 32", "the same"),
+                SetUp("steps", "100 epochs (script); 50 in Figure 2's caption", "100 epochs"),
+                SetUp("seeds", "not given", "5: data, W, first weights and order"),
+            ),
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
-    setup=(
-        Choice("model", "one softmax head; [X; y] and W each with 40 learnable tokens (p = 60), width 64", "the same"),
-        Choice("softmax", "in the formula over the keys, in the script over the queries", "both; the better is judged"),
-        Choice(
-            "data",
-            "text: X ~ 10·N(0, 1) − 5, one W and y, [X; y] fed in; script: X ~ U(−5, 5), tanh(XWᵀ + y)X, "
-            "fed in itself as [target; y]",
-            "the text's (judged), the script's, and the text's with W and y drawn for each dataset",
-        ),
-        Choice("size", "50,000 datasets of 20 tokens with 24 features, a fifth held out", "the same"),
-        Choice("optimiser", "Adam, 1e-3 throughout, batch 32", "the same"),
-        Choice("steps", "100 epochs (script); 50 in Figure 2's caption", "100 epochs"),
-        Choice("seeds", "not given", "5: data, W, first weights and order"),
-    ),
     reversal="a run of the text's set-up, by the public modules or ours, that leaves at most a tenth of the target's "
     "mean square, or the number that the authors call minimal",
 )

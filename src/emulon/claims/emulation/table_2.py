@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from emulon.claims.claim import Choice, Claim, Numbers, Scale, Setting, State, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, State, Verdict
 from emulon.claims.emulation.modules import Batches, Predictor, fit, in_chunks
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.interval import at_most, interval, ratios, shown
@@ -64,7 +64,8 @@ def run(setting: Setting) -> Numbers:
     model = Predictor(n, d, sizes["hidden"], extra=extra, heads=sizes["heads"], draw=first)
 
     def loss(x: Tensor, w: Tensor, y: Tensor, _: Tensor) -> Tensor:
-        return (model(x, w) - y).square().mean(dim=(1, 2)).sum()
+        off: Tensor = model(x, w) - y
+        return off.square().mean(dim=(1, 2)).sum()
 
     rows = torch.arange(models * number, device=device).view(models, number)
     fit(model, loss, Batches(tensors, rows, sizes["batch"], setting.seed), setting)
@@ -166,27 +167,29 @@ CLAIM = Claim(
                 "lr": 1e-3,
                 "seeds": 5,
             },
+            set_up=(
+                SetUp(
+                    "model",
+                    "one layer of 6 heads and width 48, 40 learnable tokens (p = 60), a linear readout",
+                    "the same",
+                ),
+                SetUp(
+                    "prompt", "every token carries the w that its y is made of; for ridge the solved one", "the same"
+                ),
+                SetUp("data", "50,000 datasets of 20 rows with 24 features, noise 0.05, ridge's λ = 5", "the same"),
+                SetUp("test", "10,000 datasets of each method (text), 1,000 (script)", "10,000"),
+                SetUp("optimiser", "Adam, 1e-3 throughout, batch 32", "the same"),
+                SetUp("steps", "300 epochs", "the same, without an epoch's last half batch"),
+                SetUp(
+                    "seeds",
+                    "5, of the test data; one trained model of each kind",
+                    "5, of data and training",
+                ),
+            ),
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
-    setup=(
-        Choice(
-            "model",
-            "one layer of 6 heads and width 48, 40 learnable tokens (p = 60), a linear readout",
-            "the same",
-        ),
-        Choice("prompt", "every token carries the w that its y is made of; for ridge the solved one", "the same"),
-        Choice("data", "50,000 datasets of 20 rows with 24 features, noise 0.05, ridge's λ = 5", "the same"),
-        Choice("test", "10,000 datasets of each method (text), 1,000 (script)", "10,000"),
-        Choice("optimiser", "Adam, 1e-3 throughout, batch 32", "the same"),
-        Choice("steps", "300 epochs", "the same, without an epoch's last half batch"),
-        Choice(
-            "seeds",
-            "5, of the test data; one trained model of each kind",
-            "5, of data and training",
-        ),
-    ),
     reversal="intervals of frozen/baseline below 1 on both methods, in this set-up with other seeds",
 )

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from emulon.claims.claim import Claim
-from emulon.claims.index import source_of
+from emulon.claims.index import setup_rows, source_of
 from emulon.claims.record import Record, path_of
 from emulon.claims.record import records as measured
 from emulon.claims.registry import all_claims
@@ -46,17 +46,27 @@ def numbers(name: str, up: str) -> str:
         lines += [f"Mended: {claim.correction}", ""]
     if claim.differs:
         lines += [f"Our set-up: {claim.differs}", ""]
+    if claim.set_up:
+        lines += [table(("", "theirs", "ours"), setup_rows(claim)), ""]
     if found and "cannot" not in found[-1].numbers:
         figure = path_of(name, found[-1].scale, RESULTS, ".svg").name
         lines += [f"![{claim.statement}]({up}figures/{figure}){{ loading=lazy }}", ""]
     return "\n".join(lines)
 
 
+def verdict(name: str) -> str:
+    """What a claim's largest result says, with a link to its numbers."""
+    claim = all_claims()[name]
+    found = measured(claim, RESULTS)
+    state = found[-1].verdict(claim).state if found else "not run"
+    return f"[{state}](claims.md#{name})"
+
+
 def _row(claim: Claim, record: Record) -> tuple[str, ...]:
     verdict = record.verdict(claim)
     minutes = (record.seconds if record.scale == "gpu" else record.cpu_seconds) / 60
     scale = "" if record.scale == "small" else f" --scale {record.scale}"
-    state = f"**{verdict.state}**: {verdict.reason}"
+    state = f"{'**stale**, ' * record.stale(claim)}**{verdict.state}**: {verdict.reason}"
     return f"`emulon reproduce {claim.name}{scale}`", f"{minutes:.1f}", verdict.ours, state
 
 

@@ -5,7 +5,7 @@ import torch
 
 from emulon.attention import Trace
 from emulon.errors import BadShape, EmulonError
-from emulon.models import AlgoFormer, FrozenAttention, Learner, Looped, Standard
+from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.tasks import Linear, at_step
 
 SIZES = {"width": 16, "heads": 2}
@@ -143,21 +143,11 @@ def test_every_attention_of_the_plain_path_leaves_a_trace():
     assert trace["decoder.1.attention"].weights.triu(1).abs().max() == 0
 
 
-@pytest.mark.parametrize("assemble", [False, True])
-def test_freezing_leaves_no_parameter_and_no_difference(assemble):
-    learner, tokens = make("frozen", assemble=assemble), torch.randn(2, 6, 4)
-    before = learner(tokens)
-    assert not list(learner.freeze().parameters())
-    assert torch.equal(learner(tokens), before) and not learner(tokens).requires_grad
-
-
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(BadShape, match="at most 13"):
         make("standard")(torch.randn(1, 14, 4))
     with pytest.raises(BadShape, match="multiple"):
         Standard(4, 1, 5, width=10, heads=3)
-    with pytest.raises(BadShape, match="multiple"):
-        FrozenAttention(4, 1, 5, width=10, heads=3)
     with pytest.raises(BadShape, match="learners of y from x"):
         Standard(4, 3, 5, **SIZES, layers=1).predict(torch.randn(2, 3), torch.randn(2), torch.randn(3))
     for model in (Looped, AlgoFormer):
@@ -165,21 +155,18 @@ def test_shapes_that_do_not_fit_are_refused():
             model(4, 1, 5, **SIZES, loops=0)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6), ("frozen", 1)])
+@pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6)])
 def test_hidden_states_are_those_of_every_layer_and_the_last_ones_give_the_answer(name, layers):
     """Looped: one block, four turns; AlgoFormer: pre, four turns, post."""
     learner = make(name)
     xs, ys = torch.randn(3, 5, 3), torch.randn(3, 5)
     states = learner.hidden_states(xs, ys)
     assert states.shape == (layers + 1, 3, 9, 16)
-    last = states[-1]
-    if name != "frozen":
-        last = (learner.post if name == "algoformer" else learner.decoder).last_norm(last)
+    last = (learner.post if name == "algoformer" else learner.decoder).last_norm(states[-1])
     answers = learner.read_out(last)[:, 0::2, 0].double()
     expected = learner(learner._prompt(xs, ys[:, :4]))[:, 0::2, 0].double()
     torch.testing.assert_close(answers, expected, atol=1e-6, rtol=1e-6)
-    if name != "frozen":  # a causal stream does not change where nothing before it has changed
-        changed = ys.clone()
-        changed[:, 2] += 1
-        assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
+    changed = ys.clone()
+    changed[:, 2] += 1
+    assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
     assert torch.equal(learner.hidden_states(xs, ys), states), "a hook was left behind"

@@ -16,11 +16,14 @@ State = Literal[
     "holds",
     "does not hold",
     "holds as corrected",
+    "not decided",
     "not tested at scale",
     "not tested as printed",
     "cannot be tested here",
 ]
 ScaleName = Literal["small", "paper", "gpu"]
+# What a rule may say; the other states are about what was not, or could not be, tested.
+DECIDED = ("holds", "does not hold", "holds as corrected", "not decided")
 SCALES: tuple[ScaleName, ...] = ("small", "paper", "gpu")
 # What a run measured, as JSON has it: dicts with string keys, lists, numbers, strings.
 Numbers = dict[str, Any]
@@ -121,6 +124,7 @@ class Claim:
     `run` measures and returns numbers; `judge` and `figure` see these numbers alone, so that verdict, index and figure
     can be made again from a results file without measuring. `differs` says in two sentences at most where our set-up is
     not the source's. `correction` is for a statement that fails as printed: what was mended, and what holds then.
+    `reversal` says what would change a negative verdict.
     """
 
     name: str
@@ -133,6 +137,12 @@ class Claim:
     figure: Callable[[Numbers], Figure]
     differs: str = ""
     correction: str = ""
+    reversal: str = ""
+
+    @property
+    def set_up(self) -> Sequence[SetUp]:
+        """The table "theirs | ours" of the largest scale that has one."""
+        return next((scale.set_up for scale in reversed(list(self.scales.values())) if scale.set_up), ())
 
     def verdict(self, numbers: Numbers, scale: ScaleName) -> Verdict:
         """By the claim's rule; a run that could not be made says so itself."""
@@ -143,12 +153,13 @@ class Claim:
             verdict = replace(verdict, reason=f"{verdict.reason}; not measured: {', '.join(missing)}")
         if verdict.state == "holds" and self.correction:
             verdict = replace(verdict, state="holds as corrected")
-        if verdict.state.startswith(("holds", "does")) and not self.scales[scale].at_source_scale:
-            reason = f"at this size it {verdict.state}: {verdict.reason}"
+        said = "is not decided" if verdict.state == "not decided" else verdict.state
+        if verdict.state in DECIDED and not self.scales[scale].at_source_scale:
+            reason = f"at this size it {said}: {verdict.reason}"
             return Verdict("not tested at scale", verdict.ours, reason)
-        turns = {verdict.state, "both"} if verdict.state in ("holds", "holds as corrected", "does not hold") else set()
+        turns = {verdict.state, "both"} if verdict.state in DECIDED else set()
         turning = [each.what for each in self.scales[scale].set_up if each.turns in turns]
         if turning:
-            reason = f"as set up here it {verdict.state}: {verdict.reason}; {', '.join(turning)} could turn that"
+            reason = f"as set up here it {said}: {verdict.reason}; {', '.join(turning)} could turn that"
             return Verdict("not tested as printed", verdict.ours, reason)
         return verdict

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
+from emulon.claims.freshness import code_of
 from emulon.claims.parts import Parts
 from emulon.claims.registry import claim_named
 from emulon.errors import EmulonError
@@ -45,6 +46,11 @@ class Record:
 
     def verdict(self, claim: Claim) -> Verdict:
         return claim.verdict(self.numbers, self.scale)
+
+    def stale(self, claim: Claim) -> bool:
+        """Whether other code, or other sizes, measured this than the claim has now."""
+        sizes = json.loads(json.dumps(dict(claim.scales[self.scale].sizes)))
+        return self.about["code"] != code_of(claim) or dict(self.config) != sizes
 
 
 def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -> Path:
@@ -84,6 +90,7 @@ def measure(
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = parts.about()
     # measured in parts by one machine and put together by another: both are named
+    about["code"] = code_of(claim)
     about |= {what: joint.join(dict.fromkeys([*parts.seen(what), about[what]])) for what, joint in JOINTS.items()}
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
@@ -136,6 +143,7 @@ def read(name: str, scale: ScaleName, results: Path) -> Record | None:
     try:
         parts = json.loads(path.read_text())
         about = {key: parts.pop(key) for key in ("machine", "torch", "python", "commit", "time")}
+        about["code"] = parts.pop("code", "")
         return Record(**parts, about=about)
     except (ValueError, KeyError, TypeError) as error:
         raise EmulonError(

@@ -27,15 +27,15 @@ AXES = {"over the queries (the script)": False, "over the keys": True}
 AFFINE = "an affine map of each token"
 
 
-def drawn(form: str, draw: torch.Generator, datasets: int, n: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(kind: str, draw: torch.Generator, datasets: int, n: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
     """What the head is shown, (datasets, n, d + 1) and W (datasets, n, d), and the target (datasets, n, d).
 
     The script's target is tanh(X Wᵀ + y) X, its input [target; y]; the text's are tanh(w_i·x_i − y_i) x_i and [X; y].
     """
-    several = datasets if form == EACH else 1
+    several = datasets if kind == EACH else 1
     w = normal(draw, several, n, d).expand(datasets, -1, -1)
     y = normal(draw, several, n, 1).expand(datasets, -1, -1)
-    if form == LEAK:
+    if kind == LEAK:
         x = 10 * uniform(draw, datasets, n, d) - 5
         target = torch.tanh(x @ w.mT + y) @ x
         return torch.cat([target, y], dim=-1), w, target
@@ -47,8 +47,8 @@ def run(setting: Setting) -> Numbers:
     """Held-out errors relative to the mean square of the target, by form and axis, one for each seed; all at once."""
     sizes, device = setting.sizes, best_device()
     number, n, d = sizes["datasets"], sizes["points"], sizes["features"]
-    streams = [(form, torch.Generator(device).manual_seed(seed)) for form in FORMS for seed in setting.seeds]
-    data = [torch.cat(each) for each in zip(*(drawn(form, draw, number, n, d) for form, draw in streams), strict=True)]
+    streams = [(kind, torch.Generator(device).manual_seed(seed)) for kind in FORMS for seed in setting.seeds]
+    data = [torch.cat(each) for each in zip(*(drawn(kind, draw, number, n, d) for kind, draw in streams), strict=True)]
     rows = torch.arange(len(streams) * number, device=device).view(len(streams), number)
     train, test = rows.split([number * 4 // 5, number - number * 4 // 5], dim=1)
     extra, draw = [sizes["p"] - n] * len(streams), torch.Generator().manual_seed(setting.seed)
@@ -66,7 +66,7 @@ def run(setting: Setting) -> Numbers:
             answers = [*(head(x, w) for head in heads), linear, torch.zeros_like(target)]
             left += torch.stack([(answer - target).double().square().sum(dim=(1, 2, 3)) for answer in answers])
     shares = (left[:-1] / left[-1]).unflatten(1, (len(FORMS), -1)).transpose(0, 1).tolist()
-    return {form: dict(zip([*AXES, AFFINE], each, strict=True)) for form, each in zip(FORMS, shares, strict=True)}
+    return {kind: dict(zip([*AXES, AFFINE], each, strict=True)) for kind, each in zip(FORMS, shares, strict=True)}
 
 
 def affine(x: Tensor) -> Tensor:
@@ -84,8 +84,8 @@ def least_squares(x: Tensor, target: Tensor) -> Tensor:
 
 def judge(numbers: Numbers) -> Verdict:
     """By the rule above."""
-    best = {form: min((each[axis] for axis in AXES), key=statistics.fmean) for form, each in numbers.items()}
-    ours = "; ".join(f"{form}: {shown(errors)}" for form, errors in best.items()) + " of the target's mean square"
+    best = {kind: min((each[axis] for axis in AXES), key=statistics.fmean) for kind, each in numbers.items()}
+    ours = "; ".join(f"{kind}: {shown(errors)}" for kind, errors in best.items()) + " of the target's mean square"
     linear = statistics.fmean(numbers[TEXT][AFFINE])
     reason = f"as the text says, {shown(best[TEXT])} is left ({SMALL_ERROR} allowed); an affine map leaves {linear:.3g}"
     return Verdict(at_most(SMALL_ERROR, best[TEXT]), ours, reason)

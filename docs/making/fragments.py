@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from emulon.claims.claim import Claim
-from emulon.claims.index import source_of
+from emulon.claims.index import setup_rows, source_of
 from emulon.claims.record import Record, path_of
 from emulon.claims.record import records as measured
 from emulon.claims.registry import all_claims
@@ -46,17 +46,27 @@ def numbers(name: str, up: str) -> str:
         lines += [f"Mended: {claim.correction}", ""]
     if claim.differs:
         lines += [f"Our set-up: {claim.differs}", ""]
+    if claim.set_up:
+        lines += [table(("", "theirs", "ours"), setup_rows(claim)), ""]
     if found and "cannot" not in found[-1].numbers:
         figure = path_of(name, found[-1].scale, RESULTS, ".svg").name
         lines += [f"![{claim.statement}]({up}figures/{figure}){{ loading=lazy }}", ""]
     return "\n".join(lines)
 
 
+def verdict(name: str) -> str:
+    """What a claim's largest result says, with a link to its numbers."""
+    claim = all_claims()[name]
+    found = measured(claim, RESULTS)
+    state = found[-1].verdict(claim).state if found else "not run"
+    return f"[{state}](claims.md#{name})"
+
+
 def _row(claim: Claim, record: Record) -> tuple[str, ...]:
     verdict = record.verdict(claim)
     minutes = (record.seconds if record.scale == "gpu" else record.cpu_seconds) / 60
     scale = "" if record.scale == "small" else f" --scale {record.scale}"
-    state = f"**{verdict.state}**: {verdict.reason}"
+    state = f"{'**stale**, ' * record.stale(claim)}**{verdict.state}**: {verdict.reason}"
     return f"`emulon reproduce {claim.name}{scale}`", f"{minutes:.1f}", verdict.ours, state
 
 
@@ -86,22 +96,22 @@ def records(up: str) -> str:
     tracks = json.loads((RESULTS / "bench" / "speedrun.json").read_text())
     parts = [f"> {rule}", ""]
     for name, record in tracks.items():
-        goal, config = record["goal"], record["config"]
+        config = record["config"]
         rows = [
             (
-                *(str(each["seed"]), f"{each['steps']:,}", f"{each['seconds']:.1f}", f"{each['compile_seconds']:.1f}"),
-                *(f"{each['after_d']:.4f}", f"{each['after_2d']:.6f}", "yes" if each["reached"] else "no"),
+                *(str(each["seed"]), f"{each['rate']:g}" if "rate" in each else "–", f"{each['steps']:,}"),
+                f"{each['seconds']:.1f}" if "seconds" in each else "–",
+                *(f"{each['after_d']:.4f}", f"{each['after_2d']:.6f}"),
             )
-            for each in record["attempts"]
+            for each in record.get("attempts") or [*record["sweep"], record["best"]]
         ]
-        head = ("seed", "steps", "seconds", "building", "error / d after d", "after 2d", "reached")
-        parts += [f"## {name}", "", f"{record['machine']}, torch {record['torch']}, commit {record['commit'][:7]}. "]
-        parts[-1] += f"Goal: {goal['after_d']:g} and {goal['after_2d']:g}; optimiser {config['optimiser']}, "
-        parts[-1] += f"batch {config['batch']}."
+        head = ("seed", "Adam's rate", "steps", "seconds", "error / d after d", "after 2d")
+        parts += [f"## {name}", "", f"{record['machine']}, torch {record['torch']}, commit {record['commit'][:7]}; "]
+        parts[-1] += f"optimiser {config['optimiser']}, batch {config['batch']}."
+        if "mean" in record:
+            told = ", ".join(f"{record['mean'][what]:.3g} (p = {p:.2g})" for what, p in record["p"].items())
+            parts[-1] += f" Means {told} in {record['seconds']:.1f} s: {'a' if record['record'] else 'no'} record."
         parts += ["", table(head, rows), ""]
-        if adam := record.get("adam"):
-            ratio = f", {adam['ratio']:.1f} times as long as ours to that error" if adam["ratio"] else ""
-            parts += [f"Adam at 1e-4 comes to {adam['after_d']:.2f} in {adam['seconds']:.0f} s{ratio}.", ""]
     return "\n".join(parts)
 
 

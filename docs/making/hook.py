@@ -1,7 +1,7 @@
 """What mkdocs asks while it builds: pages that are made, not written, and numbers read from results/.
 
 A page has `<!-- numbers: CLAIM -->`, `<!-- picture: NAME -->`, `<!-- claims -->`, `<!-- records -->`,
-`<!-- benchmark -->` or `<!-- errors -->` where something belongs that nobody should type.
+`<!-- benchmark -->`, `<!-- verdict: CLAIM -->` or `<!-- errors -->` where something belongs that nobody should type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from emulon.playground.runs import single_page
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
-MARK = re.compile(r"<!-- (numbers|picture|claims|records|benchmark|errors)(?:: ([\w.-]+))? -->")
+MARK = re.compile(r"<!-- (numbers|verdict|picture|claims|records|benchmark|errors)(?:: ([\w.-]+))? -->")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -45,6 +45,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         kind, name = match.groups()
         if kind == "picture":
             return pictures.named(name)
+        if kind == "verdict":
+            return fragments.verdict(name)
         if kind == "numbers":
             return fragments.numbers(name, up)
         return str(getattr(fragments, kind)(up))

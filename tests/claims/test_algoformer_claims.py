@@ -139,23 +139,44 @@ def test_figure_4_wants_heads_to_help_and_standard_to_be_worse():
         assert figure_4.judge(numbers).state == state
 
 
-def test_figure_5_wants_newton_exact_and_the_learner_better_in_noise():
-    def noises(newton, own):
+def test_figure_5_wants_newton_exact_and_the_learner_better_in_noise_by_paired_differences():
+    def cells(newton=1e-30, highs=(-0.1, -0.1), **changed):
         quiet = {"AlgoFormer": [1.0, 1e-3], "Newton, 5 steps": [1.0, newton], "descent, 5 steps": [1.0, 0.1]}
-        loud = {"AlgoFormer": [0.1, own], "Newton, 5 steps": [2.0, 3.0], "descent, 5 steps": [2.0, 2.5]}
-        return {
-            "features": 2,
-            "noises": {
-                "0": {"examples": [1, 2], "errors": quiet, "left": 0.01},
-                "1": {"examples": [1, 2], "errors": loud, "left": 0.9},
-            },
-        }
+        loud = {"AlgoFormer": [0.1, 2.6], "Newton, 5 steps": [2.0, 3.0], "descent, 5 steps": [2.0, 2.5]}
+        one = {"loops": 4, "window": 3, "examples": [1, 2], "left": 0.01}
+        paired = [{name: {"low": -1.0, "high": high} for name in loud if name != "AlgoFormer"} for high in highs]
+        cell = one | {"noise": 1.0, "errors": loud} | changed
+        return {"cells": [one | {"noise": 0.0, "errors": quiet}, *(cell | {"paired": each} for each in paired)]}
 
-    assert figure_5.judge(noises(1e-30, 2.0)).state == "holds"
-    assert figure_5.judge(noises(1e-6, 2.0)).state == "does not hold"
-    for lost in (2.6, 2.5):  # ahead after one example and behind later is behind
-        verdict = figure_5.judge(noises(1e-30, lost))
-        assert verdict.state == "does not hold" and "not after 2" in verdict.reason
+    verdict = figure_5.judge(cells())
+    assert verdict.state == "holds" and "below every one after 0 of 1" in verdict.reason
+    assert figure_5.judge(cells(newton=1e-6)).state == "does not hold"
+    assert figure_5.judge(cells(highs=(-0.1, 0.01))).state == "does not hold"  # one of two trained learners
+    without = cells()
+    for each in without["cells"]:
+        each.pop("paired", None)
+    assert figure_5.judge(without).state == "not tested as printed"
+    assert figure_5.judge({"cells": cells()["cells"][1:]}).state == "not tested at scale"  # none without noise
+
+
+def test_figures_3_and_5_train_every_cell_and_keep_what_is_paired(tmp_path):
+    sizes = {"training": TINY, "datasets": 64, "noises": [1.0], "iterations": [5], "trained": [[4, 3], [2, 2]]}
+    cells = figure_5.run(Setting(sizes, results=tmp_path))["cells"]
+    assert [(each["loops"], each["window"]) for each in cells] == [(4, 3), (2, 2)]
+    own, paired = cells[0]["errors"], cells[0]["paired"]["Newton, 5 steps"]
+    difference = [a - b for a, b in zip(own["AlgoFormer"], own["Newton, 5 steps"], strict=True)][1:]
+    assert paired["value"] == pytest.approx(sum(difference) / len(difference)) and paired["low"] < paired["high"]
+    found = figure_3.run(Setting(sizes | {"trained": [2, 3], "windows": [1, 2], "loops": 5}, results=tmp_path))
+    assert [(each["trained"], each["window"]) for each in found["learners"]] == [(2, 1), (2, 2), (3, 1), (3, 2)]
+
+
+def test_figure_4_leaves_16_heads_out_and_is_judged_by_what_was_measured():
+    def learner(heads, error):
+        return {"model": "algoformer", "layers": 1, "heads": heads, "curve": [error], "left": 0.01}
+
+    numbers = {"8": learner(8, 0.1), "4": learner(4, 0.2), "16": learner(16, 0.3)}
+    assert "falls with heads: yes" in figure_4.judge(numbers).reason
+    assert "falls with heads: no" in figure_4.judge(numbers | {"4": learner(4, 0.05)}).reason
 
 
 def test_claims_of_one_process_share_a_training():

@@ -57,6 +57,18 @@ def test_what_was_measured_before_is_not_measured_again_and_its_seconds_count(tm
     assert not folder.exists()
 
 
+def test_after_the_deadline_no_part_is_begun_and_the_result_says_what_is_missing(tmp_path):
+    stopped_half_way(tmp_path)
+    claim = counting(-1, [])
+    record = measure(claim, "small", 0, tmp_path, deadline=time.time() - 1)
+    assert record.numbers == {"squares": [0, 1], "missing": ["2", "3"]}
+    assert record.verdict(claim).reason.endswith("not measured: 2, 3")
+    write(record, tmp_path)
+    assert measure(claim, "small", 0, tmp_path).numbers == {"squares": [0, 1, 4, 9]}  # the parts were kept
+    nothing = measure(claim, "small", 0, tmp_path / "empty", deadline=time.time() - 1)
+    assert nothing.verdict(claim).state == "cannot be tested here"
+
+
 @pytest.mark.parametrize("seed, content", [(1, None), (0, "{"), (0, "[]"), (0, '{"run": 1}')])
 def test_parts_of_another_run_or_without_sense_are_forgotten(tmp_path, seed, content):
     stopped_half_way(tmp_path)

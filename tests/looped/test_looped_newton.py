@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from emulon.certify import Domain, Spectrum
 from emulon.errors import OutOfDomain, ToleranceTooTight
 from emulon.looped import LoopedNewton, convergence
+from emulon.looped.convergence import newton_iterates
 from emulon.looped.newton import start_scale
 
 
@@ -116,3 +117,19 @@ def test_bad_conditioning_is_refused():
 def test_data_too_small_to_be_squared_twice_are_refused():
     with pytest.raises(OutOfDomain, match="rescale the data"):
         LoopedNewton(Domain(1, 1, 3e-151, 1.0, 0.0, spectrum=Spectrum(largest=9e-302, smallest=9e-302)))
+
+
+def test_eq_5_fails_at_the_closed_end_of_its_interval():
+    """α ∈ (0, 2/‖SSᵀ‖] as printed: at 2/‖SSᵀ‖ the largest eigenvalue of M S goes from 2 to 0 and stays there."""
+    xs, ys, x_query = regression(40, 4, seed=3)
+    gram = xs.mT @ xs
+    end = 2 / torch.linalg.matrix_norm(gram @ gram.mT, ord=2).item()
+    solved = (x_query * torch.linalg.solve(gram, (xs.mT @ ys.unsqueeze(-1)).squeeze(-1))).sum(-1)
+    inside, at_the_end = (newton_iterates(xs, ys, x_query, scale, 30)[-1] for scale in (0.99 * end, end))
+    torch.testing.assert_close(inside, solved, atol=1e-10, rtol=0)
+    assert (at_the_end - solved).abs() > 1e-2 * solved.abs()
+    inverse = end * gram
+    for _ in range(30):
+        inverse = 2 * inverse - inverse @ gram @ inverse
+    top = torch.linalg.eigh(gram).eigenvectors[:, -1]
+    assert (top @ inverse @ top).abs() < 1e-6 and start_scale(Domain.covering(xs, ys, x_query)) < end / 2

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from emulon.attention import Trace
 from emulon.errors import BadShape, EmulonError
-from emulon.models import AlgoFormer, FrozenAttention, Learner, Looped, Standard
+from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.models.block import BlockShape, Decoder
 from emulon.models.decoders import loop
 from emulon.tasks import Linear, at_step
@@ -107,6 +106,19 @@ def test_an_algoformer_finishes_every_loop_count_of_its_window():
     torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
 
 
+def test_an_algoformer_without_injection_is_eq_2_as_printed():
+    learner = make("algoformer", inject=False)
+    embedded = learner.embed(torch.randn(2, 13, 4))
+    state = learner.pre(embedded)
+    seen = []
+    for _ in range(4):
+        state = learner.body(state)
+        seen.append(learner.post(state))
+    torch.testing.assert_close(learner.states(embedded), torch.stack(seen[2:]))
+    with pytest.raises(EmulonError, match="by injection alone"):
+        make("looped", inject=False)
+
+
 def test_the_loss_is_the_mean_over_loop_counts_of_their_errors():
     learner, tokens, targets = make("looped"), torch.randn(2, 13, 4), torch.randn(2, 13, 1)
     said = learner.read_out(learner.states(learner.embed(tokens)))
@@ -133,21 +145,11 @@ def test_every_attention_of_the_plain_path_leaves_a_trace():
     assert trace["decoder.1.attention"].weights.triu(1).abs().max() == 0
 
 
-@pytest.mark.parametrize("assemble", [False, True])
-def test_freezing_leaves_no_parameter_and_no_difference(assemble):
-    learner, tokens = make("frozen", assemble=assemble), torch.randn(2, 6, 4)
-    before = learner(tokens)
-    assert not list(learner.freeze().parameters())
-    assert torch.equal(learner(tokens), before) and not learner(tokens).requires_grad
-
-
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(BadShape, match="at most 13"):
         make("standard")(torch.randn(1, 14, 4))
     with pytest.raises(BadShape, match="multiple"):
         Standard(4, 1, 5, width=10, heads=3)
-    with pytest.raises(BadShape, match="multiple"):
-        FrozenAttention(4, 1, 5, width=10, heads=3)
     with pytest.raises(BadShape, match="learners of y from x"):
         Standard(4, 3, 5, **SIZES, layers=1).predict(torch.randn(2, 3), torch.randn(2), torch.randn(3))
     for model in (Looped, AlgoFormer):
@@ -155,23 +157,20 @@ def test_shapes_that_do_not_fit_are_refused():
             model(4, 1, 5, **SIZES, loops=0)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6), ("frozen", 1)])
+@pytest.mark.parametrize(("name", "layers"), [("standard", 2), ("looped", 4), ("algoformer", 6)])
 def test_hidden_states_are_those_of_every_layer_and_the_last_ones_give_the_answer(name, layers):
     """Looped: one block, four turns; AlgoFormer: pre, four turns, post."""
     learner = make(name)
     xs, ys = torch.randn(3, 5, 3), torch.randn(3, 5)
     states = learner.hidden_states(xs, ys)
     assert states.shape == (layers + 1, 3, 9, 16)
-    last = states[-1]
-    if name != "frozen":
-        last = (learner.post if name == "algoformer" else learner.decoder).last_norm(last)
+    last = (learner.post if name == "algoformer" else learner.decoder).last_norm(states[-1])
     answers = learner.read_out(last)[:, 0::2, 0].double()
     expected = learner(learner._prompt(xs, ys[:, :4]))[:, 0::2, 0].double()
     torch.testing.assert_close(answers, expected, atol=1e-6, rtol=1e-6)
-    if name != "frozen":  # a causal stream does not change where nothing before it has changed
-        changed = ys.clone()
-        changed[:, 2] += 1
-        assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
+    changed = ys.clone()
+    changed[:, 2] += 1
+    assert torch.equal(states[:, :, :5], learner.hidden_states(xs, changed)[:, :, :5])
     assert torch.equal(learner.hidden_states(xs, ys), states), "a hook was left behind"
 
 
@@ -204,22 +203,6 @@ def test_what_is_added_to_the_stream_begins_smaller_the_deeper_a_decoder_is(laye
     into, out = sizes[[0, 2]], sizes[[1, 3]]
     torch.testing.assert_close(into, torch.full((2,), 0.02), rtol=0.03, atol=0.0)
     torch.testing.assert_close((out / into).square() * 2 * layers, torch.ones(2), rtol=0.06, atol=0.0)
-
-
-@pytest.mark.parametrize("assemble", [False, True])
-def test_every_softmax_of_the_frozen_module_scales_its_scores(assemble):
-    """PyTorch's own attention, on the queries, keys and values that the module makes."""
-    torch.manual_seed(0)
-    learner, attention = FrozenAttention(4, 1, 7, width=12, heads=3, assemble=assemble), F.scaled_dot_product_attention
-    embedded, made = 5 * torch.randn(2, 7, 12), {}
-    for name, part in learner.parts.items():
-        q, k, v = part.to_qkv(part.lift(embedded)).chunk(3, dim=-1)
-        heads = [one.unflatten(-1, (3, 4)).transpose(1, 2) for one in (q, k, v)]
-        made[name] = part.out(attention(*heads).transpose(1, 2).flatten(-2))
-    expected = (
-        attention(made["make_queries"], made["make_keys"], made["make_values"]) if assemble else made["make_values"]
-    )
-    torch.testing.assert_close(learner.states(embedded)[0], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_blocks_may_begin_as_the_identity():

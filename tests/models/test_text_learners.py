@@ -122,7 +122,6 @@ def test_blocks_of_numbers_and_of_words_are_the_same_blocks(corpora):
 def test_what_makes_no_sense_with_texts_is_refused(corpora):
     text = config("standard", "translation", corpora)
     for changes, reason in (
-        ({"model": "frozen", "layers": None, "init": None}, "the model frozen reads vectors, not texts"),
         ({"early_weight": 0.2}, "early_weight is about in-context samples, and texts have none"),
         ({"features": 5}, "features is about in-context samples"),
         ({"dropout": 1.5}, "dropout must lie in"),

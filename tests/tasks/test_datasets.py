@@ -37,7 +37,6 @@ def test_tasks_are_read_from_a_line_with_every_option_of_their_class():
     assert read_task("linear:features=3,noise=0.5,prior=2") == Linear(3, noise=0.5, prior=2.0)
     assert read_task("sparse:features=6,nonzero=2") == SparseLinear(features=6, nonzero=2)
     assert read_task("mixture:noises=0.1/2") == RidgeMixture(8, noises=(0.1, 2.0))
-    assert read_task("statistical:weights_given=true,only=ridge").only == "ridge"
     assert read_task("linear:noise=0.5", features=3, points=5) == Linear(3, 5, noise=0.5)
     with pytest.raises(EmulonError, match="noise is given twice"):
         read_task("linear:noise=0.5", noise=0.1)

@@ -5,27 +5,23 @@ import dataclasses
 import pytest
 import torch
 
-from emulon.algorithms import Lasso, RidgeRegression
-from emulon.attention import attend
+from emulon.algorithms import RidgeRegression
 from emulon.predictor import predict_at
 from emulon.tasks import (
     AutoRegression,
     ChainOfThought,
     DecisionTree,
-    HeadEmulation,
     LaplaceLinear,
     Linear,
     ReluNetwork,
     Representation,
     RidgeMixture,
     SparseLinear,
-    Statistical,
     TaskSet,
     at_step,
     deinterleave,
     interleave,
 )
-from emulon.tasks.emulation import solve_positive
 
 
 def draw(task, batch=64, step=0):
@@ -152,57 +148,6 @@ def test_a_chain_shows_every_layer_of_one_network():
 def test_a_tree_has_at_most_as_many_values_as_leaves():
     values = draw(DecisionTree(features=4, points=60, depth=2), 8).truth.squeeze(-1)
     assert all(len(row.unique()) <= 4 for row in values)
-
-
-def test_the_emulated_head_can_be_read_from_the_prompt():
-    task = HeadEmulation(features=4, points=5, hidden=6)
-    prompts = draw(task, 3)
-    rows = prompts.tokens[:, : 3 * 6, :4].unflatten(1, (3, 6))
-    x = prompts.tokens[:, 18:, :4]
-    keys, queries, values = (x @ rows[:, part].mT for part in range(3))
-    torch.testing.assert_close(attend(queries * 6**-0.5, keys, values), prompts.truth)
-
-
-def test_a_head_that_is_not_given_is_the_same_for_all():
-    a, b = (draw(HeadEmulation(features=4, points=5, weights_given=False), 2, step) for step in range(2))
-    assert a.tokens.shape[1] == 5 and not torch.equal(a.targets, b.targets)
-
-
-@pytest.mark.parametrize("method", ["lasso", "ridge", "linear"])
-def test_statistical_targets_are_what_the_method_says_about_the_samples_shown(method):
-    task = Statistical(features=4, points=30, only=method)
-    prompts = draw(task, 8)
-    xs, ys = prompts.tokens[:, :-1, :4].double(), prompts.tokens[:, :-1, 4].double()
-    query = prompts.tokens[:, -1, :4].double()
-    if method == "lasso":
-        said = Lasso(penalty=task.shrinkage, steps=3000).predict(xs, ys, query)
-    else:
-        penalty = (task.penalty if method == "ridge" else 0.0) * torch.eye(4).double()
-        w = torch.linalg.solve(xs.mT @ xs + penalty, (xs.mT @ ys.unsqueeze(-1)))
-        said = (query.unsqueeze(-2) @ w).flatten()
-    assert (said - prompts.truth.flatten()).abs().max() < 2e-3
-    assert not prompts.tokens[:, -1, 4].any()  # the question does not show its answer
-
-
-def test_for_the_lasso_half_of_the_weights_are_zero():
-    for method, share in (("lasso", 0.5), ("linear", 0.0)):
-        task = Statistical(features=8, points=3, only=method, weights_given=True)
-        weights = draw(task, 512).tokens[:, 0, 8:16]
-        assert (weights == 0).float().mean().item() == pytest.approx(share, abs=0.03)
-
-
-def test_elimination_without_pivots_solves_what_lapack_solves():
-    x = 2 * torch.randn(16, 30, 24, generator=torch.Generator().manual_seed(0)) - 1
-    matrix, right = x.mT @ x + 1e-4 * torch.eye(24), x.mT @ torch.ones(16, 30, 2)
-    exact = torch.linalg.solve(matrix.double(), right.double())
-    assert (solve_positive(matrix, right) - exact).abs().max() < 1e-4
-    assert (solve_positive(matrix.double(), right.double()) - exact).abs().max() < 1e-11
-
-
-def test_the_papers_own_set_up_gives_the_weights_away():
-    prompts = draw(Statistical(features=4, points=30, noise=0.0, weights_given=True), 16)
-    x, w = prompts.tokens[..., :4], prompts.tokens[..., 4:8]
-    torch.testing.assert_close((x * w).sum(-1, keepdim=True), prompts.truth, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("factor", [0.25, 4.0])

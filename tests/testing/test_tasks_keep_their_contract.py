@@ -4,7 +4,7 @@ import pytest
 
 from emulon.algorithms import Ridge
 from emulon.interpreter import compile
-from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Statistical, TextTask
+from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, TextTask
 from emulon.testing import task_checks
 from emulon.testing.task import CHECKS
 
@@ -16,7 +16,6 @@ def small(name):
 
 # Those over text need a corpus, and keep what of the contract is about them in tests/tasks/test_text_tasks.py.
 CASES = {name: small(name) for name, task in TASKS.items() if not issubclass(task, TextTask)}
-CASES["given weights"] = Statistical(features=4, points=7, weights_given=True, only="lasso")
 
 
 @pytest.mark.parametrize(

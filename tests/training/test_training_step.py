@@ -32,15 +32,12 @@ def losses(config: TrainConfig, steps: int = 8) -> list[float]:
         ("looped", TINY),
         ("looped", FAST),
         ("algoformer", TINY),
-        ("frozen", TINY),
     ],
 )
 def test_every_model_learns(model, start):
     easy = dataclasses.replace(start, model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
     if model in ("looped", "algoformer"):
         easy = dataclasses.replace(easy, loops=3, window=2)
-    if model == "frozen":
-        easy = dataclasses.replace(easy, layers=None, init=None, task="statistical", points=8, noise=None)
     step = begin(easy)
     means = []
     for k in range(150):

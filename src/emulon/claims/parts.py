@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,11 +17,15 @@ class Parts:
     """Beside the result, in NAME.SCALE.parts/: a file a part, with its numbers, its seconds and what made it.
 
     Processes that share the folder share the work: each takes what no other is at. Parts of other sizes or seeds are of
-    another run, and are forgotten; so is a file that cannot be read.
+    another run, and are forgotten; so is a file that cannot be read. No part is begun after `deadline`, on the clock of
+    time.time(); what is then missing stays in `missing`.
     """
 
-    def __init__(self, folder: Path, run: Mapping[str, Any], device: str, processes: int = 1) -> None:
-        self.folder, self.device, self.processes = folder, device, processes
+    def __init__(
+        self, folder: Path, run: Mapping[str, Any], device: str, processes: int = 1, deadline: float = math.inf
+    ) -> None:
+        self.folder, self.device, self.processes, self.deadline = folder, device, processes, deadline
+        self.missing: list[str] = []
         self.run = json.loads(json.dumps(run))
         self.kept: dict[str, Numbers] = {}
         for path in folder.glob("*.json"):
@@ -35,7 +40,8 @@ class Parts:
             for name, measure in measures.items():
                 if name not in self.kept:
                     self._take(name, measure, wait)
-        return {name: self.kept[name]["numbers"] for name in measures}
+        self.missing = [name for name in measures if name not in self.kept]
+        return {name: self.kept[name]["numbers"] for name in measures if name in self.kept}
 
     def about(self) -> dict[str, str]:
         """Of this machine, with how many processes it was shared: seconds beside others are longer."""
@@ -65,7 +71,7 @@ class Parts:
             if not mine:
                 return
             self._read(name)  # another process may have finished it since
-            if name in self.kept:
+            if name in self.kept or time.time() >= self.deadline:
                 return
             began = time.perf_counter()
             numbers = json.loads(json.dumps(measure(), allow_nan=False))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import shutil
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from emulon.claims.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
+from emulon.claims.freshness import code_of
 from emulon.claims.parts import Parts
 from emulon.claims.registry import claim_named
 from emulon.errors import EmulonError
@@ -45,6 +47,11 @@ class Record:
     def verdict(self, claim: Claim) -> Verdict:
         return claim.verdict(self.numbers, self.scale)
 
+    def stale(self, claim: Claim) -> bool:
+        """Whether other code, or other sizes, measured this than the claim has now."""
+        sizes = json.loads(json.dumps(dict(claim.scales[self.scale].sizes)))
+        return self.about["code"] != code_of(claim) or dict(self.config) != sizes
+
 
 def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -> Path:
     return results / "claims" / (f"{name}{suffix}" if scale == "small" else f"{name}.{scale}{suffix}")
@@ -57,17 +64,19 @@ def measure(
     results: Path,
     report_progress: Progress = silent,
     processes: int = 1,
+    deadline: float = math.inf,
 ) -> Record:
     """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too.
 
-    `processes` share its parts, of which a GPU runs several small ones in less time than one after another.
+    `processes` share its parts, of which a GPU runs several small ones in less time than one after another. Parts that
+    were not begun by `deadline` are named in the numbers, as "missing".
     """
     if scale not in claim.scales:
         raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
     sizes = claim.scales[scale].sizes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     run = {"sizes": sizes, "seed": seed}
-    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes)
+    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline)
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
@@ -75,9 +84,13 @@ def measure(
             numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
+    if parts.missing:
+        nothing = {"cannot": "none of its parts was measured before the deadline; run it again with more --minutes"}
+        numbers = numbers | {"missing": parts.missing} if parts.kept else nothing
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     about = parts.about()
     # measured in parts by one machine and put together by another: both are named
+    about["code"] = code_of(claim)
     about |= {what: joint.join(dict.fromkeys([*parts.seen(what), about[what]])) for what, joint in JOINTS.items()}
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
@@ -117,7 +130,8 @@ def write(record: Record, results: Path) -> Path:
     parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
     make_folder(path.parent)
     write_json(path, parts)
-    shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
+    if not {"missing", "cannot"} & set(record.numbers):
+        shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
 
 
@@ -129,6 +143,7 @@ def read(name: str, scale: ScaleName, results: Path) -> Record | None:
     try:
         parts = json.loads(path.read_text())
         about = {key: parts.pop(key) for key in ("machine", "torch", "python", "commit", "time")}
+        about["code"] = parts.pop("code", "")
         return Record(**parts, about=about)
     except (ValueError, KeyError, TypeError) as error:
         raise EmulonError(

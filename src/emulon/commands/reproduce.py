@@ -78,6 +78,7 @@ def main(options: Options) -> int:
 
 def reproduce(claims: Sequence[Claim], scale: ScaleName, seed: int, folder: Path) -> list[str]:
     """Runs these claims and writes what they give; a crash does not cost the others their turn. Who crashed."""
+    from emulon.claims.index import setup_rows
     from emulon.claims.record import measure, write
 
     crashed = []
@@ -96,6 +97,8 @@ def reproduce(claims: Sequence[Claim], scale: ScaleName, seed: int, folder: Path
         verdict = record.verdict(claim)
         print(f"{claim.name}: {verdict.state} ({verdict.reason})", flush=True)
         print(f"    theirs  {claim.theirs}\n    ours    {verdict.ours}\n    {record.seconds:.1f} s", flush=True)
+        for what, theirs, ours in setup_rows(claim):
+            print(f"    {what}: {theirs} | {ours}")
     return crashed
 
 

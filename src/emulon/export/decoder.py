@@ -75,7 +75,7 @@ def _state(graph: Graph, learner: Learner, embedded: str, run: Callable[[Decoder
     if isinstance(learner, AlgoFormer):
         state = prepared = run(learner.pre, embedded, "pre")
         for _ in range(learner.loops):
-            state = run(learner.body, graph("Add", state, prepared), "body")
+            state = run(learner.body, graph("Add", state, prepared) if learner.inject else state, "body")
         return run(learner.post, state, "post")
     raise EmulonError(
         f"{type(learner).__name__} is no stack of blocks; standard, looped and algoformer can be exported"

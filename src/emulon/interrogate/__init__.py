@@ -14,7 +14,17 @@ from emulon.interrogate.hidden_states import HiddenStates, hidden_states, moment
 from emulon.interrogate.identify import Identification, Match, identify
 from emulon.interrogate.interrogation import Comparison, Interrogation, compare, interrogate, telling
 from emulon.interrogate.phases import AlgorithmPhase, depth_sweep, over_training, trainer
-from emulon.interrogate.probes import AttentionScores, ProbeScores, attention_probe, linear_probe, register_probe
+from emulon.interrogate.probes import (
+    AttentionScores,
+    ProbeScores,
+    ProbeTraining,
+    attention_probe,
+    attention_probes,
+    linear_probe,
+    register_probe,
+    standardised,
+    statistics_of,
+)
 from emulon.interrogate.references import REFERENCES, Reference, reference, reference_named
 from emulon.interrogate.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
 from emulon.interrogate.sampling import Prefixes, Sampling, draw
@@ -33,12 +43,14 @@ __all__ = [
     "Match",
     "Prefixes",
     "ProbeScores",
+    "ProbeTraining",
     "Reference",
     "RidgeCell",
     "RidgeFit",
     "Sampling",
     "Sensitivity",
     "attention_probe",
+    "attention_probes",
     "best_ridge",
     "compare",
     "depth_sweep",
@@ -58,6 +70,8 @@ __all__ = [
     "ridge_table",
     "sensitivity",
     "squared_prediction_difference",
+    "standardised",
+    "statistics_of",
     "telling",
     "trainer",
     "weight_difference",

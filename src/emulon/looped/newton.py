@@ -30,7 +30,8 @@ class LoopedNewton(LoopedRegression):
     up to `certificate_after(T)`.
 
     Assumes: data in `domain`, whose `smallest` must be positive: with a direction in which S is singular every rounding
-    error doubles at each loop, and nothing could be promised. α = 1/(N·largest)².
+    error doubles at each loop, and nothing could be promised. α = 1/(N·largest)², half of Eq. 5's upper end, whose
+    closed interval α ∈ (0, 2/‖SSᵀ‖] is a slip: at 2/‖SSᵀ‖ the largest eigenvalue of M₀S is 2, M₁'s is 0, and stays 0.
     Bound: `newton_errors` into the prediction, and the answer's own readout; the heads are the fewest that keep
     `tolerance` for every T ≤ horizon (None: the most exact).
     Cost: pre 1 layer, loop 1, post 2, as in the theorem; 2·pairs heads, where the theorem's two are one pair;

@@ -3,7 +3,6 @@
 from emulon.models.block import Affine, Block, BlockShape, Decoder, SelfAttention
 from emulon.models.by_prompt import by_prompt
 from emulon.models.decoders import AlgoFormer, Looped, Standard
-from emulon.models.frozen_attention import FrozenAttention
 from emulon.models.learner import Learner
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "Block",
     "BlockShape",
     "Decoder",
-    "FrozenAttention",
     "Learner",
     "Looped",
     "SelfAttention",

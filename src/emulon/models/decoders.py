@@ -52,6 +52,7 @@ class LoopingLearner(Learner):
         layers: int = 1,
         loops: int = 20,
         window: int = 15,
+        inject: bool = True,
         vocabulary: int = 0,
         **blocks: Any,
     ) -> None:
@@ -59,7 +60,7 @@ class LoopingLearner(Learner):
         super().__init__(width_in, width_out, tokens, shape, vocabulary)
         if loops < 1 or window < 1:
             raise EmulonError(f"loops and window must be at least 1, got {loops} and {window}")
-        self.loops, self.window = loops, window
+        self.loops, self.window, self.inject = loops, window, inject
         self.build(shape, layers)
 
     @abstractmethod
@@ -75,6 +76,8 @@ class Looped(LoopingLearner, name="looped"):
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:
+        if not self.inject:
+            raise EmulonError("looped starts from zero and sees its prompt by injection alone; leave inject on")
         self.decoder = Decoder(shape, layers, "loop")
 
     def states(
@@ -96,8 +99,9 @@ class Looped(LoopingLearner, name="looped"):
 class AlgoFormer(LoopingLearner, name="algoformer"):
     """post ∘ loop^T ∘ pre, Gao et al. 2024, Eq. 2, trained with the loss of Eq. 3 over the last `window` loop counts.
 
-    The pre-transformer's output is added to the loop's input at every turn, as Yang et al. do with the prompt; Eq. 2
-    starts the loop from it and is silent about the rest. The post-transformer reads all the loop counts as one batch.
+    The pre-transformer's output is added to the loop's input at every turn, as Yang et al. do with the prompt. Eq. 2
+    has nothing of that: with `inject` off the loop starts from that output and never sees it again, as printed. The
+    post-transformer reads all the loop counts as one batch.
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:
@@ -112,7 +116,8 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
         visible: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "loops batch tokens width"]:
         prepared = self.pre(embedded, visible)
-        turns = loop(self.body, prepared, prepared, self.loops, window or self.window, visible)
+        injected = prepared if self.inject else None
+        turns = loop(self.body, prepared, injected, self.loops, window or self.window, visible)
         each = None if visible is None else visible.repeat(len(turns), 1)
         finished: Tensor = self.post(turns.flatten(0, 1), each)
         return finished.view_as(turns)
@@ -120,7 +125,8 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
     def lower_states(self, builder: Builder) -> None:
         prepared = builder.part(self.pre, "pre")
         for turn in range(self.loops):
-            builder.plus(builder.at, prepared, f"turn {turn}")
+            if self.inject:
+                builder.plus(builder.at, prepared, f"turn {turn}")
             builder.part(self.body, f"turn {turn}")
         builder.part(self.post, "post")
 
@@ -128,18 +134,19 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
 def loop(
     decoder: Decoder,
     state: Float[Tensor, "batch tokens width"],
-    injected: Float[Tensor, "batch tokens width"],
+    injected: Float[Tensor, "batch tokens width"] | None,
     loops: int,
     window: int,
     visible: Bool[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "window batch tokens width"]:
-    """The states after loops − window + 1, …, loops applications of state ← decoder(state + injected)."""
+    """The states after loops − window + 1, …, loops applications of state ← decoder(state + injected), or of
+    state ← decoder(state)."""
     kept = []
     before = max(loops - window, 0)
     with torch.no_grad():
         for _ in range(before):
-            state = decoder(state + injected, visible)
+            state = decoder(state if injected is None else state + injected, visible)
     for _ in range(before, loops):
-        state = decoder(state + injected, visible)
+        state = decoder(state if injected is None else state + injected, visible)
         kept.append(state)
     return torch.stack(kept)

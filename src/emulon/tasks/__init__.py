@@ -2,7 +2,6 @@
 
 from emulon.tasks.corpus import Corpus, Split, Texts, load_corpus
 from emulon.tasks.domain import DomainTask
-from emulon.tasks.emulation import HeadEmulation, Statistical
 from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
 from emulon.tasks.nonlinear import DecisionTree, ReluNetwork, Representation
 from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
@@ -23,7 +22,6 @@ __all__ = [
     "Datasets",
     "DecisionTree",
     "DomainTask",
-    "HeadEmulation",
     "LaplaceLinear",
     "Linear",
     "Prompts",
@@ -33,7 +31,6 @@ __all__ = [
     "RidgeMixture",
     "SparseLinear",
     "Split",
-    "Statistical",
     "Task",
     "TaskSet",
     "TextTask",

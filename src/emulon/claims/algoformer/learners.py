@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from emulon.claims.claim import Setting, Verdict
+from emulon.claims.claim import Setting, SetUp, Verdict
 from emulon.claims.learners import trained
 from emulon.models import AlgoFormer, Learner
 from emulon.training import Evaluation, TrainConfig
@@ -36,6 +36,11 @@ TRAINING = {
 # The paper's sizes, on a GPU.
 AT_SCALE = {"recipe": "fast", "model": "algoformer", "task": "representation", "features": 20, "points": 41}
 AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_every": 10_000}
+# What these runs have and the paper's have not.
+RECIPE = (
+    SetUp("optimiser", "Adam, 1e-4", "Muon, 0.005, linear", "does not hold"),
+    SetUp("steps × batch", "500,000 × not stated", "10,000 × 64", "does not hold"),
+)
 
 
 def configured(setting: Setting, **options: Any) -> TrainConfig:

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from emulon.claims.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned, not_behind
-from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.errors import WorkFailed
 from emulon.experiments.language import bleu, entropy, translations
@@ -84,9 +84,10 @@ def interval(model: Numbers) -> tuple[float, float]:
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """AlgoFormer, within the intervals, is behind neither of the others: its BLEU's interval does not end below where
-    another's begins, nor does its lowest cross entropy of a seed exceed another's highest. A standard decoder below the
-    floor says that training was too short for a verdict."""
+    """Nothing is said of the printed table, which is of IWSLT 2015. Of the set that was to be had it is told whether
+    AlgoFormer, within the intervals, is behind the others: its BLEU's interval ends below where another's begins, or
+    its lowest cross entropy of a seed exceeds another's highest. A standard decoder below the floor says that training
+    was too short even for that."""
     models = numbers["models"]
     shown = "; ".join(
         f"{model} {mean(each['entropy']):.2f}, {mean(each['greedy']):.1f} / {mean(each['beam']):.1f}"
@@ -102,9 +103,10 @@ def judge(numbers: Numbers) -> Verdict:
         for model, each in others.items()
     }
     ahead = [model for model, each in others.items() if interval(own)[0] > interval(each)[1]]
-    reason = f"within the intervals behind {_listed([model for model in kept if not kept[model]])}, and beyond them"
+    reason = f"IWSLT 2015 is not to be had here. A comparison of ours on {numbers['set']}: AlgoFormer is within the "
+    reason += f"intervals behind {_listed([model for model in kept if not kept[model]])}, and beyond them"
     reason += f" ahead of {_listed(ahead)}; {len(own['beam'])} seed(s), {numbers['tested_on']} sentences"
-    return Verdict.that(all(kept.values()), ours, reason)
+    return Verdict("cannot be tested here", ours, reason)
 
 
 def _listed(models: list[str]) -> str:
@@ -159,11 +161,17 @@ CLAIM = Claim(
             20,
             {"set": "multi30k", "vocabulary": 8000, "longest": 40, "training": GPU, "models": PAPER, "floor": 25}
             | {"seeds": 3},
+            set_up=(
+                SetUp("data", "IWSLT 2015, German–English talks", "Multi30k, 29,000 captions, an easier set", "both"),
+                SetUp("model", "12 layers, or one each and (10, 10); 8 heads, width 256; Eq. 2", "with injection"),
+                SetUp("optimiser", "not stated, 5e-5", "Muon, 0.005 to 0.01, linear, dropout 0.2", "both"),
+                SetUp("steps × batch", "not stated", "30 epochs at most × 128"),
+                SetUp("seeds", "not stated", "3"),
+            ),
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
-    differs="Multi30k (29,000 captions), as IWSLT's talks are not to be had here: an easier set, with higher BLEU. "
-    "Muon and a dropout of 0.2, not Adam at 5e-5; on a CPU short sentences, width 64, and 3 layers or loops.",
+    differs="On a CPU short sentences, width 64, and 3 layers or loops.",
 )

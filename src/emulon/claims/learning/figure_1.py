@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulon.algorithms import LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
-from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import committed, trained
 from emulon.interrogate import Curve, squared_prediction_difference, weight_difference
@@ -98,7 +98,17 @@ CLAIM = Claim(
     theirs="SPD and ILW to least squares below 0.01 for almost any number of examples (16 layers, d = 8)",
     scales={
         "small": Scale(0.2, {"learner": "noiseless_learner", "datasets": 512}, at_source_scale=False),
-        "gpu": Scale(4, {"training": AT_SCALE, "datasets": 256, "seeds": 1}),
+        "gpu": Scale(
+            4,
+            {"training": AT_SCALE, "datasets": 256, "seeds": 1},
+            set_up=(
+                SetUp("data", "d = 8, 40 pairs, x and w normal, no noise", "the same"),
+                SetUp("model", "16 layers of 512, 4 heads", "the same"),
+                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
+                SetUp("steps × batch", "500,000 × 64", "12,000 × 64", "does not hold"),
+                SetUp("seeds", "not stated", "1"),
+            ),
+        ),
     },
     run=run,
     judge=judge,

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from emulon.certify import Domain
-from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from emulon.claims.figure import Figure, Panel, Series
 from emulon.claims.learners import committed, trained
 from emulon.errors import EmulonError
@@ -20,8 +20,6 @@ from emulon.tasks import Linear
 from emulon.training import TrainConfig
 
 FEATURES, POINTS = 3, 9
-# Of the learners, how many must agree.
-SHARE = 0.75
 
 
 def run(setting: Setting) -> Numbers:
@@ -80,14 +78,15 @@ def cell(kind: str, task: Linear, fit: RidgeFit) -> Numbers:
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """Three in four learners' best λ are σ²/τ² within half an octave; all machines' are, or the measure is no good."""
+    """Every learner's best λ is σ²/τ² within half an octave, as printed ("for all values of σ², τ²"); all machines'
+    are, or the measure is no good. For a while three in four were enough: a looser rule, made after a failure."""
     said, agreed = [], {}
     for kind in ("compiled", "trained"):
         cells = [each for each in numbers["cells"] if each["kind"] == kind]
         agree = sum(each["agrees"] for each in cells)
         apart = max(abs(math.log2(each["best"] / each["bayes"])) for each in cells)
         said.append(f"{kind}: {agree} of {len(cells)} at σ²/τ², farthest 2^{apart:.2f} away")
-        agreed[kind] = agree >= (len(cells) if kind == "compiled" else SHARE * len(cells))
+        agreed[kind] = agree == len(cells)
     shown = ", ".join(
         f"best λ {each['best']:.3g} where σ²/τ² = {each['bayes']:.3g}"
         for each in numbers["cells"]
@@ -96,7 +95,7 @@ def judge(numbers: Numbers) -> Verdict:
     if not agreed["compiled"]:
         return Verdict("cannot be tested here", f"trained: {shown}", "the measure misses the λ of compiled machines")
     return Verdict.that(
-        agreed["trained"], f"trained: {shown}", "; ".join(said) + " (half an octave asked of three in four)"
+        agreed["trained"], f"trained: {shown}", "; ".join(said) + " (half an octave asked of every one)"
     )
 
 
@@ -147,6 +146,13 @@ CLAIM = Claim(
             10,
             {"noises": NOISES, "priors": PRIORS, "datasets": 256, "learners": [], "training": AT_SCALE}
             | {"trained": [[noise, prior] for noise in NOISES for prior in PRIORS]},
+            set_up=(
+                SetUp("data", "d = 8, 40 pairs, a few σ² and τ², one of them fixed", "16 pairs of σ and τ"),
+                SetUp("model", "16 layers of 512, 4 heads", "the same"),
+                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
+                SetUp("steps × batch", "500,000 × 64", "2,500 × 64", "does not hold"),
+                SetUp("seeds", "not stated", "1", "does not hold"),
+            ),
         ),
     },
     run=run,

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from statistics import mean
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from emulon.algorithms import LeastSquares, LinearRegression, RidgeRegression
-from emulon.claims.claim import Claim, Numbers, Scale, Setting, Verdict
+from emulon.claims.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from emulon.claims.figure import Figure, Panel, Series
-from emulon.claims.learners import committed, trained
-from emulon.claims.learning.figure_1 import AT_SCALE
-from emulon.interrogate import attention_probe, hidden_states, linear_probe, moments, prefix_weights
+from emulon.claims.learners import committed, trained_once
+from emulon.claims.learning.figure_3 import DATA
+from emulon.claims.learning.figure_3_width import AT_SCALE
+from emulon.interrogate import (
+    ProbeTraining,
+    attention_probes,
+    hidden_states,
+    linear_probe,
+    moments,
+    prefix_weights,
+    standardised,
+    statistics_of,
+)
+from emulon.interrogate.hidden_states import interleaved
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
 from emulon.models import Learner
 from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig
+from emulon.training.precision import matrix_precision
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
 # The registers whose last write makes the two quantities linear in the machine's state: the final w is a sum of the w
 # before, of Xᵀy and of the product XᵀX·w, one layer before it is written down itself.
 REGISTERS = {"Xᵀy": "target", "w": "product"}
+KINDS: tuple[Literal["linear", "mlp"], ...] = ("linear", "mlp")
 # Held-out R²: exact but for the probe's shrinkage (w one step earlier gives less than 0.99), and well above chance.
 READABLE, RECOVERED = 0.999, 0.5
 # How much better an MLP must be than a linear probe for the encoding to be called nonlinear.
 BETTER = 0.02
+# A quantity is there from the first layer whose R² is this share of the largest: R² goes up and down by hundredths from
+# one deep layer to the next, so that the layer of the largest says nothing.
+ONSET = 0.9
+# Probes whose mean R² the second half of their training still raised by this have not converged.
+CONVERGED = 0.01
+# Datasets whose states are computed at once.
+PART = 1024
 
 
 def run(setting: Setting) -> Numbers:
-    setting.report_progress("a compiled machine", 0.0)
-    return {"machine": machine_scores(setting), "learner": learner_scores(setting)}
+    """The probes of a compiled machine, and of a learner for every seed."""
+    measures = {f"learner, seed {seed}": partial(learner_scores, seed) for seed in setting.seeds}
+    found = setting.parts({**measures, "a compiled machine": machine_scores})
+    machine = found.pop("a compiled machine", {})
+    return {"machine": machine, "learners": list(found.values())}
 
 
 def machine_scores(setting: Setting) -> Numbers:
@@ -60,105 +89,194 @@ def last_write(machine: Transformer, register: str) -> int:
     )
 
 
-def learner_scores(setting: Setting) -> Numbers:
-    """A trained learner, by probes with attention over its positions: linear ones and MLPs."""
-    (learner, task), sizes = learner_and_task(setting), setting.sizes
-    count, points = sizes["examples"], sizes.get("points") or max(learner.examples) + 1
+def learner_scores(seed: int, setting: Setting) -> Numbers:
+    """A trained learner, by probes with attention over its positions, linear ones and MLPs: one for every layer and
+    every number of examples asked for, and a control task at the largest of these."""
+    (learner, task), sizes = learner_and_task(seed, setting), setting.sizes
+    counts, training = sizes["examples"], ProbeTraining(**sizes["probe"])
+    points = sizes.get("points") or max(learner.examples) + 1
     xs, ys = task.held_out(setting.seed, sizes["learner_datasets"], points).pairs
-    device = next(learner.parameters()).device
-    hidden = hidden_states(learner, xs.to(device), ys.to(device))
+    states = states_of(learner, xs, ys, torch.bfloat16 if sizes.get("bf16") else torch.float32)
     bayes = RidgeRegression(task.bayes_ridge) if task.bayes_ridge else LeastSquares()
-    wanted = {"Xᵀy": moments(xs, ys)[:, count], "w": bayes.run(xs[:, :count], ys[:, :count])}
-    kinds: tuple[Literal["linear", "mlp"], ...] = ("linear", "mlp")
-    probes = [(name, kind) for name in wanted for kind in kinds]
-    found: Numbers = {"examples": count, "tokens": list(hidden.tokens), "Xᵀy": {}, "w": {}}
-    for done, (name, kind) in enumerate(probes):
-        setting.report_progress(f"{kind} probe for {name}", (1 + done) / (1 + len(probes)))
-        scores = attention_probe(hidden, wanted[name], kind=kind, seed=setting.seed)
-        best = int(scores.score.argmax())
-        found[name][kind] = {
-            "score": scores.score.tolist(),
-            "control": scores.control.tolist(),
-            "best": best,
-            "looks_at": scores.looks_at(best),
-            "attention": scores.attention[best].tolist(),
-        }
+    wanted = {
+        "Xᵀy": [moments(xs, ys)[:, count] for count in counts],
+        "w": [bayes.run(xs[:, :count], ys[:, :count]) for count in counts],
+    }
+    mixed = torch.randperm(len(xs), generator=torch.Generator().manual_seed(seed))
+    targets = torch.stack([target for each in wanted.values() for target in (*each, each[-1][mixed])])
+    tokens = interleaved(states.shape[2])
+    found: Numbers = {"seed": seed, "examples": counts, "tokens": list(tokens), "Xᵀy": {}, "w": {}}
+    for done, kind in enumerate(KINDS):
+        setting.report_progress(f"{kind} probes", (1 + done) / (1 + len(KINDS)))
+        with matrix_precision("tf32"):
+            scores = attention_probes(states, targets, kind=kind, training=training, seed=seed)
+        for place, name in enumerate(wanted):
+            start = place * (len(counts) + 1)
+            own, control = slice(start, start + len(counts)), start + len(counts)
+            score = scores.score[:, own].T
+            best = score.argmax(dim=1)
+            looked = torch.stack([scores.attention[best[k], start + k] for k in range(len(counts))])
+            found[name][kind] = {
+                "score": score.tolist(),
+                "control": scores.score[:, control].tolist(),
+                "halfway": [part[:, own].mean().item() for part in scores.halfway],
+                "looks_at": [tokens[int(each)] for each in looked.argmax(dim=1)],
+                "attention": looked[-1].tolist(),
+            }
     return found
 
 
-def learner_and_task(setting: Setting) -> tuple[Learner, RegressionTask]:
+@torch.no_grad()
+def states_of(learner: Learner, xs: Tensor, ys: Tensor, dtype: torch.dtype) -> Tensor:
+    """The learner's hidden states on its device, a part of the datasets at a time, standardised by the first part."""
+    device, out, statistics = next(learner.parameters()).device, None, None
+    for start in range(0, len(xs), PART):
+        rows = slice(start, start + PART)
+        states = hidden_states(learner, xs[rows].to(device), ys[rows].to(device)).states
+        if out is None or statistics is None:
+            statistics = statistics_of(states)
+            out = torch.empty(len(states), len(xs), *states.shape[2:], dtype=dtype, device=device)
+        out[:, rows] = standardised(states, statistics)
+    assert out is not None
+    return out
+
+
+def learner_and_task(seed: int, setting: Setting) -> tuple[Learner, RegressionTask]:
     """Trained on the spot where the sizes say how, or the one that is kept."""
     if "training" not in setting.sizes:
         subject = committed(setting, "small_learner")
         return subject.thing, subject.task
-    config = TrainConfig.following(**setting.sizes["training"], seed=setting.seed)
+    config = TrainConfig.following(**setting.sizes["training"], seed=seed)
     task = config.make_task()
     assert isinstance(task, RegressionTask)
-    return trained(config, setting, 0.1, 0.5).learner, task
+    return trained_once(config, setting)[0], task
+
+
+def by_layer(learner: Numbers, name: str, kind: str) -> list[float]:
+    """R² of every layer, mean over the numbers of examples."""
+    return [mean(column) for column in zip(*learner[name][kind]["score"], strict=True)]
+
+
+def onset(score: Sequence[float]) -> int:
+    """The first layer whose score is at least nine tenths of the largest."""
+    enough = min(ONSET * max(score), max(score))  # the largest itself, where that is negative
+    return next(layer for layer, each in enumerate(score) if each >= enough)
+
+
+def held(learner: Numbers) -> dict[str, bool]:
+    """What the paper says of one learner, part by part, by the better kind of probe; both kinds must date alike."""
+    scores = {name: {kind: by_layer(learner, name, kind) for kind in KINDS} for name in REGISTERS}
+    best = {name: max(KINDS, key=lambda kind: max(scores[name][kind])) for name in REGISTERS}
+    top = {name: scores[name][kind] for name, kind in best.items()}
+    control = {name: max(learner[name][kind]["control"]) for name, kind in best.items()}
+    enough = {name: max(RECOVERED, top[name][0] + 0.2, control[name] + 0.2) for name in REGISTERS}
+    looked = [
+        place == f"y{count}"
+        for name, kind in best.items()
+        for count, place in zip(learner["examples"], learner[name][kind]["looks_at"], strict=True)
+    ]
+    return {
+        "recovered, not from the input": all(max(top[name]) >= enough[name] for name in REGISTERS),
+        "Xᵀy at an earlier layer than w": all(onset(scores["Xᵀy"][kind]) < onset(scores["w"][kind]) for kind in KINDS),
+        "MLP probes better": all(max(scores[n]["mlp"]) > max(scores[n]["linear"]) + BETTER for n in REGISTERS),
+        "read at the last example": sum(looked) > len(looked) / 2,
+    }
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """All of: both are recovered, not from the input; the moment comes first; MLPs do better; the place is right."""
-    machine, learner = numbers["machine"], numbers["learner"]
+    """For every learner all of: both are recovered, not from the input; the moment is there at an earlier layer, by
+    onset and by both kinds of probes; MLPs do better; most probes look at the last example. Probes that have not
+    converged decide nothing."""
+    machine, learners = numbers["machine"], numbers["learners"]
     known = all(each["readable"] == each["written"] for each in machine.values())
-    best = {name: max(learner[name].values(), key=lambda each: max(each["score"])) for name in REGISTERS}
-    score = {name: max(each["score"]) for name, each in best.items()}
-    enough = {name: max(RECOVERED, each["score"][0] + 0.2, max(each["control"]) + 0.2) for name, each in best.items()}
-    parts = {
-        "recovered, not from the input": all(score[name] >= enough[name] for name in REGISTERS),
-        "Xᵀy at an earlier layer than w": best["Xᵀy"]["best"] < best["w"]["best"],
-        "MLP probes better": all(
-            max(learner[name]["mlp"]["score"]) > max(learner[name]["linear"]["score"]) + BETTER for name in REGISTERS
-        ),
-        "read at the last example": all(each["looks_at"] == f"y{learner['examples']}" for each in best.values()),
-        "machine's layers found": known,
-    }
-    shown = ", ".join(f"{name} R² {score[name]:.2f} at layer {best[name]['best']}" for name in REGISTERS)
+    every = [held(each) for each in learners]
+    parts = {name: sum(each[name] for each in every) for name in every[0]}
+    shown = "; ".join(
+        ", ".join(
+            f"{name} ({kind}) R² {max(score):.2f}, from layer {onset(score)}"
+            for name in REGISTERS
+            for kind in KINDS
+            if (score := by_layer(each, name, kind))
+        )
+        for each in learners
+    )
     places = ", ".join(f"{name} {each['readable']} (written {each['written']})" for name, each in machine.items())
-    told = ", ".join(f"{name}: {'yes' if held else 'no'}" for name, held in parts.items())
-    return Verdict.that(all(parts.values()), f"learner: {shown}; machine: layer {places}", told)
+    told = ", ".join(f"{name}: {count} of {len(every)}" for name, count in parts.items())
+    told += f", machine's layers found: {'yes' if known else 'no'}"
+    ours, late = f"learner: {shown}; machine: layer {places}", unfinished(learners)
+    if late:
+        return Verdict("not tested at scale", ours, f"{told}; probes that have not converged: {', '.join(late)}")
+    return Verdict.that(known and all(count == len(every) for count in parts.values()), ours, told)
+
+
+def unfinished(learners: Sequence[Numbers]) -> list[str]:
+    """The probes whose R² still rose in the second half of their training, where that was measured."""
+    late = []
+    for name in REGISTERS:
+        for kind in KINDS:
+            gains = [after - before for one in learners for before, after in [one[name][kind].get("halfway", (0, 0))]]
+            if max(gains) > CONVERGED:
+                late.append(f"{kind} for {name} (by {max(gains):.2f})")
+    return late
 
 
 def figure(numbers: Numbers) -> Figure:
+    """Of the first learner, mean over the numbers of examples; the control is that of the largest number."""
     known = []
     for name, each in numbers["machine"].items():
         layers = range(len(each["score"]))
         known.append(Series(name, layers, each["score"]))
         known.append(Series(f"{name}, control", layers, each["control"], "dashes", of=name))
     panels = [Panel("layer", "R²", known, title="compiled gradient descent")]
+    learner = numbers["learners"][0]
     for name in REGISTERS:
         series = []
-        for kind, each in numbers["learner"][name].items():
-            layers = range(len(each["score"]))
-            series.append(Series(f"{kind} probe", layers, each["score"]))
-            series.append(Series(f"{kind} probe, control", layers, each["control"], "dashes", of=series[-1].label))
+        for kind in KINDS:
+            score = by_layer(learner, name, kind)
+            series.append(Series(f"{kind} probe", range(len(score)), score))
+            control = learner[name][kind]["control"]
+            series.append(Series(f"{kind} probe, control", range(len(score)), control, "dashes", of=f"{kind} probe"))
         panels.append(Panel("layer", "R²", series, title=f"trained learner, {name}"))
-    tokens = numbers["learner"]["tokens"]
     looked = [
-        Series(f"{name}, linear probe", tokens, numbers["learner"][name]["linear"]["attention"], "bars")
+        Series(f"{name}, linear probe", learner["tokens"], learner[name]["linear"]["attention"], "bars")
         for name in REGISTERS
     ]
-    panels.append(Panel("", "attention of the probe", looked, title=f"after {numbers['learner']['examples']} examples"))
+    panels.append(Panel("", "attention of the probe", looked, title=f"after {learner['examples'][-1]} examples"))
     return Figure(panels)
 
 
+SMALL = {"machine_datasets": 1024, "learner_datasets": 1024, "examples": [6], "probe": {"steps": 300}}
 CLAIM = Claim(
     name="learning-figure-4",
     source="Akyürek et al. 2022, Figure 4",
     statement="Xᵀy and w can be read off a learner's deeper states, Xᵀy first, nonlinearly and at the right place.",
     theirs="Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
     scales={
-        "small": Scale(0.4, {"machine_datasets": 1024, "learner_datasets": 1024, "examples": 6}, at_source_scale=False),
-        "paper": Scale(1.4, {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 6}, at_source_scale=False),
+        "small": Scale(0.4, SMALL, at_source_scale=False),
+        "paper": Scale(1.4, SMALL | {"machine_datasets": 4096, "learner_datasets": 4096}, at_source_scale=False),
         "gpu": Scale(
-            5,
-            {"machine_datasets": 4096, "learner_datasets": 4096, "examples": 12, "points": 13, "training": AT_SCALE},
+            8,
+            {"machine_datasets": 4096, "learner_datasets": 24576, "examples": list(range(1, 13)), "points": 13}
+            | {"training": AT_SCALE, "seeds": 3, "bf16": True}
+            | {
+                "probe": {"steps": 4000, "rate": 1e-4, "decay": 0.0, "one_cycle": False, "inner": 512, "batch": 256}
+                | {"measurements": 20}
+            },
+            set_up=(
+                DATA,
+                SetUp("model", "16 layers of 512, 4 heads", "the same"),
+                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
+                SetUp("steps × batch", "500,000 × 64", "5,000 × 64", "does not hold"),
+                SetUp("seeds", "not stated", "3"),
+                SetUp("probes", "H′ = 512, Adam, 1e-4, one for each prefix", "the same, prefixes of 1 to 12 examples"),
+                SetUp("steps × batch of a probe", "not stated", "4,000 × 256"),
+            ),
         ),
     },
     run=run,
     judge=judge,
     figure=figure,
     differs="On a CPU the learner is the one in results/learners/small_learner (d = 5, a few layers), so that layers "
-    "can be compared in order only; at the scale gpu it is the paper's, trained by Muon. A control "
-    "task stands beside every probe, and a compiled machine whose layers are known.",
+    "can be compared in order only. A control task stands beside every probe, and a compiled machine whose layers are "
+    "known.",
 )

@@ -160,13 +160,14 @@ def test_a_file_keeps_the_module_as_written(saved):
 @pytest.mark.parametrize("what", ["numerators", "squares", "most", "scale"])
 def test_a_file_that_says_another_module_is_not_believed(saved, tmp_path, what):
     tensors, facts = read_sealed(saved[1], "network")
-    at = next(k for k, phase in enumerate(facts["phases"]) if phase["kind"] == "attention")
+    at = next(k for k, phase in enumerate(facts["phases"]) if phase["kind"] == "Attention")
     if what == "most":
-        facts["phases"][-1]["most"] = 0.5
+        facts["phases"][-1]["layer"]["most"] = 0.5
     elif what == "scale":
-        facts["phases"][at]["scale"] = -1.0
+        facts["phases"][at]["layer"]["scale"] = -1.0
     else:
-        tensors[f"0.unrounded.{what}"] = 1.5 * tensors[f"0.unrounded.{what}"]
+        name = f"network.phases.0.layer.unrounded.{what}"
+        tensors[name] = 1.5 * tensors[name]
     write_sealed(tmp_path / "lie.safetensors", "network", tensors, facts)
     with pytest.raises(BadFile, match="compile it again"):
         load_network(tmp_path / "lie.safetensors")

@@ -139,8 +139,8 @@ def _product(layers: Sequence[Layer], register: int) -> Product | None:
 
 def sum_and_difference(size: int, other: int, scale: float = 1.0) -> Tensor:
     """(ax + y/a, ax − y/a) for x of so many features and y of as many, or one, where a is a power of two."""
-    one = torch.eye(size, dtype=f64)
-    two = (one if other == size else torch.ones(size, 1, dtype=f64)) / scale
+    one = torch.eye(size, dtype=f64, device="cpu")
+    two = (one if other == size else torch.ones(size, 1, dtype=f64, device="cpu")) / scale
     return torch.cat([torch.cat([scale * one, two], dim=-1), torch.cat([scale * one, -two], dim=-1)])
 
 

@@ -276,7 +276,7 @@ class Elementwise(Layer):
                 f"{self.name}: no bound on the slope of {self.f} was found between {lo:.4g} and {hi:.4g}; give data=… "
                 "for ranges, or a smaller domain"
             )
-        steps = torch.linspace(0, 1, LOOKS, dtype=f64)[:, None]
+        steps = torch.linspace(0, 1, LOOKS, dtype=f64, device="cpu")[:, None]
         values = parse(self.f)(inputs.lo + steps * (inputs.hi - inputs.lo))
         room = steepest * (inputs.hi - inputs.lo) / (2 * (LOOKS - 1)) * LIFT
         room = room + 1e-12 * (1e-3 + values.abs().amax(dim=0))

@@ -101,10 +101,11 @@ class Builder:
         numerators = numerators.detach().to(f64).contiguous()
         out, features = numerators.shape
         if not isinstance(by, tuple):
-            divisors = torch.as_tensor(by, dtype=f64).expand(out).contiguous()
+            divisors = torch.as_tensor(by, dtype=f64, device="cpu").expand(out).contiguous()
             by = two_product(divisors, divisors)
         zeros = [
-            torch.zeros(size, dtype=f64) if given is None else given for size, given in ((features, shift), (out, bias))
+            torch.zeros(size, dtype=f64, device="cpu") if given is None else given
+            for size, given in ((features, shift), (out, bias))
         ]
         shift, bias = (part.detach().to(f64).contiguous() for part in zeros)
         squares = torch.stack([part.detach().to(f64).expand(out) for part in by])
@@ -327,7 +328,7 @@ def means(builder: Builder, module: nn.Module, place: str) -> None:
     if isinstance(module, nn.Upsample):
         out, corners = images.shape[2:], bool(module.align_corners)
         each = math.prod(max(size - 1, 1) if corners else 2 * size for size in out)
-        divisors = torch.full((len(weight),), float(each), dtype=f64)
+        divisors = torch.full((len(weight),), float(each), dtype=f64, device="cpu")
     else:
         divisors = (1 / weight.abs().amax(dim=-1)).round()
     numerators = (weight * divisors.unsqueeze(-1)).round()
@@ -341,7 +342,7 @@ def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> 
     """What a linear map makes of unit vectors, one for every number of the image at hand."""
     if builder.is_sequence:
         raise BadNetwork(f"{name} reads an image, and is given positions of {builder.features} features")
-    units = torch.eye(builder.features, dtype=f64).reshape(-1, *builder.shape)
+    units = torch.eye(builder.features, dtype=f64, device="cpu").reshape(-1, *builder.shape)
     try:
         with torch.no_grad():
             return linear(units)
@@ -359,7 +360,7 @@ def batch_norm(builder: Builder, module: Any, place: str) -> None:
     if builder.is_sequence or len(builder.shape) != wanted or builder.shape[0] != module.num_features:
         name, channels = place or type(module).__name__, module.num_features
         raise BadNetwork(f"{name} is given numbers of shape {builder.shape}, and normalises {channels} channels")
-    each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64)
+    each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64, device="cpu")
     parts = (module.weight, module.running_mean, module.running_var, module.bias)
     scale, mean, variance, bias = (
         (empty if part is None else part.detach().to(f64)).repeat_interleave(each)

@@ -34,7 +34,7 @@ def product(
         raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
     builder.linear(place, "sum and difference", sum_and_difference(size, other, scale), None, first, second)
     builder.elementwise(place, "square", SQUARE)
-    weight = torch.eye(size, dtype=f64) if weight is None else weight
+    weight = torch.eye(size, dtype=f64, device="cpu") if weight is None else weight
     return builder.linear(place, "product", torch.cat([weight, -weight], dim=-1) / 4, bias)
 
 
@@ -42,7 +42,7 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
     """c/√(mean c² + ε) for the register at hand, times a weight, plus a bias."""
     size, centred = builder.features, builder.at
     builder.elementwise(place, "square", SQUARE)
-    ones, offset = torch.ones(1, size, dtype=f64), torch.tensor([eps], dtype=f64)
+    ones, offset = torch.ones(1, size, dtype=f64, device="cpu"), torch.tensor([eps], dtype=f64, device="cpu")
     builder.divided(place, "mean square", ones, float(size), bias=offset)
     root = builder.root(place)
     scale = torch.ones(size, dtype=f64, device="cpu") if weight is None else weight.detach().to(f64)
@@ -52,7 +52,7 @@ def normalised(builder: Builder, place: str, weight: Tensor | None, bias: Tensor
 @lowers(nn.LayerNorm)
 def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
     size = _size(builder, module, place)
-    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64) - 1, float(size))
+    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64, device="cpu") - 1, float(size))
     normalised(builder, place, module.weight, module.bias, module.eps)
 
 

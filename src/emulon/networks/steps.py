@@ -114,7 +114,7 @@ def reciprocal(builder: Builder, place: str) -> int:
 
 def probabilities(builder: Builder, place: str, groups: int, size: int, sharpness: float = 1.0) -> int:
     """Softmax of the register at hand, times the sharpness, group by group of so many neighbours."""
-    ones, eye = torch.ones(1, size, dtype=f64), torch.eye(groups, dtype=f64)
+    ones, eye = torch.ones(1, size, dtype=f64, device="cpu"), torch.eye(groups, dtype=f64, device="cpu")
     powers = builder.elementwise(place, "exp", "exp(t)" if sharpness == 1 else f"exp({written(sharpness, place)}*t)")
     builder.linear(place, "sums", torch.kron(eye, ones))
     reciprocal(builder, place)
@@ -127,8 +127,8 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
     state, samples, eye = builder.at, len(module.x), torch.eye(module.classes, dtype=f64, device="cpu")
     builder.linear(place, "scores", torch.kron(module.x, eye))
     chances = probabilities(builder, place, samples, module.classes)
-    kept, back = module.kept * torch.eye(builder.sizes[state], dtype=f64), torch.kron(module.pull, eye)
-    shift = torch.cat([torch.zeros(len(kept), dtype=f64), module.targets.flatten()])
+    kept, back = module.kept * torch.eye(builder.sizes[state], dtype=f64, device="cpu"), torch.kron(module.pull, eye)
+    shift = torch.cat([torch.zeros(len(kept), dtype=f64, device="cpu"), module.targets.flatten()])
     builder.divided(place, "step", torch.cat([kept, -back], dim=-1), 1.0, shift=shift, reads=(state, chances))
 
 
@@ -136,14 +136,14 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
 def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     state, count, x = builder.at, module.centres, module.x
     squares = builder.elementwise(place, "square", SQUARE)
-    eye, ones = torch.eye(count, dtype=f64), torch.ones_like(x)
+    eye, ones = torch.eye(count, dtype=f64, device="cpu"), torch.ones_like(x)
     # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖². The last is one number for
     # all centres: it keeps sums small, and no softmax changes with it, rounded or not.
     across = [torch.einsum("if,kl->iklf", part, eye).flatten(2).flatten(0, 1) for part in (2 * x, -ones)]
     far = x.square().sum(dim=-1).repeat_interleave(count)
     builder.linear(place, "scores", torch.cat(across, dim=-1), -far, state, squares)
     chances = probabilities(builder, place, len(x), count, module.sharpness)
-    totals = torch.kron(torch.ones(1, len(x), dtype=f64), eye)
+    totals = torch.kron(torch.ones(1, len(x), dtype=f64, device="cpu"), eye)
     sums = builder.linear(place, "weighted sums", torch.einsum("if,kl->kfil", x, eye).flatten(2).flatten(0, 1))
     builder.linear(place, "weights", totals, None, chances)
     reciprocal(builder, place)
@@ -189,10 +189,13 @@ class KernelRegression(nn.Module):
 def kernel_regression(builder: Builder, module: KernelRegression, place: str) -> None:
     state, d = builder.at, module.features
     squares = builder.elementwise(place, "square", SQUARE)
-    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64).unbind()
-    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64)
-    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64).unbind()
-    w_q[0, :d, :d], w_k[0, :d, :d] = module.precision * torch.eye(d, dtype=f64), torch.eye(d, dtype=f64)
+    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64, device="cpu").unbind()
+    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64, device="cpu")
+    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64, device="cpu").unbind()
+    w_q[0, :d, :d], w_k[0, :d, :d] = (
+        module.precision * torch.eye(d, dtype=f64, device="cpu"),
+        torch.eye(d, dtype=f64, device="cpu"),
+    )
     b_q[0, d], b_k[0, d], w_v[0, 0, d] = 1.0, -module.apart, 1.0
     w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -module.precision / 2
     parts: dict[str, Any] = {
@@ -201,7 +204,7 @@ def kernel_regression(builder: Builder, module: KernelRegression, place: str) ->
         "w_v": w_v,
         "b_q": b_q,
         "b_k": b_k,
-        "b_v": torch.zeros(1, 1, dtype=f64),
+        "b_v": torch.zeros(1, 1, dtype=f64, device="cpu"),
     }
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
@@ -234,7 +237,7 @@ class GroupLassoStep(nn.Module):
         self.step_size = 1 / self.steepest if step_size is None else step_size
         self.members = nn.functional.one_hot(self.groups).double()
         part = self.step_size / len(x)
-        self.descent = torch.eye(x.shape[1], dtype=f64) - part * (self.x.T @ self.x)
+        self.descent = torch.eye(x.shape[1], dtype=f64, device="cpu") - part * (self.x.T @ self.x)
         self.towards, self.scales = part * (self.y @ self.x), (self.members / self.thresholds.square()).contiguous()
 
     @property
@@ -265,7 +268,10 @@ def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
     members = module.members
     moved = builder.linear(place, "descent", module.descent, module.towards)
     builder.elementwise(place, "square", SQUARE)
-    one, eye = torch.ones(members.shape[1], dtype=f64), torch.eye(members.shape[1], dtype=f64)
+    one, eye = (
+        torch.ones(members.shape[1], dtype=f64, device="cpu"),
+        torch.eye(members.shape[1], dtype=f64, device="cpu"),
+    )
     builder.linear(place, "norms", module.scales.T.contiguous(), -one)
     builder.elementwise(place, "relu", *RELU)
     builder.linear(place, "norms above one", eye, one)

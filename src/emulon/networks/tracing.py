@@ -131,4 +131,6 @@ def _arithmetic(
     else:
         sign = -1.0 if target in SUBTRACT and not left else 1.0
         shift = -float(number) if target in SUBTRACT and left else float(number)
-        builder.linear(place, "linear", sign * one, torch.full((builder.features,), shift, dtype=torch.float64))
+        builder.linear(
+            place, "linear", sign * one, torch.full((builder.features,), shift, dtype=torch.float64, device="cpu")
+        )

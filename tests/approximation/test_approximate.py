@@ -306,7 +306,7 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"interval": (0, math.inf)}, OutOfDomain, "not finite"),
         ({"interval": (0, 1e200)}, OutOfDomain, "rescale"),
         ({"interval": (0, 1e-200)}, OutOfDomain, "rescale"),
-        ({"interval": (-3e7, 3e7)}, BadExpression, "is not seen to be finite and smooth .* choose a shorter interval"),
+        ({"interval": (-3e7, 3e7)}, BadExpression, "no grid came near it; try a smaller interval"),
         ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
         (
             {"f": "1/sinh(t)", "interval": (-1e8, 1e8)},

@@ -79,7 +79,7 @@ def test_identify_and_probe_take_a_function_that_makes_a_machine(module, capsys)
         (["{module}:two"], "does not predict"),
         (["{module}:fails", "--datasets", "8"], "KeyError"),
         (["{module}:ridge", "--task", "sine"], "there is no task 'sine'"),
-        (["{module}:ridge", "--task", "head"], "does not ask for a y"),
+        (["{module}:ridge", "--task", "head"], "there is no task 'head'"),
         (["{module}:ridge", "--task", "linear:features=0"], "1 or more"),
         (["{module}:ridge", "--datasets", "8", "--json", "{module}/x.json"], "could not be written: File exists"),
         (["{module}:ridge", "--task", "linear:colour=3"], "cannot read"),

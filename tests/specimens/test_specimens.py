@@ -23,6 +23,7 @@ from emulon.specimens.disguise import random_rotation
 from emulon.specimens.draft import Draft, kept_apart
 from emulon.specimens.idle import WRITTEN, fill_heads, fill_neurons, idle_blocks
 from emulon.specimens.noise import noise_of
+from emulon.specimens.specimen import Build
 
 transformers = pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
 f32, f64 = torch.float32, torch.float64
@@ -120,7 +121,7 @@ def test_idle_parts_count_all_that_they_may_write_and_see_no_mean() -> None:
     source = specimens.specimen_named("last value", features=1, samples=2).source
     machine, plan = source.compile(), planned(source, f64)
     weights = {name: part.double() for name, part in state_dict(machine).items()}
-    draft = Draft(machine, plan, weights, truth_of(machine), torch.Generator().manual_seed(0), 1.0)
+    draft = Draft(machine, plan, weights, truth_of(machine), torch.Generator().manual_seed(0), Build())
     width, size, content = draft.truth.width, draft.head_width, plan.normalisation.content
     idle_blocks(draft)
     before = draft.beside

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import torch
-
 from emulon.errors import EmulonError, unknown
 from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig
 from emulon.training.configuration import recipe_values
@@ -59,11 +57,9 @@ class Run:
         from torch.utils.flop_counter import FlopCounterMode
 
         task = self.config.make_task()
-        with torch.device("meta"):
-            learner = self.config.make_learner(task)
-            blank = task.blank()
-            with FlopCounterMode(display=False) as counter:
-                learner.loss(blank.tokens, blank.targets, task.asked).backward()
+        learner, blank = self.config.make_learner(task).to("meta"), task.blank()
+        with FlopCounterMode(display=False) as counter:
+            learner.loss(blank.tokens.to("meta"), blank.targets.to("meta"), task.asked).backward()
         parameters = sum(parameter.numel() for parameter in learner.parameters())
         return parameters, self.config.batch * float(counter.get_total_flops())
 
@@ -193,8 +189,7 @@ def _require_sense(run: Run) -> None:
     """Its configuration makes sense, the learner can be built, and its folder holds nothing else."""
     try:
         task = run.config.check().make_task()
-        with torch.device("meta"):
-            run.config.make_learner(task)
+        run.config.make_learner(task)
     except EmulonError as error:
         raise BadGrid(f"{run.name}: {error}") from error
     folder = RunFolder(run.folder)

@@ -109,7 +109,8 @@ def load_program(path: str | Path, proved: str | None = None) -> Program:
         wrong = None if proved else false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
-    _require_read(path, tensors, facts, *_program_to_parts(program))
+    rounded = {name: _with_rounded_bounds(part) for name, part in facts.items()}
+    _require_read(path, tensors, rounded, *_program_to_parts(program))
     return program
 
 
@@ -227,11 +228,22 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
     known = dict(facts["bounds"])
     numbers = ("interpolation", "deviation", "size", "leak")
     require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
-    # As `prove` rounds them: a file from before it did may claim the last digit of another processor.
-    known |= {name: rounding.rounded_up(float(known[name])) for name in ("interpolation", "deviation", "size")}
+    known |= _rounded(known)
     known["bands"] = tuple(Band(**band) for band in known["bands"])
     phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
     return phase, ProvedBounds(**known)
+
+
+def _rounded(bounds: dict[str, Any]) -> dict[str, float]:
+    """Proved figures as `prove` rounds them; files from before it did may claim the last digit of another processor."""
+    return {name: rounding.rounded_up(float(bounds[name])) for name in ("interpolation", "deviation", "size")}
+
+
+def _with_rounded_bounds(phase: Any) -> Any:
+    """The facts of a phase with its figures rounded; anything else as it is."""
+    if not isinstance(phase, dict) or "bounds" not in phase:
+        return phase
+    return phase | {"bounds": phase["bounds"] | _rounded(phase["bounds"])}
 
 
 def _loss(facts: dict[str, Any]) -> Loss:

@@ -76,11 +76,9 @@ def operations(build: Callable[..., Learner], words: int) -> float:
     """Floating-point operations of one text's blocks at inference, counted without doing them."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.device("meta"):
-        learner = build()
-        tokens = torch.ones(1, 2 * words, 2, dtype=torch.long)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            learner.states(learner.embed(tokens), 1, learner.visible(tokens))
+    learner, tokens = build().to("meta"), torch.ones(1, 2 * words, 2, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        learner.states(learner.embed(tokens), 1, learner.visible(tokens))
     return float(counter.get_total_flops())
 
 
@@ -88,11 +86,10 @@ def trained_operations(build: Callable[..., Learner], sizes: Mapping[str, Any]) 
     """The same of one text's loss, forward and backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.device("meta"):
-        learner = build()
-        tokens, targets = torch.ones(1, 2 * sizes["words"], 2).long(), torch.ones(1, sizes["words"], 1).long()
-        with FlopCounterMode(display=False) as counter:
-            learner.loss(tokens, targets, asked).backward()
+    learner, shapes = build().to("meta"), ((1, 2 * sizes["words"], 2), (1, sizes["words"], 1))
+    tokens, targets = (torch.ones(shape, dtype=torch.long, device="meta") for shape in shapes)
+    with FlopCounterMode(display=False) as counter:
+        learner.loss(tokens, targets, asked).backward()
     return float(counter.get_total_flops())
 
 

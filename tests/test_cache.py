@@ -1,6 +1,9 @@
 """What was found once is found again, and nothing else in its place."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +45,74 @@ def test_other_code_asks_again(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cache, "code", lambda: "another")
     cache.remembered("thing", [1], make)
     assert len(calls) == 2
+
+
+def test_the_key_follows_the_code_that_makes_softmaxes_and_no_other(tmp_path: Path):
+    def copied(name: str, changed: str | None = None) -> Path:
+        for source in cache.SOURCES:
+            path = tmp_path / name / source
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes((cache.ROOT / source).read_bytes() + (b"\n" if source == changed else b""))
+        return tmp_path / name
+
+    assert len(set(cache.SOURCES)) == len(cache.SOURCES)
+    plain = copied("plain")
+    (plain / "cli.py").write_text("another")
+    assert cache.code(plain) == cache.code()
+    keys = {cache.code(copied(str(number), source)) for number, source in enumerate(cache.SOURCES)}
+    assert len(keys | {cache.code()}) == len(cache.SOURCES) + 1
+
+
+# Files that run during a search and decide nothing of it: conversions, hashes of what was made, the wording of errors.
+NEUTRAL = {"arrays.py", "certify/module.py", "errors.py"}
+SEARCHES = """
+import sys
+from pathlib import Path
+
+import torch
+
+from emulon import cache
+from emulon.algorithms import Lasso, LogisticRegression, Ridge
+from emulon.interpreter import compile, compiler
+from emulon.networks import softmaxes
+
+seen, searches = set(), []
+
+
+def follow(frame, event, argument):
+    seen.add(frame.f_code.co_filename)
+
+
+def remembered(kind, request, make):
+    searches.append(kind)
+    sys.setprofile(follow)
+    try:
+        return make()
+    finally:
+        sys.setprofile(None)
+
+
+compiler.remembered = softmaxes.remembered = remembered
+generator = torch.Generator().manual_seed(0)
+x, y = torch.randn(8, 2, generator=generator).double(), torch.randn(8, generator=generator).double()
+compile(Ridge(0.1, 3), data=(x, y))
+compile(LogisticRegression(steps=3), data=(x, y.sign()))
+for dtype in (torch.float32, torch.float64):
+    compile(Lasso(0.1, 3), data=(x, y), tolerance=1e-3, dtype=dtype)
+softmaxes.softmax_for("tanh(t)", -3.0, 3.0, 1e-6)
+print(*searches)
+print(*(Path(name).relative_to(cache.ROOT).as_posix() for name in seen if Path(name).is_relative_to(cache.ROOT)))
+"""
+
+
+def test_searches_run_no_code_that_the_key_does_not_follow():
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCHES], capture_output=True, text=True, env=os.environ | {"EMULON_CACHE": "off"}
+    )
+    assert done.returncode == 0, done.stderr
+    searches, seen = (set(line.split()) for line in done.stdout.splitlines())
+    assert searches == {"softmax", "network"} and "certify/interpolation.py" in seen
+    assert seen <= set(cache.SOURCES) | NEUTRAL
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"sha256": "0", "entry": [1.0]}', None])

@@ -1,7 +1,8 @@
-"""What was searched for and proved once is kept on disk, under everything that it depends on: its request and the code.
+"""Softmaxes that were searched for and proved once are kept on disk, under what decides them.
 
-`EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the user's folder for caches. An entry that
-is not whole, or not for this very request, is made again.
+That is the request (function, interval, tolerance, dtype), the code that searches and proves (`SOURCES`) and the
+libraries it computes with. `EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the user's folder
+for caches. An entry that is not whole, or was made for another request or by other code, is made again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,40 @@ from emulon.files import write_atomically
 MOST = 2000
 # What entries are computed with. Proofs do not depend on the machine, nor does it matter on which one a grid was found.
 LIBRARIES = ("python-flint", "sympy", "numpy", "scipy", "torch")
+# The files of emulon that search for softmaxes, prove them, or weigh them by the rounding of where they are used. A
+# test follows searches, and fails where one of them runs code of any other file.
+SOURCES = (
+    *(f"approximation/{name}.py" for name in ("approximate", "grid", "paper", "piecewise", "row", "spectral")),
+    "attention/codes.py",
+    *(
+        f"certify/{name}.py"
+        for name in ("certificate", "domain", "interpolation", "perturbation", "rounding", "spectrum")
+    ),
+    "descent/layout.py",
+    "evaluation.py",
+    "expression.py",
+    *(f"interpreter/{name}" for name in ("compiler.py", "number_line.json", "number_line.py", "phase.py")),
+    *(f"networks/{name}.py" for name in ("phase", "softmaxes")),
+    "reading.py",
+)
+ROOT = Path(__file__).parent
 
 
 def remembered(kind: str, request: object, make: Callable[[], Any]) -> Any:
-    """`make()`, or what it gave before for the same request and code; both are JSON, numbers kept to the last bit."""
+    """`make()`, or what it gave before for the same request and the same code.
+
+    Args:
+        kind: What is made, a word for file names.
+        request: All that `make` depends on besides the code in `SOURCES`, as JSON.
+        make: Gives JSON; numbers are kept to the last bit.
+
+    Returns:
+        What `make` returned, now or before.
+
+    Example:
+        >>> remembered("square", [3.0], lambda: [9.0])
+        [9.0]
+    """
     folder = _folder()
     if folder is None:
         return make()
@@ -46,13 +77,11 @@ def _folder() -> Path | None:
 
 
 @cache
-def code() -> str:
-    """sha256 of all of emulon's sources, and the versions of what they compute with."""
+def code(root: Path = ROOT) -> str:
+    """sha256 of the `SOURCES`, and the versions of what they compute with."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in LIBRARIES]).encode())
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode())
-        digest.update(path.read_bytes())
+    for name in SOURCES:
+        digest.update(hashlib.sha256((root / name).read_bytes()).digest())
     return digest.hexdigest()
 
 

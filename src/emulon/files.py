@@ -185,20 +185,38 @@ def remember_own_files(folder: Path, written: Iterable[Path]) -> None:
 
 @contextmanager
 def locked(path: Path | str, wait: bool = True) -> Iterator[bool]:
-    """Whether this process has the lock, which it may wait for. The file says who; the system lets go of it when that
-    process dies, however it dies."""
-    import fcntl
+    """Hold the lock on a file, on any system; it is let go of when the process that holds it dies, however it dies.
 
-    with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    The file beside it that ends in .pid says which process had the lock last: not every system lets others read a
+    locked file.
+
+    Args:
+        path: The file to lock, made where there is none.
+        wait: Whether to wait for a process that has the lock.
+
+    Yields:
+        Whether this process has the lock; always, if it waits.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    Example:
+        >>> with locked("work.lock", wait=False) as mine:
+        ...     print("mine" if mine else "another's")
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        yield False
+        return
+    try:
+        Path(path).with_suffix(".pid").write_text(f"{os.getpid()}\n")
         yield True
+    finally:
+        lock.release()
 
 
 def cannot_write(path: Path | str, error: OSError) -> CannotWrite:

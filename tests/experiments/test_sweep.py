@@ -49,7 +49,7 @@ class Accident:
         steps = self.run.steps_done
         if not self.happened_at and steps >= 60:
             self.happened_at = steps
-            os.kill(int((self.run.folder / ".lock").read_text()), self.number)
+            os.kill(int((self.run.folder / ".lock.pid").read_text()), self.number)
 
 
 def test_a_killed_run_and_a_preempted_one_end_with_the_bits_of_uninterrupted_ones(tmp_path):
@@ -105,7 +105,7 @@ def test_stopped_by_hand_a_sweep_stops_its_jobs_and_says_one_line(tmp_path):
     (run,) = grid.runs(tmp_path / "out")
     while not run.steps_done and sweeping.poll() is None:
         time.sleep(0.1)
-    job = int((run.folder / ".lock").read_text())
+    job = int((run.folder / ".lock.pid").read_text())
     sweeping.send_signal(signal.SIGINT)
     assert sweeping.communicate(timeout=60)[1] == "emulon sweep: stopped\n" and sweeping.returncode == 130
     with pytest.raises(ProcessLookupError):

@@ -65,7 +65,7 @@ def attend(
         scores = scores.masked_fill(~visible, -torch.inf)
     weights = torch.softmax(scores, dim=-1)
     output = weights @ values
-    trace = _active.get()
+    trace = None if torch.compiler.is_compiling() else _active.get()  # a compiled attention leaves no record
     if trace is not None:
         trace.records.append(AttentionRecord(name, scores, weights, output))
     return output

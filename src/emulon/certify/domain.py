@@ -21,16 +21,20 @@ def require_real(**tensors: Tensor) -> None:
 
 
 def require_finite(**tensors: Tensor) -> None:
-    """Refuse NaN, infinity and complex numbers, naming the tensor."""
+    """Refuse NaN, infinity and complex numbers, naming the tensor; compiled, complex numbers alone."""
     require_real(**tensors)
+    if torch.compiler.is_compiling():
+        return  # what depends on numbers cannot be traced
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise OutOfDomain(f"{name} contains NaN or infinity; clean or impute it first")
 
 
 def require_within(bound: float, **tensors: Tensor) -> None:
-    """Refuse non-finite entries and entries above `bound` in magnitude, naming the tensor."""
+    """Refuse non-finite entries and entries above `bound` in magnitude, naming the tensor; not where compiled."""
     require_finite(**tensors)
+    if torch.compiler.is_compiling():
+        return
     for name, tensor in tensors.items():
         if tensor.numel() and (worst := tensor.abs().max().item()) > bound:
             beyond = f"|{name}| reaches {worst:.6g} but the domain was built for {bound:.6g}"

@@ -38,6 +38,11 @@ class SealedModule(nn.Module, metaclass=_Sealing):
     `.half()`, an edited buffer or loaded weights make it another module: its certificate is then refused
     (`NotCertified`). So is running it under autocast, which computes in another dtype. An output that is not finite
     is refused, too: no bound covers it.
+
+    `torch.compile(module, fullgraph=True)` and `torch.export` trace the tensor operations alone. What depends on
+    numbers is then not refused: the certificate holds for data of the domain, in the module's own dtype, as before, but
+    nothing checks that they are. After `module.compile(fullgraph=True)` answers and dtype are still checked, inputs
+    are not. Calls that are not compiled check everything.
     """
 
     _sealed: str | None = None
@@ -54,6 +59,8 @@ class SealedModule(nn.Module, metaclass=_Sealing):
             )
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **options)
         require_own_dtype()
         given = Given.of(args[0]) if args else Given()
         out = super().__call__(*map(_read, args), **{name: _read(value) for name, value in options.items()})

@@ -117,7 +117,7 @@ class Learner(nn.Module):
         builder.part(self.drop, "drop")  # refused while it drops
         weight, bias = builder.weights_of(self.read_in, "read_in", Affine)
         position = builder.constant("position", self.position[:points])
-        both = torch.cat([weight, torch.eye(len(weight), device="cpu").to(weight)], dim=-1)
+        both = torch.cat([weight, torch.eye(len(weight), dtype=weight.dtype, device=weight.device)], dim=-1)
         builder.linear("read_in", "linear, plus position", both, bias, 0, position)
         builder.shape = (points, len(weight))
         self.lower_states(builder)

@@ -222,7 +222,7 @@ def _part_changed(made: Mapping[str, Tensor], state: Mapping[str, Tensor], apart
             return float("inf")
         if off[apart].any():
             return float("inf")
-        others = torch.ones(len(was), dtype=torch.bool, device="cpu")
+        others = torch.ones(len(was), dtype=torch.bool, device=was.device)
         others[apart] = False
         part = off.norm(dim=0) / was[others].norm(dim=0)
         worst = max(worst, float(part.nan_to_num(nan=0.0).max()))  # 0/0: nothing is there, and nothing was

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from emulon.algorithms import GradientDescent, Loss, PoissonRegression, Ridge, as_loss
+from emulon.algorithms import GradientDescent, Lasso, LogisticRegression, Loss, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
 from emulon.descent import checks
@@ -275,3 +275,17 @@ def test_a_penalty_is_part_of_how_steep_a_loss_is():
     watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.6)
     with pytest.raises(OutOfDomain, match="too long"):
         watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.7)
+
+
+@pytest.mark.parametrize(
+    "algorithm, samples, features",
+    [(Ridge, 500, 600), (Ridge, 5000, 400), (LogisticRegression, 5000, 500), (Lasso, 500, 600)],
+)
+def test_data_of_any_shape_may_be_run_by_the_plan_made_of_them(algorithm, samples, features):
+    """Its step size, its promise of convexity and its largest eigenvalue are held to what is enclosed."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, features, generator=draw, dtype=f64)
+    y, descent = x[:, 0].sign(), algorithm(steps=2).descent
+    plan = Plan.of("test", descent, covering(descent, x, y), (x, y))
+    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    assert CurvatureWatch(plan, inner_x, inner_y, 1e-9).high > 1

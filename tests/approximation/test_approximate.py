@@ -307,6 +307,18 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"interval": (0, 1e200)}, OutOfDomain, "rescale"),
         ({"interval": (0, 1e-200)}, OutOfDomain, "rescale"),
         ({"interval": (-3e7, 3e7)}, BadExpression, "no grid came near it; try a smaller interval"),
+        (
+            {
+                "f": "t*t",
+                "interval": (0.0, 3e20),
+                "tolerance": None,
+                "points": 8,
+                "grid": "piecewise",
+                "dtype": torch.float32,
+            },
+            BadExpression,
+            "no grid came near it",
+        ),
         ({"f": "exp(1000*t)"}, BadExpression, "not finite at t = 0.7"),
         (
             {"f": "1/sinh(t)", "interval": (-1e8, 1e8)},

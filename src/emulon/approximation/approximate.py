@@ -165,6 +165,9 @@ class _Maker:
     noise: float
 
     def certified(self, grid: Grid) -> Approximation:
+        """The approximation by this grid; raises `BadExpression` where the dtype holds no such grid."""
+        if not all(bool(torch.isfinite(part).all()) for part in (grid.slopes, grid.intercepts, grid.values)):
+            raise self.out_of_reach()
         known = self._interpolation(grid)
         return Approximation(self.function, grid, known, self.rounding(grid, known.deviation, known.size))
 
@@ -262,7 +265,11 @@ class _Maker:
             result, found = self.within(tolerance)
             if result is not None:
                 return self._lower(failed, tolerance, result) if gated else (tolerance, result)
-        raise BadExpression(
+        raise self.out_of_reach()
+
+    def out_of_reach(self) -> BadExpression:
+        """The error for a function that no grid of the dtype comes near."""
+        return BadExpression(
             f"{self.function.text} on ({self.lo:g}, {self.hi:g}): no grid came near it; try a smaller interval"
         )
 

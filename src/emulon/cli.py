@@ -42,8 +42,9 @@ COMMANDS = {
     "probe": "look for an algorithm's quantities inside a learner",
     "specimen": "write a GPT-2 with a planted learning algorithm, and the truth about it",
     "benchmark": "judge methods of interpretability on models whose mechanism is known",
-    "reproduce": "run the papers' claims and compare the numbers",
 }
+# Scripts of the repository; they were commands.
+MOVED = {"reproduce": "reproduce"}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "--version":
         print(f"emulon {emulon.__version__}")
         return 0
+    if command in MOVED:
+        return _refuse("emulon", f"{command} is python -m {MOVED[command]} now, in a checkout of the repository")
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"
         return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))

@@ -125,8 +125,6 @@ MISSPELT_NAMES = [
     ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
     ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
     ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
-    ("reproduce", ["emulation-table-5"], "emulation-table-4"),
-    ("reproduce", ["--scale", "smal"], "small"),
     ("speedrun", ["--track", "opne"], "open"),
     ("corpus", ["mutli30k", "--out", "never"], "multi30k"),
 ]
@@ -147,7 +145,6 @@ WRONG_TYPES = [
     ("sweep", ["standard", "--vary", "seed=0", "--jobs", "0"], "--jobs: 0 is not a whole number, 1 or more"),
     ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
-    ("reproduce", ["--seed", "-1"], "--seed: -1 is not a whole number"),
     ("bench", ["--json"], "--json needs a value"),
     ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
     ("benchmark", ["--specimens", "0"], "--specimens: 0 is not a whole number, 1 or more"),
@@ -247,7 +244,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         ["train", "standard", "--stesp", "3"],
         ["sweep", "standrad"],
         ["identify", "math:sqrt", "--task", "linaer"],
-        ["reproduce", "emulation-table-5"],
     ],
 )
 def test_help_and_misspelt_names_do_not_wait_for_torch(words):

@@ -68,8 +68,8 @@ def _shown(number: float) -> str:
 
 
 def _drawn(timings: Sequence[Timing]) -> str:
-    from emulon.claims.figure import Figure, Panel, Series
     from emulon.report.chart import chart
+    from emulon.report.figure import Figure, Panel, Series
 
     sizes = [one for one in timings if one.rows]
     counts = [one.rows for one in sizes]

@@ -17,7 +17,7 @@ import emulon
 SOURCE = Path(emulon.__file__).parent
 ROOT = Path(__file__).parents[1]
 # Packages of the repository that are not in the wheel.
-SCRIPTS = [ROOT / "reproduce"]
+SCRIPTS = [ROOT / "reproduce", ROOT / "benchmarks"]
 FILES = [path for folder in (SOURCE, *SCRIPTS, ROOT / "tests") for path in sorted(folder.rglob("*.py"))]
 MODULES = [
     ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
@@ -152,7 +152,7 @@ def test_one_parser_and_links_instead_of_forms():
 
 def test_the_recipes_name_files_that_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = set(re.findall(r"(?:src|reproduce|tests|docs|results)/[\w./-]*\w", text))
+    named = set(re.findall(r"(?:src|reproduce|benchmarks|tests|docs|results)/[\w./-]*\w", text))
     assert len(named) > 15 and [path for path in named if not (ROOT / path).exists()] == []
 
 

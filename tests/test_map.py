@@ -154,7 +154,7 @@ command.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"g
 asked = ["trained", "--scale", "gpu", "--out", OUT], ["trained", "--scael", "gpu"]
 print(*(run_script("reproduce", command.main, words) for words in asked))
 
-from emulon.experiments import devices
+from benchmarks import devices
 devices.REPEATS = 1
 print(devices.main(["measure", PROGRAMS, "--out", OUT + "/devices.json", "--device", "cpu", "--rows", "2000"]))
 """

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from emulon.experiments import speedrun
+from benchmarks import speedrun
 from emulon.report.benchmark import cell_of, coverage_told, table_rows
 from reproduce.claim import Claim
 from reproduce.index import setup_rows, source_of

@@ -1,6 +1,6 @@
 """Time and memory of a whole run as the rows grow tenfold, each size in a process of its own.
 
-`python -m emulon.experiments.growth ROWS` is such a process: it prints what it measured of itself.
+`python -m benchmarks.growth ROWS` is such a process: it prints what it measured of itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def growth(counts: Sequence[int] = ROWS, report_progress: Progress = silent) -> 
     for count in counts:
         # The time goes with the rows: most of it is the last.
         report_progress(f"{count:,} rows, {STEPS} steps", count / (2 * max(counts)))
-        command = [sys.executable, "-m", "emulon.experiments.growth", str(count)]
+        command = [sys.executable, "-m", "benchmarks.growth", str(count)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             why = (done.stderr.strip().splitlines() or ["killed, perhaps for its memory"])[-1]

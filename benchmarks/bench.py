@@ -1,9 +1,11 @@
-"""How long things take, as ratios within one run."""
+"""`python -m benchmarks.bench`: how long things take here, as ratios within one run."""
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,12 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.growth import growth, slope
 from emulon.errors import EmulonError, unknown
-from emulon.experiments.growth import growth, slope
-from emulon.files import provenance, write_json
-from emulon.progress import Progress, silent
+from emulon.files import provenance, write_atomically, write_json
+from emulon.progress import Progress as Told
+from emulon.progress import silent
+from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
+from emulon.report.terminal import console, table
+from reproduce.arguments import Arguments, Progress, run_script
 
 REPEATS = 5
+EXAMPLES = """examples, in the root of the repository:
+  python -m benchmarks.bench runs                     whole runs, data to weights, beside the exact algorithms
+  python -m benchmarks.bench rows --json rows.json    time and memory up to a million rows, with a figure"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Timing:
         return cls(benchmark, what, statistics.median(taken), ratio, min(taken), max(taken))
 
 
-def interpreter(report_progress: Progress = silent) -> list[Timing]:
+def interpreter(report_progress: Told = silent) -> list[Timing]:
     """Ridge on the interpreter: cost per step as samples grow tenfold, beside the faithful path and plain descent."""
     import torch
 
@@ -78,7 +88,7 @@ def interpreter(report_progress: Progress = silent) -> list[Timing]:
     return _ratios(timings)
 
 
-def runs(report_progress: Progress = silent) -> list[Timing]:
+def runs(report_progress: Told = silent) -> list[Timing]:
     """Whole runs of 200 steps on 10,000 × 20 numbers, data to weights, each beside the exact algorithm's own."""
     import torch
 
@@ -105,7 +115,7 @@ def runs(report_progress: Progress = silent) -> list[Timing]:
     return timings
 
 
-def machine(report_progress: Progress = silent) -> list[Timing]:
+def machine(report_progress: Told = silent) -> list[Timing]:
     """The register machine's SGD on many sequences, beside plain float64."""
     import torch
 
@@ -129,7 +139,7 @@ def machine(report_progress: Progress = silent) -> list[Timing]:
     return _ratios([Timing.of("machine", what, each) for what, each in zip(named, taken, strict=True)])
 
 
-def identification(report_progress: Progress = silent) -> list[Timing]:
+def identification(report_progress: Told = silent) -> list[Timing]:
     """`identify` on 256 datasets of 40 points, all references, and on a quarter of the datasets."""
     from emulon.algorithms import RidgeRegression
     from emulon.interrogate import identify
@@ -144,7 +154,7 @@ def identification(report_progress: Progress = silent) -> list[Timing]:
     return _ratios([Timing.of("identify", what, each) for what, each in zip(named, taken, strict=True)])
 
 
-def rows(report_progress: Progress = silent) -> list[Timing]:
+def rows(report_progress: Told = silent) -> list[Timing]:
     """200 steps of ridge on up to a million rows: time and memory, each in a process of its own."""
     sizes = growth(report_progress=report_progress)
     return _ratios(
@@ -164,7 +174,7 @@ def slopes(timings: Sequence[Timing]) -> dict[str, float]:
     return {name: slope(counts, [getattr(one, name) for one in sizes]) for name in ("seconds", "gigabytes")}
 
 
-BENCHMARKS: dict[str, Callable[[Progress], list[Timing]]] = {
+BENCHMARKS: dict[str, Callable[[Told], list[Timing]]] = {
     "interpreter": interpreter,
     "runs": runs,
     "machine": machine,
@@ -175,7 +185,7 @@ BENCHMARKS: dict[str, Callable[[Progress], list[Timing]]] = {
 LONG = {"rows"}
 
 
-def bench(names: Sequence[str] = (), report_progress: Progress = silent) -> list[Timing]:
+def bench(names: Sequence[str] = (), report_progress: Told = silent) -> list[Timing]:
     """Runs these; all that are not LONG where none is named."""
     for name in names:
         if name not in BENCHMARKS:
@@ -230,3 +240,60 @@ def _together(works: Sequence[Callable[[], object]], repeats: int) -> list[list[
 
 def _ratios(timings: list[Timing]) -> list[Timing]:
     return [replace(timing, ratio=timing.seconds / timings[0].seconds) for timing in timings]
+
+
+def arguments() -> Arguments:
+    parser = Arguments("benchmarks.bench", "Measure how long things take here, as ratios within one run.", EXAMPLES)
+    shown = f"{', '.join(BENCHMARKS)}; default: all but rows, which takes minutes"
+    parser.add_argument("names", nargs="*", metavar="BENCHMARK", help=shown)
+    told = "also write the numbers there, and how they grow with the rows beside them, as an SVG"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=told)
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    options = arguments().read(words)
+    # Read when torch is imported: threads that wait do not take the cores from those that work.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    timings = bench(options.names, Progress("bench"))
+    import torch
+
+    grown = slopes(timings)
+    if options.json is not None:
+        write(timings, options.json)
+        if grown:
+            write_atomically(options.json.with_suffix(".svg"), _drawn(timings))
+    columns = ("what", "ms", "least–most", "ratio", *(["GB"] if grown else []))
+    rows = [
+        (
+            one.what,
+            _shown(1e3 * one.seconds),
+            f"{_shown(1e3 * one.least)}–{_shown(1e3 * one.most)}",
+            _shown(one.ratio),
+            *([_shown(one.gigabytes)] if grown else []),
+        )
+        for one in timings
+    ]
+    title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    console().print(table(columns, rows, title=title, words=columns[:1]))
+    for name, value in grown.items():
+        console().print(f"{name} grow like rows^{value:.2f} from 10,000 rows on")
+    return 0
+
+
+def _shown(number: float) -> str:
+    """A dash where a busy machine left nothing to be seen."""
+    return f"{number:.3g}" if number == number else "–"
+
+
+def _drawn(timings: Sequence[Timing]) -> str:
+    sizes = [one for one in timings if one.rows]
+    counts = [one.rows for one in sizes]
+    time = Series("200 steps of ridge", counts, [one.seconds for one in sizes])
+    memory = Series("above what importing takes", counts, [one.gigabytes for one in sizes])
+    parts = (("seconds", time), ("GB", memory))
+    return chart(Figure([Panel("rows × 10", what, [one], log_x=True, log_y=True) for what, one in parts]))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script("benchmarks.bench", main, sys.argv[1:]))

@@ -5,7 +5,7 @@ The rule. Task: 20 features, 41 points, no noise. Goal: a mean squared error / d
 none may be left out: for both errors a one-sided t-test over the seeds must reject a mean at the goal or above, with
 p < 0.01. Its time is the mean of the seeds'. The clock counts training alone, with nothing else on the GPU; building
 (compilation, capturing the step) is written beside it. Tracks: `standard` is a decoder of 12 layers of width 256;
-`open` any transformer of this library. `python -m emulon.experiments.speedrun` needs torch alone.
+`open` any transformer of this library. `python -m benchmarks.speedrun` needs torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any
 
 from emulon.errors import EmulonError, unknown
 from emulon.files import make_folder, provenance, write_json
-from emulon.progress import Progress, silent
+from emulon.progress import Progress as Told
+from emulon.progress import silent
 from emulon.training import TrainConfig, Trained, device_of, fit
+from reproduce.arguments import Arguments, Progress, run_script, whole
 
 GOAL = {"after_d": 0.02, "after_2d": 0.0006}
 SEEDS, SIGNIFICANT = tuple(range(8)), 0.01
@@ -44,7 +46,7 @@ def speedrun(
     *,
     seeds: Sequence[int] = SEEDS,
     steps: int = 0,
-    report_progress: Progress = silent,
+    report_progress: Told = silent,
 ) -> dict[str, Any]:
     """One attempt a seed; finished ones are kept in results/bench/speedrun.parts until the record is.
 
@@ -67,7 +69,7 @@ def speedrun(
     return record | {"config": dataclasses.asdict(config), "attempts": attempts} | verdict(attempts)
 
 
-def adam_rates(results: Path, *, steps: int = 0, report_progress: Progress = silent) -> list[dict[str, Any]]:
+def adam_rates(results: Path, *, steps: int = 0, report_progress: Told = silent) -> list[dict[str, Any]]:
     """Seed 0 at five rates. Their seconds are left out, so that they may share a GPU with other work."""
     runs = {f"adam at {rate:g}": dataclasses.replace(ADAM, lr=rate) for rate in RATES}
     attempts = _attempts(runs, results, steps, report_progress)
@@ -75,7 +77,7 @@ def adam_rates(results: Path, *, steps: int = 0, report_progress: Progress = sil
     return [{"rate": rate} | row for rate, row in zip(RATES, rows, strict=True)]
 
 
-def adam_sweep(results: Path, *, steps: int = 0, report_progress: Progress = silent) -> dict[str, Any]:
+def adam_sweep(results: Path, *, steps: int = 0, report_progress: Told = silent) -> dict[str, Any]:
     """The baseline of the standard track: five rates, and the best of them with the clock and a seed that did not
     choose it."""
     attempts = adam_rates(results, steps=steps, report_progress=report_progress)
@@ -86,9 +88,7 @@ def adam_sweep(results: Path, *, steps: int = 0, report_progress: Progress = sil
     return about | {"sweep": attempts, "best": {"rate": RATES[best]} | alone}
 
 
-def _attempts(
-    runs: dict[str, TrainConfig], results: Path, steps: int, report_progress: Progress
-) -> list[dict[str, Any]]:
+def _attempts(runs: dict[str, TrainConfig], results: Path, steps: int, report_progress: Told) -> list[dict[str, Any]]:
     """Each is kept in a file with its configuration, so that a speedrun that was stopped goes on with the next."""
     folder, found = make_folder(results / "bench" / "speedrun.parts"), []
     for done, (name, config) in enumerate(runs.items()):
@@ -181,21 +181,31 @@ def lines(record: dict[str, Any]) -> list[str]:
     return shown
 
 
+def arguments() -> Arguments:
+    parser = Arguments("benchmarks.speedrun", "Train to a fixed error, and say how many seconds it took.")
+    tracks = "standard: 12 layers of width 256; open: any transformer; adam: standard's baseline, adam-rates: its rates"
+    parser.add_argument("--track", choices=(*TRACKS, "adam", "adam-rates"), default="standard", help=tracks)
+    parser.add_argument("--seeds", type=whole(1), default=len(SEEDS), help="how many, from 0 on; a record takes eight")
+    parser.add_argument("--steps", type=whole(0), default=0, help="of training; default: the track's own")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="of bench/speedrun.json")
+    return parser
+
+
 def main(words: Sequence[str]) -> int:
-    """TRACK, adam or adam-rates, and RESULTS: for machines without the command line's packages."""
-    name, results = (*words, "standard")[0], Path((*words, "", "results")[1] or "results")
-
-    def told(what: str, done: float) -> None:
-        print(f"{what}, {done:.0%}", file=sys.stderr, flush=True)
-
-    if name == "adam-rates":
-        print(adam_rates(results, report_progress=told))
+    """With torch and numpy alone."""
+    options = arguments().read(words)
+    told: dict[str, Any] = {"steps": options.steps, "report_progress": Progress("speedrun")}
+    make_folder(options.out / "bench")
+    if options.track == "adam-rates":
+        print(adam_rates(options.out, **told))
         return 0
-    sweep = name == "adam"
-    record = adam_sweep(results, report_progress=told) if sweep else speedrun(name, results, report_progress=told)
-    print("\n".join(lines(record)), keep(name, record, results), sep="\n", flush=True)
+    if options.track == "adam":
+        record = adam_sweep(options.out, **told)
+    else:
+        record = speedrun(options.track, options.out, seeds=range(options.seeds), **told)
+    print("\n".join(lines(record)), keep(options.track, record, options.out), sep="\n", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_script("benchmarks.speedrun", main, sys.argv[1:]))

@@ -6,14 +6,18 @@ import time
 
 import pytest
 
-from emulon.cli import main
+from benchmarks import bench, growth
 from emulon.errors import WorkFailed
-from emulon.experiments import bench, growth
+from reproduce.arguments import run_script
+
+
+def command(*words: str) -> int:
+    return run_script("benchmarks.bench", bench.main, words)
 
 
 def test_a_benchmark_prints_ratios_and_writes_them_with_their_origin(tmp_path, capsys):
     path = tmp_path / "bench.json"
-    assert main(["bench", "machine", "--json", str(path)]) == 0
+    assert command("machine", "--json", str(path)) == 0
     assert "256 sequences" in capsys.readouterr().out
     numbers = json.loads(path.read_text())
     assert {"machine", "commit", "time", "torch"} <= set(numbers)
@@ -23,15 +27,16 @@ def test_a_benchmark_prints_ratios_and_writes_them_with_their_origin(tmp_path, c
 
 
 def test_an_unknown_benchmark_is_refused_with_the_names(capsys):
-    assert main(["bench", "x"]) == 2
+    assert command("x") == 2
     assert "choose from identify, interpreter, machine, rows, runs" in capsys.readouterr().err
+    assert command("interpeter") == 2 and "did you mean interpreter?" in capsys.readouterr().err
 
 
 def test_growth_is_fitted_and_drawn(tmp_path, capsys, monkeypatch):
     sizes = [growth.Size(rows, 0.1, 1e-5 * rows, 1e-6 * rows, 1.0) for rows in (10_000, 100_000)]
     monkeypatch.setattr(bench, "growth", lambda report_progress: sizes)
     path = tmp_path / "rows.json"
-    assert main(["bench", "rows", "--json", str(path)]) == 0
+    assert command("rows", "--json", str(path)) == 0
     said = json.loads(path.read_text())
     assert [line["rows"] for line in said["timings"]] == [10_000, 100_000]
     assert said["slopes"] == pytest.approx({"seconds": 1.0, "gigabytes": 1.0})

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from emulon.experiments import devices
+from benchmarks import devices
 from emulon.interpreter import load_program
+from reproduce.arguments import run_script
+
+
+def command(*words: str) -> int:
+    return run_script("benchmarks.devices", devices.main, words)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +38,12 @@ def test_another_file_than_the_proved_one_is_refused(folder, tmp_path, capsys):
     manifest = tmp_path / devices.MANIFEST
     manifest.write_text(json.dumps({"ridge": "0" * 64}))
     (tmp_path / "ridge.safetensors").write_bytes((folder / "ridge.safetensors").read_bytes())
-    assert devices.main(["measure", str(tmp_path), "--out", str(tmp_path / "x.json"), "--device", "cpu"]) == 2
+    assert command("measure", str(tmp_path), "--out", str(tmp_path / "x.json"), "--device", "cpu") == 2
     assert "is not the file that was proved" in capsys.readouterr().err
     manifest.unlink()
-    assert devices.main(["measure", str(tmp_path), "--out", str(tmp_path / "x.json"), "--device", "cpu"]) == 2
+    assert command("measure", str(tmp_path), "--out", str(tmp_path / "x.json"), "--device", "cpu") == 2
     assert "prepare FOLDER" in capsys.readouterr().err
-    assert devices.main(["measure", str(tmp_path), "--devise", "cpu"]) == 2
+    assert command("measure", str(tmp_path), "--devise", "cpu") == 2
     assert "did you mean --device?" in capsys.readouterr().err
 
 

@@ -1,7 +1,7 @@
 """Whole runs on a processor and on a GPU, there step by step and with the step captured as a CUDA graph.
 
-`python -m emulon.experiments.devices prepare FOLDER` compiles the programs and proves them. `python -m
-emulon.experiments.devices measure FOLDER --out FILE` runs them with torch alone, on a machine that has neither ball
+`python -m benchmarks.devices prepare FOLDER` compiles the programs and proves them. `python -m benchmarks.devices
+measure FOLDER --out FILE` runs them with torch alone, on a machine that has neither ball
 arithmetic nor sympy: there a program is believed for its sha256, which stands in the folder beside it.
 """
 
@@ -22,17 +22,17 @@ from torch import Tensor
 
 from emulon.algorithms import Lasso, LogisticRegression, NamedAlgorithm, Ridge
 from emulon.certify import Domain, Spectrum
-from emulon.errors import EmulonError, unknown
+from emulon.errors import EmulonError
 from emulon.files import make_folder, provenance, write_json
 from emulon.interpreter import Interpreter, Program, compile, load_program, save
 from emulon.interpreter import Path as Way
 from emulon.interpreter.files import file_sha256
+from reproduce.arguments import Arguments, run_script, whole
 
 FEATURES, STEPS, REPEATS = 20, 200, 3
 # Rows of the prepared files: codes are made anew for those of the data.
 FEW = 64
 MANIFEST = "proved.json"
-DEFAULTS = {"--out": "results/bench/devices.json", "--device": "cuda", "--rows": ""}
 # On a processor: more rows than these are run once, and than those not at all, for they take minutes.
 FEW_ROWS, AFFORDABLE = 10_000, 100_000
 
@@ -104,7 +104,7 @@ def measure(folder: Path, out: Path, device: str, sizes: Sequence[int] = (), pat
     """All cases, on the device first and then on the processor for about `patience` seconds; written as they come."""
     manifest = folder / MANIFEST
     if not manifest.exists():
-        raise EmulonError(f"{manifest} is missing; write it with: python -m emulon.experiments.devices prepare FOLDER")
+        raise EmulonError(f"{manifest} is missing; write it with: python -m benchmarks.devices prepare FOLDER")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise EmulonError("there is no GPU here; give --device cpu")
     proved, lines, ends = json.loads(manifest.read_text()), list[Line](), dict[tuple[str, int], Tensor]()
@@ -164,33 +164,24 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def arguments() -> Arguments:
+    parser = Arguments("benchmarks.devices", "Whole runs on a processor and on a GPU.")
+    parser.add_argument("what", choices=("prepare", "measure"), help="compile and prove programs, or run them")
+    parser.add_argument("folder", type=Path, help="of the programs")
+    parser.add_argument("--out", type=Path, default=Path("results/bench/devices.json"), metavar="FILE")
+    parser.add_argument("--device", default="cuda", help="beside the processor")
+    parser.add_argument("--rows", type=whole(1), action="append", default=[], help="default: those of each case")
+    return parser
+
+
 def main(words: Sequence[str]) -> int:
-    """0 when done, 2 for a request that makes no sense."""
-    try:
-        what, folder, options = _parsed(words)
-        if what == "prepare":
-            prepare(folder)
-        else:
-            measure(folder, Path(options["--out"]), options["--device"], [*map(int, options["--rows"].split())])
-    except (EmulonError, ValueError) as error:
-        print(f"emulon.experiments.devices: {error}", file=sys.stderr)
-        return 2
+    options = arguments().read(words)
+    if options.what == "prepare":
+        prepare(options.folder)
+    else:
+        measure(options.folder, options.out, options.device, options.rows)
     return 0
 
 
-def _parsed(words: Sequence[str]) -> tuple[str, Path, dict[str, str]]:
-    """What to do, the folder, and options with their values; a GPU machine has no parser of command lines."""
-    options, named = dict(DEFAULTS), list(words[2:])
-    if len(words) < 2 or words[0] not in ("prepare", "measure") or len(named) % 2:
-        raise EmulonError(
-            "call it as: prepare FOLDER, or measure FOLDER [--out FILE] [--device DEVICE] [--rows '1000 …']"
-        )
-    for name, value in zip(named[::2], named[1::2], strict=True):
-        if name not in options:
-            raise EmulonError(unknown("option", name, options))
-        options[name] = value
-    return words[0], Path(words[1]), options
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_script("benchmarks.devices", main, sys.argv[1:]))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulon.experiments.texts import data_folder, named_corpus
 from emulon.tasks import BadText
 from emulon.training import TrainConfig, Trained
 from reproduce.claim import CannotTest, Numbers, Setting
 from reproduce.learners import trained
+from reproduce.text.texts import data_folder, named_corpus
 
 MODELS = ("standard", "looped", "algoformer")
 # Gao et al. 2024, section 5.5: 12 layers, or one each and (T, ΔT) = (10, 10).
@@ -33,7 +33,8 @@ def corpus_file(name: str, vocabulary: int) -> str:
     if not path.is_file():
         if data_folder(name) is None:
             raise CannotTest(
-                f"needs the texts of {name}: emulon corpus {name} --vocabulary {vocabulary} --out {path} downloads"
+                f"needs the texts of {name}: python -m reproduce.text.corpus {name} --vocabulary {vocabulary}"
+                f" --out {path} downloads"
                 " them, or reads them from a --folder"
             )
         try:

@@ -8,12 +8,12 @@ from statistics import mean
 from typing import Any
 
 from emulon.errors import WorkFailed
-from emulon.experiments.language import bleu, entropy, translations
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import BadText, Translation
 from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned, not_behind
 from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.text.language import bleu, entropy, translations
 
 PAPERS = {"standard": (4.99, 9.30), "looped": (4.73, 10.56), "algoformer": (4.61, 14.72)}
 BEAMS, RESAMPLES = {"greedy": 1, "beam": 4}, 1000

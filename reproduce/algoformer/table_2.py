@@ -7,13 +7,13 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from emulon.experiments.language import Share, accuracy
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Classification
 from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned
 from reproduce.algoformer.table_1 import learning_panel
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.text.language import Share, accuracy
 
 # Standard, looped, AlgoFormer.
 PAPERS = {

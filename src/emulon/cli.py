@@ -32,9 +32,6 @@ COMMANDS = {
     "fuzz": "try random cases of everything that promises something",
     "train": "train a transformer that has to find an algorithm itself",
     "sweep": "train every run of a grid, on a cluster or on this machine",
-    "corpus": "cut texts into words, as one file that runs on text read",
-    "translate": "ask a run that was trained to translate",
-    "classify": "ask a run that was trained to classify texts",
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
@@ -43,6 +40,7 @@ COMMANDS = {
 }
 # Scripts of the repository; they were commands.
 MOVED = {"reproduce": "reproduce", "bench": "benchmarks.bench", "speedrun": "benchmarks.speedrun"}
+MOVED |= {name: f"reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.

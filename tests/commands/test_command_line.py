@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -34,8 +35,6 @@ NEEDED = {
     "sweep": ["standard"],
     "identify": ["mine.py:predict"],
     "probe": ["mine.py:machine"],
-    "corpus": ["imdb", "--out", "never"],
-    "classify": ["run", "text"],
 }
 
 
@@ -124,7 +123,6 @@ MISSPELT_NAMES = [
     ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
     ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
     ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
-    ("corpus", ["mutli30k", "--out", "never"], "multi30k"),
 ]
 WRONG_TYPES = [
     ("run", ["--steps", "many"], "--steps: many is not a whole number"),
@@ -146,15 +144,13 @@ WRONG_TYPES = [
     ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
     ("benchmark", ["--specimens", "0"], "--specimens: 0 is not a whole number, 1 or more"),
     ("specimen", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
-    ("corpus", ["imdb", "--out", "never", "--vocabulary", "0"], "--vocabulary: 0 is not a whole number"),
-    ("translate", ["run", "Hund", "--beams", "x"], "--beams: x is not a whole number"),
     ("report", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
 ]
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    files = {"show", "certify", "check", "classify", "predict"}  # these take nothing else
-    numbers = {"playground", "translate", "report", "compile-network"}  # and these no names
+    files = {"show", "certify", "check", "predict"}  # these take nothing else
+    numbers = {"playground", "report", "compile-network"}  # and these no names
     assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
 
@@ -193,6 +189,14 @@ def test_help_teaches_with_an_example(capsys, command):
     assert "example" in out and f"emulon {command}" in out and not err
     if command in NEEDED:
         assert cli.main([command, *NEEDED[command], "-h"]) == 0
+
+
+@pytest.mark.parametrize("command", cli.MOVED)
+def test_a_command_that_left_says_where_it_is(capsys, command):
+    assert cli.main([command, "--help"]) == 2
+    module = cli.MOVED[command]
+    assert capsys.readouterr().err == f"emulon: {command} is python -m {module} now, in a checkout of the repository\n"
+    assert importlib.util.find_spec(module) is not None
 
 
 def test_nothing_at_all_shows_every_command(capsys):

@@ -9,16 +9,22 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.experiments import language
-from emulon.experiments.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 from emulon.tasks import BadText, Classification, Translation
 from emulon.tasks.prompts import PAD
 from emulon.tasks.tokeniser import END
 from emulon.training import TrainConfig, load_learner, resume, train
 from emulon.training.checkpoint import checkpoints, read_checkpoint
+from reproduce.arguments import run_script
+from reproduce.text import classify, language, translate
+from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 
 LONGEST = 24
 SMALL = TrainConfig(width=32, heads=2, batch=16, lr=3e-3, evaluate_every=20, device="cpu", quiet=True, threads=1)
+
+
+def command(name, *words):
+    script = {"translate": translate.main, "classify": classify.main}.get(name)
+    return run_script(name, script, words) if script else cli.main([name, *words])
 
 
 def begin(task, corpora, out, **changes):
@@ -46,14 +52,14 @@ def classifier(corpora, tmp_path_factory):
 def test_a_run_translates_from_its_folder_alone(translator, capsys):
     text = "Ein hund schläft im Haus."
     for words in ([text], [text, "--beams", "3"], [text, "Ein vogel springt."]):
-        assert cli.main(["translate", str(translator), *words]) == 0
+        assert command("translate", str(translator), *words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["A dog sleeps in the house."] * 2 and len(said) == 4
     assert load_learner(translator)[1].task.endswith(f"gone.safetensors,longest={LONGEST}")
 
 
 def test_a_run_classifies(classifier, corpora, capsys):
-    assert cli.main(["classify", str(classifier), "The snow comes again."]) == 0
+    assert command("classify", str(classifier), "The snow comes again.") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "weather" and len(said) == 3
     chances = [float(line.split()[-1]) for line in said[1:]]
@@ -115,8 +121,8 @@ def test_the_command_trains_on_text_and_says_what_was_measured(corpora, tmp_path
     assert "training steps" in (tmp_path / "run" / "curve.svg").read_text()
 
 
-def refusal(capsys, *words):
-    assert cli.main([*words]) == 2
+def refusal(capsys, name, *words):
+    assert command(name, *words) == 2
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     return said.err
@@ -130,7 +136,7 @@ def test_bad_requests_are_one_line_each(translator, classifier, tmp_path, capsys
     assert "a run on classification, and this asks for one on translation" in refusal(capsys, "translate", topics, "a")
     assert "a run on translation, and this asks for one on classification" in refusal(capsys, "classify", run, "a")
     assert "holds no run" in refusal(capsys, "classify", str(tmp_path), "a")
-    assert "TEXT is missing" in refusal(capsys, "translate", run)
+    assert "required: TEXT" in refusal(capsys, "translate", run)
     nowhere = ["train", "standard", "--task", "translation:data=nowhere", "--out", str(tmp_path / "new")]
     assert "there is no corpus 'nowhere'" in refusal(capsys, *nowhere) and not (tmp_path / "new").exists()
     assert "does not ask for a y from an x" in refusal(capsys, "identify", run)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from emulon.errors import EmulonError, unknown
+from emulon.errors import EmulonError, WorkFailed, unknown
 
 # Seconds between two lines of progress.
 PAUSE = 5.0
@@ -47,12 +47,13 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def run_script(module: str, main: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """The exit code of `main`: 2 and one line on stderr for what is meant for the user, 130 when interrupted."""
+    """The exit code of `main`, or one line on stderr and 2 for a request that makes no sense, 1 for work that failed
+    half-way, 130 when interrupted."""
     try:
         return main(words)
     except (EmulonError, OSError) as error:
         print(f"{module}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, WorkFailed) else 2
     except KeyboardInterrupt:
         print(f"{module}: stopped", file=sys.stderr)
         return 130

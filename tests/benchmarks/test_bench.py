@@ -50,6 +50,7 @@ def test_a_size_is_measured_and_one_that_fails_is_told(monkeypatch):
     monkeypatch.setattr(growth.sys, "executable", "/bin/false")
     with pytest.raises(WorkFailed, match="the run on 30 rows failed: killed, perhaps for its memory"):
         list(growth.growth((30,)))
+    assert command("rows") == 1
 
 
 def test_a_slope_is_that_of_a_power():

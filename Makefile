@@ -29,8 +29,8 @@ docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests docs examples playground
-	$(BIN)/ruff format --check src tests docs examples playground
+	$(BIN)/ruff check src reproduce benchmarks tests docs examples playground
+	$(BIN)/ruff format --check src reproduce benchmarks tests docs examples playground
 	$(BIN)/mypy
 
 # Needs node; what it writes is committed, so that nobody else does.

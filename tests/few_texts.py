@@ -1,6 +1,6 @@
 """A handful of sentences, for tests that must not need anybody's data."""
 
-from emulon.experiments.texts import make_corpus
+from reproduce.text.texts import make_corpus
 
 GERMAN = {"hund": "dog", "katze": "cat", "pferd": "horse", "vogel": "bird"}
 DOES = {"läuft": "runs", "schläft": "sleeps", "frisst": "eats", "springt": "jumps"}

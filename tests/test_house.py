@@ -16,10 +16,13 @@ import emulon
 
 SOURCE = Path(emulon.__file__).parent
 ROOT = Path(__file__).parents[1]
-FILES = sorted(SOURCE.rglob("*.py")) + sorted(Path(__file__).parent.rglob("*.py"))
+# Packages of the repository that are not in the wheel.
+SCRIPTS = [ROOT / "reproduce", ROOT / "benchmarks"]
+FILES = [path for folder in (SOURCE, *SCRIPTS, ROOT / "tests") for path in sorted(folder.rglob("*.py"))]
 MODULES = [
-    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in sorted(SOURCE.rglob("*.py"))
+    ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+    for folder in (SOURCE, *SCRIPTS)
+    for path in sorted(folder.rglob("*.py"))
     if path.stem != "__main__"
 ]
 # A reason follows the code: "# why" after the one, "(why)" or "— why" after the other.
@@ -52,7 +55,7 @@ def side_effects(source):
     return imported - used
 
 
-# What puts a tensor on the default device unless it is told another. Claims and fuzz are commands of their own.
+# What puts a tensor on the default device unless it is told another. Fuzz is a command of its own.
 CREATORS = {
     "arange",
     "as_tensor",
@@ -75,7 +78,7 @@ CREATORS = {
     "triu_indices",
     "zeros",
 }
-OWN_COMMANDS = ("claims", "fuzz")
+OWN_COMMANDS = ("fuzz",)
 
 
 def on_the_default_device(source):
@@ -149,7 +152,7 @@ def test_one_parser_and_links_instead_of_forms():
 
 def test_the_recipes_name_files_that_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = set(re.findall(r"(?:src|tests|docs|results)/[\w./-]*\w", text))
+    named = set(re.findall(r"(?:src|reproduce|benchmarks|tests|docs|results)/[\w./-]*\w", text))
     assert len(named) > 15 and [path for path in named if not (ROOT / path).exists()] == []
 
 

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import emulon
 
 SOURCE = Path(emulon.__file__).parent
+ROOT = Path(__file__).parents[1]
 # Lowest first. A part may import itself and what stands on a line below its own.
 MAP = [
     {"errors", "progress"},
@@ -36,7 +39,6 @@ MAP = [
     {"interrogate"},
     {"estimators", "experiments", "export", "benchmark"},
     {"playground"},
-    {"claims"},
     {"report"},
     {"commands"},
     {"cli"},
@@ -89,6 +91,12 @@ def test_imports_point_downwards(part: str) -> None:
             assert allowed is None or module in allowed or other in allowed, f"{path.name} imports {module}"
 
 
+def test_nothing_in_the_wheel_imports_the_scripts() -> None:
+    assert ROOT.joinpath("reproduce/__main__.py").exists()
+    for path in SOURCE.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) (reproduce|benchmarks)\b", path.read_text(), re.MULTILINE), path
+
+
 HEAVY = [
     "sympy",
     "flint",
@@ -111,7 +119,8 @@ class Blocker:
         frame = sys._getframe(1)
         while frame and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        if name.split(".")[0] in {HEAVY!r} and frame.f_globals.get("__name__", "").startswith("emulon"):
+        ours = frame.f_globals.get("__name__", "").startswith(("emulon", "reproduce", "benchmarks"))
+        if name.split(".")[0] in {HEAVY!r} and ours:
             raise ImportError(f"{{name}} is needed to import emulon")
 
 sys.meta_path.insert(0, Blocker())
@@ -119,7 +128,7 @@ sys.meta_path.insert(0, Blocker())
 
 
 def run(code: str) -> subprocess.CompletedProcess:
-    environment = {"PYTHONPATH": str(SOURCE.parent), "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": f"{SOURCE.parent}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", f"{BLOCKED}\n{code}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -135,15 +144,17 @@ def test_the_blocker_blocks() -> None:
 
 BARE = """
 from dataclasses import replace
-from emulon.claims import __main__ as claims
-from emulon.claims.algoformer import figure_2
+from reproduce import __main__ as command
+from reproduce.algoformer import figure_2
+from reproduce.arguments import run_script
 
 gpu = figure_2.CLAIM.scales["small"]
 tiny = replace(gpu, sizes=gpu.sizes | {"tasks": {task: {"steps": 3, "batch": 2} for task in gpu.sizes["tasks"]}})
-claims.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"gpu": tiny})
-print(claims.main(["trained", "--out", OUT]), claims.main(["trained", "--scael", "gpu"]))
+command.claim_named = lambda name: replace(figure_2.CLAIM, name=name, scales={"gpu": tiny})
+asked = ["trained", "--scale", "gpu", "--out", OUT], ["trained", "--scael", "gpu"]
+print(*(run_script("reproduce", command.main, words) for words in asked))
 
-from emulon.experiments import devices
+from benchmarks import devices
 devices.REPEATS = 1
 print(devices.main(["measure", PROGRAMS, "--out", OUT + "/devices.json", "--device", "cpu", "--rows", "2000"]))
 """

@@ -9,13 +9,13 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from emulon.claims.claim import Claim
-from emulon.claims.index import setup_rows, source_of
-from emulon.claims.record import Record, path_of
-from emulon.claims.record import records as measured
-from emulon.claims.registry import all_claims
-from emulon.experiments import speedrun
+from benchmarks import speedrun
 from emulon.report.benchmark import cell_of, coverage_told, table_rows
+from reproduce.claim import Claim
+from reproduce.index import setup_rows, source_of
+from reproduce.record import Record, path_of
+from reproduce.record import records as measured
+from reproduce.registry import all_claims
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -67,7 +67,7 @@ def _row(claim: Claim, record: Record) -> tuple[str, ...]:
     minutes = (record.seconds if record.scale == "gpu" else record.cpu_seconds) / 60
     scale = "" if record.scale == "small" else f" --scale {record.scale}"
     state = f"{'**stale**, ' * record.stale(claim)}**{verdict.state}**: {verdict.reason}"
-    return f"`emulon reproduce {claim.name}{scale}`", f"{minutes:.1f}", verdict.ours, state
+    return f"`python -m reproduce {claim.name}{scale}`", f"{minutes:.1f}", verdict.ours, state
 
 
 def claims(up: str) -> str:

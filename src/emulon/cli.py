@@ -30,20 +30,17 @@ COMMANDS = {
     "playground": "open the playground in the browser: one frozen transformer, many algorithms",
     "approximate": "make one softmax act as a function of one number, with a proof",
     "fuzz": "try random cases of everything that promises something",
-    "bench": "measure how long things take here, as ratios within one run",
     "train": "train a transformer that has to find an algorithm itself",
     "sweep": "train every run of a grid, on a cluster or on this machine",
-    "corpus": "cut texts into words, as one file that runs on text read",
-    "translate": "ask a run that was trained to translate",
-    "classify": "ask a run that was trained to classify texts",
-    "speedrun": "train the standard model to a fixed error, against the clock",
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
     "specimen": "write a GPT-2 with a planted learning algorithm, and the truth about it",
     "benchmark": "judge methods of interpretability on models whose mechanism is known",
-    "reproduce": "run the papers' claims and compare the numbers",
 }
+# Scripts of the repository; they were commands.
+MOVED = {"reproduce": "reproduce", "bench": "benchmarks.bench", "speedrun": "benchmarks.speedrun"}
+MOVED |= {name: f"reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
@@ -68,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "--version":
         print(f"emulon {emulon.__version__}")
         return 0
+    if command in MOVED:
+        return _refuse("emulon", f"{command} is python -m {MOVED[command]} now, in a checkout of the repository")
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"
         return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from emulon.algorithms import ALGORITHMS
-from emulon.claims import all_claims
 from emulon.commands.names import fields_of, registered, require_known
 from emulon.commands.options import BadUsage
 from emulon.models import Learner
@@ -17,7 +16,6 @@ def test_the_names_read_from_the_sources_are_the_registered_ones():
     assert registered("algorithms") == set(ALGORITHMS)
     assert registered("models") == set(Learner.registry)
     assert registered("tasks") == set(TASKS)
-    assert registered("claims") == set(all_claims())
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():

@@ -2,10 +2,10 @@
 
 `python` blocks of a page share one namespace. What they print is compared with the `output` block that follows: word
 by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude (rounding
-errors differ from machine to machine). `bash` blocks are lines of `emulon …`, run in this process. `<!-- not run:
-reason -->` before a block leaves it to a reader; its Python must compile, and its commands must have options that
-exist. `<!-- needs: module -->` does so only where that module is not installed. `<!-- run first … -->` has Python that
-a page needs and does not show.
+errors differ from machine to machine). `bash` blocks are lines of `emulon …` or `python -m …`, run in this process.
+`<!-- not run: reason -->` before a block leaves it to a reader; its Python must compile, and its commands must have
+options that exist. `<!-- needs: module -->` does so only where that module is not installed. `<!-- run first … -->` has
+Python that a page needs and does not show.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from emulon.cli import COMMANDS, main
 from emulon.commands.options import read
@@ -83,10 +84,11 @@ def run(page: Path) -> None:
             printed = _printed(block, page, namespace)
         elif block.kind == "bash":
             for words in commands(block.body):
-                assert words[0] == "emulon", f"{where}: {words[0]} is not run here; say why not"
+                started = words[0] == "emulon" or words[:2] == ["python", "-m"]
+                assert started, f"{where}: {words[0]} is not run here; say why not"
                 out, complaint = io.StringIO(), io.StringIO()
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaint):
-                    code = main(words[1:])
+                    code = main(words[1:]) if words[0] == "emulon" else module_of(words[2]).main(words[3:])
                 assert code == 0, f"{where}: {shlex.join(words)} ended with {code}: {complaint.getvalue()}"
                 printed = out.getvalue()
         elif block.kind == "output":
@@ -128,6 +130,12 @@ def parsed(block: Block, where: str) -> None:
             _known(words, where)
 
 
+def module_of(name: str) -> ModuleType:
+    """What `python -m NAME` runs."""
+    module = import_module(name)
+    return import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
+
+
 def _known(words: list[str], where: str) -> None:
     program, *rest = words
     if program == "emulon":
@@ -145,7 +153,7 @@ def _known(words: list[str], where: str) -> None:
     elif program == "nice":
         _known(rest[2:], where)
     elif program.startswith("python") and rest[0] == "-m":
-        import_module(rest[1])
+        module_of(rest[1]).arguments().read(rest[2:])
     elif program.startswith("python"):
         script = (ROOT / rest[0]).read_text(encoding="utf-8")
         unknown = [word for word in rest if word.startswith("--") and f'"{word}"' not in script]

@@ -2,8 +2,8 @@
 
 import re
 
-from emulon.claims.figure import Figure, Panel, Series
 from emulon.report.chart import COLOURS, HEIGHT, WIDTH, chart
+from emulon.report.figure import Figure, Panel, Series
 
 
 def drawn(panels, *labels):

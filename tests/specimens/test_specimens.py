@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from emulon import specimens
-from emulon.claims.ours.specimens import interventions, registers
 from emulon.errors import EmulonError, OutOfDomain
 from emulon.interrogate import identify
 from emulon.loading import load_subject
@@ -24,6 +23,7 @@ from emulon.specimens.draft import Draft, kept_apart
 from emulon.specimens.idle import WRITTEN, fill_heads, fill_neurons, idle_blocks
 from emulon.specimens.noise import noise_of
 from emulon.specimens.specimen import Build
+from reproduce.ours.specimens import interventions, registers
 
 transformers = pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
 f32, f64 = torch.float32, torch.float64

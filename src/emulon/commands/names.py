@@ -25,7 +25,7 @@ def require_known(kind: str, name: str, package: str) -> None:
 
 @cache
 def registered(package: str) -> frozenset[str]:
-    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `CLAIM = Claim(name=…)`, `@method(…)`."""
+    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `@method(…)`."""
     sources = [path.read_text(encoding="utf-8") for path in (SOURCE / package).rglob("*.py")]
     return frozenset(name for source in sources for node in ast.parse(source).body if (name := _name(node)))
 
@@ -39,8 +39,6 @@ def _name(node: ast.stmt) -> str:
         if any(isinstance(mark, ast.Name) and mark.id == "register" for mark in node.decorator_list):
             return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()
         return _keyword(node.keywords)
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-        return _keyword(node.value.keywords) if ast.unparse(node.targets[0]) == "CLAIM" else ""
     return ""
 
 

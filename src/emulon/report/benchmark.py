@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from emulon.benchmark import MEASURES, PLAIN, Cell, Row, over_dresses
-from emulon.claims.figure import Figure, Panel, Series
 from emulon.files import provenance
 from emulon.interrogate.curves import Interval
 from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
 from emulon.report.page import fill, write_page
 
 # Those that are drawn; the others are in the table.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.claims.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"
 GREEN, GOLD, PURPLE = "#4f8a5b", "#c9a227", "#7b5ea7"

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.claims.figure import Figure, Panel, Series
 from emulon.files import write_atomically, write_json
 from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
 from emulon.training import Trained
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.claims.figure import Figure, Mark, Panel, Series
 from emulon.interrogate import AlgorithmPhase
 from emulon.report.chart import chart
 from emulon.report.curves import run_figure
+from emulon.report.figure import Figure, Mark, Panel, Series
 from emulon.report.interrogation import KINDS, phase_row, phases_figure
 from emulon.report.page import fill, write_page
 from emulon.training import RunFolder

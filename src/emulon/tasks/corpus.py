@@ -83,7 +83,7 @@ class Corpus:
 
     def split(self, name: str) -> Split:
         if name not in self.splits:
-            raise BadText(f"this corpus has no {name} split; make one that has: emulon corpus --help")
+            raise BadText(f"this corpus has no {name} split; make one that has (docs/tutorials/texts.md)")
         return self.splits[name]
 
     def save(self, path: Path | str) -> None:
@@ -119,7 +119,7 @@ def load_corpus(path: Path | str, kind: Kind) -> Corpus:
         return _kept(path, kind)
     if not path.is_file():
         raise BadText(
-            f"there is no corpus {str(path)!r}; make one with emulon corpus NAME --out FILE, and name it behind the"
+            f"there is no corpus {str(path)!r}; make one (docs/tutorials/texts.md), and name it behind the"
             f" task: {kind}:data=FILE"
         )
     corpus = _read(path, path.stat().st_mtime_ns)
@@ -149,7 +149,9 @@ def _read(path: Path, changed: int) -> Corpus:
         kind: Kind = "translation" if notes["kind"] == "translation" else "classification"
         return Corpus(kind, Tokeniser(notes["tokeniser"]), tuple(json.loads(notes["classes"])), splits)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise BadText(f"{path} is no corpus that can be read ({error}); make it again with emulon corpus") from error
+        raise BadText(
+            f"{path} is no corpus that can be read ({error}); make it again (docs/tutorials/texts.md)"
+        ) from error
 
 
 def _split(name: str, tensors: dict[str, Tensor], references: dict[str, list[str]]) -> Split:

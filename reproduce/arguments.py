@@ -1,0 +1,71 @@
+"""Command lines of the scripts in reproduce/ and benchmarks/, by the standard library: a GPU machine has no more."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from emulon.errors import EmulonError, WorkFailed, unknown
+
+# Seconds between two lines of progress.
+PAUSE = 5.0
+
+
+class Arguments(argparse.ArgumentParser):
+    """Options of `python -m MODULE`; a word that cannot be read raises EmulonError, in one line."""
+
+    def __init__(self, module: str, description: str, examples: str = "") -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        name = f"python -m {module}"
+        super().__init__(name, description=description, epilog=examples, allow_abbrev=False, formatter_class=form)
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        options, rest = self.parse_known_intermixed_args(words)
+        for word in rest:
+            if word.startswith("-"):
+                self.error(unknown("option", word.partition("=")[0], self._option_string_actions))
+            self.error(f"one word too many: {word!r}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise EmulonError(f"{message} (see {self.prog} --help)")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` on."""
+
+    def read(word: str) -> int:
+        if not word.isdecimal() or int(word) < least:
+            raise argparse.ArgumentTypeError(f"{word} is not a whole number, {least} or more")
+        return int(word)
+
+    return read
+
+
+def run_script(module: str, main: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """The exit code of `main`, or one line on stderr and 2 for a request that makes no sense, 1 for work that failed
+    half-way, 130 when interrupted."""
+    try:
+        return main(words)
+    except (EmulonError, OSError) as error:
+        print(f"{module}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1 if isinstance(error, WorkFailed) else 2
+    except KeyboardInterrupt:
+        print(f"{module}: stopped", file=sys.stderr)
+        return 130
+
+
+class Progress:
+    """A line on stderr, every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.last = name, -math.inf
+
+    def __call__(self, what: str, done: float) -> None:
+        if time.monotonic() - self.last >= PAUSE:
+            self.last = time.monotonic()
+            print(f"{self.name}: {what}, {done:.0%}", file=sys.stderr, flush=True)

@@ -1,0 +1,172 @@
+"""Figure 3, right: shallow learners are nearest to a step of descent, deeper ones to ridge, the deepest to OLS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from emulon.interrogate import Prefixes, Reference, identify, reference_named
+from emulon.report.figure import Figure, Panel, Series
+from emulon.tasks import Linear
+from emulon.training import TrainConfig
+from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.learners import trained_once
+
+# In the order of the paper's phases.
+DESCENT, RIDGE, LEAST = "descent", "ridge", "least squares"
+PHASES = (DESCENT, RIDGE, LEAST)
+# Beside the fitted ridge parameter: the one that Figure 1 has.
+FIXED, FIXED_RIDGE = 0.1, "ridge, λ = 0.1"
+DESCENT_ON_THE_SUM = reference_named("gradient descent on the sum")
+FITTED_RIDGE = reference_named("ridge")
+
+
+def one_step(prefixes: Prefixes, integers: torch.Tensor, continuous: torch.Tensor) -> torch.Tensor:
+    return DESCENT_ON_THE_SUM.respond(prefixes, torch.ones_like(integers), continuous)
+
+
+def fixed_ridge(prefixes: Prefixes, integers: torch.Tensor, continuous: torch.Tensor) -> torch.Tensor:
+    return FITTED_RIDGE.respond(prefixes, integers, torch.full_like(continuous, FIXED))
+
+
+# One step on the sum of squares, as the paper has it, with the step size that fits best.
+ONE_STEP = Reference("one step of descent", "one step", one_step, continuous=DESCENT_ON_THE_SUM.continuous)
+WITH_FIXED = Reference(FIXED_RIDGE, "least squares", fixed_ridge)
+REFERENCES = [reference_named("ols"), FITTED_RIDGE, WITH_FIXED, ONE_STEP]
+NAMES = {DESCENT: ONE_STEP.name, RIDGE: "ridge", LEAST: "ols", FIXED_RIDGE: WITH_FIXED.name}
+
+
+def run(setting: Setting) -> Numbers:
+    """Train a learner of every depth for every seed, and measure what each phase leaves of it unexplained."""
+    return {"layers": by_size("layers", setting.sizes["depths"], setting)}
+
+
+def by_size(what: str, sizes: Sequence[int], setting: Setting) -> list[Numbers]:
+    """One row for every seed and size of `what`, which is a field of TrainConfig."""
+    every = {f"{what} {size}, seed {seed}": (size, seed) for size in sizes for seed in setting.seeds}
+    measures = {}
+    for name, (size, seed) in every.items():
+        config = TrainConfig.following(**setting.sizes["training"] | {what: size, "seed": seed})
+        measures[name] = partial(left_unexplained, config)
+    found = setting.parts(measures).items()
+    rows: list[Numbers] = [dict(zip(("size", "seed"), every[name], strict=True)) | row for name, row in found]
+    return sorted(rows, key=lambda row: (row["seed"], row["size"]))
+
+
+def left_unexplained(config: TrainConfig, setting: Setting) -> Numbers:
+    """Of one learner: by the nearest of every phase, with bootstrap intervals."""
+    learner, curve, seconds = trained_once(config, setting)
+    datasets = setting.sizes["datasets"]
+    task = Linear(config.features)
+    identification = identify(learner, task, references=REFERENCES, seed=setting.seed, datasets=datasets)
+    left = {phase: dataclasses.asdict(identification[name].unexplained) for phase, name in NAMES.items()}
+    ridge = identification["ridge"].parameters["ridge"]
+    error = curve[config.features] / config.features
+    return {"unexplained": left, "ridge": ridge, "error_after_d": error, "seconds": seconds}
+
+
+def phase(left: dict[str, Any], ridge: str = RIDGE) -> str:
+    """The nearest phase. One rule for both ties: ridge has descent and least squares as its limits, so that it is only
+    named where it is clearly nearer than either; a limit within the interval of ridge's mean takes its place.
+    """
+    least = min(PHASES, key=lambda name: left[ridge if name == RIDGE else name]["value"])
+    if least != RIDGE:
+        return least
+    limits = [name for name in (DESCENT, LEAST) if left[name]["value"] <= left[ridge]["high"]]
+    return min(limits, key=lambda name: left[name]["value"], default=RIDGE)
+
+
+def phases(rows: Sequence[Numbers], ridge: str = RIDGE) -> list[str] | None:
+    """None where the rows do not tell, as those of runs that did not ask for a fixed λ."""
+    if any(name not in row["unexplained"] for row in rows for name in (DESCENT, ridge, LEAST)):
+        return None
+    return [phase(row["unexplained"], ridge) for row in rows]
+
+
+def judge(numbers: Numbers) -> Verdict:
+    """For every seed, with the fitted λ: all three phases in the paper's order as depth grows, never back; and what
+    least squares leaves unexplained falls with every step in depth. The fixed λ is told beside it."""
+    holds, shown, reasons = True, [], []
+    for seed in sorted({row.get("seed", 0) for row in numbers["layers"]}):
+        rows = [row for row in numbers["layers"] if row.get("seed", 0) == seed]
+        named = phases(rows)
+        if named is None:
+            return Verdict("not tested at scale", "–", "one step of descent was not asked for at every depth")
+        rises = all(PHASES.index(before) <= PHASES.index(after) for before, after in pairwise(named))
+        whole = set(named) == set(PHASES)
+        left = [row["unexplained"][LEAST]["value"] for row in rows]
+        falls = all(before > after for before, after in pairwise(left))
+        holds = holds and rises and whole and falls
+        shown.append(", ".join(f"{row['size']}: {name}" for row, name in zip(rows, named, strict=True)))
+        reason = f"seed {seed}: {'rises' if rises else 'does not rise'} with depth, "
+        reason += f"{'through all three phases' if whole else 'not through all three phases'}; least squares leaves "
+        reason += f"{', '.join(f'{each:.2g}' for each in left)}, {'falling' if falls else 'not always falling'}"
+        fixed = phases(rows, FIXED_RIDGE)
+        reason += f"; with λ = {FIXED:g} {', '.join(fixed)}" if fixed else "; a fixed λ was not asked for"
+        reasons.append(reason)
+    return Verdict.that(holds, f"by depth {'; '.join(shown)}", ". ".join(reasons))
+
+
+def figure(numbers: Numbers) -> Figure:
+    return Figure([panel(rows, what) for what, rows in numbers.items() if rows])
+
+
+def panel(rows: Sequence[Numbers], label: str) -> Panel:
+    """Of the first seed: what each phase leaves unexplained over the size, with its interval."""
+    first = min(row.get("seed", 0) for row in rows)
+    own = [row for row in rows if row.get("seed", 0) == first]
+    series = []
+    for name in (*PHASES, FIXED_RIDGE):
+        told = [(row["size"], row["unexplained"][name]) for row in own if name in row["unexplained"]]
+        if told:
+            value, low, high = ([each[part] for _, each in told] for part in ("value", "low", "high"))
+            series.append(Series(name, [size for size, _ in told], value, low=low, high=high))
+    return Panel(label, "unexplained by", series, log_x=True, log_y=True)
+
+
+# What both CPU scales have in common.
+TRAINING = {"task": "linear", "noise": 0.0, "layers": 4, "heads": 4, "init": 0.08, "schedule": "cosine", "width": 32}
+QUICK = TRAINING | {"features": 2, "points": 8, "steps": 1200, "lr": 2e-3, "warmup": 100}
+LONGER = TRAINING | {"features": 4, "points": 11, "steps": 6000, "lr": 1e-3, "warmup": 200}
+LONGER |= {"start_features": 1, "feature_every": 150}
+AT_SCALE = {"recipe": "fast", "task": "linear", "features": 8, "points": 41, "noise": 0.0, "compile": "block"}
+AT_SCALE |= {"layers": 16, "width": 256, "heads": 4, "batch": 128, "steps": 5000, "evaluate_every": 5000}
+DATA = SetUp("data", "d = 8, 40 pairs, x and w normal, no noise", "the same")
+CLAIM = Claim(
+    name="learning-figure-3",
+    source="Akyürek et al. 2022, Figure 3, depth",
+    statement="As depth grows a learner goes from a step of descent over ridge to least squares.",
+    theirs="1 layer: descent; middle: ridge; 8 layers and more: least squares",
+    scales={
+        "small": Scale(1.0, {"training": QUICK, "depths": [1, 2, 4], "datasets": 512}, at_source_scale=False),
+        "paper": Scale(
+            45,
+            {"training": LONGER, "depths": [1, 2, 3, 4, 6, 8, 12, 16], "datasets": 1024},
+            at_source_scale=False,
+        ),
+        "gpu": Scale(
+            10,
+            {"training": AT_SCALE, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3},
+            set_up=(
+                DATA,
+                SetUp(
+                    "model", "1, 2, 4, 8, 12, 16 layers, width and heads by search", "1 to 16 layers of 256, 4 heads"
+                ),
+                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
+                SetUp("steps × batch", "500,000 × 64", "5,000 × 128", "does not hold"),
+                SetUp("seeds", "not stated", "3"),
+                SetUp("ridge parameter", "not stated", "the one that fits each learner best"),
+            ),
+        ),
+    },
+    run=run,
+    judge=judge,
+    figure=figure,
+    differs="Learners of d = 2 trained for 1,200 steps on a CPU, or of d = 4 for 6,000. A tie between ridge and one of "
+    "its limits, descent and least squares, goes to the limit.",
+)

@@ -30,7 +30,7 @@ def _gram(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch s
     """XᵀX/n or XXᵀ/n, whichever is smaller, in float64, summed BLOCK products at a time."""
     rows = _tall(x).double()
     first, *others = rows.split(BLOCK, dim=-2)
-    gram = first.mT @ first
+    gram: Tensor = first.mT @ first
     for part in others:
         gram += part.mT @ part
     gram /= x.shape[-2]
@@ -90,7 +90,8 @@ def _above(a: Float[Tensor, "*batch d d"], guess: Float[Tensor, "*batch"]) -> Fl
         rest[..., start:, start:] -= part @ part.mT
     rounded = gamma(min(size, BLOCK) + 2 * (size // BLOCK) + 6, a.dtype) * vector_norm(factor, dim=(-2, -1)).square()
     lift = 1 + gamma(size**2 + 8, a.dtype)
-    return guess + (vector_norm(rest, dim=(-2, -1)) + rounded) * lift + 4 * unit(a.dtype) * guess.abs()
+    edge: Tensor = guess + (vector_norm(rest, dim=(-2, -1)) + rounded) * lift + 4 * unit(a.dtype) * guess.abs()
+    return edge
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Run:
         from torch.utils.flop_counter import FlopCounterMode
 
         task = self.config.make_task()
-        learner, blank = self.config.make_learner(task).to("meta"), task.blank()
+        learner, blank = self.config.make_learner(task, "meta"), task.blank()
         with FlopCounterMode(display=False) as counter:
             learner.loss(blank.tokens.to("meta"), blank.targets.to("meta"), task.asked).backward()
         parameters = sum(parameter.numel() for parameter in learner.parameters())
@@ -189,7 +189,7 @@ def _require_sense(run: Run) -> None:
     """Its configuration makes sense, the learner can be built, and its folder holds nothing else."""
     try:
         task = run.config.check().make_task()
-        run.config.make_learner(task)
+        run.config.make_learner(task, "meta")
     except EmulonError as error:
         raise BadGrid(f"{run.name}: {error}") from error
     folder = RunFolder(run.folder)

@@ -50,9 +50,6 @@ class BlockShape:
 class Affine(nn.Linear):
     """A linear layer that computes in the precision of its weights, whatever the precision of its input."""
 
-    def __init__(self, width_in: int, width_out: int, *, bias: bool = True) -> None:
-        super().__init__(width_in, width_out, bias=bias, device="cpu")
-
     def forward(self, x: Float[Tensor, "*batch fan_in"]) -> Float[Tensor, "*batch fan_out"]:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
@@ -91,9 +88,9 @@ class Block(nn.Module):
 
     def __init__(self, shape: BlockShape, name: str = "block") -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.width, device="cpu")
+        self.attention_norm = nn.LayerNorm(shape.width)
         self.attention = SelfAttention(shape, f"{name}.attention")
-        self.mlp_norm = nn.LayerNorm(shape.width, device="cpu")
+        self.mlp_norm = nn.LayerNorm(shape.width)
         self.widen = Affine(shape.width, 4 * shape.width, bias=shape.bias)
         self.narrow = Affine(4 * shape.width, shape.width, bias=shape.bias)
         self.drop = nn.Dropout(shape.dropout)
@@ -135,7 +132,7 @@ class Decoder(nn.Module):
     def __init__(self, shape: BlockShape, layers: int, name: str = "decoder") -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(shape, f"{name}.{depth}") for depth in range(layers))
-        self.last_norm = nn.LayerNorm(shape.width, device="cpu")
+        self.last_norm = nn.LayerNorm(shape.width)
         self._initialise(shape, layers)
 
     @torch.no_grad()

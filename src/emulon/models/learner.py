@@ -52,9 +52,9 @@ class Learner(nn.Module):
         self.drop = nn.Dropout(shape.dropout)
         self.read_in: nn.Module = Affine(width_in, shape.width)
         if vocabulary:
-            self.read_in = nn.Embedding(vocabulary, shape.width, device="cpu")
+            self.read_in = nn.Embedding(vocabulary, shape.width)
             nn.init.normal_(self.read_in.weight, 0.0, shape.init or 0.02)
-        self.position = nn.Parameter(torch.empty(tokens, shape.width, device="cpu").normal_(0.0, shape.init or 0.02))
+        self.position = nn.Parameter(torch.empty(tokens, shape.width).normal_(0.0, shape.init or 0.02))
         self.read_out = Affine(shape.width, width_out)
 
     @classmethod

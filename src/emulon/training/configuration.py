@@ -170,9 +170,9 @@ class TrainConfig:
         except EmulonError as error:
             raise BadConfig(str(error)) from error
 
-    def make_learner(self, task: Task) -> Learner:
-        """A new learner, its weights a function of the seed alone."""
-        with torch.random.fork_rng(devices=[]):
+    def make_learner(self, task: Task, device: str = "cpu") -> Learner:
+        """A new learner, its weights a function of the seed alone; on "meta" it has a size and no weights."""
+        with torch.random.fork_rng(devices=[]), torch.device(device):
             torch.manual_seed(self.seed)
             options = self._learner_options()
             if task.vocabulary:

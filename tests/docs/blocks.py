@@ -153,7 +153,10 @@ def _known(words: list[str], where: str) -> None:
     elif program == "nice":
         _known(rest[2:], where)
     elif program.startswith("python") and rest[0] == "-m":
-        module_of(rest[1]).arguments().read(rest[2:])
+        if rest[1].partition(".")[0] in ("reproduce", "benchmarks"):
+            module_of(rest[1]).arguments().read(rest[2:])
+        else:
+            import_module(rest[1])
     elif program.startswith("python"):
         script = (ROOT / rest[0]).read_text(encoding="utf-8")
         unknown = [word for word in rest if word.startswith("--") and f'"{word}"' not in script]

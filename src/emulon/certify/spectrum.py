@@ -31,7 +31,7 @@ def _gram(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch s
     """XᵀX/n or XXᵀ/n, whichever is smaller, in float64, summed BLOCK products at a time."""
     rows = _tall(x).double()
     first, *others = rows.split(BLOCK, dim=-2)
-    gram = first.mT @ first
+    gram: Tensor = first.mT @ first
     for part in others:
         gram += part.mT @ part
     gram /= x.shape[-2]

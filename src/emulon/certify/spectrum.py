@@ -23,7 +23,8 @@ BLOCK = 1024
 def eigenvalues(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch features"]:
     """Of XᵀX/n, ascending, in float64; where X has more columns than rows, the first are 0."""
     values = torch.linalg.eigvalsh(_gram(x)).clamp(min=0.0)
-    return torch.nn.functional.pad(values, (x.shape[-1] - values.shape[-1], 0))
+    zeros = values.new_zeros(*values.shape[:-1], x.shape[-1] - values.shape[-1])
+    return torch.cat([zeros, values], dim=-1)
 
 
 def _gram(x: Real[Tensor, "*batch samples features"]) -> Float[Tensor, "*batch short short"]:
@@ -90,8 +91,8 @@ def _above(a: Float[Tensor, "*batch d d"], guess: Float[Tensor, "*batch"]) -> Fl
         rest[..., start:, start:] -= part @ part.mT
     rounded = gamma(min(size, BLOCK) + 2 * (size // BLOCK) + 6, a.dtype) * vector_norm(factor, dim=(-2, -1)).square()
     lift = 1 + gamma(size**2 + 8, a.dtype)
-    edge: Tensor = guess + (vector_norm(rest, dim=(-2, -1)) + rounded) * lift + 4 * unit(a.dtype) * guess.abs()
-    return edge
+    bound: Tensor = guess + (vector_norm(rest, dim=(-2, -1)) + rounded) * lift + 4 * unit(a.dtype) * guess.abs()
+    return bound
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ fuzz: .venv/installed
 
 # The site, into site/: every page and figure in it, so that it reads without a network.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet
 
 lint: .venv/installed
 	$(BIN)/ruff check src reproduce benchmarks tests docs examples playground

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
+    from emulon.identification.loading import load_predictor
     from emulon.interpreter import Interpreter, Program, compile
-    from emulon.loading import load_predictor
     from emulon.networks import compile_iteration, compile_network
 
     __version__: str
@@ -25,7 +25,7 @@ __all__ = [
     "load_predictor",
 ]
 _ROOM = {
-    **{"Certificate": "certify", "Domain": "certify", "load_predictor": "loading"},
+    **{"Certificate": "certify", "Domain": "certify", "load_predictor": "identification.loading"},
     **dict.fromkeys(("compile_iteration", "compile_network"), "networks"),
 }
 

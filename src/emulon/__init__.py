@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from emulon.core.deprecated import RenamedModules
 
 if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
@@ -37,3 +40,6 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'emulon' has no attribute {name!r}")
     return getattr(import_module(f"emulon.{_ROOM.get(name, 'interpreter')}"), name)
+
+
+sys.meta_path.append(RenamedModules())

@@ -32,6 +32,7 @@ MAP = [
     {"interpreter"},
     {"networks"},
     {"machine", "looped"},
+    {"language"},
     {"tasks"},
     {"models", "testing", "fuzz", "specimens"},
     {"training", "adapters"},

@@ -21,14 +21,14 @@ from emulon.algorithms import (
 from emulon.core.predictor import as_predictor
 from emulon.estimators import EmulatedClassifier, EmulatedRegressor
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
-from emulon.identification import hidden_states, identify, interrogate, linear_probe, prefix_weights
+from emulon.identification import analyse, hidden_states, identify, linear_probe, prefix_weights
 from emulon.interpreter import load_interpreter, load_program, save
 from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 from emulon.networks import load_network, save_network
-from emulon.planted import disguise, specimen_named
-from emulon.planted import load as load_specimen
-from emulon.planted import save as save_specimen
+from emulon.planted import load as load_planted
+from emulon.planted import obfuscate, plant
+from emulon.planted import save as save_planted
 from emulon.planted.benchmark import METHODS, ask, score
 from emulon.softmax import approximate
 from emulon.tasks import TASKS, Linear, RegressionTask
@@ -159,9 +159,9 @@ def training():
         yield resume(Path(folder, "run")).curve
 
 
-def interrogation():
+def analysis():
     task = Linear(2, noise=0.1)
-    asked = interrogate(Ridge(0.1, 20), task, datasets=16, points=6)
+    asked = analyse(Ridge(0.1, 20), task, datasets=16, points=6)
     yield str(asked.identification)
     yield str(identify(ShermanMorrisonRidge(0.1), task, datasets=16, points=6))
     machine = sgd(2, 4, 0.1).compile()
@@ -170,14 +170,14 @@ def interrogation():
     yield linear_probe(hidden_states(machine, xs, ys), held[:, 2], seed=0).score
 
 
-def specimens():
-    plain = specimen_named("sgd", features=2, samples=4, step_size=0.3)
-    for specimen in (plain, disguise(plain, seed=1)):
-        xs, ys = specimen.draw(batch=2, seed=0)
-        yield from (specimen(xs, ys), specimen.certificate.bound)
+def planted_models():
+    plain = plant("sgd", features=2, samples=4, step_size=0.3)
+    for model in (plain, obfuscate(plain, seed=1)):
+        xs, ys = model.draw(batch=2, seed=0)
+        yield from (model(xs, ys), model.certificate.bound)
     with tempfile.TemporaryDirectory() as folder:
-        save_specimen(plain, folder)
-        yield load_specimen(folder)(xs, ys)
+        save_planted(plain, folder)
+        yield load_planted(folder)(xs, ys)
     questions = ask(plain, 0)
     for name in ("random", "linear-probe", "attribution-patching"):
         yield score(METHODS[name](questions.subject), questions)
@@ -194,8 +194,8 @@ PATHS = (
     solvers,
     estimators,
     training,
-    interrogation,
-    specimens,
+    analysis,
+    planted_models,
 )
 
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import speedrun
-from emulon.report.benchmark import cell_of, coverage_told, table_rows
+from emulon.report.benchmark import cell_of, coverage_told, of_this_version, table_rows
 from reproduce.claim import Claim
 from reproduce.index import setup_rows, source_of
 from reproduce.record import Record, path_of
@@ -120,13 +120,13 @@ def records(up: str) -> str:
 
 def benchmark(up: str) -> str:
     """The table of results/benchmark/methods.json."""
-    record = json.loads((RESULTS / "benchmark" / "methods.json").read_text())
+    record = of_this_version(json.loads((RESULTS / "benchmark" / "methods.json").read_text()))
     cells = [cell_of(one) for one in record["cells"]]
-    dresses = list(dict.fromkeys(cell.dress for cell in cells))
-    told = f"{record['specimens']} specimens in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
-    told += f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over specimens; "
-    told += "arrows where the difference from the same specimens in the plain has an interval that leaves out zero."
-    made = table(("method", "measure", *dresses), table_rows(cells, dresses))
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    told = f"{record['models']} planted models in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
+    told += f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over models; "
+    told += "arrows where the difference from the same models without obfuscation has an interval without zero."
+    made = table(("method", "measure", *variants), table_rows(cells, variants))
     return "\n".join([told, "", made, "", *(f"{line}." for line in coverage_told(record)), ""])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.planted import Specimen, disguise, drawn_mechanism, specimen_of
+from emulon.planted import PlantedModel, drawn_mechanism, obfuscate, plant
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 
@@ -28,18 +28,18 @@ def run(setting: Setting) -> Numbers:
         mechanism = drawn_mechanism(seed)
         setting.report_progress(str(mechanism), index / setting.sizes["specimens"])
         for dtype in (torch.float64, torch.float32):
-            plain = specimen_of(mechanism, dtype)
-            for one in (plain, disguise(plain, seed)):
+            plain = plant(mechanism, dtype)
+            for one in (plain, obfuscate(plain, seed)):
                 rows.append({"seed": seed, "mechanism": str(mechanism), **measured(one, setting.sizes["prompts"])})
     return {"rows": rows}
 
 
-def measured(one: Specimen, prompts: int) -> Numbers:
+def measured(one: PlantedModel, prompts: int) -> Numbers:
     xs, ys = one.draw(prompts, seed=prompts)
     fits, slots = registers(one, xs, ys)
     out: Numbers = {
         "dtype": str(one.dtype).removeprefix("torch."),
-        "disguised": bool(one.build.disguises),
+        "disguised": bool(one.build.obfuscations),
         "error": float((one(xs, ys).double() - one.algorithm(xs, ys)).abs().max()),
         "bound": one.certificate.bound,
         "proved": one.certificate.proved,
@@ -51,10 +51,10 @@ def measured(one: Specimen, prompts: int) -> Numbers:
     return out
 
 
-def registers(one: Specimen, xs: Tensor, ys: Tensor) -> tuple[list[float], list[float]]:
+def registers(one: PlantedModel, xs: Tensor, ys: Tensor) -> tuple[list[float], list[float]]:
     """Of every version that varies, where it was written: R² of the truth's directions, and of the best coordinate."""
     with torch.no_grad():
-        out = one.model(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     # The last of them has been through the last LayerNorm, which the truth reads through, too.
     streams, values = [stream[:, 1:].double() for stream in out.hidden_states], one.values(xs, ys)
     fits, slots = [], []
@@ -75,7 +75,7 @@ def best_coordinate(stream: Tensor, wanted: Tensor) -> float:
     return float(((x.mT @ y) ** 2 / (x.square().sum(dim=0) * y.square().sum()).clamp(min=1e-300)).max())
 
 
-def interventions(one: Specimen, xs: Tensor, ys: Tensor) -> Numbers:
+def interventions(one: PlantedModel, xs: Tensor, ys: Tensor) -> Numbers:
     """Amounts at random added to every version in turn: the answer's distance to the program's, and, of versions that
     no prediction depends on, to the answer without."""
     generator = torch.Generator().manual_seed(0)

@@ -7,14 +7,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from emulon.planted import Specimen, disguise, specimen_named
+from emulon.planted import PlantedModel, obfuscate, plant
 from emulon.planted.finetune import Trained, finetuned
 from emulon.planted.task import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.ours.specimens import VARIES, interventions, registers
 
-DRESS = ("turned", "permuted", "idle weights")
+VARIANT = ("rotated", "permuted", "dead components")
 HELD_OUT = 256
 
 
@@ -26,8 +26,8 @@ def run(setting: Setting) -> Numbers:
         setting.report_progress(
             f"{name} at {rate:g}", place / len(setting.sizes["mechanisms"] * len(setting.sizes["rates"]))
         )
-        plain = specimen_named(name, torch.float32, features=2, samples=4)
-        start = disguise(plain, setting.seed, only=DRESS)
+        plain = plant(name, torch.float32, features=2, samples=4)
+        start = obfuscate(plain, setting.seed, only=VARIANT)
         task = BoundedLinear(2, 4, noise=setting.sizes["noise"])
         steps = finetuned(start, task, rate=rate, at=setting.sizes["steps"], seed=setting.seed)
         rows = [measured(one, start, task) for one in steps]
@@ -35,8 +35,8 @@ def run(setting: Setting) -> Numbers:
     return {"runs": found}
 
 
-def measured(one: Trained, start: Specimen, task: BoundedLinear) -> Numbers:
-    specimen = one.specimen
+def measured(one: Trained, start: PlantedModel, task: BoundedLinear) -> Numbers:
+    specimen = one.model
     xs, ys = start.draw(HELD_OUT, seed=1)
     shifted = task.held_out(2, HELD_OUT, start.mechanism.samples)
     fits, _ = registers(specimen, xs, ys)
@@ -52,11 +52,11 @@ def measured(one: Trained, start: Specimen, task: BoundedLinear) -> Numbers:
     }
 
 
-def refits(one: Specimen, xs: Tensor, ys: Tensor) -> list[float]:
+def refits(one: PlantedModel, xs: Tensor, ys: Tensor) -> list[float]:
     """Of every version that varies, R² of a linear probe fitted on half of the prompts, on the other half: whether it
     is still there, in whatever direction."""
     with torch.no_grad():
-        out = one.model(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     values, half, fits = one.values(xs, ys), len(xs) // 2, []
     for version in one.truth.versions:
         wanted = values[version.name]

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from emulon.core.deprecated import RenamedModules
 
 if TYPE_CHECKING:
+    from emulon import planted
     from emulon.certify import Certificate, Domain
+    from emulon.identification import identify
     from emulon.identification.loading import load_predictor
     from emulon.interpreter import Interpreter, Program, compile
     from emulon.networks import compile_iteration, compile_network
+    from emulon.softmax import approximate
 
     __version__: str
 
@@ -22,14 +25,18 @@ __all__ = [
     "Domain",
     "Interpreter",
     "Program",
+    "approximate",
     "compile",
     "compile_iteration",
     "compile_network",
+    "identify",
     "load_predictor",
+    "planted",
 ]
 _ROOM = {
     **{"Certificate": "certify", "Domain": "certify", "load_predictor": "identification.loading"},
     **dict.fromkeys(("compile_iteration", "compile_network"), "networks"),
+    **{"approximate": "softmax", "identify": "identification"},
 }
 
 
@@ -39,6 +46,8 @@ def __getattr__(name: str) -> object:
         return version("emulon")
     if name not in __all__:
         raise AttributeError(f"module 'emulon' has no attribute {name!r}")
+    if name == "planted":
+        return import_module("emulon.planted")
     return getattr(import_module(f"emulon.{_ROOM.get(name, 'interpreter')}"), name)
 
 

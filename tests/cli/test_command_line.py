@@ -114,7 +114,7 @@ MISSPELT_NAMES = [
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("fuzz", ["--only", "aduit"], "audit"),
     ("benchmark", ["liner-probe"], "linear-probe"),
-    ("specimen", ["clpped-sgd", "--out", "never"], "clipped sgd"),
+    ("plant", ["clpped-sgd", "--out", "never"], "clipped sgd"),
     ("train", ["standrad"], "standard"),
     ("train", ["standard", "--task", "linaer"], "linear"),
     ("train", ["standard", "--preset", "smal"], "small"),
@@ -142,8 +142,8 @@ WRONG_TYPES = [
     ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
     ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
-    ("benchmark", ["--specimens", "0"], "--specimens: 0 is not a whole number, 1 or more"),
-    ("specimen", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
+    ("benchmark", ["--models", "0"], "--models: 0 is not a whole number, 1 or more"),
+    ("plant", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
     ("report", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
 ]
 

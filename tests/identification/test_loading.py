@@ -74,7 +74,7 @@ def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):
     assert load_predictor(tmp_path) == RidgeRegression(2.0)
 
 
-def test_a_learner_of_more_than_a_number_has_no_task_to_be_interrogated_on(tmp_path):
+def test_a_learner_of_more_than_a_number_has_no_task_to_be_identified_on(tmp_path):
     config = TrainConfig(task="auto_regression", features=2, points=4, width=8, heads=2, layers=1, device="cpu")
     save_learner(config.make_learner(config.make_task()), config, 0, tmp_path / "run")
     with pytest.raises(EmulonError, match="AutoRegression does not ask for a y"):

@@ -6,7 +6,7 @@ import pytest
 
 from emulon import cli
 from emulon.algorithms import RidgeRegression
-from emulon.identification import attention_probe, best_ridge, hidden_states, interrogate, moments, prefix_weights
+from emulon.identification import analyse, attention_probe, best_ridge, hidden_states, moments, prefix_weights
 from emulon.identification.loading import load_subject
 
 RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
@@ -19,7 +19,7 @@ def subject():
 
 @pytest.fixture(scope="module")
 def said(subject):
-    return interrogate(subject.thing, subject.task, datasets=256)
+    return analyse(subject.thing, subject.task, datasets=256)
 
 
 def test_it_is_identified_as_ridge_regression(said):

@@ -1,4 +1,4 @@
-"""Methods on specimens: the questions have true answers, the scores say how near they are, and chance scores chance."""
+"""Methods on planted models: questions have true answers, scores say how near they are, and chance scores chance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from emulon import cli
-from emulon import planted as specimens
+from emulon import cli, planted
 from emulon.core.errors import BadShape, EmulonError
 from emulon.planted.benchmark import (
     METHODS,
@@ -27,41 +26,42 @@ from emulon.planted.benchmark import (
     Which,
     ask,
     method_named,
-    over_dresses,
+    over_variants,
     score,
-    specimens_scored,
+    score_models,
     summary,
 )
 from emulon.planted.benchmark.methods.linear_probe import probe
 from emulon.planted.benchmark.questions import CANDIDATES, NONE
 from emulon.planted.benchmark.scores import area
-from emulon.planted.benchmark.study import DRESSES
+from emulon.planted.benchmark.study import VARIANTS
+from emulon.report.benchmark import of_this_version
 
-pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
-
-
-@pytest.fixture(scope="module")
-def dressed() -> specimens.Specimen:
-    return specimens.disguise(specimens.specimen_named("sgd", samples=4), seed=1)
+pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
 
 
 @pytest.fixture(scope="module")
-def questions(dressed: specimens.Specimen) -> Questions:
-    return ask(dressed, seed=3)
+def variant() -> planted.PlantedModel:
+    return planted.obfuscate(planted.plant("sgd", samples=4), seed=1)
+
+
+@pytest.fixture(scope="module")
+def questions(variant: planted.PlantedModel) -> Questions:
+    return ask(variant, seed=3)
 
 
 def test_a_quantity_is_in_one_register_where_the_truth_says_and_in_none_elsewhere(
-    dressed: specimens.Specimen, questions: Questions
+    variant: planted.PlantedModel, questions: Questions
 ) -> None:
     """Read through the truth's own directions, up to a linear map."""
     streams, quantities = questions.subject.run.streams, questions.subject.quantities
     assert len(quantities) > 5 and questions.held.flatten(1).any(dim=1).all() and not questions.held[:, :, 0].any()
-    registers = [one.name for one in dressed.truth.registers.values() if one.kind in ("input", "register")]
+    registers = [one.name for one in variant.truth.registers.values() if one.kind in ("input", "register")]
 
     def left(quantity: torch.Tensor, stream: int, token: int) -> float:
         wanted, out = quantity - quantity.mean(dim=0), []
         for name in registers:
-            read = dressed.truth.read(name, streams[stream, :, token])
+            read = variant.truth.read(name, streams[stream, :, token])
             if read.shape == quantity.shape:
                 known = read - read.mean(dim=0)
                 out.append((wanted - known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution).norm())
@@ -204,19 +204,19 @@ def test_direct_attribution_is_of_the_tokens_where_answers_are_read(questions: Q
 
 
 def test_every_method_beats_chance_at_what_it_answers() -> None:
-    """Two specimens, plain and in every disguise at once; seeds whose mechanisms are sgd and a moving average."""
-    rows = specimens_scored(tuple(METHODS), (1, 2), ("plain", "all at once"))
-    cells = {(one.method, one.measure, one.dress): one for one in summary(rows)}
+    """Two models, plain and under all obfuscations at once; seeds whose mechanisms are sgd and a moving average."""
+    rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once"))
+    cells = {(one.method, one.measure, one.variant): one for one in summary(rows)}
     for name in METHODS:
         asked = {measure for method, measure, _ in cells if method == name}
         assert asked
         for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
-            for dress in ("plain", "all at once"):
-                value, chance = (cells[one, measure, dress].score.value for one in (name, "random"))
+            for variant in ("plain", "all at once"):
+                value, chance = (cells[one, measure, variant].score.value for one in (name, "random"))
                 if measure == "where":
-                    assert value < chance, (name, measure, dress)
+                    assert value < chance, (name, measure, variant)
                 elif name != "readout-attribution":  # it sees the last step alone
-                    assert value > 0.5 + 0.1 * (measure != "what"), (name, measure, dress)
+                    assert value > 0.5 + 0.1 * (measure != "what"), (name, measure, variant)
     assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
 
 
@@ -231,40 +231,41 @@ def test_guesses_score_chance(questions: Questions) -> None:
         assert abs(values.mean().item() - wanted) < 4 * values.std().item() / len(values) ** 0.5, measure
 
 
-def test_changes_against_the_plain_are_paired_by_specimen() -> None:
+def test_changes_against_the_plain_are_paired_by_model() -> None:
     rows = [
-        Row(seed, "sgd", dress, "mine", {"what": 0.1 * seed + by, "circuit": math.nan})
+        Row(seed, "sgd", variant, "mine", {"what": 0.1 * seed + by, "circuit": math.nan})
         for seed in range(6)
-        for dress, by in (("plain", 0.0), ("turned", -0.2))
+        for variant, by in (("plain", 0.0), ("rotated", -0.2))
     ]
-    [plain, turned] = summary(rows)
-    assert plain.change is None and plain.moved == "" and turned.moved == "↓"
-    assert turned.change is not None and turned.change.high == pytest.approx(-0.2) and plain.specimens == 6
+    [plain, rotated] = summary(rows)
+    assert plain.change is None and plain.moved == "" and rotated.moved == "↓"
+    assert rotated.change is not None and rotated.change.high == pytest.approx(-0.2) and plain.models == 6
 
 
 def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_them() -> None:
-    record = json.loads((Path(__file__).parents[2] / "results" / "benchmark" / "methods.json").read_text())
-    assert record["specimens"] >= 50 and record["seconds"] < 600 and set(record["scores"]) == set(METHODS)
+    made = json.loads((Path(__file__).parents[2] / "results" / "benchmark" / "methods.json").read_text())
+    record = of_this_version(made)
+    assert record["models"] >= 50 and record["seconds"] < 600 and set(record["scores"]) == set(METHODS)
     for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7)):
-        dresses = record["scores"]["random"][measure]
-        assert set(dresses) == set(DRESSES)
+        variants = record["scores"]["random"][measure]
+        assert set(variants) == set(VARIANTS)
         rows = [
-            Row(seed, "", dress, "random", {measure: math.nan if value is None else value})
-            for dress, values in dresses.items()
+            Row(seed, "", variant, "random", {measure: math.nan if value is None else value})
+            for variant, values in variants.items()
             for seed, value in enumerate(values)
         ]
-        found = over_dresses(rows, "random", measure)
+        found = over_variants(rows, "random", measure)
         assert found is not None and found[0].low <= chance <= found[0].high, measure
     assert 0.9 <= record["coverage"]["identify"]["value"] <= 0.99 and record["coverage"]["identify"]["intervals"] > 100
 
 
-def test_dresses_of_a_specimen_are_counted_together() -> None:
-    rows = [Row(seed, "sgd", dress, "mine", {"coverage": float(seed > 0)}) for seed in range(4) for dress in "ab"]
+def test_variants_of_a_model_are_counted_together() -> None:
+    rows = [Row(seed, "sgd", variant, "mine", {"coverage": float(seed > 0)}) for seed in range(4) for variant in "ab"]
     rows.append(Row(5, "sgd", "a", "mine", {"coverage": math.nan}))
-    found = over_dresses(rows, "mine", "coverage")
+    found = over_variants(rows, "mine", "coverage")
     assert found is not None and found[0].value == 0.75 and found[1] == 8
-    assert found[0].low <= 0.25 and found[0].high == 1.0  # four specimens, not eight
-    assert over_dresses(rows, "mine", "where") is None
+    assert found[0].low <= 0.25 and found[0].high == 1.0  # four planted models, not eight
+    assert over_variants(rows, "mine", "where") is None
 
 
 MINE = """
@@ -285,11 +286,11 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
-    words = ["mine.py:last_stream", "--specimens", "1", "--seed", "2", "--disguise", "plain", "--processes", "1"]
+    words = ["mine.py:last_stream", "--models", "1", "--seed", "2", "--obfuscate", "plain", "--processes", "1"]
     assert cli.main(["benchmark", *words, "--json", "numbers.json", "--report", "page"]) == 0
     assert "mine.py:last_stream" in capsys.readouterr().out
     record = json.loads(Path("numbers.json").read_text())
-    assert record["specimens"] == 1 and {cell["measure"] for cell in record["cells"]} == {"where", "found", "what"}
+    assert record["models"] == 1 and {cell["measure"] for cell in record["cells"]} == {"where", "found", "what"}
     assert "moving average" in record["mechanisms"][0]
     assert record["scores"]["mine.py:last_stream"]["found"] == {"plain": [record["cells"][1]["score"]["value"]]}
     assert "mine.py:last_stream" in Path("page/index.html").read_text(encoding="utf-8")
@@ -301,8 +302,8 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
     ):
         with pytest.raises(EmulonError, match=why):
             method_named(wrong)
-    assert cli.main(["benchmark", "random", "--disguise", "turnd"]) == 2
-    assert "did you mean turned" in capsys.readouterr().err
+    assert cli.main(["benchmark", "random", "--obfuscate", "turnd"]) == 2
+    assert "did you mean rotated" in capsys.readouterr().err
 
 
 WRONG = """
@@ -334,14 +335,14 @@ def test_what_a_method_of_ones_own_gets_wrong_is_said_in_a_line(
     for method, why in (
         ("nothing", "returned a NoneType; a method returns emulon.planted.benchmark.Answers"),
         ("scores", "returned a dict; a method returns emulon.planted.benchmark.Answers"),
-        ("words", "wrong.py:words failed (specimen 0, plain): "),
-        ("name", "wrong.py:name failed (specimen 0, plain): "),
-        ("number", "wrong.py:number failed (specimen 0, plain): "),
-        ("several", "wrong.py:several failed (specimen 0, plain): "),
-        ("failing", "wrong.py:failing failed (specimen 0, plain): ZeroDivisionError: division by zero"),
-        ("empty", "wrong.py:empty failed (specimen 0, plain): TypeError: empty() takes 0 positional arguments"),
+        ("words", "wrong.py:words failed (model 0, plain): "),
+        ("name", "wrong.py:name failed (model 0, plain): "),
+        ("number", "wrong.py:number failed (model 0, plain): "),
+        ("several", "wrong.py:several failed (model 0, plain): "),
+        ("failing", "wrong.py:failing failed (model 0, plain): ZeroDivisionError: division by zero"),
+        ("empty", "wrong.py:empty failed (model 0, plain): TypeError: empty() takes 0 positional arguments"),
     ):
-        words = [f"wrong.py:{method}", "--specimens", "1", "--disguise", "plain", "--processes", "1"]
+        words = [f"wrong.py:{method}", "--models", "1", "--obfuscate", "plain", "--processes", "1"]
         assert cli.main(["benchmark", *words]) == 2
         error = capsys.readouterr().err
         assert why in error and error.count("\n") == 1
@@ -350,7 +351,7 @@ def test_what_a_method_of_ones_own_gets_wrong_is_said_in_a_line(
 def test_an_interrupt_ends_all_processes_at_once(tmp_path: Path) -> None:
     """Each of them would sleep for a minute, and all of them hear of it, as in a terminal."""
     (tmp_path / "wrong.py").write_text(WRONG)
-    words = ["benchmark", "wrong.py:slow", "--specimens", "4", "--disguise", "plain", "--processes", "2"]
+    words = ["benchmark", "wrong.py:slow", "--models", "4", "--obfuscate", "plain", "--processes", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "emulon.cli", *words],
         cwd=tmp_path,

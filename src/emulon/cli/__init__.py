@@ -35,9 +35,11 @@ COMMANDS = {
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
     "identify": "say which algorithm an in-context learner runs",
     "probe": "look for an algorithm's quantities inside a learner",
-    "specimen": "write a GPT-2 with a planted learning algorithm, and the truth about it",
+    "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
     "benchmark": "judge methods of interpretability on models whose mechanism is known",
 }
+# Names of 0.2, which go with 0.4: commands and options.
+EARLIER = {"specimen": "plant", "--disguise": "--obfuscate", "--specimens": "--models"}
 # Scripts of the repository; they were commands.
 MOVED = {"reproduce": "reproduce", "bench": "benchmarks.bench", "speedrun": "benchmarks.speedrun"}
 MOVED |= {name: f"reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
@@ -58,6 +60,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    words = _current(words)
     command = words[0] if words else "--help"
     if command in ("-h", "--help"):
         print(HELP.format(commands="\n".join(f"  {name:<15} {what}" for name, what in COMMANDS.items())))
@@ -86,6 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"emulon {command}", str(error))
     except KeyboardInterrupt as stop:  # one of training says what was kept, and by which signal it was stopped
         return _refuse(f"emulon {command}", str(stop) or "stopped", 128 + getattr(stop, "signal", signal.SIGINT))
+
+
+def _current(words: list[str]) -> list[str]:
+    """The words with today's names for those of 0.2, each said on stderr."""
+    if words[:1] not in (["specimen"], ["benchmark"]):
+        return words
+    for old in filter(EARLIER.__contains__, words):
+        print(f"emulon: {old} is {EARLIER[old]} since 0.3; the earlier name goes with 0.4", file=sys.stderr)
+    return [EARLIER.get(word, word) for word in words]
 
 
 def _run(command: str, words: Sequence[str]) -> int:

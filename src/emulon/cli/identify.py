@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from emulon.core.predictor import Predictor
-    from emulon.identification import Identification, Interrogation
+    from emulon.identification import Analysis, Identification
     from emulon.identification.loading import Subject
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
@@ -79,15 +79,15 @@ def show_one(subject: Subject, options: Options) -> int:
     from emulon.core.files import write_json
     from emulon.core.predictor import as_predictor
     from emulon.core.progress import progress_bar
-    from emulon.identification import interrogate
-    from emulon.report.interrogation import write
+    from emulon.identification import analyse
+    from emulon.report.identification import write
 
     predictor = as_predictor(subject.thing, loops=options.loops)
     for note in getattr(subject.thing, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
     usual, points = _usual_size(subject.thing, predictor)
     with progress_bar() as report_progress:
-        interrogation = interrogate(
+        analysis = analyse(
             predictor,
             subject.task,
             target=options.target,
@@ -97,11 +97,11 @@ def show_one(subject: Subject, options: Options) -> int:
             points=options.points or points,
             fewest=options.fewest,
         )
-    print_interrogation(interrogation)
+    print_analysis(analysis)
     if options.json is not None:
-        write_json(options.json, interrogation.as_numbers())
+        write_json(options.json, analysis.as_numbers())
     if options.report is not None:
-        print(f"report {write(interrogation, options.report)}")
+        print(f"report {write(analysis, options.report)}")
     return 0
 
 
@@ -126,7 +126,7 @@ def show_phases(subject: Subject, options: Options) -> int:
     from emulon.identification import over_training
     from emulon.identification.sampling import DATASETS
     from emulon.models import Learner
-    from emulon.report.interrogation import KINDS, phase_row, write_phases
+    from emulon.report.identification import KINDS, phase_row, write_phases
     from emulon.report.terminal import console, table
 
     if not isinstance(subject.thing, Learner) or options.loops is not None:
@@ -154,24 +154,24 @@ def show_phases(subject: Subject, options: Options) -> int:
     return 0
 
 
-def print_interrogation(interrogation: Interrogation) -> None:
+def print_analysis(analysis: Analysis) -> None:
     from emulon.report.terminal import console
 
     terminal = console()
-    terminal.print(ranking_table(interrogation.target, interrogation.identification))
-    terminal.print(str(interrogation.identification), highlight=False)
-    found = interrogation.identification
+    terminal.print(ranking_table(analysis.target, analysis.identification))
+    terminal.print(str(analysis.identification), highlight=False)
+    found = analysis.identification
     if found.near and found.interval is not None:
         [name] = [name for name, value in found.parameters.items() if value == found.interval.value]
         print(f"{name}: {found.interval.value:.4g}, 95 % interval {found.interval.low:.4g} … {found.interval.high:.4g}")
-    for distances in distance_tables(interrogation):
+    for distances in distance_tables(analysis):
         terminal.print(distances)
-    print(f"asked about {interrogation.task}")
-    fit = interrogation.ridge
+    print(f"asked about {analysis.task}")
+    fit = analysis.ridge
     best = f"best ridge λ on a grid of half octaves: {fit.best:.3g}, difference {fit.difference}"
-    if interrogation.bayes is not None:
-        near = "within the grid's step" if interrogation.agrees else "farther than the grid's step"
-        best += f"; σ²/τ² = {interrogation.bayes:.3g} is {near}"
+    if analysis.bayes is not None:
+        near = "within the grid's step" if analysis.agrees else "farther than the grid's step"
+        best += f"; σ²/τ² = {analysis.bayes:.3g} is {near}"
     print(best)
 
 
@@ -200,11 +200,11 @@ def _percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
 
 
-def distance_tables(interrogation: Interrogation) -> Iterator[Table]:
+def distance_tables(analysis: Analysis) -> Iterator[Table]:
     """Rows for numbers of examples, a column for each reference: a table of predictions and one of weights."""
     from emulon.report.terminal import table
 
-    comparison = interrogation.comparison
+    comparison = analysis.comparison
     counts = comparison.linearity.counts
     for what, curves, more in (
         ("predictions, E(ŷ − ŷ′)²/d", comparison.predictions, {}),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 RENAMED = {
     "adapters": "identification.adapters",
@@ -23,6 +24,21 @@ RENAMED = {
     "predictor": "core.predictor",
     "specimens": "planted",
 }
+
+
+def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
+    """For a module's `__getattr__`: what the name of 0.2 is called now, with a DeprecationWarning.
+
+    Raises:
+        AttributeError: The name is not one of `names`.
+    """
+    if name not in names:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    new = names[name]
+    warnings.warn(
+        f"{module}.{name} is {new} since 0.3; the earlier name goes with 0.4", DeprecationWarning, stacklevel=3
+    )
+    return getattr(sys.modules[module], new)
 
 
 class RenamedModules(MetaPathFinder, Loader):

@@ -44,8 +44,8 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     """Anything that predicts, behind the one call.
 
     An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
-    weights, an estimator with scikit-learn's fit and predict, a specimen opened in TransformerLens or nnsight, or a
-    function of (xs, ys, x_query), which may take a batch of datasets or one dataset.
+    weights, an estimator with scikit-learn's fit and predict, a planted model opened in TransformerLens or nnsight, or
+    a function of (xs, ys, x_query), which may take a batch of datasets or one dataset.
     """
     if is_wrapper(thing):
         opened: Predictor = import_module(OPENERS[_package(thing)]).opened(thing)

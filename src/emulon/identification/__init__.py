@@ -1,5 +1,9 @@
-"""Interrogation: which algorithm a predictor runs, and where its hidden states hold what. Numbers, never plots."""
+"""Identification: which algorithm a predictor runs, and where its hidden states hold what. Numbers, never plots."""
 
+from typing import Any
+
+from emulon.core.deprecated import renamed
+from emulon.identification.analysis import Analysis, Comparison, analyse, compare, telling
 from emulon.identification.curves import Curve, Interval
 from emulon.identification.differences import (
     ImplicitWeights,
@@ -12,7 +16,6 @@ from emulon.identification.differences import (
 )
 from emulon.identification.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
 from emulon.identification.identify import Identification, Match, identify
-from emulon.identification.interrogation import Comparison, Interrogation, compare, interrogate, telling
 from emulon.identification.phases import AlgorithmPhase, depth_sweep, over_training, trainer
 from emulon.identification.probes import (
     AttentionScores,
@@ -32,13 +35,13 @@ from emulon.identification.sampling import Prefixes, Sampling, draw
 __all__ = [
     "REFERENCES",
     "AlgorithmPhase",
+    "Analysis",
     "AttentionScores",
     "Comparison",
     "Curve",
     "HiddenStates",
     "Identification",
     "ImplicitWeights",
-    "Interrogation",
     "Interval",
     "Match",
     "Prefixes",
@@ -49,6 +52,7 @@ __all__ = [
     "RidgeFit",
     "Sampling",
     "Sensitivity",
+    "analyse",
     "attention_probe",
     "attention_probes",
     "best_ridge",
@@ -58,7 +62,6 @@ __all__ = [
     "hidden_states",
     "identify",
     "implicit_weights",
-    "interrogate",
     "learning_curve",
     "linear_probe",
     "moments",
@@ -76,3 +79,7 @@ __all__ = [
     "trainer",
     "weight_difference",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"Interrogation": "Analysis", "interrogate": "analyse"})

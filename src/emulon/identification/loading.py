@@ -17,10 +17,10 @@ from emulon.identification.adapters.garg import is_garg, load_garg
 from emulon.identification.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
 from emulon.identification.adapters.skops_file import is_skops, load_skops
 from emulon.interpreter import Program, load_program
-from emulon.planted.files import is_specimen
-from emulon.planted.files import load as load_specimen
-from emulon.planted.specimen import Specimen
-from emulon.planted.wrapped import WrappedSpecimen
+from emulon.planted.files import is_planted
+from emulon.planted.files import load as load_planted
+from emulon.planted.model import PlantedModel
+from emulon.planted.wrapped import WrappedModel
 from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
@@ -37,7 +37,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is interrogated, and on which data."""
+    """What is analysed, and on which data."""
 
     name: str
     thing: Any
@@ -57,7 +57,7 @@ TEXT_FEATURES = 2
 
 # The first that accepts a path reads it; append to it to make more kinds readable.
 LOADERS = [
-    Loader(is_specimen, load_specimen, lambda path, specimen: specimen.task),
+    Loader(is_planted, load_planted, lambda path, planted: planted.task),
     Loader(is_garg, load_garg, lambda path, learner: learner.task),
     Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
@@ -85,8 +85,8 @@ def load_subject(target: str, task: str | None = None) -> Subject:
 
 
 def own_task(target: str | Path, thing: Any) -> Task:
-    """A run's or specimen's own task; data in a program's domain; linear functions of a machine's features, or of 8 (2
-    as text)."""
+    """The task of a run or planted model, data in a program's domain, or linear functions of a machine's features, of 8
+    otherwise (2 for a language model)."""
     loader = _loader(Path(target))
     if loader is not None and loader.task is not None:
         return loader.task(Path(target), thing)
@@ -94,7 +94,7 @@ def own_task(target: str | Path, thing: Any) -> Task:
         return DomainTask(thing)
     if isinstance(thing, TextPredictor):
         return Linear(TEXT_FEATURES)
-    if isinstance(thing, Specimen | WrappedSpecimen):
+    if isinstance(thing, PlantedModel | WrappedModel):
         return thing.task
     prompt = getattr(getattr(thing, "program", None), "prompt", None)
     return Linear(getattr(prompt, "features", FEATURES))

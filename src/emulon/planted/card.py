@@ -1,11 +1,11 @@
-"""The model card of a specimen, written from what is known of it."""
+"""The model card of a planted model, written from what is known of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from emulon.planted.specimen import Specimen
+    from emulon.planted.model import PlantedModel
 
 CARD = """---
 library_name: transformers
@@ -21,20 +21,20 @@ examples before it.
 
 ```python
 from transformers import GPT2Model
-from emulon import planted as specimens
+from emulon import planted
 
-model = GPT2Model.from_pretrained("this folder")   # any tool that reads GPT-2
-specimen = specimens.load("this folder")           # the same, with the truth beside it
-xs, ys = specimen.draw(batch=8)
-model(inputs_embeds=specimen.embed(xs, ys)).last_hidden_state
-specimen(xs, ys), specimen.algorithm(xs, ys)       # the model's answers, and the exact ones
+gpt2 = GPT2Model.from_pretrained("this folder")   # any tool that reads GPT-2
+model = planted.load("this folder")             # the same, with the truth beside it
+xs, ys = model.draw(batch=8)
+gpt2(inputs_embeds=model.embed(xs, ys)).last_hidden_state
+model(xs, ys), model.algorithm(xs, ys)       # the model's answers, and the exact ones
 ```
 
 **Promise.** |answer − exact answer| {promise}.
 
 **Truth.** `truth.json` has the directions of every register (`read`, `write`), what each holds after which block
 (`versions`), the heads and neurons behind every instruction, the graph between them, and what is not used.
-Disguises: {disguises}.
+Obfuscations: {obfuscations}.
 
 ```text
 {program}
@@ -42,10 +42,10 @@ Disguises: {disguises}.
 """
 
 
-def model_card(specimen: Specimen) -> str:
-    mechanism, truth = specimen.mechanism, specimen.truth
+def model_card(model: PlantedModel) -> str:
+    mechanism, truth = model.mechanism, model.truth
     return CARD.format(
-        name=specimen.name,
+        name=model.name,
         blocks=truth.blocks,
         width=truth.width,
         heads=truth.heads,
@@ -54,7 +54,7 @@ def model_card(specimen: Specimen) -> str:
         samples=mechanism.samples,
         features=mechanism.features,
         s="" if mechanism.features == 1 else "s",
-        promise=specimen.promise,
-        disguises=", ".join(specimen.build.disguises) or "none",
-        program=specimen.source,
+        promise=model.promise,
+        obfuscations=", ".join(model.build.obfuscations) or "none",
+        program=model.source,
     )

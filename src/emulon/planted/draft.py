@@ -1,4 +1,4 @@
-"""A specimen while disguises are put on."""
+"""A planted model while obfuscations are put on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from emulon.machine.compiler import Plan
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.transformer import Transformer
-from emulon.planted.specimen import Build
+from emulon.planted.model import Build
 from emulon.planted.truth import Truth
 
 
@@ -27,8 +27,8 @@ class Draft:
     # Where the machine's own blocks are now.
     places: list[int] = field(default_factory=list)
     weight_noise: float = 0.0
-    turned: bool = False
-    # What idle heads and neurons write at most, into directions that nothing reads; in 2-norm, all blocks together.
+    rotated: bool = False
+    # What dead heads and neurons write at most, into directions that nothing reads; in 2-norm, all blocks together.
     beside: float = 0.0
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
-"""A specimen as a folder: a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card.
+"""A planted model as a folder: a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card.
 
-Nothing that the folder says of its weights is believed. `load` compiles the mechanism and applies the disguises again.
-truth.json must agree with the result, and the certificate is the one proved of it, in which the distance of the
-folder's weights from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the
-error is measured, and `proved` is False.
+Nothing that the folder says of its weights is believed. `load` compiles and obfuscates the mechanism again. truth.json
+must agree with the result, and the certificate is the one proved of it, in which the distance of the folder's weights
+from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the error is measured,
+and `proved` is False.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from emulon.core.files import checked, make_folder, read_json, write_atomically,
 from emulon.interpreter.files import BadFile, whole
 from emulon.machine.gpt2 import config_of
 from emulon.planted.card import model_card
-from emulon.planted.disguise import EVERY, certificate_of, drafted, specimen_from
 from emulon.planted.draft import kept_apart
 from emulon.planted.mechanism import Mechanism, mechanism_named
-from emulon.planted.specimen import Build, Specimen, useful, with_measured
+from emulon.planted.model import Build, PlantedModel, useful, with_measured
+from emulon.planted.obfuscation import EARLIER, EVERY, certificate_of, drafted, model_from
 
 TRUTH, CARD, WEIGHTS, CONFIG = "truth.json", "README.md", "model.safetensors", "config.json"
-FORMAT = 2
+FORMAT = 3
 PREFIX = "transformer."  # of everything in a GPT2LMHeadModel but its read-out
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # Weights that differ by a larger part of themselves are not noise, and directions by more are not the same.
 MOST_CHANGED, SAME_DIRECTION = 1e-3, 1e-9
-AGAIN = "write it again with specimens.save or emulon specimen"
+AGAIN = "write it again with planted.save or emulon plant"
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,21 @@ class Record:
     truth: dict[str, Any]
 
     @classmethod
-    def of(cls, specimen: Specimen) -> Record:
-        promise = specimen.certificate
+    def of(cls, planted: PlantedModel) -> Record:
+        promise = planted.certificate
         certificate = {
             "terms": dict(promise.terms),
-            "dtype": str(specimen.dtype).removeprefix("torch."),
+            "dtype": str(planted.dtype).removeprefix("torch."),
             "proved": promise.proved,
             "note": promise.note,
             "assumes": promise.assumes,
         }
-        mechanism = _table_of(specimen.mechanism)
-        program, truth = str(specimen.source), specimen.truth.to_json()
-        return cls(FORMAT, emulon.__version__, mechanism, specimen.build, certificate, program, truth)
+        mechanism = _table_of(planted.mechanism)
+        program, truth = str(planted.source), planted.truth.to_json()
+        return cls(FORMAT, emulon.__version__, mechanism, planted.build, certificate, program, truth)
 
 
-def save(specimen: Specimen, folder: str | Path) -> Path:
+def save(planted: PlantedModel, folder: str | Path) -> Path:
     """model.safetensors, config.json, truth.json and README.md.
 
     The checkpoint is a `GPT2LMHeadModel` with a vocabulary of one, whose logit is ŷ, so that whatever takes language
@@ -73,23 +73,23 @@ def save(specimen: Specimen, folder: str | Path) -> Path:
     from safetensors.torch import save as packed
 
     folder = make_folder(folder)
-    config = copy.deepcopy(specimen.model.config)
+    config = copy.deepcopy(planted.gpt2.config)
     config.architectures = ["GPT2LMHeadModel"]
     config.save_pretrained(folder)
-    weights = {f"{PREFIX}{name}": part for name, part in specimen.state.items()}
+    weights = {f"{PREFIX}{name}": part for name, part in planted.state.items()}
     write_atomically(folder / WEIGHTS, packed(weights, metadata={"format": "pt"}))
-    write_json(folder / TRUTH, asdict(Record.of(specimen)))
-    write_atomically(folder / CARD, model_card(specimen))
+    write_json(folder / TRUTH, asdict(Record.of(planted)))
+    write_atomically(folder / CARD, model_card(planted))
     return folder
 
 
-def load(folder: str | Path) -> Specimen:
-    """The specimen in a folder that `save` wrote, with the folder's weights, whatever happened to them since.
+def load(folder: str | Path) -> PlantedModel:
+    """The planted model in a folder that `save` wrote, with the folder's weights, whatever happened to them since.
 
     Args:
         folder: Holds model.safetensors, config.json and truth.json.
     Returns:
-        A specimen whose truth and certificate were derived again. `certificate.proved` is False where the weights
+        A planted model whose truth and certificate were derived again. `certificate.proved` is False where the weights
         differ from those that the mechanism is compiled to by more than can be counted as noise.
     Raises:
         BadFile: A file is missing, damaged or of another format; truth.json says otherwise than what its mechanism is
@@ -98,6 +98,7 @@ def load(folder: str | Path) -> Specimen:
     folder = Path(folder)
     state = _weights(folder)
     table = _table(folder, TRUTH)
+    table = _of_this_version(table)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         theirs = table.get("format") if isinstance(table, dict) else None
         raise BadFile(f"{folder / TRUTH} has format {theirs!r:.40}, and this version reads {FORMAT}; {AGAIN}")
@@ -105,20 +106,20 @@ def load(folder: str | Path) -> Specimen:
         record = checked(Record, table, TRUTH)
         mechanism, dtype, build = _origin(record, state)
         draft = drafted(mechanism, dtype, build)
-        made = specimen_from(draft, mechanism)
+        made = model_from(draft, mechanism)
         if wrong := _false_words(record, made):
             raise BadFile(
                 f"{folder / TRUTH} says otherwise (under {wrong}) than what emulon {emulon.__version__} compiles "
                 f"{made.name} to; the file is from emulon {record.emulon!r:.20}: {AGAIN}"
             )
     _require_checkpoint(folder, state, made)
-    specimen, changed = replace(made, state=state), _part_changed(made.state, state, kept_apart(draft.machine))
+    planted, changed = replace(made, state=state), _part_changed(made.state, state, kept_apart(draft.machine))
     if changed <= MOST_CHANGED:
-        specimen = replace(specimen, certificate=certificate_of(draft, changed))
-    return specimen if changed <= MOST_CHANGED and useful(specimen.certificate) else with_measured(specimen)
+        planted = replace(planted, certificate=certificate_of(draft, changed))
+    return planted if changed <= MOST_CHANGED and useful(planted.certificate) else with_measured(planted)
 
 
-def is_specimen(path: Path) -> bool:
+def is_planted(path: Path) -> bool:
     return (path / TRUTH).is_file()
 
 
@@ -134,7 +135,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         read = load_file(folder / WEIGHTS)
     except (SafetensorError, OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
-        raise BadFile(f"{folder} holds no specimen: {WEIGHTS}: {why}; {AGAIN}") from None
+        raise BadFile(f"{folder} holds no planted model: {WEIGHTS}: {why}; {AGAIN}") from None
     state = {name.removeprefix(PREFIX): part for name, part in read.items()}
     if len(state) != len(read):
         raise BadFile(f"{folder / WEIGHTS} has tensors twice, with and without {PREFIX!r} before their names; {AGAIN}")
@@ -145,7 +146,17 @@ def _table(folder: Path, name: str) -> Any:
     try:
         return read_json(folder / name)
     except ValueError as error:
-        raise BadFile(f"{folder} holds no specimen: {name}: {error}; {AGAIN}") from None
+        raise BadFile(f"{folder} holds no planted model: {name}: {error}; {AGAIN}") from None
+
+
+def _of_this_version(table: Any) -> Any:
+    """A truth.json of emulon 0.2 (format 2) with the names of today."""
+    if not isinstance(table, dict) or table.get("format") != 2 or not isinstance(table.get("build"), dict):
+        return table
+    build = dict(table["build"])
+    names = build.pop("disguises", ())
+    build["obfuscations"] = [EARLIER.get(name, name) for name in names] if isinstance(names, list) else names
+    return {**table, "format": FORMAT, "build": build}
 
 
 def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.dtype, Build]:
@@ -155,8 +166,8 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
         ValueError: A parameter is missing or makes no sense, or is a number of things that these weights cannot hold.
     """
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
-    if not 0 <= build.strength <= 1 or not set(build.disguises) <= set(EVERY):
-        raise ValueError(f"there is no disguise {build.disguises} of strength {build.strength}")
+    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(EVERY):
+        raise ValueError(f"there is no obfuscation {build.obfuscations} of strength {build.strength}")
     checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)
     if _table_of(mechanism) != record.mechanism:
@@ -169,7 +180,7 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
     return mechanism, DTYPES[dtype], build
 
 
-def _false_words(record: Record, made: Specimen) -> str | None:
+def _false_words(record: Record, made: PlantedModel) -> str | None:
     """The part of truth.json that is not what the mechanism is compiled to; directions within rounding."""
     wanted = json.loads(json.dumps(asdict(Record.of(made))))
     if record.program != wanted["program"]:
@@ -189,7 +200,7 @@ def _same(read: Any, made: Any) -> bool:
     return type(read) is type(made) and bool(read == made)
 
 
-def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: Specimen) -> None:
+def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: PlantedModel) -> None:
     """Refuse weights of other names, shapes or dtypes, or not finite, and a config.json of another model."""
     for name in sorted(state.keys() ^ made.state.keys()):
         raise BadFile(f"{folder / WEIGHTS} {'has' if name in state else 'lacks'} a tensor {name!r:.60}; {AGAIN}")
@@ -203,7 +214,7 @@ def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: Specimen) 
     config = _table(folder, CONFIG)
     for name, value in config_of(made.state, made.truth.heads).items():
         if not isinstance(config, dict) or config.get(name) != value:
-            raise BadFile(f"{folder / CONFIG} has not {value!r} as {name}, as this specimen's model does; {AGAIN}")
+            raise BadFile(f"{folder / CONFIG} has not {value!r} as {name}, as this planted model does; {AGAIN}")
 
 
 def _part_changed(made: Mapping[str, Tensor], state: Mapping[str, Tensor], apart: list[int]) -> float:

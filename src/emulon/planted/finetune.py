@@ -1,4 +1,4 @@
-"""Compile, then train: a specimen's weights as the start of a learner, and what training leaves of it."""
+"""Compile, then train: a planted model's weights as the start of a learner, and what training leaves of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.machine.layout import DIVIDE, PAD
-from emulon.planted.specimen import Specimen
+from emulon.planted.model import PlantedModel
 from emulon.tasks.randomness import at_step
 from emulon.tasks.regression import RegressionTask
 
@@ -22,35 +22,35 @@ TRAINED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 
 @dataclass(frozen=True)
 class Trained:
-    """A specimen after so many steps: the loss of the last one, and the same truth, which may be true no longer."""
+    """A planted model after some steps: the loss of the last one, and the start's truth, which may not hold."""
 
     step: int
     loss: float
-    specimen: Specimen
+    planted: PlantedModel
 
 
 def finetuned(
-    specimen: Specimen, task: RegressionTask, *, rate: float, at: Collection[int], batch: int = 64, seed: int = 0
+    planted: PlantedModel, task: RegressionTask, *, rate: float, at: Collection[int], batch: int = 64, seed: int = 0
 ) -> Iterator[Trained]:
-    """Adam on the squared error of ŷ at every x of `task`, whose data must lie in the specimen's domain.
+    """Adam on the squared error of ŷ at every x of `task`, whose data must lie in the planted model's domain.
 
     Attention and MLP matrices are trained; what reads or writes the pads and divisors stays, and so do LayerNorms and
     positions: in those coordinates a step of 1e-6 is as large as an answer. Nothing is promised of what comes out.
     """
-    model = copy.deepcopy(specimen.model)
+    model = copy.deepcopy(planted.gpt2)
     weights = {name: part for name, part in model.named_parameters() if name.endswith(TRAINED)}
     for part in weights.values():
         part.requires_grad_(True)
-    masks = {name: _mask(specimen, name, part) for name, part in weights.items()}
+    masks = {name: _mask(planted, name, part) for name, part in weights.items()}
     adam, generator = torch.optim.Adam(weights.values(), lr=rate), torch.Generator()
     for step in range(max(at) + 1):
         drawn = task.datasets(
-            at_step(generator, seed, step), batch, points=specimen.mechanism.samples, dtype=torch.float64
+            at_step(generator, seed, step), batch, points=planted.mechanism.samples, dtype=torch.float64
         )
-        hidden = model(inputs_embeds=specimen.embed(*drawn.pairs)).last_hidden_state
-        loss = (specimen.answers(hidden) - drawn.ys.to(specimen.dtype)).square().mean()
+        hidden = model(inputs_embeds=planted.embed(*drawn.pairs)).last_hidden_state
+        loss = (planted.answers(hidden) - drawn.ys.to(planted.dtype)).square().mean()
         if step in at:
-            yield Trained(step, loss.item(), _with_weights(specimen, model))
+            yield Trained(step, loss.item(), _with_weights(planted, model))
         adam.zero_grad()
         loss.backward()
         for name, part in weights.items():
@@ -59,15 +59,15 @@ def finetuned(
         adam.step()
 
 
-def _mask(specimen: Specimen, name: str, weight: Tensor) -> Tensor:
+def _mask(planted: PlantedModel, name: str, weight: Tensor) -> Tensor:
     """0 where a weight reads or writes pads or divisors."""
-    registers = specimen.truth.registers
+    registers = planted.truth.registers
     apart = sum(registers[name].write.abs().sum(dim=0) for name in (PAD, DIVIDE) if name in registers)
     free = (torch.as_tensor(apart, device=weight.device) == 0).to(weight)
     return free[:, None].expand_as(weight) if not name.endswith("c_proj.weight") else free.expand_as(weight)
 
 
-def _with_weights(specimen: Specimen, model: Any) -> Specimen:
-    state = {name: part.detach().clone() for name, part in model.state_dict().items() if name in specimen.state}
-    void = Certificate({"training": math.inf}, specimen.dtype, proved=False, note="trained: nothing is promised")
-    return replace(specimen, state=state, certificate=void)
+def _with_weights(planted: PlantedModel, model: Any) -> PlantedModel:
+    state = {name: part.detach().clone() for name, part in model.state_dict().items() if name in planted.state}
+    void = Certificate({"training": math.inf}, planted.dtype, proved=False, note="trained: nothing is promised")
+    return replace(planted, state=state, certificate=void)

@@ -27,7 +27,7 @@ def in_stream(truth: Truth, version: str, amounts: Float[Tensor, "*rows size"]) 
 
 @contextmanager
 def nudged(model: Any, truth: Truth, added: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, a specimen's `GPT2Model` runs with these amounts added to these versions, `{"w#2": amounts}`."""
+    """Inside, a planted model's `GPT2Model` runs with these amounts added to these versions, `{"w#2": amounts}`."""
     handles = []
     for name, amounts in added.items():
         version, change = truth.version(name), in_stream(truth, name, amounts.to(model.dtype))

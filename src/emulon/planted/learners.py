@@ -1,4 +1,4 @@
-"""The mechanisms that specimens are made of: one class each, with its exact algorithm beside its program."""
+"""The mechanisms that planted models are made of: one class each, with its exact algorithm beside its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specimens in TransformerLens: a bridge over the checkpoint, and hooks by the names of registers."""
+"""Planted models in TransformerLens: a bridge over the checkpoint, and hooks by the names of registers."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from torch import Tensor
 
 from emulon.machine.gpt2 import NeedsTransformers
-from emulon.planted.files import is_specimen, save
+from emulon.planted.files import is_planted, save
 from emulon.planted.interventions import in_stream
-from emulon.planted.specimen import Specimen
+from emulon.planted.model import PlantedModel
 from emulon.planted.truth import EMBEDDING, VersionTruth
 
 Hook = Callable[..., Tensor]
 
 
-def to_transformer_lens(specimen: Specimen, folder: str | Path) -> Any:
+def to_transformer_lens(planted: PlantedModel, folder: str | Path) -> Any:
     """A `TransformerBridge` (TransformerLens 4) of the checkpoint in `folder`, saved there if need be.
 
-    Call it with `specimen.embed(xs, ys)`; its logits, one a token, are ŷ.
+    Call it with `planted.embed(xs, ys)`; its logits, one a token, are ŷ.
     """
     try:
         from transformer_lens.model_bridge import TransformerBridge
     except ImportError as missing:
         raise NeedsTransformers("to_transformer_lens needs transformer-lens; pip install 'emulon[lens]'") from missing
-    if not is_specimen(Path(folder)):
-        save(specimen, folder)
-    return TransformerBridge.boot_transformers(str(folder), dtype=specimen.dtype, device="cpu")
+    if not is_planted(Path(folder)):
+        save(planted, folder)
+    return TransformerBridge.boot_transformers(str(folder), dtype=planted.dtype, device="cpu")
 
 
 def written_at(version: VersionTruth) -> str:
@@ -43,12 +43,12 @@ def read_at(version: VersionTruth) -> str:
     return "blocks.0.hook_resid_pre" if version.layer == EMBEDDING else f"blocks.{version.layer}.hook_resid_post"
 
 
-def adding(specimen: Specimen, added: Mapping[str, Tensor]) -> list[tuple[str, Hook]]:
-    """`bridge.run_with_hooks(prompt, fwd_hooks=adding(specimen, {"w#2": amounts}))` adds these amounts to w#2."""
+def adding(planted: PlantedModel, added: Mapping[str, Tensor]) -> list[tuple[str, Hook]]:
+    """`bridge.run_with_hooks(prompt, fwd_hooks=adding(planted, {"w#2": amounts}))` adds these amounts to w#2."""
 
     def hook(change: Tensor) -> Hook:
         return lambda value, hook: value + change.to(value)
 
-    truth = specimen.truth
-    changes = {name: in_stream(truth, name, amounts.to(specimen.dtype)) for name, amounts in added.items()}
+    truth = planted.truth
+    changes = {name: in_stream(truth, name, amounts.to(planted.dtype)) for name, amounts in added.items()}
     return [(written_at(truth.version(name)), hook(change)) for name, change in changes.items()]

@@ -1,4 +1,4 @@
-"""Specimens by name, and drawn from the stated distribution."""
+"""Planted models by name, and drawn from the stated distribution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from emulon.planted.learners import (
     Sgd,
 )
 from emulon.planted.mechanism import MECHANISMS, Mechanism, mechanism_named, whole
-from emulon.planted.specimen import Specimen, specimen_of
+from emulon.planted.model import PlantedModel, compiled
 
 # Importing them registers them.
 LEARNERS: tuple[type[Mechanism], ...] = (
@@ -28,9 +28,23 @@ LEARNERS: tuple[type[Mechanism], ...] = (
 )
 
 
-def specimen_named(name: str, dtype: torch.dtype = torch.float64, **parameters: Any) -> Specimen:
-    """`specimen_named("sgd", features=3, step_size=0.2)`."""
-    return specimen_of(mechanism_named(name, **parameters), dtype)
+def plant(mechanism: str | Mechanism, dtype: torch.dtype = torch.float64, **parameters: Any) -> PlantedModel:
+    """Compile a learning algorithm into the weights of a GPT-2.
+
+    Args:
+        mechanism: A name of `MECHANISMS`, or a mechanism with its parameters.
+        dtype: Of the weights; float32 allows much weaker bounds than float64.
+        parameters: Of the named mechanism: features, samples, and its own; the rest by default.
+    Returns:
+        A `PlantedModel` without obfuscation.
+    Raises:
+        EmulonError: The mechanism or a parameter does not exist, or has an impossible value.
+
+    Example:
+        >>> plant("sgd", features=3, step_size=0.2).truth.blocks
+        7
+    """
+    return compiled(mechanism_named(mechanism, **parameters) if isinstance(mechanism, str) else mechanism, dtype)
 
 
 def drawn_mechanism(seed: int) -> Mechanism:
@@ -40,6 +54,6 @@ def drawn_mechanism(seed: int) -> Mechanism:
     return kind.drawn(generator)
 
 
-def sample(seed: int, dtype: torch.dtype = torch.float64) -> Specimen:
-    """One specimen, a function of its seed."""
-    return specimen_of(drawn_mechanism(seed), dtype)
+def sample(seed: int, dtype: torch.dtype = torch.float64) -> PlantedModel:
+    """One planted model, a function of its seed."""
+    return compiled(drawn_mechanism(seed), dtype)

@@ -1,4 +1,4 @@
-"""Data that every specimen can be asked about: linear functions inside the domain that all of them share."""
+"""Data that every planted model can be asked about: linear functions inside the domain that all of them share."""
 
 from __future__ import annotations
 

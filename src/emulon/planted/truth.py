@@ -1,4 +1,4 @@
-"""What is true of a specimen: where every register stands, what every head and neuron is for, what depends on what.
+"""The ground truth of a planted model: registers and their directions, heads and neurons of every instruction, edges.
 
 Blocks count from 0, as Hugging Face and TransformerLens count them; −1 is the embedding. Token 0 is the start token.
 """
@@ -130,9 +130,9 @@ class Truth:
     def read(self, register: str, stream: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
         return stream @ self.registers[register].read.to(stream).mT
 
-    # How disguises change it.
+    # How obfuscations change it.
 
-    def turned(self, rotation: Float[Tensor, "width width"]) -> Truth:
+    def rotated(self, rotation: Float[Tensor, "width width"]) -> Truth:
         """In the basis of a stream that was multiplied by `rotation`."""
         change = {
             name: replace(one, read=one.read @ rotation.mT, write=one.write @ rotation.mT)

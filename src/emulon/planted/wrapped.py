@@ -1,4 +1,4 @@
-"""Specimens that somebody opened in TransformerLens or nnsight, as predictors: with whatever hooks or edits are on."""
+"""Planted models opened in TransformerLens or nnsight, as predictors: with whatever hooks or edits are on."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from emulon.core.predictor import NotAPredictor, padded_prefixes
-from emulon.planted.files import is_specimen, load
-from emulon.planted.specimen import Specimen
+from emulon.planted.files import is_planted, load
+from emulon.planted.model import PlantedModel
 
 
-class WrappedSpecimen:
-    """A specimen whose answers come out of somebody else's model of it: a `TransformerBridge` or an `NNsight`.
+class WrappedModel:
+    """A planted model whose answers come out of somebody else's model of it: a `TransformerBridge` or an `NNsight`.
 
     `wrapper` is run as it is, so that what was hooked into it, or edited in it for good, shows in the answers.
     """
 
-    def __init__(self, specimen: Specimen, wrapper: Any) -> None:
-        self.specimen, self.wrapper, self.run = specimen, wrapper, _way_to_run(wrapper)
-        self.examples, self.task = specimen.examples, specimen.task
+    def __init__(self, planted: PlantedModel, wrapper: Any) -> None:
+        self.planted, self.wrapper, self.run = planted, wrapper, _way_to_run(wrapper)
+        self.examples, self.task = planted.examples, planted.task
 
     def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
-        prompt = self.specimen.embed(xs, ys)
+        prompt = self.planted.embed(xs, ys)
         with torch.no_grad():
             out = self.run(prompt.reshape(-1, *prompt.shape[-2:]))
         if hasattr(out, "last_hidden_state"):  # a GPT2Model; everything else has ŷ as its logit
-            return self.specimen.answers(out.last_hidden_state.reshape(prompt.shape))
+            return self.planted.answers(out.last_hidden_state.reshape(prompt.shape))
         logits: Tensor = getattr(out, "logits", out)
         return logits.reshape(*prompt.shape[:-1], -1)[..., 1::2, 0]
 
@@ -38,19 +38,19 @@ class WrappedSpecimen:
         return self.predict_prefixes(points, ys)[..., -1]
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        return padded_prefixes(self, self.specimen.mechanism.samples, xs, ys)
+        return padded_prefixes(self, self.planted.mechanism.samples, xs, ys)
 
 
-def opened(wrapper: Any) -> WrappedSpecimen:
-    """Whose specimen it is, the model's config says: the folder that it was read from."""
+def opened(wrapper: Any) -> WrappedModel:
+    """Whose planted model it is, the model's config says: the folder that it was read from."""
     model = getattr(wrapper, "original_model", None) or getattr(wrapper, "_module", None)
     folder = str(getattr(getattr(model, "config", None), "_name_or_path", ""))
-    if not folder or not is_specimen(Path(folder)):
+    if not folder or not is_planted(Path(folder)):
         raise NotAPredictor(
-            f"{type(wrapper).__name__} holds no model that was read from a specimen's folder; where it is one, give "
-            "emulon.planted.wrapped.WrappedSpecimen(specimen, model)"
+            f"{type(wrapper).__name__} holds no model read from a planted model's folder; where it is one, give "
+            "emulon.planted.wrapped.WrappedModel(planted, model)"
         )
-    return WrappedSpecimen(load(folder), wrapper)
+    return WrappedModel(load(folder), wrapper)
 
 
 def _way_to_run(wrapper: Any) -> Callable[[Tensor], Any]:

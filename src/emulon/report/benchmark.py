@@ -9,7 +9,8 @@ from typing import Any
 
 from emulon.core.files import provenance
 from emulon.identification.curves import Interval
-from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_dresses
+from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_variants
+from emulon.planted.obfuscation import EARLIER
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.report.page import fill, write_page
@@ -19,35 +20,35 @@ DRAWN = ("where", "what", "circuit", "which")
 
 
 def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Everything that was measured: `scores` by method, measure and dress, specimen after specimen, null where there
+    """Everything that was measured: `scores` by method, measure and variant, model after model, null where there
     was nothing to score."""
     kept: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     for row in rows:
         for measure, value in row.scores.items():
-            scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.dress, [])
+            scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.variant, [])
             scores.append(round(value, 6) if value == value else None)
-    told: dict[str, Any] = {"specimens": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
+    told: dict[str, Any] = {"models": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
     told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
-    covered = {name: over_dresses(rows, name, "coverage") for name in kept}
+    covered = {name: over_variants(rows, name, "coverage") for name in kept}
     coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
     mechanisms = list({row.seed: row.mechanism for row in rows}.values())
     told |= {"mechanisms": mechanisms, "coverage": coverage, "cells": [asdict(cell) for cell in cells], "scores": kept}
     return provenance() | told
 
 
-def table_rows(cells: Sequence[Cell], dresses: Sequence[str]) -> list[tuple[str, ...]]:
-    """A row for every method and measure, a column for every dress."""
-    by_key = {(cell.method, cell.measure, cell.dress): cell for cell in cells}
+def table_rows(cells: Sequence[Cell], variants: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row for every method and measure, a column for every variant."""
+    by_key = {(cell.method, cell.measure, cell.variant): cell for cell in cells}
     keys = dict.fromkeys((cell.method, cell.measure) for cell in cells)
     order = sorted(keys, key=lambda key: (list(MEASURES).index(key[1]), key[0] == "random"))
-    return [(*key, *(_told(by_key.get((*key, dress))) for dress in dresses)) for key in order]
+    return [(*key, *(_told(by_key.get((*key, variant))) for variant in variants)) for key in order]
 
 
 def coverage_told(made: Mapping[str, Any]) -> list[str]:
     """A sentence for every method that gave intervals."""
     return [
         f"{name}'s 95 % intervals hold the parameter {one['value']:.1%} of the time "
-        f"({one['low']:.1%} … {one['high']:.1%}; {one['intervals']} intervals, all dresses together)"
+        f"({one['low']:.1%} … {one['high']:.1%}; {one['intervals']} intervals, all variants together)"
         for name, one in made["coverage"].items()
         if name != "random"
     ]
@@ -61,14 +62,15 @@ def _told(cell: Cell | None) -> str:
 
 def write(made: Mapping[str, Any], folder: Path) -> Path:
     """From a record, as `emulon benchmark --json` writes it."""
+    made = of_this_version(made)
     cells = [cell_of(one) for one in made["cells"]]
-    dresses = list(dict.fromkeys(cell.dress for cell in cells))
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
     drawn = [name for name in DRAWN if any(cell.measure == name for cell in cells)]
     page = fill(
         "benchmark.html",
         made=made,
-        dresses=dresses,
-        rows=table_rows(cells, dresses),
+        variants=variants,
+        rows=table_rows(cells, variants),
         figures=[(name, MEASURES[name][0], chart(figure(cells, name))) for name in drawn],
         measures=MEASURES,
         covered=coverage_told(made),
@@ -76,22 +78,36 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
     return write_page(page, folder)
 
 
+def of_this_version(made: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the names of today: those of 0.2 say `dress` for variant and `specimens` for models."""
+    keys = {"specimens": "models", "dress": "variant"}
+    cells = [{keys.get(key, key): value for key, value in cell.items()} for cell in made["cells"]]
+    for cell in cells:
+        cell["variant"] = EARLIER.get(cell["variant"], cell["variant"])
+    scores = {
+        method: {measure: {EARLIER.get(name, name): kept for name, kept in one.items()} for measure, one in of.items()}
+        for method, of in made["scores"].items()
+    }
+    return {keys.get(key, key): value for key, value in made.items()} | {"cells": cells, "scores": scores}
+
+
 def cell_of(told: Mapping[str, Any]) -> Cell:
+    """A cell of a record's `cells`."""
     change = told["change"]
     changed = None if change is None else Interval(**change)
     return Cell(**{**told, "score": Interval(**told["score"]), "change": changed})
 
 
 def figure(cells: Sequence[Cell], measure: str) -> Figure:
-    """Bars by method: in the plain, and in the last dress that there is."""
+    """Bars by method: in the plain, and in the last variant that there is."""
     chosen = [cell for cell in cells if cell.measure == measure]
-    last = chosen[-1].dress
+    last = chosen[-1].variant
     series = []
-    for dress in dict.fromkeys((PLAIN, last)):
-        of = [cell for cell in chosen if cell.dress == dress]
+    for variant in dict.fromkeys((PLAIN, last)):
+        of = [cell for cell in chosen if cell.variant == variant]
         if of:
             of.sort(key=lambda cell: cell.method == "random")
             names, values = [cell.method.replace("-", "\n") for cell in of], [cell.score.value for cell in of]
             low, high = [cell.score.low for cell in of], [cell.score.high for cell in of]
-            series.append(Series(dress, names, values, "bars", low, high))
+            series.append(Series(variant, names, values, "bars", low, high))
     return Figure([Panel("", measure, series)])

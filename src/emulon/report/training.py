@@ -12,7 +12,7 @@ from emulon.identification import AlgorithmPhase
 from emulon.report.chart import chart
 from emulon.report.curves import run_figure
 from emulon.report.figure import Figure, Mark, Panel, Series
-from emulon.report.interrogation import KINDS, phase_row, phases_figure
+from emulon.report.identification import KINDS, phase_row, phases_figure
 from emulon.report.page import fill, write_page
 from emulon.training import RunFolder
 

@@ -1,12 +1,12 @@
-"""Methods of interpretability, judged on specimens: models whose mechanism is known (`emulon.planted`).
+"""Methods of interpretability, judged on planted models: models whose mechanism is known (`emulon.planted`).
 
-    from emulon.planted.benchmark import METHODS, ask, score, specimens_scored, summary
+    from emulon.planted.benchmark import METHODS, ask, score, score_models, summary
 
-    questions = ask(specimens.sample(seed=3), seed=0)      # a subject for the method, and the right answers beside it
+    questions = ask(planted.sample(seed=3), seed=0)      # a subject for the method, and the right answers beside it
     answers = METHODS["linear-probe"](questions.subject)   # a method is one call, and never sees the truth
     score(answers, questions)                              # {"where": 0.4, "found": 0.8, "what": 0.9}
-    rows = specimens_scored(["linear-probe", "random"], range(10))   # plain and in every disguise
-    summary(rows)                                          # means over specimens, with 95 % intervals
+    rows = score_models(["linear-probe", "random"], range(10))   # plain and under every obfuscation
+    summary(rows)                                          # means over planted models, with 95 % intervals
 
 A method answers what it can of four questions. Where does a quantity stand, as a stream and a token (`where`, `found`)?
 What stands at a place, of four quantities (`what`)? Which heads and MLPs does ŷ depend on (`circuit`)? Which algorithm
@@ -15,11 +15,14 @@ is it, and with what parameter (`which`, `allowed`, `power`, `coverage`)? `MEASU
 `@method("mine")` names a function; `emulon benchmark mine.py:function` takes one that has no name.
 """
 
+from typing import Any
+
+from emulon.core.deprecated import renamed
 from emulon.planted.benchmark import methods
 from emulon.planted.benchmark.answers import METHODS, Answers, Method, Which, method, method_named
 from emulon.planted.benchmark.questions import Questions, ask
 from emulon.planted.benchmark.scores import MEASURES, score
-from emulon.planted.benchmark.study import ALL, PLAIN, Cell, Row, over_dresses, specimens_scored, summary
+from emulon.planted.benchmark.study import ALL, PLAIN, Cell, Row, over_variants, score_models, summary
 from emulon.planted.benchmark.subject import Activations, Change, NoisyAnswers, Subject
 
 __all__ = [
@@ -41,8 +44,12 @@ __all__ = [
     "method",
     "method_named",
     "methods",
-    "over_dresses",
+    "over_variants",
     "score",
-    "specimens_scored",
+    "score_models",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"over_dresses": "over_variants", "specimens_scored": "score_models"})

@@ -1,4 +1,4 @@
-"""The questions about a specimen, with their right answers: what is asked goes to the method, the rest stays here."""
+"""Questions about a planted model with their right answers: methods get the questions, the answers stay here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from emulon.planted import Specimen
+from emulon.planted import PlantedModel
 from emulon.planted.benchmark.subject import NoisyAnswers, Subject
 from emulon.planted.learners import BatchDescent, LastValue, MovingAverage, NearestAverage, Ridge, Sgd
 from emulon.planted.mechanism import Mechanism
@@ -45,13 +45,13 @@ class Questions:
     parameter: float | None
 
 
-def ask(specimen: Specimen, seed: int, draw: int = 0) -> Questions:
-    """A function of the specimen and the seed; `draw` is for what is random in a method, and in the answers."""
+def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
+    """A function of the planted model and the seed; `draw` is for what is random in a method, and in the answers."""
     generator, inside = torch.Generator().manual_seed(seed), seed + DRAWS * draw
-    truth, (xs, ys) = specimen.truth, specimen.draw(2 * PROMPTS, seed=seed)
-    embedded = specimen.embed(xs, ys)
-    values = {name: value[:PROMPTS].double() for name, value in specimen.values(xs, ys).items()}
-    quantities, held = _quantities(specimen, values, generator)
+    truth, (xs, ys) = planted.truth, planted.draw(2 * PROMPTS, seed=seed)
+    embedded = planted.embed(xs, ys)
+    values = {name: value[:PROMPTS].double() for name, value in planted.values(xs, ys).items()}
+    quantities, held = _quantities(planted, values, generator)
     heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool, device="cpu")
     mlps = torch.zeros(truth.blocks, dtype=torch.bool, device="cpu")
     for block, head in truth.used_heads:
@@ -59,36 +59,36 @@ def ask(specimen: Specimen, seed: int, draw: int = 0) -> Questions:
     for block, _ in truth.used_neurons:
         mlps[block] = True
     subject = Subject(
-        specimen.model,
+        planted.gpt2,
         embedded[:PROMPTS],
         embedded[PROMPTS:],
-        truth.registers[specimen.output].read[0].to(specimen.dtype),
+        truth.registers[planted.output].read[0].to(planted.dtype),
         tuple(quantities),
-        NoisyAnswers(specimen, NOISE, inside),
-        specimen.task,
+        NoisyAnswers(planted, NOISE, inside),
+        planted.task,
         CANDIDATES,
         inside,
     )
-    return Questions(subject, held, _places(held, generator), heads, mlps, *_which(specimen.mechanism))
+    return Questions(subject, held, _places(held, generator), heads, mlps, *_which(planted.mechanism))
 
 
 def _quantities(
-    specimen: Specimen, values: dict[str, Tensor], generator: torch.Generator
+    planted: PlantedModel, values: dict[str, Tensor], generator: torch.Generator
 ) -> tuple[list[Tensor], Tensor]:
     """Of every version that ŷ depends on, what it is at the last token where ŷ does; none twice, in random order."""
     found: list[tuple[Tensor, Tensor]] = []
-    for version in specimen.truth.versions:
-        kind = specimen.truth.registers[version.register].kind
+    for version in planted.truth.versions:
+        kind = planted.truth.registers[version.register].kind
         if kind not in ("input", "register") or version.name not in values:
             continue
         varying = [token for token in version.tokens if _varies(values[version.name][:, token - 1])]
         if varying:
             quantity = values[version.name][:, varying[-1] - 1]
-            held = held_at(specimen, values, quantity)
+            held = held_at(planted, values, quantity)
             if not any(torch.equal(held, other) for _, other in found):
                 found.append((quantity, held))
     order = torch.randperm(len(found), generator=generator, device="cpu")[:MOST].tolist()
-    streams, tokens = specimen.truth.blocks + 1, specimen.truth.tokens
+    streams, tokens = planted.truth.blocks + 1, planted.truth.tokens
     masks = [found[i][1] for i in order]
     return [found[i][0] for i in order], torch.stack(masks) if masks else torch.zeros(
         0, streams, tokens, device="cpu"
@@ -102,10 +102,10 @@ def _varies(quantity: Float[Tensor, "prompts size"]) -> bool:
 
 
 def held_at(
-    specimen: Specimen, values: dict[str, Tensor], quantity: Float[Tensor, "prompts size"]
+    planted: PlantedModel, values: dict[str, Tensor], quantity: Float[Tensor, "prompts size"]
 ) -> Bool[Tensor, "streams tokens"]:
     """Where some register has it, up to an invertible linear map. Stream 0 is what the first block sees."""
-    truth = specimen.truth
+    truth = planted.truth
     held = torch.zeros(truth.blocks + 1, truth.tokens, dtype=torch.bool, device="cpu")
     wanted = quantity - quantity.mean(dim=0)
     for version in truth.versions:

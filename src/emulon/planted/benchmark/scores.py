@@ -1,4 +1,4 @@
-"""Answers against the truth: numbers for one specimen, nan where there is nothing to score."""
+"""Answers against the truth: numbers for one planted model, nan where there is nothing to score."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def what(places: Float[Tensor, "quantities streams tokens"], questions: Question
 def area(scored: Float[Tensor, " components"], used: Bool[Tensor, " components"]) -> float:
     """P(a used component scores above an unused one), equals counted half.
 
-    Equal is what differs by less than a millionth of all there is: an idle head gives exactly zero and a working one
+    Equal is what differs by less than a millionth of all there is: a dead head gives exactly zero and a working one
     that does nothing here a rounding error, which is no evidence of anything.
     """
     if used.all() or not used.any():

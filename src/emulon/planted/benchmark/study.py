@@ -1,4 +1,4 @@
-"""Many specimens, plain and in every disguise, under many methods; and what that comes to."""
+"""Many planted models, plain and under every obfuscation, under many methods; and what that comes to."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ import torch
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
-from emulon.planted import DISGUISES, disguise, sample
+from emulon.planted import OBFUSCATIONS, obfuscate, sample
 from emulon.planted.benchmark.answers import Answers, method_named
 from emulon.planted.benchmark.questions import ask
 from emulon.planted.benchmark.scores import MEASURES, score
 from emulon.planted.benchmark.subject import Subject
 
 PLAIN, ALL = "plain", "all at once"
-DRESSES = (PLAIN, *DISGUISES, ALL)
+VARIANTS = (PLAIN, *OBFUSCATIONS, ALL)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one specimen in one dress."""
+    """One method on one planted model in one variant."""
 
     seed: int
     mechanism: str
-    dress: str
+    variant: str
     method: str
     scores: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean over specimens, with how many there were, and its difference from the same specimens undressed."""
+    """A mean over planted models, their number, and its difference from the same ones without obfuscation."""
 
     method: str
     measure: str
-    dress: str
+    variant: str
     score: Interval
-    specimens: int
+    models: int
     change: Interval | None
 
     @property
@@ -54,33 +54,33 @@ class Cell:
         return "↑" if self.change.value > 0 else "↓"
 
 
-def specimens_scored(
+def score_models(
     methods: Sequence[str],
     seeds: Sequence[int],
-    dresses: Sequence[str] = DRESSES,
+    variants: Sequence[str] = VARIANTS,
     *,
     processes: int = 1,
     progress: Progress = silent,
 ) -> list[Row]:
-    """Every method on the specimens of these seeds, in every dress; the same whatever the number of processes."""
+    """Every method on the models of these seeds in every variant; the same whatever the number of processes."""
     for name in methods:
         method_named(name)  # refused here, and not by a process far away
-    for dress in dresses:
-        if dress not in DRESSES:
-            raise EmulonError(unknown("disguise", dress, DRESSES))
+    for variant in variants:
+        if variant not in VARIANTS:
+            raise EmulonError(unknown("obfuscation", variant, VARIANTS))
     found: dict[int, list[Row]] = {}
-    for done, (seed, rows) in enumerate(_each(methods, seeds, dresses, processes)):
+    for done, (seed, rows) in enumerate(_each(methods, seeds, variants, processes)):
         found[seed] = rows
-        progress(f"specimen {seed}: {rows[0].mechanism}" if rows else f"specimen {seed}", (done + 1) / len(seeds))
+        progress(": ".join([f"planted model {seed}", *(row.mechanism for row in rows[:1])]), (done + 1) / len(seeds))
     return [row for seed in seeds for row in found[seed]]
 
 
 def _each(
-    methods: Sequence[str], seeds: Sequence[int], dresses: Sequence[str], processes: int
+    methods: Sequence[str], seeds: Sequence[int], variants: Sequence[str], processes: int
 ) -> Iterator[tuple[int, list[Row]]]:
     if processes == 1:
         for seed in seeds:
-            yield seed, _one(methods, seed, dresses)
+            yield seed, _one(methods, seed, variants)
         return
     # Spawned: a fork of a process that has used torch's threads may wait for them for ever.
     context = multiprocessing.get_context("spawn")
@@ -89,7 +89,7 @@ def _each(
         # Ctrl-C reaches every process of a terminal: workers are born with it blocked, and end with this one.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            waiting = {pool.submit(_one, methods, seed, dresses): seed for seed in seeds}
+            waiting = {pool.submit(_one, methods, seed, variants): seed for seed in seeds}
         finally:
             workers = set(multiprocessing.active_children()) - others
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
@@ -103,16 +103,16 @@ def _each(
             raise
 
 
-def _one(methods: Sequence[str], seed: int, dresses: Sequence[str]) -> list[Row]:
-    """One specimen. In every dress the questions are the same ones; what is random in a method is drawn anew."""
-    specimen, rows = sample(seed), []
-    for dress in dresses:
-        only = DISGUISES if dress == ALL else (dress,)
-        dressed = specimen if dress == PLAIN else disguise(specimen, seed=seed, only=only)
-        questions = ask(dressed, seed, draw=DRESSES.index(dress))
+def _one(methods: Sequence[str], seed: int, variants: Sequence[str]) -> list[Row]:
+    """The rows of one planted model. Every variant has the same questions; what is random in a method is drawn anew."""
+    planted, rows = sample(seed), []
+    for variant in variants:
+        only = OBFUSCATIONS if variant == ALL else (variant,)
+        variant_model = planted if variant == PLAIN else obfuscate(planted, seed=seed, only=only)
+        questions = ask(variant_model, seed, draw=VARIANTS.index(variant))
         for name in methods:
-            answers = _answered(name, questions.subject, f"specimen {seed}, {dress}")
-            rows.append(Row(seed, str(specimen.mechanism), dress, name, score(answers, questions)))
+            answers = _answered(name, questions.subject, f"planted model {seed}, {variant}")
+            rows.append(Row(seed, str(planted.mechanism), variant, name, score(answers, questions)))
     return rows
 
 
@@ -133,11 +133,11 @@ def _answered(name: str, subject: Subject, where: str) -> Answers:
 
 
 def summary(rows: Sequence[Row]) -> list[Cell]:
-    """By method, measure and dress, as they come; what no specimen could be scored for is left out."""
+    """By method, measure and variant, as they come; what no planted model could be scored for is left out."""
     by_key: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in rows:
         for measure, value in row.scores.items():
-            scored = by_key.setdefault((row.method, measure, row.dress), {})
+            scored = by_key.setdefault((row.method, measure, row.variant), {})
             if value == value:
                 scored[row.seed] = value
     order = list(MEASURES)
@@ -152,9 +152,9 @@ def summary(rows: Sequence[Row]) -> list[Cell]:
     return cells
 
 
-def over_dresses(rows: Sequence[Row], method: str, measure: str) -> tuple[Interval, int] | None:
-    """The mean over specimens and dresses together, and how many of both there were: for what few specimens show, and
-    draws anew in every dress. Resampled by specimen, whose dresses go together."""
+def over_variants(rows: Sequence[Row], method: str, measure: str) -> tuple[Interval, int] | None:
+    """The mean over planted models and variants together, and how many of both there were: for what few models show,
+    and is drawn anew in every variant. Resampled by model, whose variants go together."""
     by_seed: dict[int, list[float]] = {}
     for row in rows:
         value = row.scores.get(measure, math.nan)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.predictor import padded_prefixes
-from emulon.planted import Specimen
+from emulon.planted import PlantedModel
 from emulon.planted.task import BoundedLinear
 
 # Prompts that run at once where many changes are tried.
@@ -173,17 +173,17 @@ def _until_done(handles: Sequence[Any]) -> Iterator[None]:
 
 
 class NoisyAnswers:
-    """A specimen as a predictor and no more: its answers, with noise of `noise` times their deviation added.
+    """A planted model as a predictor and no more: its answers, with noise of `noise` times their deviation added.
 
     Without noise every parameter is known to the last digit, and no interval could be too narrow.
     """
 
-    def __init__(self, specimen: Specimen, noise: float, seed: int) -> None:
-        self._specimen, self.noise, self.seed = specimen, noise, seed
-        self.examples = specimen.examples
+    def __init__(self, planted: PlantedModel, noise: float, seed: int) -> None:
+        self._planted, self.noise, self.seed = planted, noise, seed
+        self.examples = planted.examples
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        answers = padded_prefixes(self._specimen, self._specimen.mechanism.samples, xs, ys)
+        answers = padded_prefixes(self._planted, self._planted.mechanism.samples, xs, ys)
         # The first answer of all is zero whatever the data are, and deviates from nothing.
         generator = torch.Generator().manual_seed(self.seed)
         errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator, device="cpu")

@@ -19,7 +19,7 @@ CONTROLS = 16
 def control_probe(subject: Subject) -> Answers:
     generator = torch.Generator().manual_seed(subject.seed)
     inputs = features(subject)
-    # What each token was given, turned at random and wrapped: as random as a table, and the same for the same numbers.
+    # What each token was given, rotated at random and wrapped: as random as a table, and the same for the same numbers.
     given = inputs[0].movedim(0, 1).flatten(1)
     angles = given @ torch.randn(given.shape[1], CONTROLS, dtype=given.dtype, generator=generator, device="cpu")
     controls = (torch.cos(angles / given.shape[1] ** 0.5),)

@@ -1,6 +1,6 @@
 """Coordinate probe: the best single coordinate of the stream, as one looks for a neuron that means something; its r².
 
-It believes that quantities stand along the axes. In a plain specimen they do.
+It believes that quantities stand along the axes. In a plain planted model they do.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def _one(prefixes: Prefixes) -> float:
     return 1.0
 
 
-# What identify knows, and two that only specimens do; the candidates' names for those that are candidates.
+# What identify knows, and two that only planted models do; the candidates' names for those that are candidates.
 KNOWN = (
     *REFERENCES,
     Reference("moving average", "moving average", moving_average, None, ContinuousParameter("decay", 0.01, 1.0, _one)),

@@ -1,4 +1,4 @@
-"""Heads, neurons and blocks that work for nobody: random weights that write where nothing reads."""
+"""Dead heads, neurons and blocks: random weights that write to unread directions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from emulon.planted.draft import Draft, kept_apart
 from emulon.planted.noise import LIFT
 
 # Blocks at strength 1.
-IDLE_BLOCKS = 3
-# All that idle parts write at strength 1, in 2-norm and at most, times all that registers and codes may hold.
+DEAD_BLOCKS = 3
+# All that dead components write at strength 1, in 2-norm and at most, times all that registers and codes may hold.
 WRITTEN = 16.0
 
 
-def idle_blocks(draft: Draft) -> None:
-    """Blocks of idle heads and neurons, between the others: counted in the certificate."""
-    before, count = draft.truth.blocks, round(draft.strength * IDLE_BLOCKS)
+def dead_blocks(draft: Draft) -> None:
+    """Blocks of dead heads and neurons, between the others: counted in the certificate."""
+    before, count = draft.truth.blocks, round(draft.strength * DEAD_BLOCKS)
     order = torch.randperm(before + count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
     state = {name: part for name, part in draft.state.items() if not name.startswith("h.")}
     for name in [name.removeprefix("h.0.") for name in draft.state if name.startswith("h.0.")]:
@@ -34,7 +34,7 @@ def idle_blocks(draft: Draft) -> None:
         fill_neurons(draft, index, torch.arange(draft.truth.neurons, device="cpu"))
 
 
-def idle_weights(draft: Draft) -> None:
+def dead_components(draft: Draft) -> None:
     """Random weights for every head and neuron that writes nothing: counted in the certificate."""
     size = draft.head_width
     for index in range(draft.truth.blocks):
@@ -82,7 +82,7 @@ def fill_neurons(draft: Draft, index: int, neurons: Tensor) -> None:
 
 def share(draft: Draft) -> float:
     """What the attention, or the MLP, of one block may write beside the registers."""
-    return draft.strength * WRITTEN * draft.plan.normalisation.content / (2 * (draft.machine.depth + IDLE_BLOCKS))
+    return draft.strength * WRITTEN * draft.plan.normalisation.content / (2 * (draft.machine.depth + DEAD_BLOCKS))
 
 
 def unread(draft: Draft) -> list[int]:
@@ -92,7 +92,7 @@ def unread(draft: Draft) -> list[int]:
 
 
 def _reading(draft: Draft, count: int) -> Tensor:
-    """Random functionals of the stream, (width, count), that see no pads, divisors or mean, and no other idle part."""
+    """Random functionals of the stream, (width, count), that see no pads, divisors or mean, and no other dead part."""
     unseen = {*kept_apart(draft.machine), *unread(draft)}
     seen = [i for i in range(draft.truth.width) if i not in unseen]
     reading = torch.zeros(draft.truth.width, count, dtype=torch.float64, device="cpu")

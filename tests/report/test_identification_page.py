@@ -1,10 +1,10 @@
-"""The page of an interrogation: one file, nothing fetched; its pictures change with the numbers."""
+"""The page of an analysis: one file, nothing fetched; its pictures change with the numbers."""
 
 import pytest
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.identification import depth_sweep, interrogate
-from emulon.report.interrogation import distances, phases_figure, ranking, render, ridge, write
+from emulon.identification import analyse, depth_sweep
+from emulon.report.identification import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 
 TASK = Linear(3, noise=0.5)
@@ -12,7 +12,7 @@ TASK = Linear(3, noise=0.5)
 
 @pytest.fixture(scope="module")
 def said():
-    return interrogate(RidgeRegression(0.25), TASK, target="<mine & yours>", datasets=32, points=9)
+    return analyse(RidgeRegression(0.25), TASK, target="<mine & yours>", datasets=32, points=9)
 
 
 def test_the_page_says_what_was_found(said):
@@ -27,12 +27,12 @@ def test_the_page_says_what_was_found(said):
 
 
 def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences():
-    page = render(interrogate(lambda xs, ys, x_query: x_query[:, 0], Linear(3), datasets=16, points=6))
+    page = render(analyse(lambda xs, ys, x_query: x_query[:, 0], Linear(3), datasets=16, points=6))
     assert "none of these: the nearest" in page and "σ²/τ²" not in page
 
 
 def test_other_numbers_give_other_pictures(said):
-    other = interrogate(LeastSquares(), TASK, datasets=32, points=9)
+    other = analyse(LeastSquares(), TASK, datasets=32, points=9)
     assert ranking(said.identification) != ranking(other.identification)
     assert ridge(said.ridge, 0.25) != ridge(said.ridge, None)
     curves = said.comparison.predictions

@@ -1,4 +1,4 @@
-"""The pages of an interrogation: the ranking, the distances by number of examples and the best ridge parameter; and a
+"""The pages of an analysis: the ranking, the distances by number of examples and the best ridge parameter; and a
 learner's phases."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.identification import AlgorithmPhase, Curve, Identification, Interrogation, Interval, RidgeFit
+from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
 
@@ -27,8 +27,8 @@ LEAST = 1e-20
 MOST_LABELS = 12
 
 
-def write(interrogation: Interrogation, folder: Path) -> Path:
-    return write_page(render(interrogation), folder)
+def write(analysis: Analysis, folder: Path) -> Path:
+    return write_page(render(analysis), folder)
 
 
 def write_phases(target: str, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:
@@ -46,19 +46,19 @@ def phase_row(phase: AlgorithmPhase) -> tuple[str, ...]:
     return one.algorithm, str(one.nearest), *(f"{value:.3g}" for value in left)
 
 
-def render(interrogation: Interrogation) -> str:
-    comparison = interrogation.comparison
+def render(analysis: Analysis) -> str:
+    comparison = analysis.comparison
     return fill(
-        "interrogation.html",
-        interrogation=interrogation,
-        identification=interrogation.identification,
+        "identification.html",
+        analysis=analysis,
+        identification=analysis.identification,
         counts=comparison.linearity.counts,
         names=list(comparison.predictions),
         comparison=comparison,
-        ranking=ranking(interrogation.identification),
+        ranking=ranking(analysis.identification),
         predictions=distances(comparison.predictions, "E(ŷ − ŷ′)²/d"),
         weights=distances(comparison.weights, "E‖w − w′‖²/d"),
-        ridge=ridge(interrogation.ridge, interrogation.bayes),
+        ridge=ridge(analysis.ridge, analysis.bayes),
     )
 
 

@@ -1,4 +1,4 @@
-"""A specimen's folder is not believed: truth and certificate are derived again, and damage is refused in one line."""
+"""A planted model's folder is not believed: truth and certificate are derived again, damage is refused in a line."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import torch
 from damage import alter_json, cases, damage_bytes
 from safetensors.torch import load_file, save_file
 
-from emulon import planted as specimens
+from emulon import planted
 from emulon.core.errors import EmulonError
-from emulon.planted import Specimen
+from emulon.planted import PlantedModel
 
-pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
+pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
 WEIGHTS, TRUTH, CONFIG = "model.safetensors", "truth.json", "config.json"
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    plain = specimens.specimen_named("last value", features=1, samples=2)
-    sgd = specimens.specimen_named("sgd", samples=3)
-    mixed = specimens.specimen_named("mixture", samples=3)
-    made = [plain, sgd, specimens.disguise(sgd, seed=1), specimens.disguise(mixed, seed=2, strength=0.5)]
-    parent = tmp_path_factory.mktemp("specimens")
-    return [specimens.save(one, parent / str(i)) for i, one in enumerate(made)]
+    plain = planted.plant("last value", features=1, samples=2)
+    sgd = planted.plant("sgd", samples=3)
+    mixed = planted.plant("mixture", samples=3)
+    made = [plain, sgd, planted.obfuscate(sgd, seed=1), planted.obfuscate(mixed, seed=2, strength=0.5)]
+    parent = tmp_path_factory.mktemp("planted models")
+    return [planted.save(one, parent / str(i)) for i, one in enumerate(made)]
 
 
-def error_of(specimen: Specimen) -> float:
-    xs, ys = specimen.draw(64, seed=11)
-    return float((specimen(xs, ys) - specimen.algorithm(xs, ys)).abs().max())
+def error_of(model: PlantedModel) -> float:
+    xs, ys = model.draw(64, seed=11)
+    return float((model(xs, ys) - model.algorithm(xs, ys)).abs().max())
 
 
 def change_weights(folder: Path, name: str, by: float) -> None:
@@ -51,15 +51,15 @@ MATRIX = "transformer.h.2.attn.c_proj.weight"
 def test_a_bound_is_of_the_weights_in_the_folder(folders: list[Path], tmp_path: Path) -> None:
     """A little off is noise, which the certificate counts; more than that is measured, and not called proved."""
     for place in (1, 2):
-        was = specimens.load(folders[place])
+        was = planted.load(folders[place])
         assert was.certificate.proved
         one = copied(folders[place], tmp_path / str(place))
         change_weights(one, MATRIX, 1 + 1e-13)
-        near = specimens.load(one)
+        near = planted.load(one)
         assert near.certificate.proved and was.certificate.bound < near.certificate.bound < 1e-5
         assert 0 < error_of(near) <= near.certificate.bound
         change_weights(one, MATRIX, 1.01)
-        far = specimens.load(one)
+        far = planted.load(one)
         assert (
             not far.certificate.proved and 1e-4 < error_of(far) <= far.certificate.bound and "measured" in far.promise
         )
@@ -70,15 +70,15 @@ def test_gains_and_pads_that_differ_at_all_are_not_noise(name: str, folders: lis
     one = copied(folders[1], tmp_path / "one")
     change_weights(one, name, 1 + 1e-9)
     changed = load_file(one / WEIGHTS)[name].any()
-    assert specimens.load(one).certificate.proved is not bool(changed)
+    assert planted.load(one).certificate.proved is not bool(changed)
 
 
 def test_no_word_of_the_file_about_its_certificate_is_believed(folders: list[Path], tmp_path: Path) -> None:
-    one, wanted = copied(folders[3], tmp_path / "one"), specimens.load(folders[3]).certificate
+    one, wanted = copied(folders[3], tmp_path / "one"), planted.load(folders[3]).certificate
     table = json.loads((one / TRUTH).read_text())
     for change in ({"terms": {"all": 1e-300}}, {"proved": True, "note": "sure"}, {"proved": None}):
         (one / TRUTH).write_text(json.dumps(table | {"certificate": table["certificate"] | change}))
-        assert specimens.load(one).certificate == wanted
+        assert planted.load(one).certificate == wanted
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_no_word_of_the_file_about_its_certificate_is_believed(folders: list[Pat
         (("mechanism", "samples"), 10**9, "has other sizes than"),
         (("mechanism", "features"), 10**9, "has other sizes than"),
         (("build", "seed"), 2, "says otherwise .under program"),
-        (("build", "strength"), 1e300, "no disguise"),
-        (("build", "disguises"), ["load"], "no disguise"),
+        (("build", "strength"), 1e300, "no obfuscation"),
+        (("build", "obfuscations"), ["load"], "no obfuscation"),
         (("build", "distractors"), 10**15, "has other sizes than"),
         (("truth", "blocks"), 3, "says otherwise .under blocks"),
         (("truth", "instructions", 0, "heads"), [1, 2], "says otherwise .under instructions"),
@@ -111,7 +111,7 @@ def test_what_truth_says_otherwise_than_the_compiler_is_refused(
     place[path[-1]] = value
     (one / TRUTH).write_text(json.dumps(table))
     with pytest.raises(EmulonError, match=message):
-        specimens.load(one)
+        planted.load(one)
 
 
 def test_another_config_is_refused(folders: list[Path], tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_another_config_is_refused(folders: list[Path], tmp_path: Path) -> None:
     for change in ({"layer_norm_epsilon": 1e-6}, {"activation_function": "relu"}, {"n_head": 1}):
         (one / CONFIG).write_text(json.dumps(config | change))
         with pytest.raises(EmulonError, match=f"config.json has not .* as {next(iter(change))}"):
-            specimens.load(one)
+            planted.load(one)
 
 
 def damage(draw: random.Random, folder: Path, others: list[Path]) -> str:
@@ -176,7 +176,7 @@ def test_a_damaged_folder_is_refused_or_keeps_what_it_promises(folders: list[Pat
         folder = copied(folders[place], tmp_path / str(seed))
         what = f"{seed}: {damage(draw, folder, folders)} of {place}"
         try:
-            one = specimens.load(folder)
+            one = planted.load(folder)
         except EmulonError as error:
             assert "\n" not in str(error) and len(str(error)) < 600, what
             refused += 1

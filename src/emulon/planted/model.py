@@ -1,8 +1,9 @@
-"""A specimen: a GPT-2 that runs a known mechanism, the truth about it, and what is promised."""
+"""A planted model: a GPT-2 that runs a known mechanism, the truth about it, and what is promised."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,14 +22,14 @@ from emulon.machine.carry_out import at_start, distance, results
 from emulon.machine.gpt2 import load_gpt2, state_dict
 from emulon.machine.program import RegisterProgram
 from emulon.machine.transformer import result_name
-from emulon.planted.anatomy import truth_of
 from emulon.planted.distractors import add_distractors
+from emulon.planted.ground_truth import truth_of
 from emulon.planted.interventions import nudged
 from emulon.planted.mechanism import TARGET, Mechanism
 from emulon.planted.task import BoundedLinear
 from emulon.planted.truth import Truth
 
-# Directions that nothing uses, in every specimen.
+# Directions that nothing uses, in every planted model.
 SPARE = 2
 # Where nothing useful can be proved the worst of so many prompts, so many times over, is given instead: measured.
 PROMPTS, MARGIN = 512, 4.0
@@ -36,11 +37,11 @@ PROMPTS, MARGIN = 512, 4.0
 
 @dataclass(frozen=True)
 class Build:
-    """What a specimen was made of beside its mechanism: enough to make its program again."""
+    """What a planted model was made of beside its mechanism: enough to make its program again."""
 
     distractors: int = 0
     seed: int = 0
-    disguises: tuple[str, ...] = ()
+    obfuscations: tuple[str, ...] = ()
     strength: float = 1.0
 
     def program(self, mechanism: Mechanism) -> RegisterProgram:
@@ -52,10 +53,10 @@ class Build:
 
 
 @dataclass(frozen=True, eq=False)
-class Specimen:
-    """`specimen(xs, ys)` are the model's answers, `specimen.algorithm(xs, ys)` the exact ones; it is a predictor.
+class PlantedModel:
+    """`planted(xs, ys)` are the model's answers, `planted.algorithm(xs, ys)` the exact ones; it is a predictor.
 
-    `state` has the parameters of its `GPT2Model`, by their names there; `model` is that model.
+    `state` has the parameters of its `GPT2Model`, by their names there; `gpt2` is that model.
     """
 
     mechanism: Mechanism
@@ -67,7 +68,7 @@ class Specimen:
     @property
     def name(self) -> str:
         return str(self.mechanism) + (
-            f" in disguise ({', '.join(self.build.disguises)})" if self.build.disguises else ""
+            f", obfuscated ({', '.join(self.build.obfuscations)})" if self.build.obfuscations else ""
         )
 
     @property
@@ -82,9 +83,15 @@ class Specimen:
         return self.state["wpe.weight"].dtype
 
     @cached_property
-    def model(self) -> Any:
-        """A `transformers.GPT2Model`, to be called with `inputs_embeds=specimen.embed(xs, ys)`."""
+    def gpt2(self) -> Any:
+        """A `transformers.GPT2Model`, to be called with `inputs_embeds=planted.embed(xs, ys)`."""
         return load_gpt2(self.state, self.truth.heads)
+
+    @property
+    def model(self) -> Any:
+        """The name of `gpt2` in 0.2."""
+        warnings.warn("PlantedModel.model is gpt2 since 0.3", DeprecationWarning, stacklevel=2)
+        return self.gpt2
 
     @cached_property
     def source(self) -> RegisterProgram:
@@ -132,8 +139,8 @@ class Specimen:
     ) -> Float[Tensor, "... samples"]:
         """The model's answers; with `added={"w#2": amounts}` those where so much was added to what w#2 holds."""
         embedded = self.embed(xs, ys)
-        with torch.no_grad(), nudged(self.model, self.truth, added or {}):
-            hidden = self.model(inputs_embeds=embedded.reshape(-1, *embedded.shape[-2:])).last_hidden_state
+        with torch.no_grad(), nudged(self.gpt2, self.truth, added or {}):
+            hidden = self.gpt2(inputs_embeds=embedded.reshape(-1, *embedded.shape[-2:])).last_hidden_state
         return self.answers(hidden.reshape(embedded.shape))
 
     # As a predictor.
@@ -209,16 +216,16 @@ class Specimen:
     def __repr__(self) -> str:
         truth = self.truth
         shape = f"{truth.blocks} blocks, width {truth.width}, {truth.heads} heads, {truth.neurons} neurons"
-        return f"Specimen({self.name}: {shape}, error {self.promise})"
+        return f"PlantedModel({self.name}: {shape}, error {self.promise})"
 
 
-def specimen_of(mechanism: Mechanism, dtype: torch.dtype = torch.float64, build: Build | None = None) -> Specimen:
-    """The mechanism compiled, undisguised."""
+def compiled(mechanism: Mechanism, dtype: torch.dtype = torch.float64, build: Build | None = None) -> PlantedModel:
+    """The mechanism compiled, without obfuscation."""
     build = Build() if build is None else build
     machine = build.program(mechanism).compile(dtype)
     truth = truth_of(machine)
-    specimen = Specimen(mechanism, truth, with_readout(state_dict(machine), truth), machine.certificate, build)
-    return specimen if useful(machine.certificate) else with_measured(specimen)
+    planted = PlantedModel(mechanism, truth, with_readout(state_dict(machine), truth), machine.certificate, build)
+    return planted if useful(machine.certificate) else with_measured(planted)
 
 
 def with_readout(state: Mapping[str, Tensor], truth: Truth) -> dict[str, Tensor]:
@@ -233,10 +240,10 @@ def useful(certificate: Certificate) -> bool:
     return certificate.says_something(TARGET)
 
 
-def with_measured(specimen: Specimen) -> Specimen:
+def with_measured(planted: PlantedModel) -> PlantedModel:
     """The same with a bound that was measured, where none can be proved for the whole domain."""
-    xs, ys = specimen.draw(PROMPTS, seed=PROMPTS)
-    worst = (specimen(xs, ys).double() - specimen.algorithm(xs, ys)).abs().nan_to_num(nan=math.inf).max().item()
+    xs, ys = planted.draw(PROMPTS, seed=PROMPTS)
+    worst = (planted(xs, ys).double() - planted.algorithm(xs, ys)).abs().nan_to_num(nan=math.inf).max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"
-    certificate = Certificate({"measured": MARGIN * worst}, specimen.dtype, proved=False, note=note, assumes=())
-    return Specimen(specimen.mechanism, specimen.truth, specimen.state, certificate, specimen.build)
+    certificate = Certificate({"measured": MARGIN * worst}, planted.dtype, proved=False, note=note, assumes=())
+    return PlantedModel(planted.mechanism, planted.truth, planted.state, certificate, planted.build)

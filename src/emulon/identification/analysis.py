@@ -82,7 +82,7 @@ def telling(identification: Identification) -> tuple[Match, ...]:
 
 
 @dataclass(frozen=True)
-class Interrogation:
+class Analysis:
     """`bayes` is σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise."""
 
     target: str
@@ -114,14 +114,14 @@ class Interrogation:
         }
 
 
-def interrogate(
+def analyse(
     predictor: object,
     task: RegressionTask,
     *,
     target: str = "",
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
-) -> Interrogation:
+) -> Analysis:
     """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
     subject = as_predictor(predictor)
     seed = sampling.get("seed", 0)
@@ -135,6 +135,6 @@ def interrogate(
     queries = fresh_queries(task, drawn, None, seed + NEXT)
     comparison = compare_on(subject, drawn, answers, queries, telling(identification), references_for(task))
     bayes = task.bayes_ridge or None
-    return Interrogation(
+    return Analysis(
         target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes
     )

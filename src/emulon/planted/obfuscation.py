@@ -1,8 +1,9 @@
-"""Disguises: other weights, the same function. Each is exact, or counted in the certificate."""
+"""Obfuscations: other weights, the same function. Each is exact, or counted in the certificate."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -14,12 +15,12 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.machine.compiler import planned
 from emulon.machine.gpt2 import state_dict
 from emulon.machine.transformer import result_name
-from emulon.planted.anatomy import truth_of
+from emulon.planted.dead_components import dead_blocks, dead_components
 from emulon.planted.draft import Draft, kept_apart
-from emulon.planted.idle import idle_blocks, idle_weights
+from emulon.planted.ground_truth import truth_of
 from emulon.planted.mechanism import Mechanism
+from emulon.planted.model import Build, PlantedModel, useful, with_measured, with_readout
 from emulon.planted.noise import noise_of
-from emulon.planted.specimen import Build, Specimen, useful, with_measured, with_readout
 
 # The part of itself that a weight may be off at strength 1, in units of the dtype's roundoff.
 NOISE_ROUNDINGS = 64.0
@@ -61,7 +62,7 @@ def rescaled(draft: Draft) -> None:
         draft.state[draft.block(index, "attn.c_proj.weight")] /= value[:, None]
 
 
-def turned(draft: Draft) -> None:
+def rotated(draft: Draft) -> None:
     """The stream in another basis. LayerNorm cannot see a rotation that fixes the all-ones vector: counted as noise.
 
     Pads and divisors keep their slots: mixed with them a register would be rounded relative to 1e10.
@@ -72,7 +73,7 @@ def turned(draft: Draft) -> None:
             draft.state[name] = rotation @ part
         elif name.endswith(("c_proj.weight", "c_proj.bias", "wpe.weight")):
             draft.state[name] = part @ rotation.mT
-    draft.truth, draft.turned = draft.truth.turned(rotation), True
+    draft.truth, draft.rotated = draft.truth.rotated(rotation), True
 
 
 def random_rotation(
@@ -108,32 +109,44 @@ def noisy(draft: Draft) -> None:
 
 
 # In this order; distractors come before all, for they are in the program.
-DISGUISES: dict[str, Callable[[Draft], None]] = {
-    "idle blocks": idle_blocks,
-    "idle weights": idle_weights,
+OBFUSCATIONS: dict[str, Callable[[Draft], None]] = {
+    "dead blocks": dead_blocks,
+    "dead components": dead_components,
     "permuted": permuted,
     "rescaled": rescaled,
-    "turned": turned,
+    "rotated": rotated,
     "noisy": noisy,
 }
-EVERY = ("distractors", *DISGUISES)
+EVERY = ("distractors", *OBFUSCATIONS)
+# Names of 0.2.
+EARLIER = {"idle blocks": "dead blocks", "idle weights": "dead components", "turned": "rotated"}
 
 
-def disguise(specimen: Specimen, seed: int = 0, strength: float = 1.0, *, only: Iterable[str] = EVERY) -> Specimen:
+def obfuscate(
+    planted: PlantedModel, seed: int = 0, strength: float = 1.0, *, only: Iterable[str] = EVERY
+) -> PlantedModel:
     """The same mechanism in other weights, with the truth about them and the certificate that still holds.
 
-    `strength` in 0 … 1 scales every disguise, `only` chooses among them. A specimen is dressed anew from its
-    mechanism: what it wore before comes off.
+    `strength` in 0 … 1 scales every obfuscation, `only` chooses among them. Obfuscations do not stack: earlier
+    ones are discarded.
     """
-    chosen = [name for name in EVERY if name in set(only)]
-    for name in set(only) - set(EVERY):
-        raise EmulonError(unknown("disguise", name, EVERY))
+    names = {current_name(name) for name in only}
+    chosen = [name for name in EVERY if name in names]
+    for name in names - set(EVERY):
+        raise EmulonError(unknown("obfuscation", name, EVERY))
     if not 0 <= strength <= 1:
-        raise EmulonError(f"a disguise has a strength between 0 and 1, got {strength}")
+        raise EmulonError(f"an obfuscation has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
-    draft = drafted(specimen.mechanism, specimen.dtype, Build(count, seed, tuple(chosen), strength))
-    made = specimen_from(draft, specimen.mechanism)
+    draft = drafted(planted.mechanism, planted.dtype, Build(count, seed, tuple(chosen), strength))
+    made = model_from(draft, planted.mechanism)
     return made if useful(made.certificate) else with_measured(made)
+
+
+def current_name(name: str) -> str:
+    """The name of an obfuscation; one of 0.2 is translated with a DeprecationWarning."""
+    if name in EARLIER:
+        warnings.warn(f"the obfuscation {name!r} is {EARLIER[name]!r} since 0.3", DeprecationWarning, stacklevel=3)
+    return EARLIER.get(name, name)
 
 
 def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
@@ -143,25 +156,25 @@ def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
     weights = {name: part.double() for name, part in state_dict(machine).items()}
     generator = torch.Generator().manual_seed(build.seed)
     draft = Draft(machine, planned(program, dtype), weights, truth_of(machine), generator, build)
-    for name, change in DISGUISES.items():
-        if name in build.disguises:
+    for name, change in OBFUSCATIONS.items():
+        if name in build.obfuscations:
             change(draft)
     return draft
 
 
-def specimen_from(draft: Draft, mechanism: Mechanism) -> Specimen:
+def model_from(draft: Draft, mechanism: Mechanism) -> PlantedModel:
     """With what is proved of it, useful or not."""
     state = {name: part.to(draft.machine.dtype).contiguous() for name, part in draft.state.items()}
-    return Specimen(mechanism, draft.truth, with_readout(state, draft.truth), certificate_of(draft), draft.build)
+    return PlantedModel(mechanism, draft.truth, with_readout(state, draft.truth), certificate_of(draft), draft.build)
 
 
 def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
     """Of the draft's weights, or of others in which every functional that reads the stream, and every vector that is
     written to it, differs in 2-norm by the part `changed` of itself at most (`noise_of` has the proof)."""
     changed += draft.weight_noise
-    if not (draft.turned or changed or draft.beside):
+    if not (draft.rotated or changed or draft.beside):
         return draft.machine.certificate
-    noisy = draft.turned or changed > 0
+    noisy = draft.rotated or changed > 0
     noise, skew = noise_of(draft.machine, draft.plan, changed, draft.beside) if noisy else (0.0, 0.0)
     certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.beside)
     return certificates[result_name(draft.machine.program)]

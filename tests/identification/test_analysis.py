@@ -8,9 +8,9 @@ import torch
 from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
 from emulon.identification import (
     REFERENCES,
+    analyse,
     compare,
     identify,
-    interrogate,
     squared_prediction_difference,
     telling,
     weight_difference,
@@ -54,11 +54,11 @@ def test_weights_are_compared_at_a_dozen_counts_at_most():
     assert said.weights["ols"].counts[0] == 1 and said.weights["ols"].counts[-1] == 39
 
 
-def test_an_interrogation_says_whether_the_best_ridge_is_the_bayes_predictors():
-    said = interrogate(RidgeRegression(0.16), TASK, target="mine", datasets=64, points=10)
+def test_an_analysis_says_whether_the_best_ridge_is_the_bayes_predictors():
+    said = analyse(RidgeRegression(0.16), TASK, target="mine", datasets=64, points=10)
     assert said.identification.algorithm == "ridge" and said.bayes == pytest.approx(0.16) and said.agrees
-    assert interrogate(RidgeRegression(3.0), TASK, datasets=64, points=10).agrees is False
-    without = interrogate(LeastSquares(), Linear(3), datasets=16, points=6)
+    assert analyse(RidgeRegression(3.0), TASK, datasets=64, points=10).agrees is False
+    without = analyse(LeastSquares(), Linear(3), datasets=16, points=6)
     assert without.bayes is None and without.agrees is None
     numbers = json.loads(json.dumps(said.as_numbers()))
     assert numbers["algorithm"] == "ridge" and numbers["best ridge"]["best"] == said.ridge.best
@@ -73,5 +73,5 @@ def test_distances_are_measured_on_other_datasets_than_parameters_were_fitted_on
             seen.append(float(xs.flatten()[0]))
             return super().predict(xs, ys, x_query)
 
-    interrogate(Spy(0.5), Linear(2, noise=0.3), datasets=8, points=5)
+    analyse(Spy(0.5), Linear(2, noise=0.3), datasets=8, points=5)
     assert len(set(seen)) == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.language.numbers import decode, encode, encode_units
 from emulon.language.vocabulary import LARGE, SMALL, Vocabulary
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 
 # Hundred-millionths in 1.
 UNITS = 10**8

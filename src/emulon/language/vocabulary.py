@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from emulon.files import write_json
+from emulon.core.files import write_json
 from emulon.language.numbers import HIGHEST_GROUP, HIGHEST_HEAD, group_text, head_text
 
 Kind = Literal[

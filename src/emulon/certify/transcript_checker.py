@@ -138,7 +138,8 @@ class Words:
 
     def gate(self, name: str) -> Gate:
         """All pieces that end in this name."""
-        pieces, sharpness = [], []
+        pieces: list[tuple[int, int, int, int]] = []
+        sharpness: list[int] = []
         while self.next == "slope":
             start = self.at
             slope, bias, times, plus = (self.named(part) for part in ("slope", "bias", "times", "plus"))
@@ -362,7 +363,10 @@ def check(text: str, within: float = WITHIN) -> str:
 
 def shown(bound: float) -> str:
     """Two digits, rounded up."""
-    return f"{bound * (1 + 0.05 * (bound > 0) / max(1, bound * 10 ** -math.floor(math.log10(bound or 1)))):.1e}"
+    if not 0 < bound < math.inf:
+        return f"{bound:g}"
+    last = 10.0 ** (math.floor(math.log10(bound)) - 1)
+    return f"{math.ceil(bound / last) * last:.1e}"
 
 
 def main(words: list[str]) -> int:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.growth import growth, slope
-from emulon.errors import EmulonError, unknown
-from emulon.files import provenance, write_atomically, write_json
-from emulon.progress import Progress as Told
-from emulon.progress import silent
+from emulon.core.errors import EmulonError, unknown
+from emulon.core.files import provenance, write_atomically, write_json
+from emulon.core.progress import Progress as Told
+from emulon.core.progress import silent
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.report.terminal import console, table
@@ -142,7 +142,7 @@ def machine(report_progress: Told = silent) -> list[Timing]:
 def identification(report_progress: Told = silent) -> list[Timing]:
     """`identify` on 256 datasets of 40 points, all references, and on a quarter of the datasets."""
     from emulon.algorithms import RidgeRegression
-    from emulon.interrogate import identify
+    from emulon.identification import identify
     from emulon.tasks import Linear
 
     def ask(datasets: int) -> None:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from emulon.algorithms import Lasso, LogisticRegression, NamedAlgorithm, Ridge
 from emulon.certify import Domain, Spectrum
-from emulon.errors import EmulonError
-from emulon.files import make_folder, provenance, write_json
+from emulon.core.errors import EmulonError
+from emulon.core.files import make_folder, provenance, write_json
 from emulon.interpreter import Interpreter, Program, compile, load_program, save
 from emulon.interpreter import Path as Way
 from emulon.interpreter.files import file_sha256

@@ -24,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emulon.errors import EmulonError, unknown
-from emulon.files import make_folder, provenance, write_json
+from emulon.core.errors import EmulonError, unknown
+from emulon.core.files import make_folder, provenance, write_json
+from emulon.core.progress import Progress as Told
+from emulon.core.progress import silent
 from emulon.models import Learner, Looped, Standard
-from emulon.progress import Progress as Told
-from emulon.progress import silent
 from emulon.training import TrainConfig, Trained, device_of, fit
 from reproduce.arguments import Arguments, Progress, run_script, whole
 

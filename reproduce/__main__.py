@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from emulon.errors import EmulonError
-from emulon.files import make_folder, write_atomically
+from emulon.core.errors import EmulonError
+from emulon.core.files import make_folder, write_atomically
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, Claim, ScaleName
 from reproduce.registry import all_claims, claim_named

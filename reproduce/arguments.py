@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from emulon.errors import EmulonError, WorkFailed, unknown
+from emulon.core.errors import EmulonError, WorkFailed, unknown
 
 # Seconds between two lines of progress.
 PAUSE = 5.0

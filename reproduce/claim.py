@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from emulon.errors import EmulonError
-from emulon.progress import Progress, silent
+from emulon.core.errors import EmulonError
+from emulon.core.progress import Progress, silent
 from emulon.report.figure import Figure
 
 State = Literal[

@@ -8,8 +8,8 @@ import os
 
 import torch
 
-from emulon.files import locked, make_folder, write_json
-from emulon.loading import Subject, load_subject
+from emulon.core.files import locked, make_folder, write_json
+from emulon.identification.loading import Subject, load_subject
 from emulon.models import Learner
 from emulon.training import RunFolder, TrainConfig, Trained, fit, load_learner, save_learner
 from reproduce.claim import CannotTest, Setting

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS
-from emulon.experiments.run import kind_of, runnable
 from emulon.interpreter import Interpreter, compile
+from emulon.run import kind_of, runnable
 from reproduce.bounded import largest, normal
 from reproduce.claim import Numbers, Setting
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from emulon.files import locked, make_folder, provenance, write_json
+from emulon.core.files import locked, make_folder, provenance, write_json
 from reproduce.claim import Measures, Numbers
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from emulon.errors import EmulonError
-from emulon.files import make_folder, write_json
-from emulon.progress import Progress, silent
+from emulon.core.errors import EmulonError
+from emulon.core.files import make_folder, write_json
+from emulon.core.progress import Progress, silent
 from reproduce.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
 from reproduce.freshness import code_of
 from reproduce.parts import Parts

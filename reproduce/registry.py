@@ -7,7 +7,7 @@ import pkgutil
 import re
 from functools import cache
 
-from emulon.errors import EmulonError, unknown
+from emulon.core.errors import EmulonError, unknown
 from reproduce.claim import Claim
 
 # Folders and kinds of statement in the order of the index.

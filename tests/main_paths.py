@@ -18,19 +18,19 @@ from emulon.algorithms import (
     Ridge,
     ShermanMorrisonRidge,
 )
-from emulon.approximation import approximate
-from emulon.benchmark import METHODS, ask, score
+from emulon.core.predictor import as_predictor
 from emulon.estimators import EmulatedClassifier, EmulatedRegressor
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.identification import hidden_states, identify, interrogate, linear_probe, prefix_weights
 from emulon.interpreter import load_interpreter, load_program, save
-from emulon.interrogate import hidden_states, identify, interrogate, linear_probe, prefix_weights
 from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 from emulon.networks import load_network, save_network
-from emulon.predictor import as_predictor
-from emulon.specimens import disguise, specimen_named
-from emulon.specimens import load as load_specimen
-from emulon.specimens import save as save_specimen
+from emulon.planted import disguise, specimen_named
+from emulon.planted import load as load_specimen
+from emulon.planted import save as save_specimen
+from emulon.planted.benchmark import METHODS, ask, score
+from emulon.softmax import approximate
 from emulon.tasks import TASKS, Linear, RegressionTask
 from emulon.training import TrainConfig, fit, resume, train
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from emulon.algorithms import GradientDescent, HuberRegression, LogisticRegression, Loss
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.estimators import EmulatedClassifier, EmulatedRegressor
 from emulon.interpreter import Capacity, Interpreter
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from emulon import Domain, Interpreter, compile
 from emulon.algorithms import LogCoshRegression, Ridge
-from emulon.approximation import Approximation, approximate
 from emulon.attention import Trace
 from emulon.certify import Spectrum
 from emulon.constructions import (
@@ -33,6 +32,7 @@ from emulon.looped import (
 from emulon.looped.transformer import LoopedTransformer
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import moving_average, sgd, sherman_morrison
+from emulon.softmax import Approximation, approximate
 
 PICTURES: dict[str, Callable[[], str]] = {}
 X = torch.tensor([[0.9, -0.2], [-0.4, 0.8], [0.1, 0.5]], dtype=torch.float64)

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import product
 from statistics import mean
 
-from emulon.interrogate import draw, reference_named
-from emulon.interrogate.curves import intervals
+from emulon.identification import draw, reference_named
+from emulon.identification.curves import intervals
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from reproduce.algoformer import learners

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from emulon.errors import WorkFailed
+from emulon.core.errors import WorkFailed
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import BadText, Translation
 from emulon.training import TrainConfig

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from emulon.algorithms import ALGORITHMS, Ridge
+from emulon.identification import identify
+from emulon.identification.sampling import Sampling
 from emulon.interpreter import Interpreter, Program, compile
-from emulon.interrogate import identify
-from emulon.interrogate.sampling import Sampling
 from emulon.models import Learner, by_prompt
 from emulon.networks import NetworkProgram, classes_of, compile_network, heads_of, then
 from emulon.report.figure import Figure, Panel, Series

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.constructions import HopfieldResidualMap, ResidualMap
-from emulon.expression import parse
+from emulon.expressions import parse
 from reproduce import bounded
 from reproduce.bounded import Row, anywhere, largest
 from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from emulon.approximation import approximate
+from emulon.softmax import approximate
 from reproduce import bounded
 from reproduce.bounded import Row, largest, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulon.algorithms import LeastSquares, LinearRegression, NearestNeighbours, RidgeRegression
-from emulon.interrogate import Curve, squared_prediction_difference, weight_difference
+from emulon.identification import Curve, squared_prediction_difference, weight_difference
 from emulon.report.figure import Figure, Panel, Series
 from emulon.training import TrainConfig
 from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import product
 
 from emulon.certify import Domain
-from emulon.errors import EmulonError
-from emulon.interrogate import RidgeFit, best_ridge
+from emulon.core.errors import EmulonError
+from emulon.identification import RidgeFit, best_ridge
 from emulon.machine import Transformer
 from emulon.machine.programs import sherman_morrison
 from emulon.machine.programs.gaussian import gaussian

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from emulon.interrogate import Prefixes, Reference, identify, reference_named
+from emulon.identification import Prefixes, Reference, identify, reference_named
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from emulon.training import TrainConfig

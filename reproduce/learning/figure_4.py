@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import LeastSquares, LinearRegression, RidgeRegression
-from emulon.interrogate import (
+from emulon.identification import (
     ProbeTraining,
     attention_probes,
     hidden_states,
@@ -21,7 +21,7 @@ from emulon.interrogate import (
     standardised,
     statistics_of,
 )
-from emulon.interrogate.hidden_states import interleaved
+from emulon.identification.hidden_states import interleaved
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
 from emulon.models import Learner

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from emulon.algorithms import RidgeRegression
 from emulon.certify import Domain
-from emulon.interrogate import prefix_weights
+from emulon.identification import prefix_weights
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import sherman_morrison
 from reproduce.claim import Claim, Numbers, Scale, Setting

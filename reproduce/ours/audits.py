@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.bounded import largest

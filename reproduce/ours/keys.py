@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from emulon.approximation import approximate
 from emulon.report.figure import Figure, Panel, Series
+from emulon.softmax import approximate
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 
 FUNCTIONS = {"sin(3*t)": ("paper", "spectral"), "Max(t, 0)": ("paper", "spectral", "piecewise")}

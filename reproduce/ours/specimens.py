@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from emulon.planted import Specimen, disguise, drawn_mechanism, specimen_of
 from emulon.report.figure import Figure, Panel, Series
-from emulon.specimens import Specimen, disguise, drawn_mechanism, specimen_of
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 
 # Asked of the truth: what its directions read, and how interventions compare with the program's own.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import GradientDescent, Loss, losses
-from emulon.approximation import approximate
 from emulon.certify import Domain
 from emulon.certify.spectrum import eigenvalues
 from emulon.constructions import DescentInContext, ResidualMap
 from emulon.report.figure import Figure, Panel, Series
+from emulon.softmax import approximate
 from reproduce.bounded import anywhere, largest, normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.emulation.theorem_3_1 import exact_map

@@ -7,10 +7,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from emulon.planted import Specimen, disguise, specimen_named
+from emulon.planted.finetune import Trained, finetuned
+from emulon.planted.task import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
-from emulon.specimens import Specimen, disguise, specimen_named
-from emulon.specimens.finetune import Trained, finetuned
-from emulon.specimens.task import BoundedLinear
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.ours.specimens import VARIES, interventions, registers
 

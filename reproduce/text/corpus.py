@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulon.files import make_folder
+from emulon.core.files import make_folder
 from reproduce.arguments import Arguments, run_script, whole
 from reproduce.text.texts import SOURCES, named_corpus, source_named
 

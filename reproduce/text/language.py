@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from emulon.errors import NoRun
+from emulon.core.errors import NoRun
 from emulon.models import Learner
 from emulon.tasks import BadText, Classification, TextTask, Translation
 from emulon.tasks.corpus import Texts

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from emulon.errors import unknown
+from emulon.core.errors import unknown
 from emulon.tasks import BadText, Corpus, Split, Texts, Tokeniser
 from emulon.tasks.corpus import Kind, class_number
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from emulon.core.deprecated import RenamedModules
+
 if TYPE_CHECKING:
     from emulon.certify import Certificate, Domain
+    from emulon.identification.loading import load_predictor
     from emulon.interpreter import Interpreter, Program, compile
-    from emulon.loading import load_predictor
     from emulon.networks import compile_iteration, compile_network
 
     __version__: str
@@ -25,7 +28,7 @@ __all__ = [
     "load_predictor",
 ]
 _ROOM = {
-    **{"Certificate": "certify", "Domain": "certify", "load_predictor": "loading"},
+    **{"Certificate": "certify", "Domain": "certify", "load_predictor": "identification.loading"},
     **dict.fromkeys(("compile_iteration", "compile_network"), "networks"),
 }
 
@@ -37,3 +40,6 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'emulon' has no attribute {name!r}")
     return getattr(import_module(f"emulon.{_ROOM.get(name, 'interpreter')}"), name)
+
+
+sys.meta_path.append(RenamedModules())

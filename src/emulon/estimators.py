@@ -18,9 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.algorithms.link import Kind
 from emulon.certify.certificate import Promises
-from emulon.descent.plan import descent_of
-from emulon.errors import EmulonError, unknown
+from emulon.core.errors import EmulonError, unknown
 from emulon.interpreter import Interpreter, Run, compile
+from emulon.interpreter.plan import descent_of
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200

@@ -21,7 +21,7 @@ from emulon.algorithms import (
     quantile,
     squared,
 )
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
 X, Y = torch.randn(6, 2, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
 

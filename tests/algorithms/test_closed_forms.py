@@ -20,7 +20,7 @@ from emulon.algorithms import (
     Zero,
     lasso_path,
 )
-from emulon.errors import BadShape, EmulonError
+from emulon.core.errors import BadShape, EmulonError
 
 
 def datasets(batch: int = 5, samples: int = 12, features: int = 4) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from emulon.algorithms import (
     squared,
     squared_hinge,
 )
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 ALL = [squared(), huber(), log_cosh(), quantile(), logistic(), squared_hinge(), perceptron(), poisson()]
 CONVEX = [squared(), huber(0.5), log_cosh(), logistic(), squared_hinge(), poisson()]

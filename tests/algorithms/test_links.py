@@ -7,7 +7,7 @@ import torch
 from emulon.algorithms import MARGIN, RATE, RESIDUAL, as_loss
 from emulon.algorithms.link import LINKS
 from emulon.certify.domain import Domain
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 
 f64 = torch.float64
 X = torch.randn(12, 3, dtype=f64, generator=torch.Generator().manual_seed(0))

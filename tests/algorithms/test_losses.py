@@ -22,8 +22,8 @@ from emulon.algorithms import (
     squared,
     squared_hinge,
 )
-from emulon.errors import BadExpression, EmulonError
-from emulon.expression import parse
+from emulon.core.errors import BadExpression, EmulonError
+from emulon.expressions import parse
 
 BREAKS = {
     squared(): [],

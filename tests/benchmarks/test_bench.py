@@ -7,7 +7,7 @@ import time
 import pytest
 
 from benchmarks import bench, growth
-from emulon.errors import WorkFailed
+from emulon.core.errors import WorkFailed
 from reproduce.arguments import run_script
 
 

@@ -8,7 +8,7 @@ from scipy.stats import ttest_1samp
 
 from benchmarks import speedrun as module
 from benchmarks.speedrun import adam_sweep, attempt, keep, lines, p_below, speedrun, verdict
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.training.fit import fit
 
 TINY = {"features": 2, "points": 5, "width": 16, "heads": 2, "batch": 8, "evaluation_batch": 16, "device": "cpu"}

@@ -5,11 +5,11 @@ import threading
 import pytest
 from flint import ctx
 
-from emulon.approximation import approximate
 from emulon.certify.interpolation import require_smooth
-from emulon.descent.curvature import Slopes
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
+from emulon.interpreter.curvature import Slopes
+from emulon.softmax import approximate
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from emulon.certify import balls
 from emulon.certify.balls import Ball, FloatBall, product
 from emulon.certify.error_free import power_of_two, two_product, two_sum
 from emulon.certify.functions import ball_operations
-from emulon.expression import parse
+from emulon.expressions import parse
 
 f64 = torch.float64
 U = Fraction(1, 2**53)

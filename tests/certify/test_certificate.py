@@ -10,7 +10,7 @@ from emulon import Certificate
 from emulon.certify import Band, certificate
 from emulon.certify.certificate import Promises
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.errors import EmulonError, NotCertified
+from emulon.core.errors import EmulonError, NotCertified
 
 
 def test_the_bound_is_not_below_the_exact_sum_of_the_terms() -> None:

@@ -9,8 +9,8 @@ import pytest
 from flint import arb, arb_series
 
 from emulon.certify import checker
-from emulon.errors import EmulonError
-from emulon.evaluation import ball_arithmetic
+from emulon.core.errors import EmulonError
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter.certificate_file import _seen, divided
 
 

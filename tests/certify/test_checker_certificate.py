@@ -14,7 +14,7 @@ import pytest
 from flint import arb
 
 from emulon.certify import checker
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter.certificate_file import _lowest, _of_curvature, _seen
 
 Content = dict[str, Any]

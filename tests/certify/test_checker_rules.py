@@ -11,7 +11,7 @@ import torch
 from flint import arb, arb_series
 
 from emulon.certify import checker
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 
 Numbers = dict[str, Any]
 

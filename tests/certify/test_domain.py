@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from emulon import Domain
 from emulon.certify import Spectrum
 from emulon.certify.domain import by_target, require_shape, require_within
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 
 DOMAIN = Domain(samples=3, features=2, x=2.0, y=1.0, w=0.5)
 

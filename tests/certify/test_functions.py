@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.functions import ball_operations, enclosed, torn
-from emulon.expression import parse
+from emulon.expressions import parse
 
 f64 = torch.float64
 SMOOTH = ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t", "sinh(t)", "cosh(t)"]

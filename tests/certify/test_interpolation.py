@@ -36,9 +36,9 @@ from emulon.certify.interpolation import (
     prove,
     require_smooth,
 )
-from emulon.errors import BadExpression
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.core.errors import BadExpression
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 
 SMOOTH = {
     text: parse(text)
@@ -179,7 +179,7 @@ def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_near_the_floor_the_proof_holds_at_high_precision(text: str, softness: float, part: float) -> None:
     """Where double precision no longer sees the error, 400 bits still do."""
-    from emulon.approximation.spectral import least_squares
+    from emulon.softmax.spectral import least_squares
 
     f, count = SMOOTH[text], 25
     blank = soft_keys(f, count, softness, part * count)

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from emulon.algorithms import Ridge
-from emulon.approximation import approximate
 from emulon.certify import Domain, Spectrum
 from emulon.certify.module import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
 from emulon.constructions.batches import aligned
-from emulon.errors import NotCertified, OutOfDomain
+from emulon.core.errors import NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.looped import LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import sgd
+from emulon.softmax import approximate
 
 f64 = torch.float64
 DOMAIN = Domain(4, 2, 1.0, 1.0, 2.0)

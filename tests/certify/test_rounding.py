@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.certify import rounding
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emulon.certify import Domain, Spectrum
 from emulon.certify.spectrum import SLACK, eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 
 
 class Factor(NamedTuple):

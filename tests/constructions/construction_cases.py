@@ -15,7 +15,7 @@ from emulon.constructions import (
     ResidualMap,
     TruncatedLinear,
 )
-from emulon.expression import parse
+from emulon.expressions import parse
 
 f64 = torch.float64
 DOMAIN = Domain(samples=6, features=3, x=2.0, y=1.5, w=1.0)

@@ -27,7 +27,7 @@ from emulon.constructions import (
     ResidualMap,
     TruncatedLinear,
 )
-from emulon.errors import BadShape, EmulonError, OutOfDomain, ToleranceTooTight
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain, ToleranceTooTight
 
 X, Y, W = data()
 ON_SAMPLES = {"residual map": residual_map, "hopfield": hopfield, "step": lambda: gradient_step("log_cosh", 1e-6)}

@@ -26,8 +26,8 @@ from emulon.constructions.proximal import Proximal
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
 from emulon.constructions.template import template
-from emulon.errors import OutOfDomain, ToleranceTooTight
-from emulon.expression import parse
+from emulon.core.errors import OutOfDomain, ToleranceTooTight
+from emulon.expressions import parse
 
 f64, U = torch.float64, 2.0**-53
 DOMAIN = Domain(5, 3, 2.0, 1.0, 0.5)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from emulon.cli import COMMANDS, main
-from emulon.commands.options import read
+from emulon.cli.options import read
 
 ROOT = Path(__file__).parents[2]
 PART = re.compile(
@@ -141,7 +141,7 @@ def _known(words: list[str], where: str) -> None:
     if program == "emulon":
         assert rest[0] in COMMANDS, f"{where}: there is no command {rest[0]}"
         name = rest[0].replace("-", "_")
-        module = import_module(f"emulon.commands.{name}")
+        module = import_module(f"emulon.cli.{name}")
         read(module.Options, rest[1:], rest[0])
     elif program == "make":
         rules = re.findall(r"^([\w/.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -47,7 +47,7 @@ def test_a_wrong_page_is_found(tmp_path, monkeypatch):
 
 
 def test_options_of_commands_that_are_not_run_are_checked():
-    from emulon.commands.options import BadUsage
+    from emulon.cli.options import BadUsage
 
     parsed(Block("bash", "emulon train standard --steps 5 && make test\npip install 'emulon[hf]'\n", 1), "here")
     with pytest.raises(BadUsage, match="--stpes"):

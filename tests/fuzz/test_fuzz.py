@@ -9,7 +9,7 @@ from flint import arb
 
 from emulon import cli
 from emulon.certify import Band
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.fuzz import (
     Campaign,
     Counts,

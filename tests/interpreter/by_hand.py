@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from emulon.algorithms import as_loss
-from emulon.approximation import Grid
 from emulon.attention.codes import Codes
 from emulon.certify import Domain, Spectrum
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.softmax import Grid
 
 f64 = torch.float64
 DOMAIN = Domain(samples=5, features=3, x=2.0, y=1.0, w=0.5, residual=1.5, spectrum=Spectrum(largest=1.0))

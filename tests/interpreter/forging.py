@@ -26,13 +26,13 @@ from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.algorithms.link import Effective
 from emulon.algorithms.loss import Loss as AnyLoss
 from emulon.certify import Domain, checker
-from emulon.descent.checks import CurvatureWatch
-from emulon.errors import EmulonError
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.core.errors import EmulonError
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.fuzz.judge import descended, dot
 from emulon.interpreter import Interpreter, Program, compile, files, save
 from emulon.interpreter.certificate_file import _lowest, _of_curvature, certificate_of
+from emulon.interpreter.checks import CurvatureWatch
 from emulon.interpreter.paths import held_by, held_by_penalty, unit_vectors
 from emulon.interpreter.phase import Carried, Phase
 

@@ -20,7 +20,7 @@ import torch
 from emulon import cli
 from emulon.algorithms import Lasso, NamedAlgorithm, Ridge
 from emulon.certify import checker
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, compile, save
 from emulon.interpreter.certificate_file import certificate_of
 

@@ -10,7 +10,7 @@ import copy
 import torch
 
 from emulon.algorithms import Ridge
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.interpreter.paths import Faithful
 

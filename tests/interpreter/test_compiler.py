@@ -24,7 +24,7 @@ from emulon.algorithms import (
     log_cosh,
     squared,
 )
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter.paths import held_by
 from emulon.interpreter.phase import code_error, leaked, phase_terms, score_error
 

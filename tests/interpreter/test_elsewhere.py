@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
-from emulon.errors import EmulonError, NotCertified
+from emulon.core.errors import EmulonError, NotCertified
 from emulon.interpreter import Interpreter, Program, module
 from emulon.interpreter.paths import Fast
 

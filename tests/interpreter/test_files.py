@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from emulon.algorithms import MARGIN, GradientDescent, Loss
 from emulon.algorithms.losses import tukey
-from emulon.errors import CannotWrite, EmulonError
+from emulon.core.errors import CannotWrite, EmulonError
 from emulon.interpreter import BadFile, Interpreter, Program, compile, files, load_interpreter, load_program, save
 
 Programs = dict[str, Program]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from emulon.algorithms import LogisticRegression
 from emulon.attention import Head, Trace
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.interpreter import Capacity, Interpreter, compile
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emulon.attention import attend
 from emulon.certify.interpolation import Keys, deficits, holds
-from emulon.expression import parse
+from emulon.expressions import parse
 from emulon.interpreter import number_line as room
 from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for, shipped_claims
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulon.certify import checker
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, save
 from emulon.interpreter.certificate_file import of_line
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.approximation import Grid
 from emulon.attention.codes import Codes
 from emulon.certify import Domain
 from emulon.certify.interpolation import Interpolation
@@ -26,6 +25,7 @@ from emulon.interpreter.phase import (
     reading_scale,
     score_error,
 )
+from emulon.softmax import Grid
 
 f32, f64 = torch.float32, torch.float64
 DTYPES = {f64: 2.0**-53, f32: 2.0**-24}

@@ -7,7 +7,7 @@ import torch
 from by_hand import BOUNDS, phase, program
 
 from emulon.certify import Domain
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter
 from emulon.interpreter.number_line import number_line
 from emulon.interpreter.phase import Carried, phase_terms

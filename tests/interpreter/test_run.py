@@ -22,7 +22,7 @@ from emulon.algorithms import (
 )
 from emulon.certify import Domain
 from emulon.certify.certificate import IN_A_BAND_MEANS
-from emulon.errors import BadShape, EmulonError, NotCertified, OutOfDomain
+from emulon.core.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.interpreter.paths import held_by
 from emulon.interpreter.phase import Carried

@@ -7,7 +7,7 @@ import torch
 from exact_solvers import U
 
 from emulon.certify import Domain, Spectrum
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped.causal_gradient_descent import (
     CausalLoopedGradientDescent,
     causal_error,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.certify import Domain
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped import CausalLoopedGradientDescent
 from emulon.looped.tokens import causal_tokens
 

@@ -9,7 +9,7 @@ import torch
 from exact_solvers import U, gamma
 
 from emulon.certify import Domain, Spectrum
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped import LoopedChainOfThought, LoopedGradientDescent, RepresentationNetwork
 from emulon.looped.descent import DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.stencil import Stencil, truncation

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.attention import Slots
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import Frame, Layer, RepresentationNetwork, Size, position_codes
 from emulon.looped.heads import GAP, copy_head
 from emulon.looped.wiring import Circuit, gate_height, no_heads, read, write

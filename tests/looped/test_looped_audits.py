@@ -7,7 +7,7 @@ import torch
 from flint import arb
 
 from emulon.certify import Domain, Spectrum
-from emulon.evaluation import arb_matrix
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped import (
     CausalLoopedGradientDescent,
     CausalLoopedNewton,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.certify import Domain, Spectrum
-from emulon.errors import OutOfDomain, ToleranceTooTight
+from emulon.core.errors import OutOfDomain, ToleranceTooTight
 from emulon.looped import LoopedNewton, convergence
 from emulon.looped.convergence import newton_iterates
 from emulon.looped.newton import start_scale

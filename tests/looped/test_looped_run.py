@@ -5,7 +5,7 @@ import torch
 from exact_solvers import regression
 
 from emulon.certify import Domain
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
 
 PROBLEM = regression(6, 2, seed=4, batch=(2,))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import LoopedAutoRegression, LoopedChainOfThought, RepresentationNetwork
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.errors import BadProgram
+from emulon.core.errors import BadProgram
 from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
 from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two

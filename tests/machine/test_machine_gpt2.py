@@ -11,7 +11,7 @@ import torch
 from exact_learners import exact_batch, exact_ridge, exact_sgd, gaussian_data
 from machine_cases import CASES, Case
 
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.machine import RegisterProgram, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine import transformer as ours
 from emulon.machine.gpt2 import NeedsTransformers, slots

@@ -13,7 +13,7 @@ from flint import arb
 from torch.nn.functional import gelu, layer_norm
 
 from emulon.certify.rounding import EXP_ASSUMED, unit
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.machine import Average, Register, RegisterProgram
 from emulon.machine.error import GELU_ASSUMED, GELU_ROUNDINGS
 from emulon.machine.normalisation import plan

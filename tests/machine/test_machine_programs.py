@@ -10,7 +10,7 @@ from exact_learners import exact_batch, exact_moving_average, exact_ridge, exact
 
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
-from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
+from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.machine import BadProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from emulon.errors import BadShape
+from emulon.core.errors import BadShape
 from emulon.machine import Average, BadProgram, Invariant, Lookup, RegisterProgram, compiler
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from emulon.attention import Trace
-from emulon.errors import BadShape, EmulonError
+from emulon.core.errors import BadShape, EmulonError
 from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.models.block import BlockShape, Decoder
 from emulon.models.decoders import loop

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks.prompts import NOT_ASKED
 from emulon.training import BadConfig, Stack, TrainConfig
 

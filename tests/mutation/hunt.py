@@ -1,6 +1,6 @@
 """Which small faults of a room do its tests notice? Planted one by one, in a fork of one process that has all imported.
 
-    nice -n 19 python tests/mutation/hunt.py src/emulon/certify tests/certify tests/approximation --out faults.jsonl
+    nice -n 19 python tests/mutation/hunt.py src/emulon/certify tests/certify tests/softmax --out faults.jsonl
         [--terms: only what drops or halves a term] [--only REGEX of functions] [--again: what went unnoticed before]
         [--budget SECONDS of tests that a fault meets]
 

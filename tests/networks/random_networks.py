@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from emulon import compile_network
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.networks import Heads
 
 f64 = torch.float64

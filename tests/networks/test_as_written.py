@@ -17,7 +17,7 @@ from torch import nn
 from emulon import compile_network
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.interpreter import BadFile
 from emulon.interpreter.files import read_sealed, write_sealed
 from emulon.interpreter.number_line import number_line

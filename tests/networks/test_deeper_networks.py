@@ -10,8 +10,8 @@ from torch import nn
 
 from emulon import compile_network
 from emulon.certify.interpolation import Interpolation, holds
-from emulon.errors import BadNetwork, OutOfDomain
-from emulon.expression import parse
+from emulon.core.errors import BadNetwork, OutOfDomain
+from emulon.expressions import parse
 from emulon.interpreter.number_line import number_line
 from emulon.models import AlgoFormer, Looped, by_prompt
 from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of

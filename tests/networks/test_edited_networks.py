@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emulon.algorithms import Ridge
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.networks import Heads, compile_network, then
 
 

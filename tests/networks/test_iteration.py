@@ -9,7 +9,7 @@ from sklearn.datasets import load_iris
 from torch import nn
 
 from emulon.algorithms import Ridge
-from emulon.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.networks import compile_network
 from emulon.networks.exactly import away_from_exact

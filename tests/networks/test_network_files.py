@@ -14,11 +14,11 @@ from torch import nn
 
 from emulon import compile_network
 from emulon.cli import main
-from emulon.commands.rows import read_rows
-from emulon.errors import EmulonError
+from emulon.cli.rows import read_rows
+from emulon.core.errors import EmulonError
+from emulon.identification.loading import load_object
 from emulon.interpreter import BadFile, load_program
 from emulon.interpreter.files import read_sealed, write_sealed
-from emulon.loading import load_object
 from emulon.networks import load_network, save_network
 from emulon.networks.transformer import Heads
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from emulon.certify import Domain
 from emulon.certify.balls import Ball
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.interpreter.number_line import number_line
 from emulon.networks import compile_network
 from emulon.networks.attention import AttentionPhase

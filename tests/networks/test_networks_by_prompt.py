@@ -9,7 +9,7 @@ from small_networks import ACTIVATIONS, perceptron
 from torch import nn
 
 from emulon import Interpreter, compile_network
-from emulon.errors import NotCertified
+from emulon.core.errors import NotCertified
 from emulon.networks import Box, classes_of
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase

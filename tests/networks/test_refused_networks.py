@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from emulon import compile_network
-from emulon.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
+from emulon.core.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
 
 
 def with_nan() -> nn.Module:

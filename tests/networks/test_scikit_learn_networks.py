@@ -9,10 +9,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from emulon import Interpreter, compile_network
-from emulon.adapters.skops_file import BadSkops
 from emulon.cli import main
-from emulon.errors import BadNetwork
-from emulon.loading import load_object
+from emulon.core.errors import BadNetwork
+from emulon.identification.adapters.skops_file import BadSkops
+from emulon.identification.loading import load_object
 from emulon.networks import classes_of
 
 

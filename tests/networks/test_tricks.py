@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 from emulon import compile_network
-from emulon.errors import BadNetwork
+from emulon.core.errors import BadNetwork
 from emulon.models import Standard
 from emulon.models.block import Block, BlockShape
 from emulon.networks import Expression, Heads

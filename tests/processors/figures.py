@@ -17,9 +17,9 @@ from emulon.algorithms import Lasso, QuantileRegression
 from emulon.attention.codes import _speeds
 from emulon.certify import checker
 from emulon.certify.interpolation import Interpolation, Keys, holds, prove
-from emulon.errors import EmulonError
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.core.errors import EmulonError
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter import Capacity, Interpreter, compile, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
 from emulon.interpreter.number_line import number_line, shipped_claims, shipped_proofs

@@ -3,7 +3,7 @@
 import pytest
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.interrogate import depth_sweep, interrogate
+from emulon.identification import depth_sweep, interrogate
 from emulon.report.interrogation import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 

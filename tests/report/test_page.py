@@ -13,11 +13,11 @@ import torch
 
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.cli import main
-from emulon.experiments.data import Data
-from emulon.experiments.run import run_experiment
 from emulon.playground.runs import where
 from emulon.report.anatomy import anatomy, facts, routing, telling_samples
 from emulon.report.page import write
+from emulon.run import run_experiment
+from emulon.tables.data import Data
 
 SECTIONS = ["table", "fitted", "routing", "errors", "functions", "anatomy", "hash"]
 

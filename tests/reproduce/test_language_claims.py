@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from emulon.errors import WorkFailed
+from emulon.core.errors import WorkFailed
 from emulon.report.chart import chart
 from reproduce import Scale, all_claims
 from reproduce.algoformer import language, section_5_6, section_5_6_training, table_1, table_2

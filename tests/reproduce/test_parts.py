@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from emulon.files import locked
+from emulon.core.files import locked
 from emulon.report.figure import Figure
 from reproduce.claim import Claim, Scale, Setting, Verdict
 from reproduce.parts import Parts

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks import (
     TASKS,
     Linear,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from emulon.algorithms import LogisticRegression, Ridge
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.interpreter import compile
 from emulon.tasks import DomainTask, Linear
 

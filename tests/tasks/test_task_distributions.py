@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emulon.algorithms import RidgeRegression
-from emulon.predictor import predict_at
+from emulon.core.predictor import predict_at
 from emulon.tasks import (
     AutoRegression,
     ChainOfThought,

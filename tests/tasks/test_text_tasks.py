@@ -7,7 +7,7 @@ import few_texts
 import pytest
 import torch
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks import BadText, Classification, Texts, Tokeniser, Translation, at_step, load_corpus, read_task
 from emulon.tasks.prompts import NOT_ASKED, PAD
 from emulon.tasks.tokeniser import END, START

@@ -8,8 +8,8 @@ from torch import nn
 from emulon.algorithms import LinearRegression
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape, require_within
-from emulon.errors import BadShape, EmulonError
-from emulon.predictor import predict_at
+from emulon.core.errors import BadShape, EmulonError
+from emulon.core.predictor import predict_at
 from emulon.tasks import Linear, at_step
 from emulon.tasks.prompts import Datasets
 from emulon.testing import Input

@@ -5,7 +5,7 @@ import torch
 from broken import ALGORITHMS, CONSTRUCTIONS, PREDICTORS, TASKS, Doubled, Mean, exact_double
 
 from emulon.algorithms import LinearRegression
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks import Linear
 from emulon.testing import (
     ContractBroken,

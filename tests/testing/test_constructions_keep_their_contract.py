@@ -19,7 +19,7 @@ from emulon.constructions import (
     ScalarHeads,
     TruncatedLinear,
 )
-from emulon.expression import parse
+from emulon.expressions import parse
 from emulon.testing import Input, construction_checks
 from emulon.testing.construction import CHECKS
 

@@ -19,12 +19,12 @@ from emulon.algorithms import (
 )
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
+from emulon.core.predictor import FunctionPredictor, as_predictor
+from emulon.identification import REFERENCES
 from emulon.interpreter import compile
-from emulon.interrogate import REFERENCES
 from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.models import Learner
-from emulon.predictor import FunctionPredictor, as_predictor
 from emulon.tasks import Linear
 from emulon.testing import predictor_checks
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from emulon.errors import NoRun
+from emulon.core.errors import NoRun
 from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 
 TENSORS = {

@@ -11,7 +11,7 @@ import torch
 from tiny_runs import TINY, assert_identical, checkpoints, final_state
 
 from emulon import cli
-from emulon.errors import CannotWrite
+from emulon.core.errors import CannotWrite
 from emulon.models import Learner
 from emulon.training import BadConfig, OutOfMemory, TrainingDiverged, TrainStep, resume, train
 

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
 from emulon.certify.domain import require_finite
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
 
 class Algorithm(ABC):

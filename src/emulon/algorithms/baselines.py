@@ -9,8 +9,8 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
-from emulon.arrays import takes_arrays
-from emulon.errors import EmulonError
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import EmulonError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
 from emulon.algorithms.registry import register
 from emulon.certify.spectrum import largest_eigenvalue
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
 from emulon.algorithms.loss import Loss
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm, require_data
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 # Penalties below this fraction of the first knot are zero.
 END = 1e-10

@@ -17,7 +17,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify.domain import Domain
-from emulon.errors import EmulonError, OutOfDomain, unknown
+from emulon.core.errors import EmulonError, OutOfDomain, unknown
 
 Kind = Literal["regression", "classification"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from emulon.algorithms.algorithm import require_data
 from emulon.algorithms.link import RESIDUAL, Effective, Link, link_named
 from emulon.certify.spectrum import largest_eigenvalue
-from emulon.errors import BadExpression, EmulonError
-from emulon.expression import Function, parse
+from emulon.core.errors import BadExpression, EmulonError
+from emulon.expressions import Function, parse
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Loss:
     """A loss ℓ(t), averaged over samples.
 
     `link` says what t is made of, and all that follows: w·x − y, w·(label·x), or w·x (see `Link`).
-    `derivative` is ℓ′ as an expression in t that `emulon.expression.parse` reads; `value` and `slope` are ℓ and ℓ′ as
+    `derivative` is ℓ′ as an expression in t that `emulon.expressions.parse` reads; `value` and `slope` are ℓ and ℓ′ as
     exact torch functions. `curvature` is sup |ℓ″|, infinite where ℓ′ jumps or has no bound; `stand_in(x, y, steps)`
     then takes the place of curvature·λmax(XᵀX/n), and without one the user has to give the step size.
     """

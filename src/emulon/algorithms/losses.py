@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from emulon.algorithms.link import MARGIN, RATE, RESIDUAL
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.smoothness import of_counts, of_jump, of_margin_jump
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 LOSSES: dict[str, Callable[..., Loss]] = {}
 

@@ -25,7 +25,7 @@ from emulon.algorithms.losses import (
     squared_hinge,
 )
 from emulon.algorithms.registry import register
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 
 class NamedAlgorithm(Algorithm):

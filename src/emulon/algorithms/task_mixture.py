@@ -11,8 +11,8 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
-from emulon.arrays import as_tensor, takes_arrays
-from emulon.errors import EmulonError
+from emulon.core.arrays import as_tensor, takes_arrays
+from emulon.core.errors import EmulonError
 
 
 @dataclass(frozen=True, eq=False)

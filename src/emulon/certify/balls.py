@@ -29,7 +29,7 @@ from emulon.certify.error_free import (
     two_sum,
 )
 from emulon.certify.rounding import gamma
-from emulon.evaluation import any_of
+from emulon.expressions.evaluation import any_of
 
 # Of a sum or product of double words. Radii are computed in float64, and lifted by this part each time. Products may
 # lose this much to underflow; it is above e^(1 − EXP_MOST).

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.errors import NotCertified
+from emulon.core.errors import NotCertified
 
 # Samples whose residuals are looked at together.
 ROWS = 4096

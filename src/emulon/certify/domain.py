@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
 from emulon.certify.spectrum import SLACK, Spectrum, enclosure
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadShape, OutOfDomain
 
 
 def require_real(**tensors: Tensor) -> None:

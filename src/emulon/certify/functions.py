@@ -14,9 +14,9 @@ from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.error_free import U, f64
-from emulon.errors import BadExpression
-from emulon.evaluation import Operations, any_of, ball_arithmetic
-from emulon.expression import Function, OpenSwitches
+from emulon.core.errors import BadExpression
+from emulon.expressions.evaluation import Operations, any_of, ball_arithmetic
+from emulon.expressions.expression import Function, OpenSwitches
 
 if TYPE_CHECKING:
     import sympy

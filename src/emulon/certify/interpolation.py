@@ -23,9 +23,9 @@ import numpy as np
 
 from emulon.certify import rounding
 from emulon.certify.certificate import Band
-from emulon.errors import BadExpression
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import MOST_LOOKED_AT, Function, OpenSwitches, Signs
+from emulon.core.errors import BadExpression
+from emulon.expressions.evaluation import ball_arithmetic
+from emulon.expressions.expression import MOST_LOOKED_AT, Function, OpenSwitches, Signs
 
 ORDER = 16
 PRECISION = 160

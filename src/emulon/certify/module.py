@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.arrays import Given, as_tensor, bits
 from emulon.certify.certificate import Certificate
-from emulon.errors import NotCertified, OutOfDomain
+from emulon.core.arrays import Given, as_tensor, bits
+from emulon.core.errors import NotCertified, OutOfDomain
 
 
 def fingerprint(module: nn.Module) -> str:

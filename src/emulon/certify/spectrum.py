@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from emulon.certify.rounding import gamma, unit
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 
 # What plans grant beyond the eigenvalues they were made with, relative to λmax: whether data keep within that is for
 # `enclosure` to say, which is tighter by γ_{BLOCK + length/BLOCK} times the shorter side of X: 6e-10 at 5,000.

@@ -9,11 +9,11 @@ from typing import Literal, TypeVar
 
 import torch
 
-from emulon.approximation import Approximation, approximate
-from emulon.approximation.spectral import Rounding
 from emulon.certify import rounding as roundings
-from emulon.errors import ToleranceTooTight
-from emulon.expression import Function
+from emulon.core.errors import ToleranceTooTight
+from emulon.expressions import Function
+from emulon.softmax import Approximation, approximate
+from emulon.softmax.spectral import Rounding
 
 Way = Literal["auto", "paper", "spectral", "piecewise"]
 Built = TypeVar("Built")

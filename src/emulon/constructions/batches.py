@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.domain import require_real, require_shape
-from emulon.errors import BadShape
+from emulon.core.errors import BadShape
 
 
 def aligned(dtype: torch.dtype, **parts: tuple[Tensor, tuple[int, ...]]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from emulon.certify.perturbation import shifted_average
 from emulon.constructions.accuracy import rounded_up
 from emulon.constructions.batches import aligned
 from emulon.constructions.linear_layer import require_products, require_sizes, with_room
-from emulon.errors import EmulonError, ToleranceTooTight
+from emulon.core.errors import EmulonError, ToleranceTooTight
 
 
 class EmulatedHead(CertifiedModule):

@@ -13,7 +13,6 @@ from torch import Tensor
 from emulon.algorithms import Algorithm
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
-from emulon.arrays import own_copy, takes_arrays
 from emulon.certify import Domain
 from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
@@ -22,8 +21,10 @@ from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
-from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
-from emulon.descent.plan import (
+from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.errors import EmulonError
+from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
+from emulon.interpreter.plan import (
     Plan,
     covering,
     descent_of,
@@ -32,8 +33,7 @@ from emulon.descent.plan import (
     strong_convexity_of,
     with_proof,
 )
-from emulon.descent.run import DescentRun
-from emulon.errors import EmulonError
+from emulon.interpreter.run import DescentRun
 
 
 class DescentInContext(CertifiedModule):

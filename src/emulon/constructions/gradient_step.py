@@ -17,11 +17,11 @@ from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.proximal import Proximal
 from emulon.constructions.template import Template, template
-from emulon.descent.checks import require_in_domain
-from emulon.descent.layout import stored
-from emulon.descent.plan import CONSTRUCTION_SHARES
-from emulon.errors import EmulonError, ToleranceTooTight
-from emulon.expression import parse
+from emulon.core.errors import EmulonError, ToleranceTooTight
+from emulon.expressions import parse
+from emulon.interpreter.checks import require_in_domain
+from emulon.interpreter.layout import stored
+from emulon.interpreter.plan import CONSTRUCTION_SHARES
 
 
 class GradientStep(CertifiedModule):

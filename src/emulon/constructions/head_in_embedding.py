@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.approximation import Approximation, Grid
 from emulon.certify import rounding
 from emulon.constructions.accuracy import Accuracy, Way, checked_to, closest
 from emulon.constructions.emulated_head import EmulatedHead, entry_tolerance, require_one
 from emulon.constructions.linear_layer import CANCELLATION
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
+from emulon.softmax import Approximation, Grid
 
 
 class HeadInEmbedding(EmulatedHead):

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.approximation import Approximation
 from emulon.constructions.accuracy import Accuracy, Way, closest
 from emulon.constructions.emulated_head import EmulatedHead, entry_tolerance, require_one
 from emulon.constructions.linear_layer import LinearLayer
+from emulon.softmax import Approximation
 
 
 class BestLinearLayer(LinearLayer):

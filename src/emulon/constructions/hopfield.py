@@ -14,7 +14,7 @@ from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way
 from emulon.constructions.residual_map import residual_template
 from emulon.constructions.template import admitted
-from emulon.descent.layout import HALF
+from emulon.interpreter.layout import HALF
 
 
 class HopfieldResidualMap(CertifiedModule):

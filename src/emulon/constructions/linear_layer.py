@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.approximation import Approximation, Grid
 from emulon.attention import Head, Slots
 from emulon.certify import rounding
 from emulon.certify.domain import require_scale, require_within
 from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, checked_to, promised
 from emulon.constructions.batches import aligned
-from emulon.errors import EmulonError
-from emulon.expression import parse
+from emulon.core.errors import EmulonError
+from emulon.expressions import parse
+from emulon.softmax import Approximation, Grid
 
 # Σ|θ_k x_k| may exceed |θ·x| by cancellation; up to this factor the certificate covers it.
 CANCELLATION = 4.0

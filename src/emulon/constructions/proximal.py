@@ -12,7 +12,7 @@ from emulon.certify import Domain, rounding
 from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy
 from emulon.constructions.template import admitted, template
-from emulon.expression import parse
+from emulon.expressions import parse
 
 
 class Proximal(CertifiedModule):

@@ -12,8 +12,8 @@ from emulon.certify import Domain
 from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.template import Template, admitted, template
-from emulon.descent.layout import stored
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.interpreter.layout import stored
 
 
 class ResidualMap(CertifiedModule):

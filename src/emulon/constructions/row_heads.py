@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from emulon.approximation import Grid
 from emulon.attention import Slots, attend
 from emulon.constructions.linear_layer import padded
 from emulon.constructions.sharp_grid import SharpGrid
+from emulon.softmax import Grid
 
 
 class RowHeads(nn.Module):

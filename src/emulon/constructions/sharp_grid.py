@@ -11,7 +11,7 @@ from torch import Tensor
 from emulon.certify import Certificate, rounding
 from emulon.certify.perturbation import shifted_average
 from emulon.constructions.linear_layer import CANCELLATION
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 
 @dataclass(frozen=True)

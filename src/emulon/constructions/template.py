@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.approximation import Approximation
 from emulon.attention import Head
 from emulon.attention.codes import circular, one_hot
 from emulon.certify import Certificate, Domain
 from emulon.constructions.accuracy import Accuracy
 from emulon.constructions.batches import aligned
-from emulon.descent.checks import require_in_domain
-from emulon.descent.layout import LEAK_SHARE, Routing, TokenLayout
-from emulon.expression import Function
+from emulon.expressions import Function
+from emulon.interpreter.checks import require_in_domain
+from emulon.interpreter.layout import LEAK_SHARE, Routing, TokenLayout
+from emulon.softmax import Approximation
 
 
 @dataclass(frozen=True, kw_only=True)

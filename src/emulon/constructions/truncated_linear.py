@@ -15,7 +15,7 @@ from emulon.constructions.batches import aligned
 from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
 from emulon.constructions.row_heads import RowHeads
 from emulon.constructions.sharp_grid import SharpGrid
-from emulon.errors import EmulonError, ToleranceTooTight
+from emulon.core.errors import EmulonError, ToleranceTooTight
 
 
 class ClippingHeads(ScalarHeads):

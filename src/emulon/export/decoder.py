@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.export.graph import Graph
 from emulon.machine.gpt2 import slots
 from emulon.machine.normalisation import EPSILON

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 OPSET = 20
 # Terms of erf's series below: at |x| = 6, where erf rounds to 1, the last is 1e-18 of the sum.

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from emulon.attention import Slots
-from emulon.descent.layout import HALF
-from emulon.errors import EmulonError
-from emulon.files import write_atomically
+from emulon.core.errors import EmulonError
+from emulon.core.files import write_atomically
+from emulon.interpreter.layout import HALF
 from emulon.interpreter.module import Capacity
 from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Carried, Phase

@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from emulon.files import make_folder, write_atomically
+from emulon.core.files import make_folder, write_atomically
+from emulon.core.progress import Progress, silent
 from emulon.fuzz.kind import VERDICTS, Kind, Outcome, Values, tried
 from emulon.fuzz.shrink import shrunk
-from emulon.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.approximation import approximate
 from emulon.certify import Domain
 from emulon.certify.certificate import Band
 from emulon.constructions import (
@@ -23,8 +22,8 @@ from emulon.constructions import (
     ScalarHeads,
     TruncatedLinear,
 )
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.fuzz import grammar, judge
 from emulon.fuzz.draws import (
     a_dtype,
@@ -41,6 +40,7 @@ from emulon.fuzz.draws import (
     tensor,
 )
 from emulon.fuzz.kind import Kind, Undecided, Values, Violation
+from emulon.softmax import approximate
 
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10)
 GRIDS = ("auto", "auto", "auto", "spectral", "piecewise", "paper")

@@ -1,7 +1,7 @@
 """Random functions of t as trees: written as text for emulon, and evaluated in Arb for the judge.
 
 A tree is ["t"], ["number", "0.3"], or an operation and its branches. The text is what emulon reads; the judge never
-sees it, and no code of `emulon.expression` takes part in the exact value.
+sees it, and no code of `emulon.expressions.expression` takes part in the exact value.
 """
 
 from __future__ import annotations

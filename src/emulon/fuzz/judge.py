@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from emulon.certify import Certificate
-from emulon.evaluation import ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.fuzz.kind import Undecided, Violation
 
 Row = list[Any]

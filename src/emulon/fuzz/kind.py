@@ -13,7 +13,7 @@ from random import Random
 from types import FrameType
 from typing import Any, ClassVar, Literal
 
-from emulon.errors import EmulonError, NotCertified, unknown
+from emulon.core.errors import EmulonError, NotCertified, unknown
 
 # Plain values, so that a case can be written down: numbers, words, lists of them.
 Values = Mapping[str, Any]

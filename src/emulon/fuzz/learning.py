@@ -11,8 +11,6 @@ from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, as_loss
 from emulon.constructions import DescentInContext, GradientStep
-from emulon.descent.plan import Plan
-from emulon.descent.run import DescentRun
 from emulon.fuzz import judge
 from emulon.fuzz.draws import (
     a_dtype,
@@ -32,6 +30,8 @@ from emulon.fuzz.functions import domain_of
 from emulon.fuzz.grammar import rational, side
 from emulon.fuzz.kind import Kind, Undecided, Values, Violation
 from emulon.interpreter import Interpreter, compile
+from emulon.interpreter.plan import Plan
+from emulon.interpreter.run import DescentRun
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from emulon.interpreter.compiler import compile
 from emulon.interpreter.files import BadFile, kind_of, load_interpreter, load_program, save
+from emulon.interpreter.layout import TokenLayout
 from emulon.interpreter.module import Capacity, Interpreter, Path
+from emulon.interpreter.plan import Plan
 from emulon.interpreter.program import Program, Run
 
 __all__ = [
@@ -10,8 +12,10 @@ __all__ = [
     "Capacity",
     "Interpreter",
     "Path",
+    "Plan",
     "Program",
     "Run",
+    "TokenLayout",
     "compile",
     "kind_of",
     "load_interpreter",

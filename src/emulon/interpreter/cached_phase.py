@@ -15,10 +15,10 @@ from torch import Tensor
 
 from emulon.algorithms.link import Effective
 from emulon.certify import rounding
+from emulon.core.memory import at_a_time
+from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Carried, Phase
-from emulon.memory import at_a_time
-from emulon.progress import Progress, silent
 
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
 SCORES = 1 << 16

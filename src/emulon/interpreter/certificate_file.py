@@ -13,9 +13,9 @@ from typing import Any
 
 from emulon.certify import checker, rounding
 from emulon.certify.interpolation import prove
-from emulon.errors import EmulonError
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
+from emulon.core.errors import EmulonError
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.program import Program
 

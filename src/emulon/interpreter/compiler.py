@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
-from emulon.approximation import Grid, approximate
-from emulon.approximation.spectral import Rounding
-from emulon.arrays import as_tensor
 from emulon.attention.codes import circular
-from emulon.cache import remembered
 from emulon.certify import Band, Domain
 from emulon.certify.domain import by_target, require_finite
-from emulon.descent.layout import LEAK_SHARE, Routing, stored
-from emulon.descent.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
-from emulon.errors import EmulonError, OutOfDomain, too_tight
-from emulon.expression import Function, parse
+from emulon.core.arrays import as_tensor
+from emulon.core.cache import remembered
+from emulon.core.errors import EmulonError, OutOfDomain, too_tight
+from emulon.expressions import Function, parse
+from emulon.interpreter.layout import LEAK_SHARE, Routing, stored
 from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error, penalty_function, reading_scale
+from emulon.interpreter.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.interpreter.program import Program
+from emulon.softmax import Grid, approximate
+from emulon.softmax.spectral import Rounding
 
 # How far errors on ordinary data stay below their bound, about, where there is a kink. Where there is none they stay as
 # far below it, and of that little is spent: half of the bound counts, which takes half the keys.

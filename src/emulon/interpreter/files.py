@@ -16,17 +16,17 @@ from torch import Tensor
 from emulon.algorithms.link import link_named
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
-from emulon.approximation import Grid
-from emulon.arrays import bits
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum, rounding
-from emulon.errors import EmulonError
-from emulon.expression import parse
-from emulon.files import write_atomically
+from emulon.core.arrays import bits
+from emulon.core.errors import EmulonError
+from emulon.core.files import write_atomically
+from emulon.expressions import parse
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.phase import Phase, ProvedBounds
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
+from emulon.softmax import Grid
 
 FORMAT = {"interpreter": "2", "program": "5", "network": "2"}
 PLAIN = {

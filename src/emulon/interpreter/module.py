@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from emulon.arrays import bits
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_within
 from emulon.certify.module import SealedModule, require_own_dtype
-from emulon.errors import BadShape, EmulonError, unknown
+from emulon.core.arrays import bits
+from emulon.core.errors import BadShape, EmulonError, unknown
+from emulon.core.progress import Progress, silent
 from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
-from emulon.progress import Progress, silent
 
 Path = Literal["fast", "faithful", "captured"]
 Outcome = TypeVar("Outcome", covariant=True)

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulon.approximation.grid import Grid
 from emulon.certify import rounding
 from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, deficits, prove
 from emulon.certify.perturbation import shifted_average
-from emulon.errors import OutOfDomain
-from emulon.evaluation import ball_arithmetic
-from emulon.expression import parse
-from emulon.files import write_json
+from emulon.core.errors import OutOfDomain
+from emulon.core.files import write_json
+from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
+from emulon.softmax.grid import Grid
 
 if TYPE_CHECKING:
     from emulon.interpreter.stretches import Stretches

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from emulon.algorithms.link import Effective
 from emulon.certify.domain import require_within
-from emulon.descent.plan import Plan
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
+from emulon.core.progress import Progress, silent
 from emulon.interpreter.cached_phase import CachedPhase, needed_bytes
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Carried, Phase
-from emulon.progress import Progress, silent
+from emulon.interpreter.plan import Plan
 
 # Rounds after which libraries have made what they need, and recording meets nothing new.
 WARM = 3

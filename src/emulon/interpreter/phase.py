@@ -14,12 +14,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from emulon.approximation import Grid
 from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
-from emulon.descent.layout import SPARE, TokenLayout
+from emulon.interpreter.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
 from emulon.interpreter.number_line import INNER, NumberLine
+from emulon.softmax import Grid
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
 READ_AT = INNER / 2

@@ -11,21 +11,21 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.arrays import Given, as_tensor, own_copy, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.descent.checks import CurvatureWatch, require_step_size, watched_path
-from emulon.descent.plan import Plan, with_proof
-from emulon.descent.run import DescentRun
-from emulon.errors import EmulonError
+from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
+from emulon.core.errors import EmulonError
+from emulon.core.memory import one_thread, require_memory
+from emulon.core.progress import Progress, silent
+from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.paths import Captured, Faithful, Fast, held_by, held_by_penalty
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
-from emulon.memory import one_thread, require_memory
-from emulon.progress import Progress, silent
+from emulon.interpreter.plan import Plan, with_proof
+from emulon.interpreter.run import DescentRun
 
 WAYS: dict[Path, type[Fast] | type[Faithful]] = {"fast": Fast, "faithful": Faithful, "captured": Captured}
 SAMPLED = (

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.interpolation import Keys, deficits
+from emulon.core.memory import at_a_time
 from emulon.interpreter.number_line import (
     MATTERS,
     SHAPES,
@@ -33,7 +34,6 @@ from emulon.interpreter.number_line import (
     is_odd,
     proved_between,
 )
-from emulon.memory import at_a_time
 
 # Powers of z that are multiplied out; coefficients of a polynomial are taken so many at a time.
 POWERS = 8

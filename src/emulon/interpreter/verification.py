@@ -14,11 +14,11 @@ import torch
 from emulon.attention.codes import circular
 from emulon.certify import rounding
 from emulon.certify.interpolation import Interpolation, holds
-from emulon.descent.curvature import Slopes
-from emulon.descent.layout import SPARE
-from emulon.descent.plan import enclosed_negative_curvature
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.layout import SPARE
 from emulon.interpreter.phase import Phase, ProvedBounds, penalty_function
+from emulon.interpreter.plan import enclosed_negative_curvature
 from emulon.interpreter.program import Program
 
 # Codes are compared with each other up to so many, and so many at a time with all others.

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape
-from emulon.errors import BadShape
-from emulon.evaluation import arb_matrix
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadShape
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
 from emulon.looped.exact import descent, product
 from emulon.looped.heads import code_length, copy_head, position_codes

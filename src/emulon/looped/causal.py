@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify.rounding import unit
+from emulon.core.arrays import takes_arrays
 from emulon.looped.heads import GAP, readout_heads
 from emulon.looped.stencil import STRAY, Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_tokens

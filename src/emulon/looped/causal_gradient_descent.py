@@ -13,7 +13,7 @@ from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.rounding import unit
 from emulon.certify.spectrum import SLACK
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
 from emulon.looped.exact import causal_answers, descent
 from emulon.looped.heads import readout_heads

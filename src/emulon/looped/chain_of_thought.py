@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.arrays import takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
-from emulon.errors import BadShape, OutOfDomain
-from emulon.evaluation import arb_matrix
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadShape, OutOfDomain
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
 from emulon.looped.exact import descent, leaky
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes

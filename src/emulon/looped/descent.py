@@ -12,7 +12,7 @@ from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.rounding import unit
 from emulon.certify.spectrum import SLACK
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.looped.heads import readout_heads
 from emulon.looped.layer import Layer
 from emulon.looped.stencil import Stencil

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from emulon.certify.rounding import unit
-from emulon.evaluation import arb_matrix, ball_arithmetic
+from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 
 # Bits to begin with, and where doubling them ends: a ball that is still too wide then counts with its radius.
 FIRST_BITS, MOST_BITS = 192, 6144

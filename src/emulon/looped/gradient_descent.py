@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.evaluation import arb_matrix
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
 from emulon.looped.exact import descent, product
 from emulon.looped.heads import code_length

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from emulon.attention import attend
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 
 
 class Layer(nn.Module):

@@ -14,8 +14,8 @@ from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_scale
 from emulon.certify.rounding import unit
 from emulon.certify.spectrum import SLACK
-from emulon.errors import OutOfDomain
-from emulon.evaluation import arb_matrix
+from emulon.core.errors import OutOfDomain
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.exact import newton, product
 from emulon.looped.heads import code_length, copy_head, readout_heads
 from emulon.looped.layer import Frame, Layer, Size

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from emulon.attention import Slots
 from emulon.certify.domain import require_within
 from emulon.certify.rounding import gamma
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped.exact import affine, leaky
 from emulon.looped.layer import Layer
 from emulon.looped.wiring import Circuit, no_heads, read

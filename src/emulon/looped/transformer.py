@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.arrays import own_copy, takes_arrays
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.module import SealedModule, require_answer, require_own_dtype
-from emulon.errors import BadShape, OutOfDomain, ToleranceTooTight
+from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.exact import distance
 from emulon.looped.layer import Frame
 from emulon.looped.stencil import MOST_PAIRS

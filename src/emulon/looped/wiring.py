@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 
 # Of numbers that a gate shuts out: their sum with the gate is still a float64.
 HIGHEST = 1e300

@@ -1,6 +1,6 @@
 """The register machine of Akyürek et al. 2022: programs over named registers, compiled into GPT-2 blocks."""
 
-from emulon.errors import BadProgram
+from emulon.core.errors import BadProgram
 from emulon.machine.affine import AffineForm, Register
 from emulon.machine.gpt2 import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine.instruction import Invariant

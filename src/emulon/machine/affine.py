@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.errors import BadShape
+from emulon.core.errors import BadShape
 
 Kind = TypeVar("Kind", Ball, FloatBall)
 

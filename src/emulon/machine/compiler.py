@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.errors import ToleranceTooTight
+from emulon.core.errors import ToleranceTooTight
 from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.ranges import Range

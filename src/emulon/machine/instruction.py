@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from emulon.errors import BadProgram, BadShape
+from emulon.core.errors import BadProgram, BadShape
 from emulon.machine.affine import AffineForm, Register
 from emulon.machine.tokens import Matched, Where
 

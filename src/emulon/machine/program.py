@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.certify.domain import require_finite
-from emulon.errors import BadProgram
+from emulon.core.errors import BadProgram
 from emulon.machine.affine import AffineForm, Register, constant
 from emulon.machine.instruction import Instruction, Invariant, Raw, additive, clipped, product, quotient
 from emulon.machine.ranges import EDGE, Range, analyse

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify.domain import require_shape
-from emulon.errors import BadProgram, BadShape, OutOfDomain
+from emulon.core.errors import BadProgram, BadShape, OutOfDomain
 
 START = 0
 

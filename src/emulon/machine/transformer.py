@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from emulon.arrays import own_copy, takes_arrays
 from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
 from emulon.certify.module import SealedModule
-from emulon.errors import BadShape, OutOfDomain
+from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import distance
 from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, RegisterLayout

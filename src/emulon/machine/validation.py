@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulon.errors import BadProgram
+from emulon.core.errors import BadProgram
 from emulon.machine.instruction import Instruction
 from emulon.machine.tokens import Average, Lookup
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from emulon.attention import attend
-from emulon.errors import BadShape, EmulonError
+from emulon.core.errors import BadShape, EmulonError
 
 if TYPE_CHECKING:
     from emulon.networks.lowering import Builder

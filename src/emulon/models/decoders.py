@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.models.block import BlockShape, Decoder
 from emulon.models.learner import Learner
 

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
-from emulon.arrays import takes_arrays
-from emulon.errors import BadNetwork, BadShape
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadNetwork, BadShape
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from emulon.errors import BadNetwork
-from emulon.expression import parse
+from emulon.core.errors import BadNetwork
+from emulon.expressions import parse
 from emulon.networks.layers import Gated
 from emulon.networks.lowering import Builder, lowers
 

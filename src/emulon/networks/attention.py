@@ -20,8 +20,8 @@ from emulon.attention import Slots, attend
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
 from emulon.certify.perturbation import shifted_average
-from emulon.descent.layout import SPARE, balancing_power
-from emulon.errors import BadShape
+from emulon.core.errors import BadShape
+from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.number_line import NumberLine
 from emulon.interpreter.phase import product_error

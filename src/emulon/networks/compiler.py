@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.arrays import as_tensor
 from emulon.certify.domain import require_finite
-from emulon.errors import BadNetwork, BadShape, EmulonError
+from emulon.core.arrays import as_tensor
+from emulon.core.errors import BadNetwork, BadShape, EmulonError
 from emulon.networks.groups import balanced
 from emulon.networks.layers import Box, Known, Layer
 from emulon.networks.lowering import Builder, lower

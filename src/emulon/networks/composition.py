@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emulon.algorithms import Algorithm
-from emulon.arrays import as_tensor
 from emulon.certify import Domain
-from emulon.descent.plan import covering, descent_of
-from emulon.errors import BadNetwork, EmulonError
+from emulon.core.arrays import as_tensor
+from emulon.core.errors import BadNetwork, EmulonError
 from emulon.interpreter import Interpreter, Program, Run, compile
 from emulon.interpreter.module import Capacity, Path
+from emulon.interpreter.plan import covering, descent_of
 from emulon.networks.program import NetworkProgram, NetworkRun
 
 # Features come out of the interpreter a little off: the algorithm's domain has room for it.

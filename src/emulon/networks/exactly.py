@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from emulon.evaluation import arb_matrix, ball_arithmetic
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 from emulon.networks.layers import Attention, Constant, Elementwise, Layer, Linear, Unrounded
 
 

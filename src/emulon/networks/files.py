@@ -21,8 +21,8 @@ from torch import Tensor
 
 from emulon.certify.domain import require_scale
 from emulon.certify.interpolation import Interpolation, holds
-from emulon.expression import parse
-from emulon.files import checked
+from emulon.core.files import checked
+from emulon.expressions import parse
 from emulon.interpreter.files import BadFile, read_sealed, whole, write_sealed
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.function import FunctionPhase

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from emulon.descent.curvature import Slopes
-from emulon.expression import parse
+from emulon.expressions import parse
+from emulon.interpreter.curvature import Slopes
 from emulon.networks.layers import Box, Elementwise, Known, Layer, Linear, Root
 from emulon.networks.lowering import SQUARE
 

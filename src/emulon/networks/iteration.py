@@ -16,19 +16,19 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_steps
-from emulon.arrays import Given, as_tensor
 from emulon.certify import Certificate
 from emulon.certify.certificate import Promises
 from emulon.certify.composition import accumulated
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.errors import BadNetwork, EmulonError
+from emulon.core.arrays import Given, as_tensor
+from emulon.core.errors import BadNetwork, EmulonError
+from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.compiler import compile_network
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.program import RANGES, NetworkProgram, enclosures
 from emulon.networks.ranges import states
-from emulon.progress import Progress, silent
 
 # Bits of the exact steps: so many in all, and for every step.
 BITS, BITS_A_STEP = 192, 4

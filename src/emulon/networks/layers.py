@@ -22,9 +22,9 @@ from emulon.certify.balls import Ball
 from emulon.certify.functions import enclosed
 from emulon.certify.perturbation import shifted_average
 from emulon.certify.spectrum import enclosure
-from emulon.descent.curvature import Slopes
-from emulon.errors import BadExpression, OutOfDomain
-from emulon.expression import parse
+from emulon.core.errors import BadExpression, OutOfDomain
+from emulon.expressions import parse
+from emulon.interpreter.curvature import Slopes
 
 f64 = torch.float64
 # Bounds are computed in float64, with sums of a few thousand terms: a part of them that outweighs their rounding.

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 
 from emulon.certify.domain import require_finite
 from emulon.certify.error_free import two_product
-from emulon.errors import BadNetwork, nearest
+from emulon.core.errors import BadNetwork, nearest
 from emulon.networks.layers import Attention, Constant, Elementwise, Gated, Layer, Linear, Root, Unrounded
 
 f64 = torch.float64

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.arrays import takes_arrays
-from emulon.errors import BadNetwork
+from emulon.core.arrays import takes_arrays
+from emulon.core.errors import BadNetwork
 from emulon.networks.activations import Expression
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {

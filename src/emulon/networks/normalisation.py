@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from emulon.errors import BadNetwork
+from emulon.core.errors import BadNetwork
 from emulon.networks.groups import sum_and_difference
 from emulon.networks.lowering import SQUARE, Builder, lowers
 

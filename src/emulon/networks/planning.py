@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from emulon.certify.domain import require_scale
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import KINK, GatePhase

@@ -12,14 +12,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.arrays import Given, as_tensor, own_copy, takes_arrays
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.balls import Ball
 from emulon.certify.certificate import Promises
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.networks.exactly import away_from_exact
@@ -28,7 +29,6 @@ from emulon.networks.phase import NetworkPhase, Prompt, answered
 from emulon.networks.planning import layers_to_phases
 from emulon.networks.ranges import computed, from_box, from_data, reading, states
 from emulon.networks.travel import VOID, Travel
-from emulon.progress import Progress, silent
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.networks.groups import ReciprocalRoot, groups_of, root_ranges
 from emulon.networks.layers import Box, Inner, Known, Layer, Root
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from emulon.errors import OutOfDomain
+from emulon.core.errors import OutOfDomain
 from emulon.networks.groups import balance
 from emulon.networks.layers import Known, Root
 from emulon.networks.lowering import SQUARE, Builder

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from emulon.approximation import Approximation, Grid, approximate
-from emulon.cache import remembered
 from emulon.certify import Band, rounding
-from emulon.descent.layout import balancing_power
-from emulon.errors import EmulonError
-from emulon.expression import parse
-from emulon.files import write_json
+from emulon.core.cache import remembered
+from emulon.core.errors import EmulonError
+from emulon.core.files import write_json
+from emulon.expressions import parse
 from emulon.interpreter.compiler import EXPECTED
+from emulon.interpreter.layout import balancing_power
 from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import product_error
 from emulon.networks.lowering import ROOT, SQUARE
 from emulon.networks.phase import power_for
+from emulon.softmax import Approximation, Grid, approximate
 
 f64 = torch.float64
 # The number line's relative error at the scores of a jump, in units of float64's own.

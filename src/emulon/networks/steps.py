@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from emulon.certify.domain import require_finite
-from emulon.errors import BadShape, EmulonError
+from emulon.core.errors import BadShape, EmulonError
 from emulon.networks.activations import RELU, written
 from emulon.networks.layers import Attention
 from emulon.networks.lowering import SQUARE, Builder, lowers

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from emulon.errors import BadNetwork
+from emulon.core.errors import BadNetwork
 from emulon.networks.lowering import Builder, joined, knows, lower_part, lowers
 from emulon.networks.normalisation import product
 

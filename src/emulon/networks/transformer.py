@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from emulon.errors import BadNetwork
+from emulon.core.errors import BadNetwork
 from emulon.networks.lowering import HEAD, Builder, joined, lowers
 
 f64 = torch.float64

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.approximation import approximate
 from emulon.certify import Domain
+from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
-from emulon.files import make_folder, write_atomically, write_json
 from emulon.interpreter import Interpreter, Program
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
 from emulon.playground.programs import OFFERS, Offer, compile_offers, load_offers
+from emulon.softmax import approximate
 from emulon.training import load_learner
 
 # What one softmax is asked to be, on (−1, 1), by as many keys.

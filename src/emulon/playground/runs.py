@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 import torch
 
-from emulon.errors import EmulonError
-from emulon.experiments.data import Data
-from emulon.experiments.run import Result
+from emulon.core.errors import EmulonError
 from emulon.playground.programs import OFFERS, POINTS
 from emulon.playground.server import STATIC
+from emulon.run import Result
+from emulon.tables.data import Data
 
 # Where a picture ends: |x| and |y|, less what its marks need.
 WIDE, HIGH = 0.95, 1.9

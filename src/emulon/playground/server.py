@@ -6,7 +6,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 STATIC = Path(__file__).parent / "static"
 HOST = "127.0.0.1"

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from emulon.benchmark import MEASURES, PLAIN, Cell, Row, over_dresses
-from emulon.files import provenance
-from emulon.interrogate.curves import Interval
+from emulon.core.files import provenance
+from emulon.identification.curves import Interval
+from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_dresses
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.report.page import fill, write_page

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.files import write_atomically, write_json
+from emulon.core.files import write_atomically, write_json
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.training import Trained

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from emulon.experiments.run import Result
-from emulon.expression import parse
+from emulon.expressions import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
 from emulon.report.anatomy import RoutingPicture
 from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg, canvas
+from emulon.run import Result
 
 
 @as_svg

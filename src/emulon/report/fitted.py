@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from emulon.algorithms import GradientDescent
-from emulon.experiments.data import Data
-from emulon.experiments.run import Result, answers
 from emulon.report.chart import BLUE, GREY, ORANGE, as_svg, canvas
+from emulon.run import Result, answers
+from emulon.tables.data import Data
 
 # Bars beyond these would be too thin to read, and steps beyond these are between two pixels.
 MOST_BARS, MOST_STEPS = 20, 64

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.interrogate import AlgorithmPhase, Curve, Identification, Interrogation, Interval, RidgeFit
+from emulon.identification import AlgorithmPhase, Curve, Identification, Interrogation, Interval, RidgeFit
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulon.expression import parse
+from emulon.expressions import parse
 from emulon.networks import NetworkRun
 from emulon.networks.function import FunctionPhase
 from emulon.networks.gate import GatePhase

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from emulon.experiments.run import Experiment, Result
-from emulon.files import make_folder, write_atomically, write_json
+from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.playground.runs import PLACES, single_page, where
 from emulon.report import figures, fitted
 from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
+from emulon.run import Experiment, Result
 
 NAME, PLAYGROUND = "index.html", "playground.html"
 # Samples whose tokens the picture of the prompt shows.

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emulon.experiments.grid import CURVE, Run
-from emulon.files import provenance, write_atomically, write_json
+from emulon.core.files import provenance, write_atomically, write_json
 from emulon.report.chart import chart
 from emulon.report.curves import draw_curve
 from emulon.report.figure import Figure, Panel, Series
+from emulon.training.grid import CURVE, Run
 
 # Squared errors after d and 2d examples, d the number of features, over d, and after as many as there are; texts have
 # neither examples nor features.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.interrogate import AlgorithmPhase
+from emulon.identification import AlgorithmPhase
 from emulon.report.chart import chart
 from emulon.report.curves import run_figure
 from emulon.report.figure import Figure, Mark, Panel, Series

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from emulon.errors import unknown
-from emulon.files import make_folder, write_atomically, write_json
+from emulon.core.errors import unknown
+from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.tasks.tokeniser import BadText, Tokeniser
 
 Kind = Literal["translation", "classification"]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.errors import EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter import Program
 from emulon.tasks.prompts import Datasets
 from emulon.tasks.randomness import normal, uniform

@@ -19,8 +19,8 @@ from emulon.algorithms import (
     RidgeRegression,
     TaskMixture,
 )
-from emulon.errors import EmulonError
-from emulon.predictor import Predictor
+from emulon.core.errors import EmulonError
+from emulon.core.predictor import Predictor
 from emulon.tasks.randomness import normal, uniform
 from emulon.tasks.regression import RegressionTask
 

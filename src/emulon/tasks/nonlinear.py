@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
-from emulon.predictor import Predictor
+from emulon.core.predictor import Predictor
 from emulon.tasks.network import fixed_network, leaky_network
 from emulon.tasks.randomness import normal
 from emulon.tasks.regression import RegressionTask

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.predictor import Predictor, predict_at
+from emulon.core.predictor import Predictor, predict_at
 from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
 from emulon.tasks.randomness import normal
 from emulon.tasks.task import Task

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.errors import EmulonError, unknown
+from emulon.core.errors import EmulonError, unknown
 from emulon.tasks.prompts import Prompts
 from emulon.tasks.randomness import at_step
 

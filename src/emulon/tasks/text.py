@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks.corpus import TOKENISER, Corpus, Kind, Split, load_corpus
 from emulon.tasks.prompts import NOT_ASKED, PAD, Prompts
 from emulon.tasks.randomness import stream_seed

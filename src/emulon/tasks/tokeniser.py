@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 # The words with these numbers are no part of any text: padding, the beginning and the end of an answer.
 SPECIAL = ("<pad>", "<s>", "</s>")

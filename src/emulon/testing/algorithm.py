@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import RATE, Algorithm, GradientDescent
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.testing.contract import (
     ContractBroken,
     NamedCheck,

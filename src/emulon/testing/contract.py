@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 
 NamedCheck = tuple[str, Callable[[], None]]
 Subject = TypeVar("Subject")

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError, unknown
-from emulon.predictor import Predictor
+from emulon.core.errors import EmulonError, unknown
+from emulon.core.predictor import Predictor
 from emulon.testing.contract import (
     NamedCheck,
     named,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from emulon.errors import EmulonError
+from emulon.core.errors import EmulonError
 from emulon.tasks import TASKS, Datasets, Prompts, RegressionTask, Task, at_step, deinterleave, read_task
 from emulon.testing.contract import NamedCheck, named, require, require_refusal, require_same_bits, run_checks
 

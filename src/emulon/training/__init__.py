@@ -1,6 +1,6 @@
 """Training: one loop, one configuration, one run folder."""
 
-from emulon.errors import BadConfig, NoRun, OutOfMemory, TrainingDiverged
+from emulon.core.errors import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
 from emulon.training.evaluation import Evaluation
 from emulon.training.fit import Trained, device_of, fit, resume, train

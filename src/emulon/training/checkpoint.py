@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from emulon.arrays import bits
-from emulon.errors import NoRun
-from emulon.files import write_atomically
+from emulon.core.arrays import bits
+from emulon.core.errors import NoRun
+from emulon.core.files import write_atomically
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 # What the checksum adds to the notes; both or neither, so that no flipped bit can pass one off as older than these.

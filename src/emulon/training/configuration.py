@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from emulon.errors import BadConfig, EmulonError, unknown
+from emulon.core.errors import BadConfig, EmulonError, unknown
 from emulon.models import Learner
 from emulon.tasks import TASKS, Task, TextTask, read_task, task_options
 

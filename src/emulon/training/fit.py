@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.errors import OutOfMemory, TrainingDiverged
-from emulon.files import provenance
+from emulon.core.errors import OutOfMemory, TrainingDiverged
+from emulon.core.files import provenance
+from emulon.core.progress import Progress, silent
 from emulon.models import Learner
-from emulon.progress import Progress, silent
 from emulon.training.checkpoint import (
     BEST,
     best_of,

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from emulon.errors import BadConfig
+from emulon.core.errors import BadConfig
 from emulon.training.configuration import TrainConfig
 from emulon.training.run_folder import RunFolder
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emulon.errors import NoRun
-from emulon.files import cannot_write, make_folder, write_atomically, write_json
+from emulon.core.errors import NoRun
+from emulon.core.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
 from emulon.training.checkpoint import (
     best_of,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from emulon.errors import BadConfig
+from emulon.core.errors import BadConfig
 from emulon.models import Affine, Block, Learner
 from emulon.tasks import Task, at_step
 from emulon.training.checkpoint import copy_into, weights_of

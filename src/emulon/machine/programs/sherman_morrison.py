@@ -7,7 +7,7 @@ import math
 import torch
 
 from emulon.certify import Domain
-from emulon.errors import BadProgram
+from emulon.core.errors import BadProgram
 from emulon.machine.affine import Register
 from emulon.machine.instruction import Invariant
 from emulon.machine.program import RegisterProgram

@@ -1,0 +1,215 @@
+"""`emulon identify`: which algorithm an in-context learner runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from emulon.cli.names import require_known
+from emulon.cli.options import BadUsage, CommandOptions, Count, Seed, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emulon.core.predictor import Predictor
+    from emulon.identification import Identification, Interrogation
+    from emulon.identification.loading import Subject
+
+# A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
+# fitted anew for every question, and a language model reads a page for each.
+PROGRAM_DATASETS, ESTIMATOR_DATASETS, TEXT_DATASETS, TEXT_POINTS = 32, 64, 16, 11
+EXAMPLES = """examples:
+  emulon identify runs/standard                a trained learner, on its own task
+  emulon identify files/program.safetensors    a compiled program, on data of its domain
+  emulon identify sklearn.linear_model:Ridge   an estimator
+  emulon identify runs/standard --checkpoints   which algorithm it ran at each checkpoint of its training
+  emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Which algorithm does TARGET run? Ranks the references by what they leave of it unexplained, and tells how far the
+    nearest, least squares, ridge and gradient descent are from it after each number of examples."""
+
+    target: Positional[Annotated[str, arg(metavar="TARGET")]]
+    """a run folder, a program file, the folder of a Hugging Face causal model with its tokenizer (asked in words) or of
+    Garg et al.'s code (config.yaml beside state.pt), module:name, or file.py:name. A name is a function of (xs, ys,
+    x_query), of one dataset (n, d), (n,), (d,) or of a batch of them with a leading axis; an object with
+    predict(xs, ys, x_query); or an estimator with scikit-learn's fit and predict"""
+    task: Annotated[str | None, shown("TASK")] = None
+    """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, data in a
+    program's domain, a machine's number of features, or linear:features=8"""
+    datasets: Annotated[Count | None, shown("COUNT")] = None
+    """256 by default, 64 for an estimator, 32 for a program, 16 for a language model"""
+    points: Annotated[Count | None, shown("COUNT")] = None
+    """the in-context examples and the query; as many as TARGET reads, or 40 (a language model: 11)"""
+    fewest: Annotated[Count, shown("COUNT")] = 1
+    """the fewest examples to ask after, for what cannot be fitted to one"""
+    seed: Seed = 0
+    """of the datasets"""
+    loops: Annotated[Count | None, shown("COUNT")] = None
+    """how many loops, for an AlgoFormer"""
+    checkpoints: bool = False
+    """for a run: the nearest algorithm at every checkpoint it has kept (train with --keep-checkpoints 0 to keep all)"""
+    json: Annotated[Path | None, shown("FILE")] = None
+    """also write the numbers there"""
+    report: Annotated[Path | None, shown("DIR")] = None
+    """also write a page with figures into this folder"""
+
+
+def main(options: Options) -> int:
+    if options.task is not None:
+        require_known("task", options.task.partition(":")[0], "tasks")
+    from emulon.core.files import make_folder
+    from emulon.identification.loading import load_subject
+
+    subject = load_subject(options.target, options.task)
+    for folder in filter(None, (options.report, options.json and options.json.parent)):
+        make_folder(folder)  # now, not after the work
+    return show_phases(subject, options) if options.checkpoints else show_one(subject, options)
+
+
+def show_one(subject: Subject, options: Options) -> int:
+    """The predictor as it is."""
+    from emulon.core.files import write_json
+    from emulon.core.predictor import as_predictor
+    from emulon.core.progress import progress_bar
+    from emulon.identification import interrogate
+    from emulon.report.interrogation import write
+
+    predictor = as_predictor(subject.thing, loops=options.loops)
+    for note in getattr(subject.thing, "notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    usual, points = _usual_size(subject.thing, predictor)
+    with progress_bar() as report_progress:
+        interrogation = interrogate(
+            predictor,
+            subject.task,
+            target=options.target,
+            report_progress=report_progress,
+            seed=options.seed,
+            datasets=options.datasets or usual,
+            points=options.points or points,
+            fewest=options.fewest,
+        )
+    print_interrogation(interrogation)
+    if options.json is not None:
+        write_json(options.json, interrogation.as_numbers())
+    if options.report is not None:
+        print(f"report {write(interrogation, options.report)}")
+    return 0
+
+
+def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
+    """How many datasets, of how many points, unless it is said otherwise."""
+    from emulon.core.predictor import EstimatorPredictor
+    from emulon.identification.adapters import TextPredictor
+    from emulon.identification.sampling import DATASETS
+    from emulon.interpreter import Program
+
+    if isinstance(predictor, TextPredictor):
+        return TEXT_DATASETS, TEXT_POINTS
+    if isinstance(predictor, EstimatorPredictor):
+        return ESTIMATOR_DATASETS, None
+    return (PROGRAM_DATASETS if isinstance(thing, Program) else DATASETS), None
+
+
+def show_phases(subject: Subject, options: Options) -> int:
+    """A run at each of its checkpoints."""
+    from emulon.core.files import write_json
+    from emulon.core.progress import progress_bar
+    from emulon.identification import over_training
+    from emulon.identification.sampling import DATASETS
+    from emulon.models import Learner
+    from emulon.report.interrogation import KINDS, phase_row, write_phases
+    from emulon.report.terminal import console, table
+
+    if not isinstance(subject.thing, Learner) or options.loops is not None:
+        raise BadUsage("--checkpoints is for the folder of a training run, as it was trained (without --loops)")
+    with progress_bar() as report_progress:
+        phases = over_training(
+            Path(options.target),
+            subject.task,
+            report_progress=report_progress,
+            seed=options.seed,
+            datasets=options.datasets or DATASETS,
+            points=options.points,
+            fewest=options.fewest,
+        )
+    columns = ("steps", "algorithm", "nearest")
+    rows = [(str(phase.place), *phase_row(phase)) for phase in phases]
+    caption = "the last columns: what the nearest of each kind leaves unexplained"
+    title = f"{options.target}, checkpoint by checkpoint"
+    console().print(table((*columns, *KINDS), rows, title=title, caption=caption, words=columns[1:]))
+    print(f"asked about {subject.task}")
+    if options.json is not None:
+        write_json(options.json, [phase.as_numbers() for phase in phases])
+    if options.report is not None:
+        print(f"report {write_phases(options.target, phases, options.report)}")
+    return 0
+
+
+def print_interrogation(interrogation: Interrogation) -> None:
+    from emulon.report.terminal import console
+
+    terminal = console()
+    terminal.print(ranking_table(interrogation.target, interrogation.identification))
+    terminal.print(str(interrogation.identification), highlight=False)
+    found = interrogation.identification
+    if found.near and found.interval is not None:
+        [name] = [name for name, value in found.parameters.items() if value == found.interval.value]
+        print(f"{name}: {found.interval.value:.4g}, 95 % interval {found.interval.low:.4g} … {found.interval.high:.4g}")
+    for distances in distance_tables(interrogation):
+        terminal.print(distances)
+    print(f"asked about {interrogation.task}")
+    fit = interrogation.ridge
+    best = f"best ridge λ on a grid of half octaves: {fit.best:.3g}, difference {fit.difference}"
+    if interrogation.bayes is not None:
+        near = "within the grid's step" if interrogation.agrees else "farther than the grid's step"
+        best += f"; σ²/τ² = {interrogation.bayes:.3g} is {near}"
+    print(best)
+
+
+def ranking_table(target: str, identification: Identification) -> Table:
+    from emulon.report.terminal import table
+
+    rows = []
+    for match in identification.ranking:
+        share = match.unexplained
+        named = match is identification.nearest and identification.near
+        mark = "tie" if match.name in identification.ties else "named" if named else ""
+        rows.append(
+            (str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", _percent(match.weight), mark)
+        )
+    columns = ("reference", "unexplained", "95% interval", "weight", "")
+    return table(
+        columns,
+        rows,
+        title=f"{target}: {identification.algorithm}",
+        caption="weight: posterior among these references, fitted parameters penalised (BIC)",
+        words=columns,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+
+
+def distance_tables(interrogation: Interrogation) -> Iterator[Table]:
+    """Rows for numbers of examples, a column for each reference: a table of predictions and one of weights."""
+    from emulon.report.terminal import table
+
+    comparison = interrogation.comparison
+    counts = comparison.linearity.counts
+    for what, curves, more in (
+        ("predictions, E(ŷ − ŷ′)²/d", comparison.predictions, {}),
+        ("implicit linear weights, E‖w − w′‖²/d", comparison.weights, {"R² of w·x in ŷ": comparison.linearity}),
+    ):
+        every = {name.partition("(")[0]: curve for name, curve in curves.items()} | more
+        rows = [(str(n), *(f"{curve[n].value:.2g}" for curve in every.values())) for n in counts]
+        yield table(("examples", *every), rows, title=f"distance by number of examples: {what}")

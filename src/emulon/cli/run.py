@@ -1,0 +1,181 @@
+"""`emulon run`: algorithms on real data through one frozen interpreter, and a report."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional
+
+from emulon.cli.data import DescentOptions, Weight, save_weights, weights_of
+from emulon.cli.options import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emulon.run import Experiment, Result
+    from emulon.tables.data import Data
+
+EXAMPLES = """examples:
+  emulon run                                   every regression algorithm on diabetes
+  emulon run --data breast_cancer              every classifier
+  emulon run ridge huber --data ames --features 20
+  emulon run --data houses.csv --target price --report houses-report
+  emulon run ridge lasso --data houses.csv --target price,rent   a table and a page each
+  emulon run ridge --penalty 0.01 --steps 5000   nearer to scikit-learn's own solution
+then emulon predict report/ridge.json new.csv"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(DescentOptions):
+    """Run algorithms on data through one frozen interpreter, and compare."""
+
+    algorithms: Positional[Annotated[tuple[str, ...], shown("[ALGORITHM ...]")]] = ()
+    """default: all that suit the data"""
+    report: Annotated[Path, shown("DIR")] = Path("report")
+    """HTML report (default ./report)"""
+    path: Literal["fast", "faithful"] = "fast"
+    """faithful: every token, head and score"""
+
+    def folders(self, every: Sequence[Data]) -> list[Path]:
+        """Where the pages go: one for each target where there are several."""
+        if len(every) == 1:
+            return [self.report]
+        names = [re.sub(r"\W+", "-", data.target).strip("-") or "target" for data in every]
+        clash = len(set(names)) < len(names)  # as "a b" and "a-b" do
+        return [self.report / (f"{name}-{i}" if clash else name) for i, name in enumerate(names, start=1)]
+
+
+def main(options: Options) -> int:
+    options.check(*options.algorithms)
+    from emulon.algorithms import name_of
+    from emulon.core.files import make_folder, remember_own_files, remove_own_files
+    from emulon.core.progress import progress_bar
+    from emulon.run import algorithms_asked, common_kind, require_taken, run_experiments, runnable
+
+    asked = algorithms_asked(options.algorithms)
+    algorithms = list(asked.values())
+    require_taken(algorithms or list(runnable().values()), options.settings)
+    every = options.load_each(common_kind(algorithms))
+    folders = [make_folder(folder) for folder in options.folders(every)]  # now, not after a minute's work
+    with progress_bar() as report_progress:
+        experiments = run_experiments(
+            algorithms,
+            every,
+            steps=options.steps,
+            tolerance=options.tolerance,
+            settings=options.settings,
+            margin=options.margin,
+            path=options.path,
+            report_progress=report_progress,
+        )
+        report_progress("drawing the report", 1.0)
+        earlier = remove_own_files(options.report)
+        written = [_write(experiment, folder) for experiment, folder in zip(experiments, folders, strict=True)]
+        models = _save(experiments, options.report, {name_of(named): word for word, named in asked.items()})
+        remember_own_files(options.report, [*(path for paths in written for path in paths), *models])
+    for experiment in experiments:
+        _print(experiment)
+        for result in experiment.results:
+            options.tell(result.run.program)
+    before, after = experiments[0].sha256
+    print(f"interpreter sha256 {before}")
+    print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
+    for weights, page, *_ in written:
+        print(f"report {page}, weights {weights}")
+    print(f"models {', '.join(map(str, models))}")
+    if gone := [name for name in earlier if not (options.report / name).exists()]:
+        print(f"note: removed from {options.report} what an earlier run left: {', '.join(gone)}", file=sys.stderr)
+    return 0
+
+
+def _write(experiment: Experiment, folder: Path) -> tuple[Path, ...]:
+    """Write the weights of all algorithms and the page; the files written, in this order."""
+    from emulon.report.page import write
+
+    written, weights = write(experiment, folder), folder / "weights.csv"
+    save_weights([line for result in experiment.results for line in weights_of(result.run, experiment.data)], weights)
+    return (weights, *written)
+
+
+def _save(experiments: Sequence[Experiment], folder: Path, words: Mapping[str, str]) -> list[Path]:
+    """Write a model of each algorithm, which predicts every target that it was run on.
+
+    Its file has the name that was asked for, `words` by the algorithm's own; without one the algorithm's own.
+    """
+    from emulon.tables.model import FittedModel, save_models
+
+    models: dict[str, list[FittedModel]] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            models.setdefault(result.name, []).append(FittedModel.of(result.name, result.run, experiment.data))
+    paths = [folder / f"{words.get(name, name)}.json" for name in models]
+    for fitted, path in zip(models.values(), paths, strict=True):
+        save_models(fitted, path)
+    return paths
+
+
+def _print(experiment: Experiment) -> None:
+    from emulon.report.terminal import console
+
+    terminal = console()
+    terminal.print(results_table(experiment))
+    if len(experiment.results) == 1:
+        terminal.print(weights_table(weights_of(experiment.results[0].run, experiment.data)))
+    for line in experiment.left_out:
+        print(f"left out {line}")
+
+
+def results_table(experiment: Experiment) -> Table:
+    """No wider than 80 columns."""
+    from emulon.report.terminal import table
+
+    data = experiment.data
+    measure = "R²" if data.kind == "regression" else "accuracy"
+    rows, features = data.x_train.shape
+    banded = any(result.run.certificate.bands for result in experiment.results)
+    columns = ["algorithm", "error", "run ≤", "domain ≤", "to\ntheirs", "score", "theirs", "in\nband", "s"]
+    lines = [
+        *map(_cells, experiment.results),
+        *((_short(line.partition(":")[0]), *["–"] * 8) for line in experiment.left_out),
+    ]
+    if not banded:
+        columns.remove("in\nband")
+        lines = [(*line[:7], line[8]) for line in lines]
+    steps = experiment.results[0].run.program.steps if experiment.results else 0
+    return table(
+        columns,
+        lines,
+        title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, {steps} steps",
+        caption="error: of the final weights, sup-norm, against the exact algorithm in float64. run ≤, domain ≤: its "
+        "bound for this run only, and for every input of the domain; a dash: it is above the largest weight. "
+        f"score: {measure} on the held-out rows. theirs: scikit-learn's solution of the same objective",
+        words=("algorithm",),
+        wrap=False,
+        tight=True,
+    )
+
+
+def weights_table(weights: list[Weight]) -> Table:
+    from emulon.report.terminal import table
+
+    rows = [(feature, f"{weight:.6g}", f"{own:.6g}") for _, feature, weight, own in weights]
+    columns = ("feature", "weight", "in original units")
+    return table(columns, rows, title=f"weights of {weights[0][0]}", words=("feature",))
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("_regression")
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    distance = "–" if result.their_distance is None else f"{result.their_distance:.1e}"
+    their_score = "–" if result.their_score is None else f"{result.their_score:.4f}"
+    band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
+    promises = result.run.promises
+    errors = (f"{result.error:.1e}", promises.shown("run"), promises.shown("domain"), distance)
+    return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")

@@ -1,0 +1,97 @@
+"""`emulon specimen`: a GPT-2 with a planted learning algorithm, as a folder with the truth beside the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from emulon.cli.names import require_known
+from emulon.cli.options import BadUsage, CommandOptions, NotNegative, Seed, shown
+
+if TYPE_CHECKING:
+    from emulon.planted import Specimen
+
+EXAMPLES = """examples:
+  emulon specimen sgd:features=3,step_size=0.2 --out a-specimen
+  emulon specimen switch:first=ridge,second=last-value --disguise all --out a-specimen
+  emulon specimen --seed 7 --disguise turned permuted --strength 0.5 --out a-specimen
+  emulon identify a-specimen                   which algorithm is it?
+
+Mechanisms, with what they take beside features and samples (the last of which is only asked about):
+  sgd                step_size, ridge          moving-average     decay
+  batch-descent      step_size, steps, ridge   last-value
+  momentum           step_size, decay          nearest-average    sharp
+  clipped-sgd        step_size, limit          mixture            first, second, share
+  ridge              ridge                     switch             first, second, sharp
+  least-squares      ridge
+Disguises, other weights for the same function; all: every one of them
+  distractors        circuits that compute something unused
+  idle-blocks        blocks that write where nothing reads
+  idle-weights       the same for heads and neurons that have nothing to do
+  permuted           heads and neurons in another order
+  rescaled           queries against keys, values against outputs, by powers of two
+  turned             the stream in another basis
+  noisy              every weight a little off
+
+The folder: model.safetensors and config.json (a GPT2LMHeadModel whose only logit is the answer), truth.json (directions
+of every register, heads and neurons of every instruction, what depends on what, what is not used, the certificate), and
+README.md, a model card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Write a GPT-2 with a planted learning algorithm, known to the last register."""
+
+    mechanism: Positional[Annotated[str | None, shown("[NAME]")]] = None
+    """which algorithm, as sgd or sgd:features=3,samples=6,step_size=0.2; without, --seed draws one"""
+    seed: Annotated[Seed | None, shown("SEED")] = None
+    """draws the mechanism where none is named, and the disguise; 0 for that by default"""
+    disguise: Annotated[tuple[str, ...], shown("[DISGUISE ...]")] = ()
+    """names from below, or all"""
+    strength: Annotated[NotNegative, shown("NUMBER")] = 1.0
+    """of the disguise, 0 … 1"""
+    dtype: Literal["float64", "float32"] = "float64"
+    """of the weights; in float32 much less can be proved"""
+    out: Annotated[Path, arg(metavar="DIR")]
+    """folder for the files"""
+
+
+def main(options: Options) -> int:
+    if options.mechanism is None and options.seed is None:
+        raise BadUsage("NAME or --seed is missing (see emulon specimen --help)")
+    if options.mechanism is not None:
+        require_known("mechanism", options.mechanism.partition(":")[0].replace("-", " "), "planted")
+    import torch
+
+    from emulon import planted as specimens
+
+    seed = options.seed or 0
+    mechanism = (
+        specimens.drawn_mechanism(seed) if options.mechanism is None else specimens.read_mechanism(options.mechanism)
+    )
+    specimen = specimens.specimen_of(mechanism, getattr(torch, options.dtype))
+    if options.disguise:
+        chosen = {name.replace("-", " ") for name in options.disguise}
+        only = specimens.DISGUISES if chosen == {"all"} else tuple(sorted(chosen))
+        specimen = specimens.disguise(specimen, seed, options.strength, only=only)
+    folder = specimens.save(specimen, options.out)
+    print(described(specimen, folder))
+    return 0
+
+
+def described(specimen: Specimen, folder: Path) -> str:
+    """What it is, what is promised of it, and how it is opened."""
+    truth = specimen.truth
+    heads, neurons = truth.blocks * truth.heads, truth.blocks * truth.neurons
+    return f"""{specimen.name}
+a GPT-2 of {truth.blocks} blocks, width {truth.width}, in {str(specimen.dtype).removeprefix("torch.")}; answers depend \
+on {len(truth.used_heads)} of {heads} heads and {len(truth.used_neurons)} of {neurons} neurons
+|answer − exact answer| {specimen.promise}
+
+GPT2Model.from_pretrained("{folder}")       with inputs_embeds=specimen.embed(xs, ys)
+emulon.planted.load("{folder}")           the same, with the truth, the exact algorithm and its data
+emulon identify {folder}
+{folder}/README.md, {folder}/truth.json: what is where"""

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, files, arrays, memory, the cache, progress, and the predictor protocol."""

@@ -1,0 +1,153 @@
+"""Whatever users hold numbers in becomes tensors here, and answers become what was given: one place for both."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emulon.core.errors import BadShape, EmulonError
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+Kind = Literal["tensor", "numpy", "pandas", "list"]
+Side = Literal["rows", "columns", "none"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What kind of array was given; of a DataFrame or Series the names of its rows and columns, of a tensor where."""
+
+    kind: Kind = "tensor"
+    rows: Any = None
+    columns: Any = None
+    device: torch.device | None = None
+
+    @classmethod
+    def of(cls, value: object) -> Given:
+        """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's; numbers with tensors."""
+        if isinstance(value, Tensor):
+            return cls(device=value.device)
+        if isinstance(value, int | float):
+            return cls()
+        if isinstance(value, list | tuple):
+            return cls("list")
+        if hasattr(value, "iloc"):
+            return cls("pandas", value.index, getattr(value, "columns", None))  # type: ignore[attr-defined]  # pandas has
+        return cls("numpy")
+
+    def back(self, answer: Tensor, side: Side = "none") -> Any:
+        """The answer as what was given; `side` says what a vector has a number for each of: rows, or columns."""
+        if self.kind == "tensor":
+            return answer if self.device is None else answer.to(self.device)
+        numbers = answer.detach().cpu().numpy().copy()
+        if self.kind == "list":
+            return numbers.tolist()
+        names = {"rows": self.rows, "columns": self.columns, "none": None}[side]
+        if self.kind == "pandas" and names is not None and numbers.shape == (len(names),):
+            import pandas as pd
+
+            return pd.Series(numbers, index=names)
+        return numbers[()]  # a number where there is but one, as NumPy's own functions answer
+
+
+def bits(tensor: Tensor) -> bytes:
+    """Every bit, in order, whatever the strides: to hash."""
+    # A tensor of one number counts as contiguous with any stride, and a view of its bytes does not.
+    plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8).numpy().tobytes()
+
+
+def as_tensor(value: Any, name: str = "the data") -> Tensor:
+    """A tensor of the same numbers; NumPy's memory is shared where it may be. Lists are read in float64."""
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "toarray"):
+        raise BadShape(f"{name} is a sparse matrix; give a dense one, {name}.toarray()")
+    if hasattr(value, "iloc"):
+        value = _frame_numbers(value, name)
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:  # Python's own numbers of several kinds, or none at all
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise BadShape(f"{name} is no array of numbers; give rows of equal length, text encoded first") from None
+    if array.dtype.kind not in "biufc":
+        raise EmulonError(f"{name} holds {array.dtype.name}, not numbers; encode it as numbers first")
+    if isinstance(value, list | tuple | int | float) and array.dtype.kind in "iu":
+        array = array.astype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.float64 if array.dtype.itemsize == 8 else np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def own_copy(x: Tensor, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Copy a tensor that a run keeps, so that its audit, made when it is asked for, is about the data that ran.
+
+    Dimensions along which x is expanded stay so and take no memory.
+    """
+    moved = x.to(device or x.device, dtype or x.dtype)
+    if moved is not x:
+        return moved
+    shared = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())
+    return x[shared].clone().expand(x.shape)
+
+
+def takes_arrays(*names: str, like: str, side: Side = "none") -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
+    """A function of tensors that also takes what `as_tensor` reads, in these parameters.
+
+    A tensor that it returns comes back as what `like` was given as; anything else as it is. The annotations say what
+    the function itself sees.
+    """
+
+    def decorate(function: Callable[P, Answer]) -> Callable[P, Answer]:
+        order = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def read(*args: P.args, **options: P.kwargs) -> Answer:
+            given = dict(zip(order, args, strict=False)) | options
+            # Bounds and the like may stand where arrays do.
+            own = {name: given[name] for name in names if not isinstance(given.get(name), int | float | None)}
+            if all(isinstance(value, Tensor) for value in own.values()):
+                return function(*args, **options)
+            tensors = {name: as_tensor(value, name) for name, value in own.items()}
+            rest = {name: tensors.get(name, value) for name, value in options.items()}
+            placed = [tensors.get(name, value) for name, value in zip(order, args, strict=False)]
+            answer = function(*placed, *args[len(order) :], **rest)  # type: ignore[arg-type]  # tensors for arrays
+            if not isinstance(answer, Tensor):
+                return answer
+            back: Answer = Given.of(given[like]).back(answer, side)
+            return back
+
+        return read
+
+    return decorate
+
+
+def _frame_numbers(frame: Any, name: str) -> np.ndarray:
+    """A DataFrame's or Series' numbers, missing ones as NaN; refuses columns that hold something else, by name."""
+    columns = [(name, frame)] if frame.ndim == 1 else [(f"column {key!r} of {name}", frame[key]) for key in frame]
+    for what, column in columns:
+        if getattr(column, "dtype", None) is not None and not _numeric(column.dtype):
+            raise EmulonError(f"{what} holds {column.dtype}, not numbers; encode it as numbers, or leave it out")
+    whole = all(np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype)).kind in "iub" for _, column in columns)
+    plain = all(isinstance(column.dtype, np.dtype) for _, column in columns)
+    if whole and plain and len({column.dtype for _, column in columns}) == 1:
+        array: np.ndarray = frame.to_numpy()
+        return array
+    numbers: np.ndarray = frame.to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers
+
+
+def _numeric(dtype: Any) -> bool:
+    """NumPy's kinds of numbers; pandas' own dtypes say what they hold."""
+    return (dtype.kind if isinstance(dtype, np.dtype) else getattr(dtype, "kind", "O")) in "biufc"

@@ -1,0 +1,42 @@
+"""Modules of 0.2 under their earlier names: importing one warns, and gives the module under its name of today."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+RENAMED = {
+    "adapters": "identification.adapters",
+    "approximation": "softmax",
+    "benchmark": "planted.benchmark",
+    "descent": "interpreter",
+    "errors": "core.errors",
+    "expression": "expressions",
+    "files": "core.files",
+    "interrogate": "identification",
+    "loading": "identification.loading",
+    "predictor": "core.predictor",
+    "specimens": "planted",
+}
+
+
+class RenamedModules(MetaPathFinder, Loader):
+    """Import hook that resolves the earlier module names of `RENAMED` with a DeprecationWarning."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, old = name.partition(".")
+        return ModuleSpec(name, self) if package == "emulon" and old in RENAMED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        new = f"emulon.{RENAMED[old.partition('.')[2]]}"
+        warnings.warn(f"{old} is {new} since 0.3; the earlier name goes with 0.4", DeprecationWarning, stacklevel=2)
+        # importlib hands out what stands in sys.modules after this call.
+        sys.modules[old] = import_module(new)

@@ -1,0 +1,269 @@
+"""Files: written whole or not at all, JSON read into checked dataclasses, and the provenance of kept numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import Any
+
+from jaxtyping import AbstractArray, jaxtyped
+
+from emulon.core.errors import CannotWrite
+
+# Bytes of the largest JSON file that is read.
+MOST_JSON = 1 << 28
+
+
+def write_atomically(path: Path | str, content: bytes | str) -> None:
+    """The file is either as it was or complete, whenever the process or the machine dies."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def text_cell(text: str) -> str:
+    """Text as a cell of a CSV file: what a spreadsheet would run as a formula gets an apostrophe before it."""
+    formula = text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n")
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if formula else text
+    return text
+
+
+def write_json(path: Path | str, values: Any) -> None:
+    """JSON as people read it; a float reads back as the same float."""
+    write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: The file cannot be read, is larger than `MOST_JSON`, is not UTF-8 or not JSON; one line says why.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(f"larger than {MOST_JSON >> 20} MiB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+
+
+def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`.
+
+    Args:
+        kind: A dataclass of annotated fields, `tuple[X, ...]`, `tuple[X, Y]`, `dict[str, X]`, `Literal`, `X | None`,
+            float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation of arrays.
+        value: What was read. Every field of a dataclass must be there, and no other.
+        where: What `value` is called in messages.
+        arrays: Arrays by name; a name stands in `value` for each. Axes of one name in one dataclass are equally long.
+    Raises:
+        ValueError: Something is missing, unknown, or of another type; one line says what and where.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        annotated, table = typing.get_type_hints(kind), _of_type(dict, value, where)
+        hints = {field.name: annotated[field.name] for field in dataclasses.fields(kind)}
+        for name in sorted(table.keys() ^ hints.keys()):
+            raise ValueError(f"{where} {'has an unknown field' if name in table else 'lacks the field'} {name!r:.40}")
+        made: Any = kind
+        with jaxtyped("context"):
+            parts = {name: checked(hint, table[name], f"{name} of {where}", arrays) for name, hint in hints.items()}
+        return made(**parts)
+    if origin in (typing.Union, UnionType):
+        (some,) = (one for one in arguments if one is not type(None))
+        return None if value is None else checked(some, value, where, arrays)
+    if origin is typing.Literal:
+        if not any(type(value) is type(one) and value == one for one in arguments):
+            raise ValueError(f"{where} is {value!r:.40}, not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is dict:
+        names = [_of_type(str, name, where) for name in _of_type(dict, value, where)]
+        return {name: checked(arguments[1], value[name], f"{name!r:.40} of {where}", arrays) for name in names}
+    if origin is tuple:
+        values = _of_type(list, value, where)
+        kinds = [arguments[0]] * len(values) if arguments[-1] is Ellipsis else arguments
+        if len(kinds) != len(values):
+            raise ValueError(f"{where} has {len(values)} parts instead of {len(kinds)}")
+        each = enumerate(zip(kinds, values, strict=True))
+        return tuple(checked(one, part, f"{where}[{i}]", arrays) for i, (one, part) in each)
+    if kind is float:
+        number: float = _of_type(float, float(value) if type(value) is int and abs(value) < 1 << 1000 else value, where)
+        if math.isnan(number):
+            raise ValueError(f"{where} is not a number")
+        return number
+    if isinstance(kind, type) and issubclass(kind, AbstractArray):
+        if not isinstance(value, str) or not isinstance(arrays.get(value), kind):
+            raise ValueError(f"{where} is not the name of an array {kind.__name__}")
+        return arrays[value]
+    return _of_type(kind, value, where)
+
+
+def _of_type(kind: type, value: Any, where: str) -> Any:
+    found = type(value)
+    if found is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
+        raise ValueError(f"{where} is {value!r:.40}, not of type {kind.__name__}")
+    if kind is str and not value.isascii():
+        value.encode()  # half a character, which JSON can write, is refused as a UnicodeEncodeError
+    return value
+
+
+def make_folder(path: Path | str) -> Path:
+    """The folder, made with its parents; refused before the work that would fill it, not after."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return path
+
+
+# In a folder that a command fills anew each time: the files it wrote there, with their hashes.
+OWN_FILES = ".emulon-files.json"
+
+
+def remove_own_files(folder: Path) -> list[str]:
+    """Remove from a folder what `remember_own_files` wrote down, and return the names.
+
+    A file that has changed since, or lies elsewhere, is not touched.
+    """
+    try:
+        kept = json.loads((folder / OWN_FILES).read_text(encoding="utf-8"))
+        own = {str(name): digest for name, digest in kept["sha256"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    removed = []
+    for name, digest in own.items():
+        path = folder / name
+        if path.is_symlink() or not path.is_file() or folder.resolve() not in path.resolve().parents:
+            continue
+        if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            path.unlink()
+            removed.append(name)
+            if path.parent != folder and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+    (folder / OWN_FILES).unlink()
+    return removed
+
+
+def remember_own_files(folder: Path, written: Iterable[Path]) -> None:
+    """Write down which files of a folder are the command's own."""
+    digests = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in written}
+    write_json(folder / OWN_FILES, {"sha256": digests})
+
+
+@contextmanager
+def locked(path: Path | str, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock on a file, on any system; it is let go of when the process that holds it dies, however it dies.
+
+    The file beside it that ends in .pid says which process had the lock last: not every system lets others read a
+    locked file.
+
+    Args:
+        path: The file to lock, made where there is none.
+        wait: Whether to wait for a process that has the lock.
+
+    Yields:
+        Whether this process has the lock; always, if it waits.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    Example:
+        >>> with locked("work.lock", wait=False) as mine:
+        ...     print("mine" if mine else "another's")
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        yield False
+        return
+    try:
+        Path(path).with_suffix(".pid").write_text(f"{os.getpid()}\n")
+        yield True
+    finally:
+        lock.release()
+
+
+def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CannotWrite(f"{path} could not be written: the disk is full; make room there, then go on")
+    return CannotWrite(f"{path} could not be written: {error.strerror or error}; choose a place that can be written to")
+
+
+def provenance(device: Any = None) -> dict[str, str]:
+    """Machine, versions, commit and time; `device` is the torch device the numbers came from."""
+    import torch
+
+    device = torch.device("cpu") if device is None else torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "machine": f"{name}, {os.cpu_count()} CPU cores",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _commit() -> str:
+    """COMMIT from the environment where the checkout has no .git (a copy on another machine).
+
+    An installed copy may lie inside somebody else's checkout, whose commit says nothing about this code.
+    """
+    if "COMMIT" in os.environ:
+        return os.environ["COMMIT"]
+    if _git("ls-files", Path(__file__).name):
+        changed = " with changes" if _git("status", "--porcelain", "--", "..") else ""
+        return _git("rev-parse", "HEAD") + changed
+    return "unknown"
+
+
+def _git(*words: str) -> str:
+    here = Path(__file__).parent
+    try:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:  # no git on this machine
+        return ""

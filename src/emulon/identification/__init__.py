@@ -1,0 +1,78 @@
+"""Interrogation: which algorithm a predictor runs, and where its hidden states hold what. Numbers, never plots."""
+
+from emulon.identification.curves import Curve, Interval
+from emulon.identification.differences import (
+    ImplicitWeights,
+    Sensitivity,
+    implicit_weights,
+    learning_curve,
+    sensitivity,
+    squared_prediction_difference,
+    weight_difference,
+)
+from emulon.identification.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
+from emulon.identification.identify import Identification, Match, identify
+from emulon.identification.interrogation import Comparison, Interrogation, compare, interrogate, telling
+from emulon.identification.phases import AlgorithmPhase, depth_sweep, over_training, trainer
+from emulon.identification.probes import (
+    AttentionScores,
+    ProbeScores,
+    ProbeTraining,
+    attention_probe,
+    attention_probes,
+    linear_probe,
+    register_probe,
+    standardised,
+    statistics_of,
+)
+from emulon.identification.references import REFERENCES, Reference, reference, reference_named
+from emulon.identification.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
+from emulon.identification.sampling import Prefixes, Sampling, draw
+
+__all__ = [
+    "REFERENCES",
+    "AlgorithmPhase",
+    "AttentionScores",
+    "Comparison",
+    "Curve",
+    "HiddenStates",
+    "Identification",
+    "ImplicitWeights",
+    "Interrogation",
+    "Interval",
+    "Match",
+    "Prefixes",
+    "ProbeScores",
+    "ProbeTraining",
+    "Reference",
+    "RidgeCell",
+    "RidgeFit",
+    "Sampling",
+    "Sensitivity",
+    "attention_probe",
+    "attention_probes",
+    "best_ridge",
+    "compare",
+    "depth_sweep",
+    "draw",
+    "hidden_states",
+    "identify",
+    "implicit_weights",
+    "interrogate",
+    "learning_curve",
+    "linear_probe",
+    "moments",
+    "over_training",
+    "prefix_weights",
+    "reference",
+    "reference_named",
+    "register_probe",
+    "ridge_table",
+    "sensitivity",
+    "squared_prediction_difference",
+    "standardised",
+    "statistics_of",
+    "telling",
+    "trainer",
+    "weight_difference",
+]

@@ -1,0 +1,219 @@
+"""Which algorithm is it? The nearest of the references, with its parameters, or none of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.core.errors import EmulonError
+from emulon.core.predictor import as_predictor
+from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
+from emulon.identification.fit import Observations, fit
+from emulon.identification.parameter_interval import parameter_interval
+from emulon.identification.references import Parameters, Reference
+from emulon.identification.sampling import DATASETS, Prefixes, Sampling, draw
+from emulon.identification.task_sets import references_for
+from emulon.tasks import RegressionTask
+
+NONE, CONSTANT_ANSWER = "none of these", "constant"
+# Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
+FAR = 0.1
+# A predictor that varies less than this, relative to the targets and to its own size, is constant.
+CONSTANT = 1e-6
+# Unexplained below this is exact: rounding and the last digit of a fitted parameter.
+EXACT = 1e-12
+# References that differ by less than this, a thousandth of the predictor's deviation, are indistinguishable.
+ALIKE = 1e-6
+# A reference whose mean is more than so many times the smallest mean is far worse, and neither first nor a tie.
+FAR_WORSE = 2.0
+# The wide search looks at so many datasets and counts, the end of the search at so many.
+FEW, MANY = (8, 5), (64, 12)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A reference with the parameters that bring it nearest, and the fraction of the predictor it leaves unexplained.
+
+    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half. `weight` is its
+    posterior weight among the references, see `posterior`.
+    """
+
+    name: str
+    parameters: Parameters
+    unexplained: Interval
+    weight: float
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+
+@dataclass(frozen=True)
+class Identification:
+    """The ranking, the nearest first, and the verdict.
+
+    `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
+    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first. `interval` is
+    that of the nearest's continuous parameter (`parameter_interval`), None where it has none. `constant` is the answer
+    of a predictor that answers the same to everything, None for any other.
+    """
+
+    ranking: tuple[Match, ...]
+    ties: tuple[str, ...]
+    limit: float
+    counts: tuple[int, ...]
+    datasets: int
+    interval: Interval | None = None
+    constant: float | None = None
+
+    @property
+    def nearest(self) -> Match:
+        return self.ranking[0]
+
+    @property
+    def near(self) -> bool:
+        """Whether the nearest is near, the upper end of its interval included."""
+        return self.nearest.unexplained.high <= self.limit
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the nearest reference; "constant" or "none of these" where no reference is near."""
+        if self.near:
+            return self.nearest.name
+        return NONE if self.constant is None else CONSTANT_ANSWER
+
+    @property
+    def parameters(self) -> Parameters:
+        if self.near:
+            return self.nearest.parameters
+        return {} if self.constant is None else {"value": self.constant}
+
+    def __getitem__(self, name: str) -> Match:
+        for match in self.ranking:
+            if match.name == name:
+                return match
+        raise KeyError(f"no reference called {name!r}; there are {[match.name for match in self.ranking]}")
+
+    def __str__(self) -> str:
+        if not self.near and self.constant is not None:
+            return f"constant: the answer is {self.constant:.4g}, whatever the examples and the query"
+        if not self.near:
+            left = self.nearest.unexplained
+            mean = "; the mean of its answers is nearer than all references" if left.value > 1 else ""
+            return (
+                f"{NONE}: the nearest, {self.nearest}, leaves {left} of the predictor unexplained; "
+                f"it would be named up to {self.limit:.3g}{mean}"
+            )
+        alike = f"; indistinguishable from {', '.join(str(self[name]) for name in self.ties)}" if self.ties else ""
+        return f"{self.nearest}: unexplained {self.nearest.unexplained}{alike}"
+
+
+def identify(
+    predictor: object,
+    task: RegressionTask,
+    *,
+    references: Sequence[Reference] | None = None,
+    **sampling: Unpack[Sampling],
+) -> Identification:
+    """Rank the references, by default all that suit the task, by how much of the predictor they leave unexplained.
+
+    Unexplained: the mean over counts n of E(predictor − reference)²/Var(predictor), each n divided by its own variance,
+    so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero.
+    A constant has no variance to explain: one other than zero is called constant, with its value.
+    The verdict is "none of these" when more than `limit` is left: a tenth, or less where the kinds of references lie
+    closer together than that: a quarter of the median distance from the nearest to the other kinds. (Squared distance:
+    within a quarter of it a predictor is nearer to the one than to the other by the triangle inequality.)
+    Ties: OLS is the limit of ridge, of the lasso, of many steps of descent and of Newton's; one neighbour needs no
+    weights. References whose distance from the predictor does not differ significantly from the nearest's (`rank`), or
+    is as exact, are reported as ties, and the one with the fewest parameters is named.
+    Beside the ranking every reference has its posterior weight (`posterior`).
+    """
+    if (datasets := sampling.get("datasets", DATASETS)) < 4:
+        raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
+    subject = as_predictor(predictor)
+    prefixes = draw(task, subject, **sampling)
+    return _identify(prefixes.answers(subject), prefixes, references or references_for(task))
+
+
+def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:
+    half = prefixes.datasets // 2
+    observed = Observations(prefixes, answers, variance(answers, prefixes))
+    to_fit, to_measure = observed.take(slice(0, half)), observed.take(slice(half, None))
+    few, many = (to_fit.take(slice(0, datasets), counts) for datasets, counts in (FEW, MANY))
+    fitted = [fit(reference, few, many) for reference in references]
+    answered = [reference.predict(to_measure.prefixes, one) for reference, one in zip(references, fitted, strict=True)]
+    errors = torch.stack([to_measure.errors(one).mean(dim=1) for one in answered], dim=1)
+    order, tied = rank(errors, references)
+    ranges, weights = intervals(errors), posterior(errors, references)
+    between = [((one - answered[order[0]]).square() / observed.scale).mean().item() for one in answered]
+    alike = [references[i].name for i in order[1:] if i in tied or between[i] <= ALIKE]
+    matches = tuple(Match(references[i].name, fitted[i], ranges[i], weights[i]) for i in order)
+    limit = min(FAR, 0.25 * to_other_kinds(order[0], between, references))
+    sure = parameter_interval(references[order[0]], fitted[order[0]], observed)
+    constant = answers.mean().item() if answers.var() <= least_variance(answers, prefixes) else None
+    return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure, constant)
+
+
+def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:
+    """The predictor's variance over datasets at each count; where it has none its mean square, which zero leaves."""
+    found, least = answers.var(dim=0), least_variance(answers, prefixes)
+    return torch.where(found > least, found, answers.square().mean().clamp(min=least))
+
+
+def least_variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, ""]:
+    """Answers that vary less are constant."""
+    size = torch.maximum(answers.square().mean(), prefixes.ys.square().mean())
+    return CONSTANT**2 * size.clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def rank(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> tuple[list[int], list[int]]:
+    """The order of the references, the named one first, and those that tie with it.
+
+    One ill-conditioned dataset can outweigh all others in a mean. So references are compared by the logarithm of what
+    they leave on each dataset, where every dataset has the same say, but only those whose mean is not far worse than
+    the smallest. What a paired bootstrap of these logarithms does not find farther than the nearest ties with it. Where
+    the nearest is exact, what is exact too ties, and nothing else. Of those that tie the one with the fewest parameters
+    is named; the others are ordered by their means.
+    """
+    mean, everyone = errors.mean(dim=0), range(len(references))
+    smallest = mean.min()
+    if smallest <= EXACT:
+        tied = mean <= EXACT
+    else:
+        logs, able = errors.clamp(min=EXACT).log(), mean <= FAR_WORSE * smallest
+        nearest = int(logs.mean(dim=0).masked_fill(~able, math.inf).argmin())
+        low, _ = bounds(bootstrap_means(logs - logs[:, nearest : nearest + 1]))
+        tied = able & (low <= 0)
+    named = min((i for i in everyone if tied[i]), key=lambda i: (references[i].free, i))
+    rest = sorted((i for i in everyone if i != named), key=lambda i: mean[i].item())
+    return [named, *rest], [i for i in rest if tied[i]]
+
+
+def posterior(errors: Float[Tensor, "datasets references"], references: Sequence[Reference]) -> list[float]:
+    """A weight for each reference, summing to one: exp(−BIC/2), BIC = N·log(mean error) + k·log N (Schwarz 1978).
+
+    N counts datasets, as what is left at different numbers of examples of one dataset goes together; k is the number of
+    fitted parameters. The model behind it: answers are the reference's and a Gaussian rest, of a size of its own.
+    What is exact is exact: below `EXACT` all are alike, and the parameters alone decide. The weights compare the
+    references with each other, and say nothing about whether any of them is near.
+    """
+    datasets = errors.shape[0]
+    free = torch.tensor([float(reference.free) for reference in references], dtype=errors.dtype, device="cpu")
+    evidence = datasets * errors.mean(dim=0).clamp(min=EXACT).log() + free * math.log(datasets)
+    weights: list[float] = (-0.5 * evidence).softmax(dim=0).tolist()
+    return weights
+
+
+def to_other_kinds(named: int, between: list[float], references: Sequence[Reference]) -> float:
+    """The median over the other kinds of how far the nearest of each kind is from the named reference."""
+    nearest: dict[str, float] = {}
+    for reference, distance in zip(references, between, strict=True):
+        if reference.kind != references[named].kind:
+            nearest[reference.kind] = min(distance, nearest.get(reference.kind, math.inf))
+    return sorted(nearest.values())[len(nearest) // 2] if nearest else math.inf

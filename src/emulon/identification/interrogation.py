@@ -1,0 +1,140 @@
+"""All there is to say about one predictor: which algorithm, how far from it, and at which ridge parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.core.predictor import Predictor, as_predictor
+from emulon.core.progress import Progress, silent
+from emulon.identification.curves import Curve
+from emulon.identification.differences import fresh_queries, weights_on
+from emulon.identification.identify import Identification, Match, identify
+from emulon.identification.references import Reference
+from emulon.identification.ridge_fit import RidgeFit, ridge_on
+from emulon.identification.sampling import Prefixes, Sampling, draw
+from emulon.identification.task_sets import references_for
+from emulon.tasks import RegressionTask
+
+# To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole
+# prompt for each: so many questions after so many counts at most.
+QUESTIONS, WEIGHED_COUNTS = 640, 12
+# Parameters are fitted with one seed and distances measured with the next.
+NEXT = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d, by reference.
+
+    `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
+    datasets and counts.
+    """
+
+    predictions: dict[str, Curve]
+    weights: dict[str, Curve]
+    linearity: Curve
+
+
+def compare(
+    predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
+) -> Comparison:
+    """The predictor beside each of these references with these parameters, on the same datasets."""
+    subject = as_predictor(predictor)
+    drawn = draw(task, subject, **sampling)
+    queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
+    return compare_on(subject, drawn, drawn.answers(subject), queries, matches, references_for(task))
+
+
+def compare_on(
+    subject: Predictor,
+    drawn: Prefixes,
+    answers: Float[Tensor, "datasets counts"],
+    queries: Float[Tensor, "datasets queries features"],
+    matches: Sequence[Match],
+    references: Sequence[Reference],
+) -> Comparison:
+    """The same on datasets already drawn and answered; implicit weights come from answers at these queries."""
+    datasets = max(4, QUESTIONS // queries.shape[1])
+    few = drawn.take(slice(0, datasets), WEIGHED_COUNTS)
+    queries = queries[:datasets]
+    own = weights_on(subject, few, queries)
+    known = {reference.name: reference for reference in references}
+    predictions, weights = {}, {}
+    for match in matches:
+        reference = known[match.name]
+        apart = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
+        predictions[str(match)] = drawn.curve("squared prediction difference / features", apart)
+        weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
+    return Comparison(predictions, weights, few.curve("R² of the implicit weights", own.linearity))
+
+
+def telling(identification: Identification) -> tuple[Match, ...]:
+    """OLS, ridge, the nearest gradient descent, and the nearest of all where it is none of these."""
+    descent = next(match for match in identification.ranking if match.name.startswith("gradient descent"))
+    some = [identification["ols"], identification["ridge"], descent]
+    return tuple(some if identification.nearest in some else [identification.nearest, *some])
+
+
+@dataclass(frozen=True)
+class Interrogation:
+    """`bayes` is σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise."""
+
+    target: str
+    task: str
+    seed: int
+    identification: Identification
+    comparison: Comparison
+    ridge: RidgeFit
+    bayes: float | None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the best ridge parameter is the Bayes predictor's, within the grid's step; None where it has none."""
+        return None if self.bayes is None else self.ridge.agrees(self.bayes)
+
+    def as_numbers(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        verdict = dataclasses.asdict(self.identification)
+        ranking = verdict.pop("ranking")
+        return {
+            "target": self.target,
+            "task": self.task,
+            "seed": self.seed,
+            "algorithm": self.identification.algorithm,
+            **verdict,
+            "ranking": ranking,
+            "comparison": dataclasses.asdict(self.comparison),
+            "best ridge": {**dataclasses.asdict(self.ridge), "best": self.ridge.best, "bayes": self.bayes},
+        }
+
+
+def interrogate(
+    predictor: object,
+    task: RegressionTask,
+    *,
+    target: str = "",
+    report_progress: Progress = silent,
+    **sampling: Unpack[Sampling],
+) -> Interrogation:
+    """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
+    subject = as_predictor(predictor)
+    seed = sampling.get("seed", 0)
+    report_progress("identifying", 0.0)
+    identification = identify(subject, task, **sampling)
+    report_progress("asking again, on other datasets", 0.4)
+    sampling["seed"] = seed + NEXT
+    drawn = draw(task, subject, **sampling)
+    answers = drawn.answers(subject)
+    report_progress("comparing implicit weights", 0.6)
+    queries = fresh_queries(task, drawn, None, seed + NEXT)
+    comparison = compare_on(subject, drawn, answers, queries, telling(identification), references_for(task))
+    bayes = task.bayes_ridge or None
+    return Interrogation(
+        target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes
+    )

@@ -1,0 +1,142 @@
+"""From a name to what it names: a run folder, a program file, somebody else's checkpoint, or module:name; and the task
+that suits it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulon.core.errors import EmulonError
+from emulon.core.predictor import NotAPredictor, Predictor, as_predictor, is_wrapper, required_parameters
+from emulon.identification.adapters.garg import is_garg, load_garg
+from emulon.identification.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
+from emulon.identification.adapters.skops_file import is_skops, load_skops
+from emulon.interpreter import Program, load_program
+from emulon.planted.files import is_specimen
+from emulon.planted.files import load as load_specimen
+from emulon.planted.specimen import Specimen
+from emulon.planted.wrapped import WrappedSpecimen
+from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
+from emulon.tasks.task import FEATURES
+from emulon.training import RunFolder, load_learner
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One kind of file or folder: which paths are of this kind, what is there, and the task that belongs to it."""
+
+    accepts: Callable[[Path], bool]
+    load: Callable[[Path], Any]
+    task: Callable[[Path, Any], Task] | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is interrogated, and on which data."""
+
+    name: str
+    thing: Any
+    task: RegressionTask
+
+
+def is_run(path: Path) -> bool:
+    return RunFolder(path).config_file.is_file()
+
+
+def is_program(path: Path) -> bool:
+    return path.is_file() and path.suffix == ".safetensors"
+
+
+# What a language model reads as text is long, and every digit is a token.
+TEXT_FEATURES = 2
+
+# The first that accepts a path reads it; append to it to make more kinds readable.
+LOADERS = [
+    Loader(is_specimen, load_specimen, lambda path, specimen: specimen.task),
+    Loader(is_garg, load_garg, lambda path, learner: learner.task),
+    Loader(is_checkpoint, load_checkpoint),
+    Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
+    Loader(is_program, load_program),
+    Loader(is_skops, load_skops),
+]
+
+
+def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor:
+    """`load_object`, behind the one call."""
+    return as_predictor(load_object(target), loops=loops)
+
+
+def load_subject(target: str, task: str | None = None) -> Subject:
+    """A run folder, a program file, or module:name, with the task given, or with its own."""
+    thing = load_object(target)
+    chosen = own_task(target, thing) if task is None else read_task(task)
+    if not isinstance(chosen, RegressionTask):
+        known = ", ".join(name for name, one in TASKS.items() if issubclass(one, RegressionTask))
+        raise EmulonError(
+            f"{type(chosen).__name__} does not ask for a y from an x, so no regression algorithm can be compared with "
+            f"it; the tasks that do are {known}"
+        )
+    return Subject(target, thing, chosen)
+
+
+def own_task(target: str | Path, thing: Any) -> Task:
+    """A run's or specimen's own task; data in a program's domain; linear functions of a machine's features, or of 8 (2
+    as text)."""
+    loader = _loader(Path(target))
+    if loader is not None and loader.task is not None:
+        return loader.task(Path(target), thing)
+    if isinstance(thing, Program):
+        return DomainTask(thing)
+    if isinstance(thing, TextPredictor):
+        return Linear(TEXT_FEATURES)
+    if isinstance(thing, Specimen | WrappedSpecimen):
+        return thing.task
+    prompt = getattr(getattr(thing, "program", None), "prompt", None)
+    return Linear(getattr(prompt, "features", FEATURES))
+
+
+def load_object(target: str | Path) -> Any:
+    """A run folder, checkpoint or program file through its loader, or what `module:name` (or `file.py:name`) is called.
+
+    A class, or a function without required parameters, is called: it makes the predictor.
+    """
+    path = Path(target)
+    if loader := _loader(path):
+        return loader.load(path)
+    if path.exists():
+        kind = "folder" if path.is_dir() else "file"
+        raise NotAPredictor(f"{path} is a {kind} that nothing here can read: neither a run, a checkpoint nor a program")
+    module, colon, name = str(target).rpartition(":")
+    if not colon or not module or not name:
+        raise NotAPredictor(
+            f"{target} is neither a run folder, nor a checkpoint's, nor a program file, nor module:function"
+        )
+    try:
+        thing: Any = _module(module)
+        for part in name.split("."):
+            thing = getattr(thing, part)
+    except Exception as error:  # whatever a module does when it is imported
+        raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
+    makes = inspect.isfunction(thing) or inspect.isclass(thing)
+    made = thing() if makes and not required_parameters(thing) else thing
+    return as_predictor(made) if is_wrapper(made) else made
+
+
+def _loader(path: Path) -> Loader | None:
+    return next((loader for loader in LOADERS if path.exists() and loader.accepts(path)), None)
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} is not Python source")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

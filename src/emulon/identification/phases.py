@@ -1,0 +1,95 @@
+"""Phases: which algorithm a learner runs as it gets deeper (Figure 3 of Akyürek et al. 2022), or while it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from emulon.core.errors import EmulonError
+from emulon.core.progress import Progress, silent
+from emulon.identification.identify import Identification, identify
+from emulon.identification.sampling import Sampling
+from emulon.models import Learner
+from emulon.tasks import RegressionTask
+from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume, train
+
+
+@dataclass(frozen=True)
+class AlgorithmPhase:
+    """A learner's algorithm at one place along an axis: so many layers, or so many steps of training."""
+
+    axis: str
+    place: int
+    identification: Identification
+
+    def __str__(self) -> str:
+        return f"{self.place:3d}  {self.identification}"
+
+    def as_numbers(self) -> dict[str, Any]:
+        """What a figure needs: the verdict, and what every reference leaves unexplained."""
+        ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.identification.ranking]
+        return {
+            "axis": self.axis,
+            "place": self.place,
+            "algorithm": self.identification.algorithm,
+            "limit": self.identification.limit,
+            "ranking": ranking,
+        }
+
+
+def depth_sweep(
+    make: Callable[[int], object],
+    depths: Sequence[int],
+    task: RegressionTask,
+    *,
+    report_progress: Progress = silent,
+    **sampling: Unpack[Sampling],
+) -> tuple[AlgorithmPhase, ...]:
+    """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
+    if not depths or min(depths) < 1:
+        raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
+    return _phases("layers", sorted(set(depths)), make, task, report_progress, sampling)
+
+
+def over_training(
+    run: Path,
+    task: RegressionTask,
+    *,
+    report_progress: Progress = silent,
+    **sampling: Unpack[Sampling],
+) -> tuple[AlgorithmPhase, ...]:
+    """Identify the learner at every checkpoint that its run has kept, all on the same datasets."""
+    steps = RunFolder(run).kept_steps()
+    if not steps:
+        raise NoRun(f"{run} holds no checkpoint; train it first, with --keep-checkpoints 0 to keep them all")
+    return _phases("steps", steps, lambda step: load_learner(run, step)[0], task, report_progress, sampling)
+
+
+def _phases(
+    axis: str,
+    places: Sequence[int],
+    make: Callable[[int], object],
+    task: RegressionTask,
+    report_progress: Progress,
+    sampling: Sampling,
+) -> tuple[AlgorithmPhase, ...]:
+    phases = []
+    for number, place in enumerate(places):
+        report_progress(f"{axis}: {place}", number / len(places))
+        phases.append(AlgorithmPhase(axis, place, identify(make(place), task, **sampling)))
+    return tuple(phases)
+
+
+def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
+    """Trains this configuration at any depth, each in a run folder of its own; what is there already goes on."""
+
+    def make(depth: int) -> Learner:
+        run = folder / f"depth-{depth:02d}"
+        if RunFolder(run).config_file.exists():
+            return resume(run).learner
+        return train(dataclasses.replace(config, layers=depth), run).learner
+
+    return make

@@ -1,0 +1,220 @@
+"""What is checked while descent runs: everything that its promise assumes about the data and the path."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from emulon.algorithms.gradient_descent import look_ahead
+from emulon.certify import Domain, rounding
+from emulon.certify.domain import require_finite, require_shape, require_within
+from emulon.certify.spectrum import SLACK, enclosure
+from emulon.core.errors import OutOfDomain
+from emulon.core.memory import at_a_time
+from emulon.core.progress import Progress, silent
+from emulon.expressions import parse
+from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.plan import Plan, require_gentle
+
+# (number of the step, state, the one before it) ↦ the next.
+Step = Callable[[int, Tensor, Tensor], Tensor]
+# States that are looked at together, at most, and residuals of theirs that are computed together; seconds after which
+# one does not wait for more of them.
+TOGETHER, LOOKED_AT, PATIENCE = 64, 1 << 17, 0.5
+
+
+def require_in_domain(
+    domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+) -> None:
+    """Refuse data of the wrong shape, not finite, or outside the bounds, which are kept to the last bit.
+
+    Sums are computed in float64; where rounding could decide, they are formed again exactly.
+    """
+    require_data_in_domain(domain, x, y)
+    require_weights_in_domain(domain, x.double(), y.double(), w)
+
+
+def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
+    """What does not depend on the weights."""
+    require_shape(x, "x", domain.samples, domain.features)
+    require_shape(y, "y", domain.samples)
+    require_within(domain.x, x=x)
+    require_within(domain.y, y=y)
+
+
+def require_weights_in_domain(
+    domain: Domain, x: Float64[Tensor, "*batch n d"], y: Float64[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+) -> None:
+    """What does, on data that are in the domain."""
+    require_shape(w, "w", domain.features)
+    require_within(domain.w, w=w)
+    w = w.double()
+    if domain.residual < domain.widest:
+        _require_sums("w·x − y", domain.residual, domain.absolute, x, y, w)
+    if domain.absolute < domain.widest:
+        _require_sums("w|·|x| + |y", domain.absolute, domain.absolute, x.abs(), -y.abs(), w.abs())
+
+
+def _require_sums(what: str, bound: float, absolute: float, x: Tensor, y: Tensor, w: Tensor) -> None:
+    sums = ((x @ w.unsqueeze(-1)).squeeze(-1) - y).abs()
+    doubt = rounding.dot(x.shape[-1] + 5, max(absolute, bound), torch.float64)
+    if bool((sums < bound - doubt).all()):
+        return
+    near = (sums - bound).abs() <= doubt
+    require_within(bound, **{what: sums.where(~near, 0.0)})
+    if near.any():
+        each = w.unsqueeze(-2).expand_as(x)
+        rows = zip(x[near].tolist(), y[near].tolist(), each[near].tolist(), strict=True)
+        if any(abs(_exactly(*row)) > Fraction(bound) for row in rows):
+            raise OutOfDomain(
+                f"|{what}| is above {bound:.6g}, which the domain was built for, in the last place; build a wider one"
+            )
+
+
+def _exactly(x: list[float], y: float, w: list[float]) -> Fraction:
+    return sum((Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)), -Fraction(y))
+
+
+def require_step_size(plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
+    """Refuse data on which an algorithm that leaves its step size to the data would take another than the plan's."""
+    if not plan.step_from_data:
+        return
+    free = replace(plan.descent, step_size=None)
+    sizes = free.resolved_step_size(x, y)
+    if ((sizes - plan.step_size).abs() > plan.step_size * SLACK).any():
+        other = sizes.flatten()[(sizes - plan.step_size).abs().argmax()].item()
+        raise OutOfDomain(
+            f"the algorithm would take steps of {other:.6g} on this data, and was made with {plan.step_size:.6g} for "
+            "others; make it for this data, or give it a step_size"
+        )
+
+
+class CurvatureWatch:
+    """Watches a plan run on data as its scalar function sees them: their spectrum once, and every state of the path.
+
+    `bound` is how far the exact path may be from ours: what is asked of the loss is asked between the two. A bound that
+    is larger than the weights themselves says nothing of the path, and only ours is looked at.
+    """
+
+    def __init__(self, plan: Plan, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], bound: float) -> None:
+        self.plan, self.x, self.y = plan, x.double(), y.double()
+        bound = bound if bound <= plan.domain.w else 0.0
+        self.low, self.high = enclosure(self.x)
+        rounded = rounding.dot(x.shape[-1] + 3, plan.inner.absolute, torch.float64)
+        self.doubt = bound * self.x.abs().sum(dim=-1) * (1 + SLACK) + rounded
+        self._require_spectrum()
+        self.slopes = None
+        if math.isinf(curvature := plan.curvature(bound)):
+            self.slopes = Slopes(parse(plan.loss.derivative))
+        else:
+            self._require_gentle(self.high.new_tensor(curvature))
+        require_data_in_domain(plan.inner, self.x, self.y)
+
+    def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
+        """Whether none of these states can be refused: bounds are kept with room for all rounding."""
+        inner = self.plan.inner
+        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
+            return False
+        asked = [bound for bound in (inner.residual, inner.absolute) if bound < inner.widest]
+        if not asked and self.slopes is None:
+            return True
+        doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
+        low, high, most = math.inf, -math.inf, 0.0
+        size = max(1, at_a_time(LOOKED_AT, path.device) // max(path.shape[:-1].numel(), 1))
+        for start in range(0, self.x.shape[-2], size):
+            own = (..., slice(start, start + size), slice(None))
+            x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)
+            s = x @ path.mT - y
+            if self.slopes is not None:
+                off = self.doubt[..., start : start + size].unsqueeze(-1)
+                low, high = min(low, (s - off).min().item()), max(high, (s + off).max().item())
+            if inner.residual < inner.widest and not max(map(abs, _ends(s))) < inner.residual - doubt:
+                return False
+            if inner.absolute < inner.widest:
+                most = max(most, _ends((x.abs() @ path.abs().mT).add_(y.abs()))[1])
+        if inner.absolute < inner.widest and not most < inner.absolute - doubt:
+            return False
+        if self.slopes is None:
+            return True
+        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
+        return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
+
+    def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
+        require_finite(w=w)
+        if self.slopes is not None:
+            s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
+            lows, highs = (s - self.doubt).amin(dim=-1), (s + self.doubt).amax(dim=-1)
+            ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)
+            steepest = [self.slopes.steepest(low, high) for low, high in ends]
+            self._require_gentle(self.high.new_tensor(steepest).reshape(lows.shape))
+        try:
+            require_weights_in_domain(self.plan.inner, self.x, self.y, w)
+        except OutOfDomain as error:
+            raise OutOfDomain(f"{error} (before step {number + 1})") from None
+
+    def _require_spectrum(self) -> None:
+        plan = self.plan
+        flattest, steepest = self.low.min().item(), self.high.max().item()
+        # What `Plan.flattest` grants: a part SLACK of the smallest eigenvalue, and of the largest.
+        granted = plan.strong_convexity * (1 - SLACK) - SLACK * plan.max_step_times_smoothness / plan.step_size
+        if plan.strong_convexity and flattest < granted:
+            raise OutOfDomain(
+                f"λmin(XᵀX/n) is {flattest:.4g}, below the promised strong_convexity {plan.strong_convexity:.4g}; "
+                "lower it, or compile for this data"
+            )
+        # Losses that are not convex and proximal steps rest on it: how steep they are, and how far they may have to go.
+        if (plan.negative_curvature or plan.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
+            raise OutOfDomain(
+                f"λmax(XᵀX/n) is {steepest:.4g}, above {plan.largest_eigenvalue:.4g} as promised; compile for this data"
+            )
+
+    def _require_gentle(self, curvature: Float[Tensor, "*batch"]) -> None:
+        """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
+        plan = self.plan
+        steepest = (curvature * self.high + plan.l2).max().item()
+        require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)
+
+
+def watched_path(
+    watches: Sequence[CurvatureWatch], start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
+) -> Float[Tensor, "*batch iterates d"]:
+    """All states of a run, those that steps are taken from checked by the watches in turn before anybody sees them.
+
+    Looked at together, where no state can be wrong, and one by one where that is not sure. A step may refuse a state,
+    or go astray from it, before its turn has come: then what is wrong with the path so far is said first.
+    """
+    plan, path, asked, checked, begin = watches[0].plan, [start], list[Tensor](), 0, time.monotonic()
+
+    def check() -> None:
+        nonlocal checked, begin
+        first, checked, begin = checked, len(asked), time.monotonic()
+        turns = [(watch, asked[first:][(k - first) % len(watches) :: len(watches)]) for k, watch in enumerate(watches)]
+        if not all(watch.sure(torch.stack(own, dim=-2).double()) for watch, own in turns if own):
+            for number, w in enumerate(asked[first:], first):
+                watches[number % len(watches)].before_step(w, number)
+
+    for number in range(plan.steps):
+        w, before = path[-1], path[max(number - 1, 0)]
+        asked.append(look_ahead(number, w, before) if plan.accelerated else w)
+        if len(asked) - checked >= TOGETHER or time.monotonic() - begin > PATIENCE:
+            check()
+            report(f"step {number} of {plan.steps}", number / plan.steps)
+        try:
+            path.append(step(number, asked[-1], before))
+        except OutOfDomain:
+            check()
+            raise
+    check()
+    return torch.stack(path, dim=-2)
+
+
+def _ends(numbers: Tensor) -> tuple[float, float]:
+    low, high = numbers.aminmax()
+    return low.item(), high.item()

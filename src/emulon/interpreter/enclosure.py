@@ -1,0 +1,108 @@
+"""The exact algorithm on given data, enclosed: all of its steps in balls of several hundred bits.
+
+Balls grow from step to step, by far more than errors do, and Lipschitz constants of acceleration are no better. With
+enough bits that does not matter: what is left at the end is still narrower than a float.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from emulon.algorithms.link import Effective
+from emulon.core.errors import BadExpression
+from emulon.expressions import Function, parse
+from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
+from emulon.interpreter.plan import Plan
+
+# Bits: so many in all, and for every step, and how often they are doubled. Constants of a loss are kept to 1,024.
+BITS, BITS_A_STEP, TRIES = 128, 2, 3
+NARROW = 2.0**-80
+
+
+def distance_to_exact(
+    plan: Plan,
+    x: Float64[Tensor, "samples features"],
+    y: Float64[Tensor, " samples"],
+    weights: Float64[Tensor, " features"],
+) -> tuple[float, float]:
+    """How far these weights are from the middle of the exact ones' enclosure, and its radius, both from above.
+
+    Infinite where the steps cannot be followed.
+    """
+    from flint import arb
+
+    size = max(1.0, weights.abs().max().item())
+    away = radius = math.inf
+    for attempt in range(TRIES):
+        with ball_arithmetic((BITS + BITS_A_STEP * plan.steps) << attempt):
+            try:
+                exact = _weights(plan, x, y)
+            except BadExpression:
+                continue
+            if not all(one.is_finite() for one in exact):
+                continue
+            off = [abs(arb(own) - one.mid()) for own, one in zip(weights.tolist(), exact, strict=True)]
+            away, radius = (max(map(_above, part)) for part in (off, [one.rad() for one in exact]))
+        if radius <= NARROW * size:
+            break
+    return away, radius
+
+
+def _above(number: Any) -> float:
+    """A float that is not below its magnitude."""
+    value = float(number.abs_upper())
+    return math.nextafter(value, math.inf) if value else 0.0
+
+
+def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
+    """After all steps, as balls. None has momentum: that goes with neither acceleration nor batches."""
+    from flint import arb, arb_mat
+
+    f, eta = parse(plan.loss.derivative), arb(plan.step_size)
+    threshold, kept = eta * arb(plan.l1), 1 - eta * arb(plan.l2)
+    seen = plan.batches(plan.loss.effective(x, y)), plan.batches(Effective(x, y, None))
+    linear = f.smooth == parse("t").smooth
+    batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
+    w = before = arb_mat(x.shape[-1], 1)
+    for number in range(plan.steps):
+        start = w + (w - before) * (arb(number) / (number + 3)) if plan.accelerated else w
+        gradient = batches[number % len(batches)].gradient(f, start)
+        moved = start * kept - gradient * eta
+        if plan.l1:
+            moved = arb_mat(x.shape[-1], 1, [_soft_thresholded(one, threshold) for one in moved.entries()])
+        w, before = moved, w
+    entries: list[Any] = w.entries()
+    return entries
+
+
+class _Batch:
+    """Data as a loss sees them; for the squared loss only XᵀX and Xᵀy are needed."""
+
+    def __init__(self, data: Effective, targets: Tensor, linear: bool) -> None:
+        self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
+        self.across, self.samples, self.linear = self.x.transpose(), len(data.x), linear
+        # What is fixed is y·x, which float64 has rounded: here it is formed again.
+        self.fixed = None if data.fixed is None else self.across * arb_matrix(targets.unsqueeze(-1))
+        if linear:
+            self.gram, self.target = self.across * self.x, self.across * self.y
+
+    def gradient(self, f: Function, w: Any) -> Any:
+        from flint import arb, arb_mat
+
+        if self.linear:
+            total = self.gram * w - self.target
+        else:
+            residuals = (self.x * w - self.y).entries()
+            total = self.across * arb_mat(self.samples, 1, [f.arb_value(s) for s in residuals])
+        return (total if self.fixed is None else total - self.fixed) * (1 / arb(self.samples))
+
+
+def _soft_thresholded(v: Any, threshold: Any) -> Any:
+    """max(v − θ, 0) + min(v + θ, 0): continuous, so that no sign has to be known."""
+    from flint import arb
+
+    return (v - threshold).max(arb(0)) + (v + threshold).min(arb(0))

@@ -1,0 +1,349 @@
+"""What an algorithm, a domain and data decide about descent, before any weight is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from emulon.algorithms import Algorithm, GradientDescent
+from emulon.algorithms.gradient_descent import in_batches
+from emulon.algorithms.link import Effective
+from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import registered
+from emulon.certify import Domain, Spectrum
+from emulon.certify.composition import (
+    accumulated,
+    accumulated_ahead,
+    accumulated_ahead_on_quadratics,
+    accumulated_with_momentum,
+    step_lipschitz,
+)
+from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
+from emulon.core.errors import EmulonError, OutOfDomain
+from emulon.expressions import parse
+from emulon.interpreter.curvature import Slopes
+
+# Shares of a step's tolerance, (gradient, proximal step). Constructions promise all of it, rounding of the state
+# included, and keep a part for that; the interpreter's tolerance is about interpolation alone.
+CONSTRUCTION_SHARES = {False: (0.9, 0.0), True: (0.55, 0.36)}
+INTERPRETER_SHARES = {False: (1.0, 0.0), True: (0.5, 0.5)}
+# Samples that are looked at together.
+ROWS = 4096
+Data = tuple[Tensor, Tensor]
+Planned = TypeVar("Planned", bound="Plan")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Descent on data of a domain: its numbers, and how far errors of single steps can grow.
+
+    `strong_convexity` is a lower bound on λmin(XᵀX/n), where the loss makes use of it. `negative_curvature` bounds −ℓ″
+    from above, and is 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤ `curvature_reach`, and only
+    sampled where that is 0. `max_step_times_smoothness`, 1 or 2, bounds step_size·L, L being the largest eigenvalue of
+    the Hessian; it is checked as the plan runs. `step_from_data` says that the algorithm left the choice of `step_size`
+    to the data: other data, on which it would choose another, are refused. Where `rows` of data are more than the
+    domain's samples, each step sees a batch of so many, and everything here is about single batches.
+    """
+
+    name: str
+    loss: Loss
+    steps: int
+    step_size: float
+    l2: float
+    l1: float
+    momentum: float
+    accelerated: bool
+    rows: int
+    strong_convexity: float
+    negative_curvature: float
+    curvature_reach: float
+    max_step_times_smoothness: float
+    step_from_data: bool
+    domain: Domain
+
+    @property
+    def inner(self) -> Domain:
+        """The domain as the scalar function sees it."""
+        return self.loss.link.effective_domain(self.domain)
+
+    @property
+    def shrink(self) -> float:
+        return 1 - self.step_size * self.l2
+
+    @property
+    def descent(self) -> GradientDescent:
+        """The exact algorithm, with this step size."""
+        parts = (self.loss, self.steps, self.step_size, self.l2, self.l1, self.momentum, self.accelerated, self.batch)
+        return GradientDescent(*parts)
+
+    @property
+    def batch(self) -> int | None:
+        return None if self.rows == self.domain.samples else self.domain.samples
+
+    def batches(self, data: Effective) -> list[Effective]:
+        """What step after step sees of the data, round again after the last."""
+        if self.batch is None:
+            return [data]
+        x, y = in_batches(data.x, data.y, self.batch)
+        parts = zip(x.unbind(-3), y.unbind(-2), strict=True)
+        if data.fixed is None:
+            return [Effective(*part, None) for part in parts]
+        fixes = in_batches(data.fixed, data.y, self.batch)[0].unbind(-3)
+        return [Effective(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether errors meet the same symmetric matrix at every step."""
+        return self.loss.derivative == "t" and not self.l1 and self.batch is None
+
+    @property
+    def fixed(self) -> float:
+        """Bound on the entries of what tokens carry of the data, y_i·x_i for Poisson."""
+        return self.loss.link.largest_fixed(self.domain)
+
+    @property
+    def ahead(self) -> float:
+        """What rounding adds to where an accelerated step starts, which is outside attention: w + β·(w − w_before)."""
+        return 3 * self.domain.w if self.accelerated else 0.0
+
+    def moved(self, slope: float) -> float:
+        """How far a step may move any weight, where |ℓ′| ≤ slope.
+
+        Claim: |Σ_i ℓ′_i x_ik|/n ≤ √λmax(XᵀX/n)·slope, and ≤ max|x|·slope. Proof. The first is Cauchy and Schwarz, as
+        Σ_i x_ik²/n is on the diagonal of XᵀX/n; the other is plain. QED
+        """
+        entry = min(self.domain.x, math.sqrt(self.largest_eigenvalue * (1 + 2 * SLACK)))
+        return self.step_size * (entry * slope + self.fixed)
+
+    @property
+    def largest_eigenvalue(self) -> float:
+        """A bound on λmax(XᵀX/n)."""
+        return self.domain.largest
+
+    @property
+    def growth(self) -> float:
+        """From the sup-norm error of one step to that of all: √d·(1 + ρ + … + ρ^{T−1}).
+
+        ρ is the Lipschitz constant of the exact step: its Hessian lies between l2 + strong_convexity −
+        negative_curvature·λmax and max_step_times_smoothness/step_size. Where ℓ is not convex, ρ is above 1 and errors
+        grow. Momentum and acceleration have sums of their own.
+        """
+        if self.accelerated:  # as on a quadratic: what is to be expected elsewhere, too
+            return max(1.0, math.sqrt(self.domain.features) * accumulated_ahead_on_quadratics(1.0, self.steps, 0.0))
+        return self._growth(0.0)
+
+    @property
+    def promised_growth(self) -> float:
+        """`growth`, granted what checks and enclosures leave open: a part SLACK of everything they compare."""
+        return self._growth(SLACK)
+
+    def flattest(self, slack: float) -> float:
+        """Below the smallest eigenvalue of the Hessian, given how much checks leave open."""
+        unsure = slack * self.max_step_times_smoothness * (1 + 3 * slack) / self.step_size
+        strong = max(0.0, self.strong_convexity * (1 - slack) - unsure)
+        return self.l2 + strong - self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack) - unsure
+
+    def _growth(self, slack: float) -> float:
+        top, flattest = self.max_step_times_smoothness * (1 + 3 * slack), self.flattest(slack)
+        if self.momentum:
+            spread = max(abs(1 + self.momentum - edge) for edge in (self.step_size * flattest, top))
+            grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)
+        elif self.accelerated and self.quadratic and self.max_step_times_smoothness == 1:
+            grown = accumulated_ahead_on_quadratics(1.0, self.steps, 3 * slack)
+        elif self.accelerated:
+            grown = accumulated_ahead(1.0, self.steps, step_lipschitz(self.step_size, top / self.step_size, flattest))
+        else:
+            ratio = step_lipschitz(self.step_size, top / self.step_size, flattest)
+            grown = accumulated(1.0, self.steps, ratio)
+        return max(1.0, math.sqrt(self.domain.features) * grown)
+
+    def proves(self, bound: float) -> bool:
+        """Whether the curvature was enclosed wherever a path within `bound` of one in the domain can go."""
+        return self.inner.residual + self.off(bound) <= self.curvature_reach
+
+    def off(self, bound: float) -> float:
+        """How far a residual on such a path may be from one in the domain."""
+        return self.domain.features * self.domain.x * bound * (1 + SLACK)
+
+    def curvature(self, bound: float) -> float:
+        """sup ℓ″, where what the loss says of it is proved wherever such a path can go; infinite elsewhere.
+
+        The losses that come with emulon are known to keep what they say. An infinite curvature is watched as the plan
+        runs. Where nothing is promised, nothing need be proved.
+        """
+        reach, stated = self.inner.residual + self.off(bound), self.loss.curvature
+        ours = registered(self.loss.name)
+        if ours is not None and (ours.derivative, ours.curvature) == (self.loss.derivative, stated):
+            return stated
+        if math.isfinite(reach) and not curvature_holds(self.loss.derivative, stated, reach):
+            return math.inf
+        return stated
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What a certificate for the whole domain leaves to the run, or says of the algorithm it is about."""
+        found = []
+        top = self.max_step_times_smoothness
+        if not self.step_size * (self.loss.curvature * self.largest_eigenvalue + self.l2) <= top * (1 + SLACK):
+            found.append(f"step_size·L ≤ {top:g}, which a run checks on its data")
+        if self.step_from_data:
+            found.append(f"the algorithm's step size is {self.step_size!r}, which data may choose to within {SLACK:g}")
+        return tuple(found)
+
+    @classmethod
+    def of(cls, name: str, descent: GradientDescent, domain: Domain, data: Data | None) -> Plan:
+        """For this domain, and with what data tell beyond it."""
+        rows, domain = domain.samples, batch_domain(descent, domain)
+        step_size = step_size_for(descent, domain, data)
+        data = in_its_batches(descent, data)
+        strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
+        reach = 2 * descent.loss.link.effective_domain(domain).residual
+        bent, reach = negative_curvature(descent.loss, reach)
+        return cls(
+            name=name,
+            loss=descent.loss,
+            steps=descent.steps,
+            step_size=step_size,
+            l2=descent.l2,
+            l1=descent.l1,
+            momentum=descent.momentum,
+            accelerated=descent.accelerated,
+            rows=rows,
+            strong_convexity=strong if top == 1 else 0.0,
+            negative_curvature=bent,
+            curvature_reach=reach,
+            max_step_times_smoothness=top if strong or descent.l2 or descent.accelerated else 2.0,
+            step_from_data=descent.step_size is None,
+            domain=domain,
+        )
+
+
+def with_proof(plan: Planned, bound: float) -> Planned:
+    """The same, its curvature enclosed as far as `proves(bound)` needs, where that can be done."""
+    reach = plan.inner.residual + plan.off(bound)
+    if plan.proves(bound) or not plan.curvature_reach or not math.isfinite(reach):
+        return plan
+    found = enclosed_negative_curvature(plan.loss, reach)
+    return plan if found is None or found > plan.negative_curvature else replace(plan, curvature_reach=reach)
+
+
+def descent_of(algorithm: Algorithm) -> GradientDescent:
+    """The gradient descent underneath, if that is what it is, and one that errors can be followed through."""
+    descent = getattr(algorithm, "descent", None)
+    if not isinstance(descent, GradientDescent):
+        raise EmulonError(f"{type(algorithm).__name__} is not gradient descent on a loss; only that runs in context")
+    if descent.momentum and (descent.loss.derivative != "t" or descent.l1):
+        raise EmulonError("momentum has a certificate for the squared loss without an l1 penalty only; set it to 0")
+    return descent
+
+
+def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) -> Domain:
+    """Bounds that hold along the exact iterates on this data, with some room; a run checks them."""
+    x, y = x.double(), y.double()
+    path = descent.starts(descent.iterates(x, y))
+    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    residual = absolute = 0.0
+    for rows, targets in zip(inner_x.split(ROWS, dim=-2), inner_y.unsqueeze(-1).split(ROWS, dim=-2), strict=True):
+        residual = max(residual, (rows @ path.mT - targets).abs().max().item())
+        absolute = max(absolute, (rows.abs() @ path.abs().mT + targets.abs()).max().item())
+    wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
+    return replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
+
+
+def batch_domain(descent: GradientDescent, domain: Domain) -> Domain:
+    """What a domain of whole datasets says of their batches: nothing of their spectrum."""
+    if descent.batch is None or descent.batch >= domain.samples:
+        return domain
+    return replace(domain, samples=descent.batch, spectrum=Spectrum())
+
+
+def in_its_batches(descent: GradientDescent, data: Data | None) -> Data | None:
+    return data if data is None or descent.batch is None else in_batches(*data, descent.batch)
+
+
+def step_size_for(descent: GradientDescent, domain: Domain, data: Data | None) -> float:
+    """The algorithm's own, or the one it would choose on the data."""
+    if descent.step_size is not None:
+        return descent.step_size
+    if data is not None:
+        return one_step_size(descent, *data)
+    if domain.spectrum.largest and descent.loss.curvature < math.inf:
+        return 1 / (descent.loss.curvature * domain.spectrum.largest + descent.l2)
+    raise EmulonError(
+        f"{descent.loss.name} chooses its step size from the data; give step_size, data=(x, y), or a Domain.of(x, y)"
+    )
+
+
+def one_step_size(descent: GradientDescent, x: Tensor, y: Tensor) -> float:
+    """The step size that all datasets of a batch have. A shorter one would be another algorithm."""
+    sizes = descent.resolved_step_size(x, y)
+    if (sizes.max() > sizes.min() * (1 + SLACK)).item():
+        raise EmulonError(
+            f"the datasets of this batch have different step sizes, {sizes.min().item():.4g} to "
+            f"{sizes.max().item():.4g}; give the algorithm a step_size, or compile one by one"
+        )
+    if not sizes.min() > 0:
+        raise EmulonError(
+            f"{descent.loss.name} finds no step size in these data: targets that are all zero, or numbers too large to "
+            "square; give step_size"
+        )
+    return sizes.min().item()
+
+
+def strong_convexity_of(descent: GradientDescent, data: Data | None) -> float:
+    """λmin(XᵀX/n), which makes errors of the squared loss shrink from step to step; 0 where it is not known."""
+    if data is None or descent.loss.derivative != "t":
+        return 0.0
+    return smallest_eigenvalue(data[0]).min().item() * (1 - SLACK)
+
+
+def max_step_times_smoothness(descent: GradientDescent, step_size: float, domain: Domain, data: Data | None) -> float:
+    """1 where steps are no longer than 1/L, and convexity makes errors shrink; 2, what descent can bear, elsewhere."""
+    if math.isinf(descent.loss.curvature):
+        return 2.0 if descent.step_size is not None else 1.0
+    largest = domain.spectrum.largest if data is None else largest_eigenvalue(data[0]).max().item()
+    if data is not None:
+        require_gentle(step_size, descent.loss.curvature * largest + descent.l2, 2.0)
+    return 1.0 if largest and step_size * (descent.loss.curvature * largest + descent.l2) <= 1 + SLACK else 2.0
+
+
+def require_gentle(step_size: float, smoothness: float, most: float) -> None:
+    """Refuse steps longer than `most`/L: promises rest on no longer ones."""
+    if not step_size * smoothness <= most * (1 + SLACK):
+        raise OutOfDomain(
+            f"step_size {step_size:.4g} is too long for this data: at most {most:g}/L = {most / smoothness:.4g}; "
+            "give a smaller step_size"
+        )
+
+
+def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
+    """(sup −ℓ″ on residuals up to `reach`, the reach for which that is proved): 0 for a convex loss.
+
+    Where no enclosure can be had, the supremum is sampled, with some room, and proved for nothing.
+    """
+    found = enclosed_negative_curvature(loss, reach)
+    if found is not None:
+        return found, reach
+    s = torch.linspace(-reach, reach, 4001, dtype=torch.float64, device="cpu")
+    lowest = parse(loss.derivative).derivative()(s).nan_to_num(nan=0.0).min().item()
+    return max(0.0, -1.05 * lowest), 0.0
+
+
+@lru_cache(maxsize=256)
+def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
+    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic, whoever said so."""
+    return math.isinf(curvature) or Slopes(parse(derivative)).at_most(curvature * (1 + 1e-12), -reach, reach)
+
+
+@lru_cache(maxsize=256)
+def enclosed_negative_curvature(loss: Loss, reach: float) -> float | None:
+    """sup −ℓ″ in ball arithmetic, 0 where it is below a part SLACK of sup ℓ″; None where it cannot be bounded."""
+    lowest, highest = Slopes(parse(loss.derivative)).between(-reach, reach)
+    if not math.isfinite(lowest):
+        return None
+    return 0.0 if lowest >= -SLACK * highest else -lowest

@@ -1,0 +1,62 @@
+"""`identify`: answers alone, compared with reference algorithms; the interval is that of the fitted parameter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from emulon.identification import REFERENCES, Prefixes, Reference, identify
+from emulon.identification.references import ContinuousParameter
+from emulon.planted.benchmark.answers import Answers, Which, method
+from emulon.planted.benchmark.subject import Subject
+
+DATASETS = 128
+
+
+def moving_average(prefixes: Prefixes, integers: Tensor, continuous: Tensor) -> Tensor:
+    """ŷ ← γŷ + (1 − γ)y."""
+    answer = torch.zeros(len(continuous), prefixes.datasets, dtype=torch.float64, device="cpu")
+    out = []
+    for y in prefixes.ys[:, : prefixes.counts[-1]].unbind(dim=1):
+        answer = continuous[:, None] * answer + (1 - continuous[:, None]) * y
+        out.append(answer)
+    return torch.stack([out[n - 1] for n in prefixes.counts], dim=-1)
+
+
+def softmax_average(prefixes: Prefixes, integers: Tensor, continuous: Tensor) -> Tensor:
+    """Targets weighed by e^{s·x·x_j}."""
+    out = []
+    for n in prefixes.counts:
+        alike = (prefixes.xs[:, :n] @ prefixes.xs[:, n].unsqueeze(-1)).squeeze(-1)
+        out.append(((continuous[:, None, None] * alike).softmax(dim=-1) * prefixes.ys[:, :n]).sum(dim=-1))
+    return torch.stack(out, dim=-1)
+
+
+def _one(prefixes: Prefixes) -> float:
+    return 1.0
+
+
+# What identify knows, and two that only specimens do; the candidates' names for those that are candidates.
+KNOWN = (
+    *REFERENCES,
+    Reference("moving average", "moving average", moving_average, None, ContinuousParameter("decay", 0.01, 1.0, _one)),
+    Reference("softmax average", "neighbours", softmax_average, None, ContinuousParameter("sharp", 0.1, 1e2, _one)),
+)
+CALLED = {
+    "sgd": "sgd",
+    "gradient descent": "batch descent",
+    "ridge": "ridge",
+    "moving average": "moving average",
+    "previous target": "last value",
+    "softmax average": "nearest average",
+}
+
+
+@method("identify")
+def identified(subject: Subject) -> Answers:
+    found = identify(subject.predictor, subject.task, references=KNOWN, datasets=DATASETS, seed=subject.seed)
+    other = subject.candidates[-1]
+    named = CALLED.get(found.algorithm, other)
+    possible = {CALLED.get(name, other) for name in (found.algorithm, *found.ties)} if found.near else {other}
+    ends = None if found.interval is None else (found.interval.low, found.interval.high)
+    return Answers(which=Which(named, frozenset(possible), ends))

@@ -1,0 +1,271 @@
+"""The mechanisms that specimens are made of: one class each, with its exact algorithm beside its program."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from emulon.machine.affine import Register
+from emulon.machine.programs.batch_gradient_descent import descent_steps
+from emulon.machine.programs.clipped_sgd import clipped_rounds
+from emulon.machine.programs.copies import copied, weighed
+from emulon.machine.programs.examples import Examples
+from emulon.machine.programs.momentum import momentum_rounds
+from emulon.machine.programs.moving_average import average_rounds
+from emulon.machine.programs.sgd import sgd_rounds, step_gain
+from emulon.machine.programs.sherman_morrison import ridge_rounds
+from emulon.planted.mechanism import NORM, TARGET, Mechanism, between, scale_between, sizes, whole
+
+# Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
+LEAST_RIDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Sgd(Mechanism, name="sgd"):
+    """w ← w − α(x(w·x − y) + 2λw) on one example after the other, from w = 0.
+
+    Drawn: α log-uniform in 0.1 … 1, λ zero or log-uniform in 0.01 … 0.1, as likely.
+    """
+
+    step_size: float = 0.5
+    ridge: float = 0.0
+
+    @property
+    def reach(self) -> float:
+        return reach(self.samples - 1, step_gain(self.step_size, self.ridge, NORM), self.step_size)
+
+    def add(self, examples: Examples) -> Register:
+        return sgd_rounds(examples, self.step_size, ridge=self.ridge)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        w, answers = torch.zeros_like(xs[..., 0, :]), []
+        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
+            answers.append((w * x).sum(-1))
+            w = w - self.step_size * (x * (answers[-1] - y).unsqueeze(-1) + 2 * self.ridge * w)
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        ridge = scale_between(generator, 0.01, 0.1) * whole(generator, 0, 1)
+        return cls(**sizes(generator), step_size=scale_between(generator, 0.1, 1.0), ridge=ridge)
+
+
+@dataclass(frozen=True)
+class BatchDescent(Mechanism, name="batch descent"):
+    """`steps` steps w ← w − α(mean x(w·x − y) + 2λw) over all examples so far, from w = 0.
+
+    Drawn: α log-uniform in 0.2 … 2, 1 to 4 steps, λ zero or log-uniform in 0.01 … 0.1, as likely.
+    """
+
+    step_size: float = 1.0
+    steps: int = 2
+    ridge: float = 0.0
+
+    @property
+    def reach(self) -> float:
+        return reach(self.steps, step_gain(self.step_size, self.ridge, NORM), self.step_size)
+
+    def add(self, examples: Examples) -> Register:
+        return descent_steps(examples, self.step_size, self.steps, ridge=self.ridge)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        answers = []
+        for i in range(xs.shape[-2]):
+            x, y, w = xs[..., :i, :], ys[..., :i, None], torch.zeros_like(xs[..., 0, :, None])
+            for _ in range(self.steps):
+                w = w - self.step_size * (x.mT @ (x @ w - y) / max(i, 1) + 2 * self.ridge * w)
+            answers.append((w[..., 0] * xs[..., i, :]).sum(-1))
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        ridge = scale_between(generator, 0.01, 0.1) * whole(generator, 0, 1)
+        step, steps = scale_between(generator, 0.2, 2.0), whole(generator, 1, 4)
+        return cls(**sizes(generator), step_size=step, steps=steps, ridge=ridge)
+
+
+@dataclass(frozen=True)
+class Ridge(Mechanism, name="ridge"):
+    """The ridge solution on the examples so far, by Sherman–Morrison updates. Drawn: λ log-uniform in 0.2 … 2."""
+
+    ridge: float = 0.5
+
+    @property
+    def entries(self) -> int:
+        return self.features * (self.features + 1) // 2
+
+    def least(self, parameter: str) -> float:
+        return LEAST_RIDGE if parameter == "ridge" else super().least(parameter)
+
+    @property
+    def reach(self) -> float:
+        return math.sqrt(self.samples) * TARGET / (2 * math.sqrt(self.ridge))
+
+    def add(self, examples: Examples) -> Register:
+        return ridge_rounds(examples, self.ridge)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        answers, penalty = [], self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")
+        for i in range(xs.shape[-2]):
+            x, y = xs[..., :i, :], ys[..., :i, None]
+            w = torch.linalg.solve(x.mT @ x + penalty, x.mT @ y)[..., 0]
+            answers.append((w * xs[..., i, :]).sum(-1))
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**sizes(generator), ridge=scale_between(generator, 0.2, 2.0))
+
+
+@dataclass(frozen=True)
+class MovingAverage(Mechanism, name="moving average"):
+    """ŷ ← γŷ + (1 − γ)y from 0, whatever x is. Drawn: γ uniform in 0.2 … 0.9."""
+
+    decay: float = 0.7
+
+    @property
+    def reach(self) -> float:
+        return TARGET
+
+    def add(self, examples: Examples) -> Register:
+        return average_rounds(examples, self.decay)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        answers = [torch.zeros_like(ys[..., 0])]
+        for y in ys[..., :-1].unbind(-1):
+            answers.append(self.decay * answers[-1] + (1 - self.decay) * y)
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**sizes(generator), decay=between(generator, 0.2, 0.9))
+
+
+@dataclass(frozen=True)
+class Momentum(Mechanism, name="momentum"):
+    """v ← μv + x(w·x − y), w ← w − αv on one example after the other, from zero.
+
+    Drawn: α log-uniform in 0.1 … 0.5, μ uniform in 0.2 … 0.8; 3 to 5 samples.
+    """
+
+    step_size: float = 0.3
+    decay: float = 0.5
+
+    @property
+    def reach(self) -> float:
+        w = v = 0.0
+        for _ in range(self.samples - 1):
+            v = self.decay * v + NORM * (NORM * w + TARGET)
+            w = w + self.step_size * v
+        return w
+
+    def add(self, examples: Examples) -> Register:
+        return momentum_rounds(examples, self.step_size, self.decay)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        w = v = torch.zeros_like(xs[..., 0, :])
+        answers = []
+        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
+            answers.append((w * x).sum(-1))
+            v = self.decay * v + x * (answers[-1] - y).unsqueeze(-1)
+            w = w - self.step_size * v
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        size = {"features": whole(generator, 1, 3), "samples": whole(generator, 3, 5)}
+        return cls(**size, step_size=scale_between(generator, 0.1, 0.5), decay=between(generator, 0.2, 0.8))
+
+
+@dataclass(frozen=True)
+class ClippedSgd(Mechanism, name="clipped sgd"):
+    """w ← w − α·x·clip(w·x − y, ±c) on one example after the other, from w = 0: SGD on Huber's loss.
+
+    Drawn: α log-uniform in 0.2 … 1, c uniform in 0.1 … 0.5.
+    """
+
+    step_size: float = 0.5
+    limit: float = 0.3
+
+    @property
+    def reach(self) -> float:
+        return (self.samples - 1) * self.step_size * NORM * self.limit
+
+    def add(self, examples: Examples) -> Register:
+        return clipped_rounds(examples, self.step_size, self.limit)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        w, answers = torch.zeros_like(xs[..., 0, :]), []
+        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
+            answers.append((w * x).sum(-1))
+            w = w - self.step_size * x * (answers[-1] - y).clamp(-self.limit, self.limit).unsqueeze(-1)
+        return torch.stack(answers, dim=-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        step, limit = scale_between(generator, 0.2, 1.0), between(generator, 0.1, 0.5)
+        return cls(**sizes(generator), step_size=step, limit=limit)
+
+
+@dataclass(frozen=True)
+class LeastSquares(Ridge, name="least squares"):
+    """Ridge regression with so small a λ that it is least squares, where that is determined: the limit of Sherman–
+    Morrison updates from P = I/λ. The exact algorithm has the same λ. Drawn: λ log-uniform in 0.01 … 0.03."""
+
+    ridge: float = 0.02
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**sizes(generator), ridge=scale_between(generator, 0.01, 0.03))
+
+
+@dataclass(frozen=True)
+class LastValue(Mechanism, name="last value"):
+    """ŷ is the target before, whatever x is. Nothing is drawn but sizes."""
+
+    @property
+    def reach(self) -> float:
+        return TARGET
+
+    def add(self, examples: Examples) -> Register:
+        return copied(examples)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        return torch.nn.functional.pad(ys[..., :-1], (1, 0))
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**sizes(generator))
+
+
+@dataclass(frozen=True)
+class NearestAverage(Mechanism, name="nearest average"):
+    """ŷ is the mean of the targets so far, weighed by e^{s·x·x_j}: softmax attention over examples. Nearly the nearest
+    neighbour where s is large. Drawn: s log-uniform in 1 … 16."""
+
+    sharp: float = 4.0
+
+    @property
+    def reach(self) -> float:
+        return TARGET
+
+    def add(self, examples: Examples) -> Register:
+        return weighed(examples, self.sharp)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        past = torch.ones(xs.shape[-2], xs.shape[-2], dtype=torch.bool, device="cpu").tril(-1)
+        scores = (self.sharp * xs @ xs.mT).masked_fill(~past, -torch.inf)
+        weights = torch.softmax(scores, dim=-1).nan_to_num(nan=0.0)
+        return (weights @ ys.unsqueeze(-1)).squeeze(-1)
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**sizes(generator), sharp=scale_between(generator, 1.0, 16.0))
+
+
+def reach(steps: int, gain: float, step_size: float) -> float:
+    """‖w‖ after `steps` steps that multiply it by `gain` at most and add α‖x‖|y|."""
+    return sum(gain**i for i in range(steps)) * step_size * NORM * TARGET

@@ -1,0 +1,250 @@
+"""Real data for the command line: tables split into training and held-out rows, and made into matrices.
+
+Everything that is fitted (imputation, scaling, one-hot levels, the choice of features) sees the training rows only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.algorithms import Loss
+from emulon.algorithms.link import Encoding, Kind
+from emulon.core.errors import OutOfDomain
+from emulon.tables import DATASETS
+from emulon.tables.columns import Cells, Column, matrix, prepared
+from emulon.tables.tables import BadData, Table, is_missing, listed, named_set, numbers_of, read_tables
+
+FEWEST_ROWS = 10
+MOST_CLASSES = 20
+# So few different whole numbers may be numbers or names of classes: that is asked.
+DOUBTFUL = 10
+HELD_OUT = 0.2
+AMES_FEATURES = 20
+INTERCEPT = "intercept"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A split, scaled problem. Targets are kept as they were; `problem(loss)` is what an algorithm sees of them.
+
+    With `intercept` the columns are centred, which is all that the squared loss needs for one; other losses get a
+    column of ones, which their penalty covers.
+    """
+
+    name: str
+    kind: Kind
+    x_train: Tensor
+    x_test: Tensor
+    y_train: np.ndarray
+    y_test: np.ndarray
+    features: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    target: str = "target"
+    standardize: bool = True
+    intercept: bool = False
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        return np.unique(self.y_train)
+
+    @property
+    def treatment(self) -> str:
+        """What was done to the data, in a line."""
+        target = "standardised" if self.standardize else "centred" if self.intercept else "left as it is"
+        several = len(self.classes) > 2 and self.kind == "classification"
+        targets = f"target {target}" if self.kind == "regression" else "one class against the rest" if several else ""
+        intercept = "intercept fitted" if self.intercept else "no intercept"
+        return ", ".join(part for part in (*self.done, targets, intercept) if part)
+
+    def with_ones(self, loss: Loss) -> bool:
+        """Whether this loss needs a column of ones for its intercept."""
+        return self.intercept and loss.derivative != "t"
+
+    def design(self, loss: Loss, x: Float[Tensor, "rows features"]) -> Float[Tensor, "rows columns"]:
+        """Rows as an algorithm with this loss sees them."""
+        return torch.cat([x, torch.ones_like(x[:, :1])], dim=1) if self.with_ones(loss) else x
+
+    def names(self, loss: Loss) -> tuple[str, ...]:
+        return (*self.features, INTERCEPT) if self.with_ones(loss) else self.features
+
+    def problem(self, loss: Loss) -> tuple[Tensor, Tensor]:
+        """(x, y) as an algorithm with this loss learns them: once for each class where several are told apart."""
+        x, y = self.design(loss, self.x_train), self.encoded(loss).targets
+        return x.expand(*y.shape[:-1], *x.shape), y
+
+    def read(self, predictions: Tensor, loss: Loss) -> np.ndarray:
+        """Predictions, (queries) or (classes, queries), in the units of the target, or as classes."""
+        return self.encoded(loss).decode(predictions.detach().numpy())
+
+    def encoded(self, loss: Loss) -> Encoding:
+        try:
+            return loss.link.encode(self.y_train, centred=self.intercept or self.standardize, scaled=self.standardize)
+        except OutOfDomain as error:
+            raise BadData(f"{error} in {self.name}") from None
+
+    def original(self, weights: np.ndarray, loss: Loss) -> tuple[np.ndarray, np.ndarray]:
+        """(coefficients (..., features), intercepts (...)) for the columns and the target in their own units.
+
+        For counts they are those of the rate's logarithm, for classes those of the decision value.
+        """
+        units, ones = self.encoded(loss), self.with_ones(loss)
+        center, size = (np.array([getattr(one, part) for one in self.columns]) for part in ("center", "size"))
+        inner, extra = (weights[..., :-1], weights[..., -1]) if ones else (weights, np.zeros(weights.shape[:-1]))
+        coefficients = units.scale * inner / size
+        return coefficients, np.asarray(units.scale * extra + units.shift - coefficients @ center)
+
+    def score(self, answers: np.ndarray) -> float:
+        """On the held-out rows: R² for regression, accuracy for classification."""
+        return score(self.kind, self.y_test, answers)
+
+
+def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
+    from sklearn.metrics import accuracy_score, r2_score
+
+    return float((accuracy_score if kind == "classification" else r2_score)(targets, answers))
+
+
+class Choices(TypedDict, total=False):
+    """What can be chosen about data. `kind` is guessed from the target unless given; `features` keeps the k features
+    most correlated with the target (0: all; None: all but for ames, where it is 20)."""
+
+    kind: Kind | None
+    features: int | None
+    seed: int
+    standardize: bool
+    intercept: bool
+
+
+def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> Data:
+    """A named set, or a file with a header and one column of it to predict."""
+    first, *more = load_each(source, target, **choices)
+    if more:
+        raise BadData(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")
+    return first
+
+
+def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]) -> tuple[Data, ...]:
+    """The data once for each target, "a,b" being two: none of them is a feature of another.
+
+    The rows held out are the same for all targets that are numbers; classes keep their shares on both sides.
+    """
+    features = choices.get("features")
+    if features is not None and features < 0:
+        raise BadData(f"--features must be 0 (all) or more, got {features}")
+    if source not in DATASETS:
+        tables = read_tables(Path(source), target)
+    elif target is not None:
+        raise BadData(f"{source} has its own target; --target is for files")
+    else:
+        tables = (named_set(source),)
+    if source == "ames" and features is None:
+        choices["features"] = AMES_FEATURES
+    return tuple(prepare(table, **choices) for table in tables)
+
+
+def prepare(
+    table: Table,
+    *,
+    kind: Kind | None = None,
+    features: int | None = None,
+    seed: int = 0,
+    standardize: bool = True,
+    intercept: bool = False,
+) -> Data:
+    """Split first, then fit everything on the training rows."""
+    from sklearn.model_selection import train_test_split
+
+    kind, y = targets_of(table, kind)
+    if len(y) < FEWEST_ROWS:
+        raise BadData(
+            f"{table.name} has {len(y)} rows; at least {FEWEST_ROWS} are needed to learn and to hold some out"
+        )
+    stratify = y if kind == "classification" else None
+    try:
+        train, test = train_test_split(np.arange(len(y)), test_size=HELD_OUT, random_state=seed, stratify=stratify)
+    except ValueError as error:
+        raise BadData(f"{table.name} cannot be split with every class on both sides: {error}") from None
+    if kind == "regression" and np.ptp(y[train]) == 0:
+        raise BadData(f"the target {table.target!r} of {table.name} is {y[train][0]:g} in every row: nothing to learn")
+    cells = Cells(table.columns)
+    found = prepared(table, cells, train, standardize=standardize, intercept=intercept)
+    x, columns, notes = matrix(found.columns, cells), found.columns, found.notes
+    if features and features < len(columns):
+        keep = _most_correlated(x[train], y[train], kind, features)
+        x, columns = x[:, keep], tuple(columns[i] for i in keep)
+        notes = (*notes, f"kept the {features} features most correlated with the target")
+    x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x[rows])) for rows in (train, test))
+    return Data(
+        name=table.name,
+        kind=kind,
+        x_train=x_train,
+        x_test=x_test,
+        y_train=y[train],
+        y_test=y[test],
+        features=tuple(column.name for column in columns),
+        notes=notes,
+        done=found.done,
+        columns=columns,
+        target=table.target,
+        standardize=standardize,
+        intercept=intercept,
+    )
+
+
+def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
+    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise."""
+    cells = table.columns[table.target]
+    gaps = [i for i, cell in enumerate(cells) if is_missing(cell)]
+    if gaps:
+        raise BadData(
+            f"the target {table.target!r} is missing in {len(gaps)} of {len(cells)} rows (the first is row "
+            f"{gaps[0] + 1}); fill in or remove those rows"
+        )
+    numbers = numbers_of(cells)
+    values = sorted(set(cells))
+    if kind is None:
+        kind = _guessed(table.target, numbers, len(values))
+    if kind == "regression":
+        if numbers is None:
+            raise BadData(
+                f"the target {table.target!r} holds text ({listed(values, 3)}); a regression needs numbers, "
+                "a classifier such as logistic_regression takes classes"
+            )
+        if not np.isfinite(numbers).all():
+            raise BadData(f"the target {table.target!r} holds an infinite number; correct or remove that row")
+        return kind, numbers
+    if not 2 <= len(values) <= MOST_CLASSES:
+        raise BadData(
+            f"the target {table.target!r} has {len(values)} different values; a classifier needs 2 to {MOST_CLASSES}"
+        )
+    return kind, np.array(cells)
+
+
+def _guessed(target: str, numbers: np.ndarray | None, values: int) -> Kind:
+    if numbers is None or values == 2:
+        return "classification"
+    if 3 <= values <= DOUBTFUL and (numbers == np.round(numbers)).all():
+        shown = listed([f"{number:g}" for number in np.unique(numbers)], DOUBTFUL)
+        raise BadData(
+            f"is the target {target!r} ({shown}) a number or a class? Say --kind regression or --kind classification, "
+            "or name algorithms (ridge takes numbers, logistic classes)"
+        )
+    return "regression"
+
+
+def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.ndarray:
+    from sklearn.feature_selection import SelectKBest, f_classif, f_regression
+
+    chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
+    kept: np.ndarray = chooser.fit(x, y).get_support(indices=True)
+    return kept

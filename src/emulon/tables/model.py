@@ -1,0 +1,169 @@
+"""A fitted model as a small file: how a table's columns are read, the weights, and the way back to the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+import emulon
+from emulon.algorithms.link import Kind
+from emulon.core.errors import nearest
+from emulon.core.files import checked, read_json, write_json
+from emulon.interpreter import Run
+from emulon.tables.columns import GAP, Cells, Column, matrix
+from emulon.tables.data import Data
+from emulon.tables.tables import BadData, listed
+
+FORMAT = 2
+# A number this part of the training rows' range beyond its end is only a little outside.
+MARGIN = 0.1
+Response = Literal["number", "rate", "class"]
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """Weights (classes, features) of the columns as they were scaled, and an intercept each; scores are in the target's
+    units. `bound` is what the weights of this run may be off by, proved."""
+
+    algorithm: str
+    target: str
+    kind: Kind
+    response: Response
+    classes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    weights: tuple[tuple[float, ...], ...]
+    intercepts: tuple[float, ...]
+    bound: float
+
+    @classmethod
+    def of(cls, name: str, run: Run, data: Data) -> FittedModel:
+        loss = run.program.loss
+        units, ones = data.encoded(loss), data.with_ones(loss)
+        rows = np.atleast_2d(run.weights.double().numpy())
+        extra = rows[:, -1] if ones else np.zeros(len(rows))
+        classes = tuple(map(str, data.classes)) if data.kind == "classification" else ()
+        return cls(
+            algorithm=name,
+            target=data.target,
+            kind=data.kind,
+            response="class" if classes else "rate" if loss.link.name == "rate" else "number",
+            classes=classes,
+            columns=data.columns,
+            weights=tuple(map(tuple, (units.scale * (rows[:, :-1] if ones else rows)).tolist())),
+            intercepts=tuple((units.scale * extra + units.shift).tolist()),
+            bound=run.promises.bound,
+        )
+
+    def predict(self, cells: Cells) -> np.ndarray:
+        """For every row of a table: numbers, or the names of classes.
+
+        Raises:
+            BadData: A prediction is too large for float64.
+        """
+        with np.errstate(all="ignore"):
+            scores = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
+            answers: np.ndarray = np.exp(scores[:, 0]) if self.response == "rate" else scores[:, 0]
+        bad = ~np.isfinite(scores).all(axis=1) | ~np.isfinite(answers)
+        if bad.any():
+            raise BadData(
+                f"the prediction for row {bad.argmax() + 1} is not finite; are its numbers in the right units?"
+            )
+        if self.response != "class":
+            return answers
+        chosen = scores.argmax(axis=1) if len(self.classes) > 2 else (scores[:, 0] > 0).astype(int)
+        classes: np.ndarray = np.array(self.classes)[chosen]
+        return classes
+
+    def require(self, columns: Mapping[str, Sequence[str]], name: str) -> None:
+        """Refuse a table that lacks a column."""
+        for source in dict.fromkeys(column.source for column in self.columns):
+            if source not in columns:
+                there = f"its columns are {listed(list(columns))}"
+                raise BadData(
+                    f"{name} has no column {source!r}, which the model needs{nearest(source, columns)}; {there}"
+                )
+
+    def notes(self, cells: Cells) -> list[str]:
+        """What a reader of the predictions should know: gaps filled, levels never seen, numbers far outside."""
+        said = []
+        known: dict[str, set[str]] = {}
+        for column in self.columns:
+            if column.levels is not None:
+                known.setdefault(column.source, set()).update(column.levels)
+                continue
+            if gaps := int(np.isnan(cells.numbers(column.source)).sum()):
+                said.append(f"{gaps} missing in {column.source!r}, filled with the training rows' mean {column.fill:g}")
+            values, room = column.values(cells), MARGIN * (column.high - column.low)
+            far = (values < column.low - room) | (values > column.high + room)
+            if far.any():
+                worst = values[far][np.abs(values[far] - column.fill).argmax()]
+                said.append(
+                    f"{far.sum()} of {len(values)} rows lie outside the training rows in {column.source!r} (one has "
+                    f"{worst:g}, those had {column.low:g} to {column.high:g}): the model extrapolates there"
+                )
+        for source, levels in known.items():
+            new = sorted(set(cells.levels(source).tolist()) - levels - {GAP})
+            rare = any(column.others for column in self.columns if column.source == source)
+            if new and not rare:
+                said.append(f"{source!r} has values that training rows did not: {listed(new, 3)}; they count as none")
+        return said
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """One algorithm's models, one for each target."""
+
+    format: int
+    emulon: str
+    models: tuple[FittedModel, ...]
+
+
+def save_models(models: Sequence[FittedModel], path: Path) -> None:
+    """As JSON; every number reads back as the same number."""
+    write_json(path, asdict(ModelFile(FORMAT, emulon.__version__, tuple(models))))
+
+
+def load_models(path: Path) -> tuple[FittedModel, ...]:
+    """The models in a file that `save_models` wrote.
+
+    Raises:
+        BadData: The file cannot be read, is of another format, or holds no models that can predict.
+    """
+    try:
+        table = read_json(path)
+        if isinstance(table, dict) and table.get("format", FORMAT) != FORMAT:
+            raise BadData(f"{path} is of another format than this emulon reads; fit it again with emulon run")
+        models: tuple[FittedModel, ...] = checked(ModelFile, table, "the file").models
+        if not models:
+            raise ValueError("it holds no model")
+        for model in models:
+            _require_sound(model)
+    except BadData:
+        raise
+    except ValueError as error:
+        why = " ".join(str(error).split())
+        raise BadData(f"{path} is not a model that emulon run wrote (such as report/ridge.json): {why}") from None
+    return models
+
+
+def _require_sound(model: FittedModel) -> None:
+    """Refuse (ValueError) a model whose parts do not fit each other, or whose numbers make no sense."""
+    classes, rows = len(model.classes), len(model.weights)
+    if (model.response == "class") != (model.kind == "classification") or (classes >= 2) != (model.response == "class"):
+        raise ValueError(f"it is a {model.kind} with {classes} classes")
+    if rows != (classes if classes > 2 else 1) or len(model.intercepts) != rows:
+        raise ValueError(f"it has {rows} rows of weights and {len(model.intercepts)} intercepts for {classes} classes")
+    if not model.columns or any(len(row) != len(model.columns) for row in model.weights):
+        raise ValueError("it has not as many weights as columns")
+    numbers = [*model.intercepts, *(weight for row in model.weights for weight in row)]
+    for column in model.columns:
+        numbers += [column.center, column.size, column.fill, column.low, column.high]
+        if not column.size > 0 or column.low > column.high or column.levels == ():
+            raise ValueError(f"its column {column.name!r:.40} has no scale, range or levels")
+    if not all(map(math.isfinite, numbers)) or not model.bound >= 0:
+        raise ValueError("it has numbers that are not finite, or a negative bound")

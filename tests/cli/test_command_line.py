@@ -1,0 +1,252 @@
+"""The command line as a new user meets it: help that teaches, and one clear line for every mistake."""
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import emulon
+from emulon import cli
+from emulon.cli.options import read
+
+SOURCE = Path(cli.__file__).parents[2]
+# Words each command needs before it looks at anything else.
+NEEDED = {
+    "compile": ["ridge", "--out", "never"],
+    "compile-network": ["mine.py:network", "--out", "never"],
+    "exec-network": ["files", "x.csv"],
+    "exec": ["interpreter", "program"],
+    "predict": ["model", "table"],
+    "report": ["run"],
+    "show": ["program"],
+    "certify": ["program", "--out", "never"],
+    "check": ["certificate"],
+    "approximate": ["t", "-1", "1"],
+    "train": ["standard"],
+    "sweep": ["standard"],
+    "identify": ["mine.py:predict"],
+    "probe": ["mine.py:machine"],
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: str, *words: str) -> str:
+    """Exit code 2, nothing but one line on stderr; that line."""
+    code = cli.main([command, *words])
+    out, err = capsys.readouterr()
+    assert code == 2 and not out, (code, out, err)
+    assert err.startswith(f"emulon {command}: ") and err.count("\n") == 1 and "│" not in err, err
+    return err
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.iterdir())
+
+
+def module_of(command: str) -> Any:
+    return importlib.import_module(f"emulon.cli.{command.replace('-', '_')}")
+
+
+def options_of(command: str) -> list[str]:
+    names = [field.name for field in dataclasses.fields(module_of(command).Options) if "Positional" not in field.type]
+    return [f"--{name.replace('_', '-')}" for name in names if len(name) > 2] or ["--help"]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_misspelt_option_is_answered_with_the_nearest(capsys, command):
+    for option in options_of(command):
+        misspelt = option[:-2] + option[-1] + option[-2] + "x"
+        for words in ([misspelt, "1"], [f"{misspelt}=1"]):
+            said = refused(capsys, command, *NEEDED.get(command, []), *words)
+            assert f"there is no option {misspelt}; did you mean {option}?" in said
+
+
+def lines_of(text: str) -> list[list[str]]:
+    """The commands of a text: after the prompt's place, before a description or a remark."""
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("emulon ")]
+    return [shlex.split(part, comments=True)[1:] for line in lines for part in line.partition("   ")[0].split("&&")]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_the_examples_of_the_help_can_be_read(command):
+    examples = lines_of(module_of(command).EXAMPLES)
+    assert examples
+    for name, *words in examples:
+        assert read(module_of(name).Options, words, name)
+
+
+def test_waiting_threads_let_others_work_unless_the_user_says_how_they_wait(monkeypatch, capsys):
+    for given, kept in ((None, "1000"), ("7", "7")):
+        monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
+        if given is None:
+            monkeypatch.delenv("GOMP_SPINCOUNT")
+        assert cli.main(["approximate", "t", "1", "-1"]) == 2
+        assert os.environ["GOMP_SPINCOUNT"] == kept
+
+
+def test_the_commands_of_the_readme_can_be_read():
+    readme = (SOURCE.parent / "README.md").read_text()
+    commands = lines_of("\n".join(re.findall(r"^```\w*\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)))
+    assert len(commands) >= 5 and {name for name, *_ in commands} <= set(cli.COMMANDS)
+    for name, *words in commands:
+        assert read(module_of(name).Options, words, name)
+
+
+MISSPELT_NAMES = [
+    ("run", ["rigde"], "ridge"),
+    ("run", ["--data", "diabtes"], "diabetes"),
+    ("run", ["--path", "faithfull"], "faithful"),
+    ("compile", ["laso", "--out", "never"], "lasso"),
+    ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+    ("exec-network", ["files", "x.csv", "--path", "fsat"], "fast"),
+    ("export", ["rigde", "--out", "never"], "ridge"),
+    ("approximate", ["softplsu", "-1", "1"], "softplus"),
+    ("fuzz", ["--only", "aduit"], "audit"),
+    ("benchmark", ["liner-probe"], "linear-probe"),
+    ("specimen", ["clpped-sgd", "--out", "never"], "clipped sgd"),
+    ("train", ["standrad"], "standard"),
+    ("train", ["standard", "--task", "linaer"], "linear"),
+    ("train", ["standard", "--preset", "smal"], "small"),
+    ("sweep", ["standrad", "--vary", "seed=0"], "standard"),
+    ("sweep", ["standard", "--vary", "sede=0"], "seed"),
+    ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
+    ("probe", ["math:sqrt", "--task", "lniear"], "linear"),
+    ("probe", ["math:sqrt", "--quantity", "momnt"], "moment"),
+]
+WRONG_TYPES = [
+    ("run", ["--steps", "many"], "--steps: many is not a whole number"),
+    ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
+    ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
+    ("compile-network", ["a.py:b", "--out", "never", "--margin", "-1"], "--margin: -1 is not"),
+    ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
+    ("exec-network", ["files", "x.csv", "--out"], "--out needs a value"),
+    ("export", ["ridge", "--out", "never", "--steps", "0"], "--steps: 0 is not a whole number"),
+    ("playground", ["--port", "x"], "--port: x is not a whole number"),
+    ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
+    ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
+    ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
+    ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
+    ("sweep", ["standard", "--vary", "seed=one"], "seed: 'one' is not a whole number"),
+    ("sweep", ["standard", "--vary", "seed=0", "--jobs", "0"], "--jobs: 0 is not a whole number, 1 or more"),
+    ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
+    ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
+    ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
+    ("benchmark", ["--specimens", "0"], "--specimens: 0 is not a whole number, 1 or more"),
+    ("specimen", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
+    ("report", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
+]
+
+
+def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
+    files = {"show", "certify", "check", "predict"}  # these take nothing else
+    numbers = {"playground", "report", "compile-network"}  # and these no names
+    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers
+    assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files
+
+
+@pytest.mark.parametrize(("command", "words", "right"), MISSPELT_NAMES)
+def test_a_misspelt_name_is_answered_with_the_nearest(capsys, command, words, right):
+    assert f"did you mean {right}?" in refused(capsys, command, *words)
+
+
+@pytest.mark.parametrize(("command", "words", "reason"), WRONG_TYPES)
+def test_a_value_of_the_wrong_type_is_named_with_its_option(capsys, command, words, reason):
+    assert reason in refused(capsys, command, *words)
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_a_word_too_many_is_named(capsys, command):
+    assert "one word too many: 'more'" in refused(capsys, command, *NEEDED[command], "more")
+
+
+@pytest.mark.parametrize("command", [command for command in NEEDED if command not in ("train", "sweep")])
+def test_a_word_that_is_missing_is_named(capsys, command):
+    assert "is missing (see emulon" in refused(capsys, command)
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    assert cli.main(["rnu"]) == 2
+    assert capsys.readouterr().err == "emulon: there is no command 'rnu'; did you mean run?\n"
+    assert cli.main(["--versoin"]) == 2
+    assert "did you mean --version?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_teaches_with_an_example(capsys, command):
+    assert cli.main([*command.split(), "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert "example" in out and f"emulon {command}" in out and not err
+    if command in NEEDED:
+        assert cli.main([command, *NEEDED[command], "-h"]) == 0
+
+
+@pytest.mark.parametrize("command", cli.MOVED)
+def test_a_command_that_left_says_where_it_is(capsys, command):
+    assert cli.main([command, "--help"]) == 2
+    module = cli.MOVED[command]
+    assert capsys.readouterr().err == f"emulon: {command} is python -m {module} now, in a checkout of the repository\n"
+    assert importlib.util.find_spec(module) is not None
+
+
+def test_nothing_at_all_shows_every_command(capsys):
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out and what in out for name, what in cli.COMMANDS.items())
+
+
+def test_the_version_is_the_packages(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"emulon {version('emulon')}\n"
+    assert emulon.__version__ == version("emulon")
+
+
+def test_stopping_by_hand_is_one_line_and_code_130(monkeypatch, capsys):
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("emulon.cli.show.main", interrupted)
+    assert cli.main(["show", "program"]) == 130
+    assert capsys.readouterr().err == "emulon show: stopped\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(options: object) -> int:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("emulon.cli.show.main", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["show", "program"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["rnu"],
+        ["run", "--help"],
+        ["run", "--dta", "x"],
+        ["run", "rigde"],
+        ["compile", "laso", "--out", "never"],
+        ["train", "standrad"],
+        ["train", "standard", "--stesp", "3"],
+        ["sweep", "standrad"],
+        ["identify", "math:sqrt", "--task", "linaer"],
+    ],
+)
+def test_help_and_misspelt_names_do_not_wait_for_torch(words):
+    code = f"import sys; from emulon.cli import main; main({words!r}); assert 'torch' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr

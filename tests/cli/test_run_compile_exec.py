@@ -1,0 +1,486 @@
+"""Algorithms on real tables from the command line: tables, files whose bits agree, one clear line for every mistake."""
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import train_test_split
+
+from emulon import cli
+from emulon.algorithms import quantile
+from emulon.cli.data import use_threads
+from emulon.core.files import remember_own_files, remove_own_files, text_cell
+from emulon.interpreter import load_program
+
+SOURCE = Path(cli.__file__).parents[2]
+
+
+def write(path, header, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(30, 3))
+    y = x @ [1.0, -2.0, 0.5] + 0.1 * draw.normal(size=30)
+    return write(folder / "table.csv", ["a", "b", "c", "y"], np.column_stack([x, y]).tolist())
+
+
+@pytest.fixture(scope="module")
+def ran(folder, table):
+    """`emulon run ridge quantile` on the small table: exit code, what it printed, and the report's folder."""
+    report = folder / "report"
+    words = ["run", "ridge", "quantile", "--data", table, "--target", "y", "--steps", "5", "--report", str(report)]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(words)
+    return code, out.getvalue(), err.getvalue(), report
+
+
+def elsewhere(*words):
+    """In a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "emulon.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def refused(capsys, *words):
+    """Exit code 2, nothing but one line on stderr; that line."""
+    code = cli.main(words)
+    out, err = capsys.readouterr()
+    assert code == 2, (out, err)
+    assert err.count("\n") == 1 and err.startswith(f"emulon {words[0]}: "), err
+    assert "Traceback" not in err
+    return err
+
+
+def test_run_prints_the_table_and_writes_the_report(ran):
+    code, out, err, report = ran
+    assert code == 0 and err == ""
+    for word in ("ridge", "quantile", "run ≤", "domain ≤", "theirs", "score", "R²", "(the same)"):
+        assert word in out
+    assert "data: 3 numbers standardised, target standardised, intercept fitted\n" in out
+    first, second = re.findall(r"^(?:interpreter sha256|after the runs) +(\w{64})", out, flags=re.MULTILINE)
+    assert first == second
+    assert {path.name for path in report.iterdir()} == {
+        "index.html",
+        "playground.html",
+        "playground.json",
+        "weights.csv",
+        "ridge.json",
+        "quantile.json",
+        ".emulon-files.json",
+    }
+
+
+@pytest.fixture(scope="module")
+def files(folder, table):
+    """The two files of `emulon compile quantile`, made in a process of its own."""
+    made = elsewhere(
+        "compile", "quantile", "--data", table, "--target", "y", "--steps", "5", "--out", str(folder / "files")
+    )
+    assert made.returncode == 0, made.stderr
+    return [folder / "files" / f"{name}.safetensors" for name in ("interpreter", "program")]
+
+
+def test_compile_and_exec_in_other_processes_give_the_bits_of_run(folder, table, ran, files):
+    words = ["--data", table, "--target", "y", "--out", str(folder / "weights.csv")]
+    done = elsewhere("exec", *map(str, files), *words)
+    assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"error ≤ (\S+) for (?:this run only|every input)", done.stdout)
+    assert float(first) <= float(second)
+    with (ran[-1] / "weights.csv").open() as file:
+        wanted = [row for row in csv.reader(file) if row[0] != "Ridge"]
+    with (folder / "weights.csv").open() as file:
+        assert list(csv.reader(file)) == wanted and len(wanted) == 5
+
+
+def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder, table, capsys):
+    words = ["--data", table, "--target", "y", "--steps", "2", "--tolerance", "1e-30"]
+    assert cli.main(["compile", "ridge", *words, "--out", str(folder / "tight")]) == 0
+    assert re.search(r"note: .* Ridge can promise \S+, not 1\.0e-30; loosen it\n", capsys.readouterr().err)
+    assert "can promise" in refused(capsys, "approximate", "t", "-1", "1", "--tolerance", "1e-30")
+    assert cli.main(["compile", "lasso", *words[:-2], "--out", str(folder / "loose")]) == 0
+    assert not capsys.readouterr().err  # none was asked for
+
+
+def test_show_says_what_is_in_the_prompt(files, capsys):
+    assert cli.main(["show", str(files[1])]) == 0
+    out = capsys.readouterr().out
+    for word in ("key_code", "query_x", "5 of size", "2 keys", "certificate", "48 tokens"):
+        assert word in out, word
+
+
+def test_exec_refuses_files_that_do_not_fit(tmp_path, table, files, capsys):
+    words = ["--data", table, "--target", "y"]
+    parts = list(map(str, files))
+    assert "data options that the program was compiled with" in refused(capsys, "exec", *parts, "--data", "diabetes")
+    assert "check the order" in refused(capsys, "exec", *reversed(parts), *words)
+    content = bytearray(files[1].read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "program.safetensors").write_bytes(content)
+    assert "altered" in refused(capsys, "exec", parts[0], str(tmp_path / "program.safetensors"), *words)
+
+
+def test_several_classes_run_one_against_the_rest(folder, capsys):
+    draw = np.random.default_rng(1)
+    kinds = [("red", "green", "blue")[i % 3] for i in range(36)]
+    rows = [[draw.normal() + 3 * (k == "red"), draw.normal() + 3 * (k == "blue"), k] for k in kinds]
+    path = write(folder / "kinds.csv", ["a", "b", "kind"], rows)
+    words = ["--data", path, "--target", "kind", "--steps", "20", "--report", str(folder / "kinds")]
+    assert cli.main(["run", "logistic", "perceptron", *words]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 3
+
+
+def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, monkeypatch, capsys):
+    from emulon.algorithms import LogCoshRegression, PoissonRegression
+
+    few = {"poisson_regression": PoissonRegression, "log_cosh_regression": LogCoshRegression}
+    monkeypatch.setattr("emulon.run.runnable", lambda: few)
+    path = write(folder / "negative.csv", ["a", "y"], [[i % 7, i % 5 - 2] for i in range(30)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "negative")]
+    assert cli.main(["run", "--kind", "regression", *words]) == 0
+    out = capsys.readouterr().out
+    assert "left out poisson_regression: needs non-negative targets" in out
+    assert "non-negative" in refused(capsys, "run", "poisson", *words)
+
+
+def test_approximate_prints_keys_certificate_and_values(capsys):
+    assert cli.main(["approximate", "tanh(5*t)", "-1", "1", "--tolerance", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "keys" in out and "certificate ≤" in out and "-0.75" in out
+
+
+def test_one_feature_and_a_constant_column_work(folder, capsys):
+    path = write(folder / "one.csv", ["a", "same", "y"], [[i % 7, 1, 2 * (i % 7) + i % 3] for i in range(20)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "one")]
+    assert cli.main(["run", "ridge", *words]) == 0
+    assert "note: left out column 'same': it is constant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "rigde"], "did you mean ridge?"),
+        (["run", "newton_least_squares"], "not gradient descent"),
+        (["run", "ridge", "logistic"], "run them separately"),
+        (["run", "ridge", "--dta", "wine"], "did you mean --data?"),
+        (["run", "ridge", "--data", "diabtes"], "did you mean diabetes?"),
+        (["run", "ridge", "--data", "wine"], "a regression needs numbers"),
+        (["run", "ridge", "--data", "wine", "--target", "x"], "has its own target"),
+        (["run", "logistic"], "a classifier needs 2 to 20"),
+        (["run", "--steps", "0"], "1 or more"),
+        (["run", "--steps", "many"], "many is not a whole number"),
+        (["run", "--tolerance", "-1"], "not a positive number"),
+        (["run", "--seed", "-1"], "--seed: -1 is not a whole number in 0 … 2³²−1"),
+        (["run", "--features", "-1"], "--features: -1 is not a whole number, 0 or more"),
+        (["run", "--path", "slow"], "--path: there is no choice 'slow'; choose from fast, faithful"),
+        (["run", "--path", "fastt"], "did you mean fast?"),
+        (["compile", "ridge"], "--out is missing"),
+        (["compile", "ridge", "--out"], "--out needs a value"),
+        (["compile", "ridge", "--out", "/proc/nowhere"], "/proc/nowhere could not be written"),
+        (["exec", "nothing", "nothing"], "there is no file nothing"),
+        (["show", __file__], "not a whole safetensors file"),
+        (["approximate", "1/t", "-1", "1"], "not finite"),
+        (["approximate", "t", "1", "-1"], "give lo < hi"),
+        (["approximate", "t^2", "0", "1"], "t**2, not t^2"),
+        (["approximate", "9**9**9*t", "0", "1"], "more than 1000 digits"),
+        (["approximate", "t", "-1"], "HI is missing"),
+        (["approximate", "t", "-1", "1", "2"], "one word too many: '2'"),
+        (["run", "ridge", "--report", "/proc/nowhere"], "/proc/nowhere could not be written"),
+    ],
+)
+def test_mistakes_get_one_clear_line(capsys, words, said):
+    assert said in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n" + "1,2\n" * 12, "no column 'y'; its columns are a, b"),
+        ("Dear all,\n\nthis is a letter.\n", "is not a table"),
+        ("a,y\n1,2\n2,3\n3,4\n", "3 rows; at least 10"),
+        ("a,y\n" + "1,cat\n2,dog\n" * 10, "holds text (cat, dog)"),
+        ("a,y\n" + "1,2\n2,5\n" * 10 + "3,nan\n", "missing in 1 of 21 rows"),
+        ("a,y\n" + "1,2\n1,5\n" * 10, "it is constant"),
+        ("a,y\n" + "1,2\n2,2\n" * 10, "nothing to learn"),
+    ],
+)
+def test_bad_tables_get_one_clear_line(tmp_path, capsys, text, said):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    words = ["--data", str(path), "--target", "y", "--report", str(tmp_path / "report")]
+    assert said in refused(capsys, "run", "ridge", *words)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_folder_that_is_a_file_is_refused_before_the_work(tmp_path, table, capsys):
+    (tmp_path / "taken").write_text("")
+    words = ["--data", table, "--target", "y", "--report", str(tmp_path / "taken")]
+    assert "taken could not be written" in refused(capsys, "run", "ridge", *words)
+
+
+def test_a_read_only_report_folder_is_refused(tmp_path, table, capsys):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    if os.access(locked, os.W_OK):
+        pytest.skip("this user may write anywhere")
+    assert "Permission denied" in refused(
+        capsys, "run", "ridge", "--data", table, "--target", "y", "--report", str(locked)
+    )
+
+
+def test_settings_reach_the_algorithm_and_are_refused_where_it_has_none(folder, table, capsys):
+    words = ["--data", table, "--target", "y", "--steps", "4", "--out", str(folder / "set")]
+    assert cli.main(["compile", "ridge", *words, "--penalty", "0.5", "--step-size", "0.01"]) == 0
+    program = load_program(folder / "set" / "program.safetensors")
+    assert (program.steps, program.l2, program.step_size) == (4, 0.5, 0.01)
+    assert cli.main(["compile", "quantile", *words, "--tau", "0.2"]) == 0
+    assert load_program(folder / "set" / "program.safetensors").loss == quantile(0.2)
+    capsys.readouterr()
+    assert "--tau is for quantile_regression; ridge has none" in refused(capsys, "run", "ridge", "--tau", "0.3")
+    assert "[0, 1]" in refused(capsys, "compile", "elastic_net", "--l1-ratio", "2", *words)
+
+
+def weights(path):
+    """{(program, feature): (weight, in original units)}."""
+    with path.open() as file:
+        return {(row[0], row[1]): (float(row[2]), float(row[3])) for row in list(csv.reader(file))[1:]}
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-standardize"]])
+def test_weights_in_original_units_are_scikit_learns_on_the_raw_columns(tmp_path, table, flags, capsys):
+    words = ["--data", table, "--target", "y", *flags]
+    assert cli.main(["compile", "linear", "--steps", "300", *words, "--out", str(tmp_path)]) == 0
+    files = [str(tmp_path / f"{name}.safetensors") for name in ("interpreter", "program")]
+    assert cli.main(["exec", *files, *words, "--out", str(tmp_path / "weights.csv")]) == 0
+    assert "in original units" in capsys.readouterr().out
+    raw = np.genfromtxt(table, delimiter=",", skip_header=1)
+    train, _ = train_test_split(np.arange(30), test_size=0.2, random_state=0)
+    theirs = LinearRegression().fit(raw[train, :3], raw[train, 3])
+    found = [own for _, own in weights(tmp_path / "weights.csv").values()]
+    np.testing.assert_allclose(found, [*theirs.coef_, theirs.intercept_], rtol=1e-6)
+
+
+def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, capsys):
+    draw = np.random.default_rng(2)
+    kinds = [("flat", "house")[i % 2] for i in range(40)]
+    rows = [[draw.normal(100 + 40 * (kind == "flat"), 20), draw.normal(5, 2), kind] for kind in kinds]
+    table = write(tmp_path / "mixed.csv", ["size", "age", "kind"], rows)
+    words = ["--data", table, "--target", "kind", "--steps", "30", "--report", str(tmp_path / "page")]
+    assert cli.main(["run", "logistic", *words]) == 0
+    assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
+    model = str(tmp_path / "page" / "logistic.json")
+    assert cli.main(["predict", model, table]) == 0
+    out, err = capsys.readouterr()
+    said = [line.split(",")[1] for line in out.splitlines()]
+    assert said[0] == "kind" and set(said[1:]) == {"flat", "house"}
+    right = np.mean([one == kind for one, kind in zip(said[1:], kinds, strict=True)])
+    assert f"accuracy {right:.4f} on 40 rows" in err and right > 0.8
+    new = write(tmp_path / "new.csv", ["age", "size"], [[5, 500], ["", 100]])
+    assert cli.main(["predict", model, new, "--out", str(tmp_path / "out.csv")]) == 0
+    notes = capsys.readouterr().err
+    assert "1 of 2 rows lie outside the training rows in 'size'" in notes and "1 missing in 'age', filled" in notes
+    assert (tmp_path / "out.csv").read_text().splitlines()[:2] == ["row,kind", "1,flat"]
+    poor = write(tmp_path / "poor.csv", ["sise", "age"], [[1, 2]])
+    assert "no column 'size', which the model needs; did you mean sise?" in refused(capsys, "predict", model, poor)
+    assert "not a model that emulon run wrote" in refused(capsys, "predict", table, table)
+    worse = write(tmp_path / "worse.csv", ["size", "age"], [["big", 2]])
+    assert "'size' holds text" in refused(capsys, "predict", model, worse)
+
+
+def test_whole_numbers_that_may_be_classes_are_asked_about(tmp_path, capsys):
+    path = write(tmp_path / "iris.csv", ["a", "y"], [[(i % 3) + 0.1 * (i % 7), i % 3] for i in range(30)])
+    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(tmp_path / "page")]
+    said = refused(capsys, "run", *words)
+    assert "is the target 'y' (0, 1, 2) a number or a class? Say --kind regression or --kind classification" in said
+    assert cli.main(["compile", "perceptron", *words[:6], "--out", str(tmp_path / "files")]) == 0
+    assert "one class against the rest" in capsys.readouterr().out
+    assert "--kind is regression" in refused(capsys, "run", "logistic", "--kind", "regression", *words)
+
+
+def test_a_margin_lets_a_program_run_on_data_a_little_outside(folder, table, capsys):
+    farther = np.genfromtxt(table, delimiter=",", skip_header=1)
+    farther[np.abs(farther).argmax(axis=0), range(4)] *= 1.05
+    moved = write(folder / "farther.csv", ["a", "b", "c", "y"], farther.tolist())
+    words = ["--target", "y", "--no-standardize", "--no-intercept"]
+    for margin, code in (("1.2", 0), ("1", 2)):
+        out = folder / f"margin-{margin}"
+        made = ["compile", "ridge", "--data", table, *words, "--steps", "3", "--margin", margin, "--out", str(out)]
+        assert cli.main(made) == 0
+        files = [str(out / f"{name}.safetensors") for name in ("interpreter", "program")]
+        assert cli.main(["exec", *files, "--data", moved, *words]) == code
+    assert "build a wider domain" in capsys.readouterr().err
+    assert "--margin: 0.5 is not a number, 1 or more" in refused(capsys, "run", "--margin", "0.5")
+
+
+def test_tables_fit_eighty_columns_with_the_longest_name(ran):
+    rows = [line for line in ran[1].splitlines() if not line.startswith(("interpreter", "after", "report", "models"))]
+    assert max(map(len, rows)) <= 80 - len("squared_hinge") + len("algorithm") and "…" not in ran[1]
+
+
+def test_a_small_table_takes_one_thread_unless_somebody_says_how_many(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        for numbers, wanted in ((1000, 1), (10**7, 2)):
+            torch.set_num_threads(2)
+            use_threads(numbers)
+            assert torch.get_num_threads() == wanted
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        use_threads(1000)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_several_targets_run_side_by_side_and_are_scikit_learns_multi_output_ridge(tmp_path, capsys):
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(30, 3))
+    y = x @ draw.normal(size=(3, 2)) + 0.1 * draw.normal(size=(30, 2))
+    table = write(tmp_path / "two.csv", ["a", "b", "c", "price", "rent"], np.column_stack([x, y]).tolist())
+    report = tmp_path / "report"
+    words = ["--data", table, "--target", "price, rent", "--no-standardize", "--steps", "100", "--report", str(report)]
+    assert cli.main(["run", "ridge", *words]) == 0
+    out = capsys.readouterr().out
+    assert out.count("two.csv, price: ") == out.count("two.csv, rent: ") == 1 and "(the same)" in out
+    train, _ = train_test_split(np.arange(30), test_size=0.2, random_state=0)
+    theirs = Ridge(alpha=0.1 * len(train)).fit(x[train], y[train])
+    for name, coefficients in zip(("price", "rent"), theirs.coef_, strict=True):
+        assert (report / name / "index.html").exists()
+        with (report / name / "weights.csv").open() as file:
+            ours = [float(row["original units"]) for row in csv.DictReader(file) if row["feature"] != "intercept"]
+        np.testing.assert_allclose(ours, coefficients, atol=1e-8)
+    assert cli.main(["predict", str(report / "ridge.json"), table]) == 0
+    out, err = capsys.readouterr()
+    header, *lines = csv.reader(io.StringIO(out))
+    assert header == ["row", "price", "rent"] and "R² of price" in err and "R² of rent" in err
+    np.testing.assert_allclose([[float(cell) for cell in line[1:]] for line in lines], theirs.predict(x), atol=1e-7)
+
+
+def test_several_targets_are_refused_by_name_and_where_one_is_taken(tmp_path, table, capsys):
+    def said(command, target, *words):
+        return refused(capsys, command, "ridge", "--data", table, "--target", target, *words)
+
+    assert "no column 'z'" in said("run", "y,z")
+    assert "'y' twice" in said("run", "y,a,y")
+    assert "no feature to learn from" in said("run", "a,b,c,y")
+    assert "emulon run takes several" in said("compile", "y,a", "--out", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def strange(folder):
+    """A table of three classes whose names of columns and classes mean something to rich and to spreadsheets."""
+    draw = np.random.default_rng(3)
+    names = ("[bold]", "=1+1|x", "-1")
+    rows = [[*draw.normal(size=2), names[i % 3]] for i in range(36)]
+    return write(folder / "strange.csv", ["length [/cm]", "=cmd|' /C calc'!A0", "kind"], rows)
+
+
+def test_brackets_in_names_are_printed_and_formulas_are_kept_from_spreadsheets(tmp_path, capsys, strange):
+    words = ["--data", strange, "--target", "kind", "--steps", "3"]
+    assert cli.main(["run", "logistic", *words, "--report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for name in ("[bold]", "=1+1|x", "-1"):
+        assert f"length [/cm] [{name}]" in out and f"intercept [{name}]" in out
+    cells = [cell for line in csv.reader((tmp_path / "weights.csv").read_text().splitlines()) for cell in line]
+    assert "'=cmd|' /C calc'!A0 [-1]" in cells and not [cell for cell in cells if cell.startswith("=")]
+    assert cli.main(["predict", str(tmp_path / "logistic.json"), strange]) == 0
+    said = {line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert said <= {"[bold]", "'=1+1|x", "-1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("age", "age"),
+        ("-1.5", "-1.5"),
+        ("+1e3", "+1e3"),
+        ("=1", "'=1"),
+        (" @a", "' @a"),
+        ("-a", "'-a"),
+        ("\ta", "'\ta"),
+    ],
+)
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text, cell):
+    assert text_cell(text) == cell
+
+
+def test_classes_of_a_bundled_set_are_named(tmp_path, capsys):
+    assert cli.main(["run", "logistic", "--data", "wine", "--steps", "3", "--report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for name in ("class_0", "class_1", "class_2"):
+        assert out.count(f" [{name}] ") == 14  # 13 features and the intercept
+
+
+def test_every_class_is_exported_with_its_own_rows(tmp_path, capsys, strange):
+    words = ["export", "logistic", "--data", strange, "--target", "kind", "--steps", "3", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    capsys.readouterr()
+    tables = [np.loadtxt(tmp_path / f"logistic_{number}.csv", delimiter=",") for number in (1, 2, 3)]
+    assert all(np.array_equal(each[:, :-1], tables[0][:, :-1]) for each in tables) and tables[0].shape == (28, 4)
+    assert (np.stack([each[:, -1] for each in tables]).sum(axis=0) == -1).all()  # one of ±1 is 1 in every row
+
+
+def test_a_margin_beyond_all_floats_is_refused(capsys, tmp_path, table):
+    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--report", str(tmp_path)]
+    assert cli.main(words) == 2
+    assert "a margin of 1e+300 is above 1e+60" in capsys.readouterr().err
+
+
+def test_models_have_the_names_that_were_asked_for_and_an_earlier_runs_files_go(tmp_path, capsys, table, strange):
+    report, steps = tmp_path / "report", ["--steps", "3", "--report", str(tmp_path / "report")]
+    assert cli.main(["run", "lasso", "ridge", "--data", table, "--target", "y,c", *steps]) == 0
+    assert {"lasso.json", "ridge.json", "y", "c"} <= {path.name for path in report.iterdir()}
+    (report / "mine.json").write_bytes((report / "lasso.json").read_bytes())
+    (report / "ridge.json").write_text("changed by hand")
+    (report / "c" / "notes.txt").write_text("mine")
+    capsys.readouterr()
+    words = ["run", "logistic-regression", "logistic", "--data", strange, "--target", "kind"]
+    assert cli.main([*words, *steps]) == 0
+    out, err = capsys.readouterr()
+    assert f"models {report}/logistic_regression.json\n" in out
+    assert (
+        "lasso.json" in err and "y/index.html" in err and "weights.csv" not in err.replace("y/w", "").replace("c/w", "")
+    )
+    names = {str(path.relative_to(report)) for path in report.rglob("*.*") if path.is_file()}
+    models = {name for name in names if name.endswith(".json") and not name.startswith(("play", "."))}
+    assert models == {"logistic_regression.json", "mine.json", "ridge.json"}
+    assert "c/notes.txt" in names and "c/index.html" not in names and not (report / "y").exists()
+
+
+def test_what_a_folder_says_is_its_own_is_removed_from_inside_it_alone(tmp_path):
+    outside, folder = tmp_path / "outside.txt", tmp_path / "folder"
+    folder.mkdir()
+    outside.write_text("mine")
+    remember_own_files(folder, [])
+    (folder / ".emulon-files.json").write_text(
+        json.dumps({"sha256": {"../outside.txt": hashlib.sha256(b"mine").hexdigest()}})
+    )
+    assert remove_own_files(folder) == [] and outside.exists()
+    (folder / ".emulon-files.json").write_text("[1")
+    assert remove_own_files(folder) == []

@@ -1,0 +1,163 @@
+"""One call for everything that predicts."""
+
+import pytest
+import torch
+from sklearn.linear_model import Ridge as SklearnRidge
+from sklearn.neighbors import KNeighborsRegressor
+
+from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
+from emulon.certify import Domain
+from emulon.constructions import DescentInContext
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.predictor import (
+    FunctionPredictor,
+    NotAPredictor,
+    Predictor,
+    as_predictor,
+    predict_at,
+    predict_queries,
+)
+from emulon.looped import LoopedNewton
+from emulon.machine.programs import sgd
+from emulon.tasks import Linear
+
+XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
+
+
+def test_algorithms_and_predictors_are_taken_as_they_are():
+    algorithm = RidgeRegression(1.0)
+    assert as_predictor(algorithm) is algorithm
+    wrapped = as_predictor(algorithm.predict)
+    assert as_predictor(wrapped) is wrapped and isinstance(wrapped, Predictor)
+    assert torch.equal(
+        wrapped.predict(XS[:, :8], YS[:, :8], XS[:, 8]), algorithm.predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    )
+
+
+def test_estimators_functions_and_constructions_agree_with_the_algorithm():
+    expected = RidgeRegression(0.8).predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    # One construction for all datasets, so one step size: the shortest that any of them would choose.
+    step_size = Ridge(0.1).resolved_step_size(XS[:, :8], YS[:, :8]).min().item()
+    algorithm = Ridge(0.1, steps=400, step_size=step_size)
+    construction = DescentInContext.of(algorithm, XS[:, :8], YS[:, :8], 1e-6)
+    things = {
+        "estimator": SklearnRidge(alpha=0.8, fit_intercept=False),
+        "function": lambda xs, ys, x_query: RidgeRegression(0.8).predict(xs, ys, x_query),
+        "construction": construction,
+        "one at a time": FunctionPredictor(
+            lambda xs, ys, x_query: RidgeRegression(0.8).predict(xs, ys, x_query).item(), each=True
+        ),
+    }
+    for name, thing in things.items():
+        got = as_predictor(thing).predict(XS[:, :8], YS[:, :8], XS[:, 8])
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0.0, msg=lambda m, name=name: f"{name}: {m}")
+    assert as_predictor(construction).examples == (8,)
+
+
+def test_a_looped_transformer_needs_its_number_of_loops():
+    looped = LoopedNewton(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
+    with pytest.raises(NotAPredictor, match="loops="):
+        as_predictor(looped)
+    predictor = as_predictor(looped, loops=30)
+    expected = LeastSquares().predict(XS[:, :8], YS[:, :8], XS[:, 8])
+    torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected, atol=1e-6, rtol=0.0)
+    assert predictor.examples == (8,)
+
+
+def test_a_machine_takes_any_shorter_prompt_and_answers_all_prefixes_at_once():
+    predictor = as_predictor(sgd(3, 9, 0.05).compile())
+    exact = as_predictor(OnlineSGD(0.05).predict)
+    assert predictor.examples == tuple(range(1, 9))
+    counts = (1, 4, 8)
+    torch.testing.assert_close(predict_at(predictor, XS, YS, counts), predict_at(exact, XS, YS, counts))
+    torch.testing.assert_close(
+        predictor.predict(XS[:, :4], YS[:, :4], XS[:, 4]), exact.predict(XS[:, :4], YS[:, :4], XS[:, 4])
+    )
+    with pytest.raises(BadShape, match="compiled for 9 points"):
+        predictor.predict(XS, YS, XS[:, 0])
+
+
+def test_several_queries_each_get_a_prompt_of_their_own():
+    queries = torch.randn(6, 5, 3, dtype=torch.float64)
+    expected = RidgeRegression(1.0).predict(XS, YS, queries)
+    torch.testing.assert_close(predict_queries(RidgeRegression(1.0), XS, YS, queries), expected)
+    alone = as_predictor(RidgeRegression(1.0).predict)
+    torch.testing.assert_close(predict_queries(alone, XS, YS, queries), expected)
+
+
+class Tabular:
+    """Looks like an estimator and is none: nothing can be cloned, and fit returns nothing."""
+
+    def fit(self, x, y):
+        self.model = SklearnRidge(alpha=0.8, fit_intercept=False).fit(x, y)
+
+    def predict(self, x):
+        return self.model.predict(x)[:, None]
+
+
+def test_what_only_looks_like_an_estimator_is_asked_as_one():
+    queries = torch.randn(6, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(
+        predict_queries(as_predictor(Tabular()), XS, YS, queries), RidgeRegression(0.8).predict(XS, YS, queries)
+    )
+    with pytest.raises(NotAPredictor, match=r"KNeighborsRegressor failed .* ask after more"):
+        as_predictor(KNeighborsRegressor(5)).predict(XS[:, :2], YS[:, :2], XS[:, 2])
+
+
+def test_a_function_of_one_dataset_is_found_out_by_its_first_batch():
+    algorithm, asked = RidgeRegression(0.8), []
+
+    def one(xs, ys, x_query):
+        asked.append(xs.ndim)
+        return (x_query @ torch.linalg.solve(xs.T @ xs + 0.8 * torch.eye(3), xs.T @ ys)).item()
+
+    predictor = as_predictor(one)
+    for _ in range(2):
+        expected = algorithm.predict(XS[:, :8], YS[:, :8], XS[:, 8])
+        torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected)
+    assert asked == [3, *[2] * 12]
+
+
+def test_answers_of_the_wrong_kind_are_refused():
+    with pytest.raises(BadShape, match="one number a dataset"):
+        as_predictor(lambda xs, ys, x_query: x_query).predict(XS, YS, XS[:, 0])
+    with pytest.raises(OutOfDomain, match="after 2 examples"):
+        predict_at(as_predictor(lambda xs, ys, x_query: ys[:, 0] / (xs.shape[1] - 2)), XS, YS, (1, 2))
+    with pytest.raises(NotAPredictor, match="failed on xs") as refused:
+        as_predictor(lambda xs, ys, x_query: {}["a"]).predict(XS, YS, XS[:, 0])
+    assert refused.value.__cause__ is not None
+    for nothing in (3, "ridge", RidgeRegression, lambda xs, ys: ys):
+        with pytest.raises(NotAPredictor, match="does not predict"):
+            as_predictor(nothing)
+
+
+class Given:
+    """Somebody's own predictor, with what it answers."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def predict(self, xs, ys, x_query):
+        return self.answer(xs, ys, x_query)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda xs, ys, q: 1 / 0, "failed on xs of shape .*: ZeroDivisionError: division by zero"),
+        (lambda xs, ys, q: xs.nothing, "failed on xs of shape .*: AttributeError: .*nothing"),
+        (lambda xs, ys, q: None, "answered NoneType; wanted one number a dataset"),
+        (lambda xs, ys, q: ["a"] * len(xs), "answered list; wanted one number a dataset"),
+        (lambda xs, ys, q: 1j * q[:, 0], "complex numbers"),
+        (lambda xs, ys, q: ys[:, 0] * torch.tensor([1.0] * 5 + [torch.nan]), "after 2 examples, in 1 of 6 datasets"),
+        (lambda xs, ys, q: 1e200 * q[:, 0], "too large to be squared after 2 examples"),
+    ],
+)
+def test_what_fails_or_answers_no_numbers_is_told_in_one_line(answer, words):
+    for thing in (answer, Given(answer)):
+        with pytest.raises(EmulonError, match=words) as refused:
+            predict_at(as_predictor(thing), XS, YS, (2, 3))
+        assert "\n" not in str(refused.value)
+    numpy = Given(lambda xs, ys, q: q[:, 0].numpy())
+    assert torch.equal(predict_at(as_predictor(numpy), XS, YS, (2,))[:, 0], XS[:, 2, 0])
+    assert torch.equal(predict_queries(as_predictor(numpy), XS, YS, XS), XS[..., 0])

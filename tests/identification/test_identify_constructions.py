@@ -1,0 +1,81 @@
+"""Transformers whose algorithm is known, because we built them, are identified as that algorithm."""
+
+import pytest
+import torch
+from sklearn.linear_model import Ridge as SklearnRidge
+from sklearn.neighbors import KNeighborsRegressor
+
+from emulon.algorithms import Ridge
+from emulon.certify import Domain
+from emulon.constructions import DescentInContext
+from emulon.core.predictor import FunctionPredictor, as_predictor
+from emulon.identification import identify
+from emulon.looped import CausalLoopedNewton, LoopedNewton
+from emulon.machine.programs import sgd, sherman_morrison
+from emulon.tasks import Linear
+
+SEED, DATASETS, EXAMPLES = 3, 32, 12
+TASK = Linear(3, noise=0.3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """What identify will ask: a construction is built for it."""
+    xs, ys = TASK.held_out(SEED, DATASETS, EXAMPLES + 1).pairs
+    return xs[:, :-1], ys[:, :-1], xs[:, -1]
+
+
+def test_ridge_by_gradient_descent_in_context_is_ridge(data):
+    xs, ys, _ = data
+    step_size = Ridge(penalty=0.1).resolved_step_size(xs, ys).min().item()
+    module = DescentInContext.of(Ridge(penalty=0.1, steps=160, step_size=step_size), xs, ys, tolerance=1e-5)
+    found = identify(module, TASK, seed=SEED, datasets=DATASETS)
+    assert found.algorithm == "ridge" and found.counts == (EXAMPLES,)
+    assert found.parameters["ridge"] == pytest.approx(0.1 * EXAMPLES, rel=1e-2)
+    assert found.ties == ("ridge on the mean",)
+
+
+def test_the_register_machines_sgd_is_sgd_at_every_number_of_examples():
+    machine = sgd(features=4, samples=8, step_size=0.05).compile()
+    found = identify(machine, Linear(4), datasets=48)
+    assert found.algorithm == "sgd" and found.counts == tuple(range(1, 8))
+    assert found.parameters["step_size"] == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_register_machines_sherman_morrison_is_ridge():
+    found = identify(sherman_morrison(3, 6, ridge=0.5).compile(), Linear(3, noise=0.1), datasets=48)
+    assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("loops", [1, 3, 5])
+def test_algoformers_newton_is_newton_with_its_number_of_loops(data, loops: int):
+    domain = Domain.covering(*data)
+    looped = as_predictor(LoopedNewton(domain, horizon=5), loops=loops)
+    found = identify(looped, TASK, seed=SEED, datasets=DATASETS)
+    assert found.algorithm == "newton, fixed start" and found.parameters["steps"] == loops
+    assert found.parameters["start"] == pytest.approx(1 / (EXAMPLES * domain.largest) ** 2, rel=1e-4)
+
+
+def test_causal_newton_after_enough_loops_is_ridge():
+    task = Linear(2, noise=0.3)
+    points, targets = task.held_out(SEED, 8, 7).pairs
+    domain = Domain.covering(points[:, :-1], targets[:, :-1], points[:, -1], margin=1.1)
+    looped = as_predictor(CausalLoopedNewton(domain, ridge=1.0, horizon=14), loops=14)
+    found = identify(looped, task, seed=SEED, datasets=8)
+    assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(6.0, rel=0.01)
+
+
+def test_scikit_learn_estimators_are_identified():
+    ridge = identify(SklearnRidge(alpha=0.5, fit_intercept=False), Linear(3, noise=0.3), datasets=24, points=9)
+    assert ridge.algorithm == "ridge" and ridge.parameters["ridge"] == pytest.approx(0.5, rel=1e-3)
+    nearest = KNeighborsRegressor(3, weights="distance")
+    found = identify(nearest, Linear(3, noise=0.3), datasets=24, points=9, counts=range(3, 9))
+    assert found.algorithm == "weighted knn" and found.parameters == {"neighbours": 3}
+
+
+def test_a_function_of_one_dataset_at_a_time_is_identified():
+    def last(xs: torch.Tensor, ys: torch.Tensor, x_query: torch.Tensor) -> float:
+        return float(ys.numpy()[-1])
+
+    found = identify(FunctionPredictor(last, each=True), Linear(2), datasets=16, points=6)
+    assert found.algorithm == "previous target"

@@ -1,0 +1,131 @@
+"""On a compiled machine the answer is known: a probe must find w where the program put it, when it put it there."""
+
+import pytest
+import torch
+
+from emulon.algorithms import LeastSquares, OnlineSGD
+from emulon.core.errors import BadShape
+from emulon.core.predictor import NotAPredictor
+from emulon.identification import (
+    HiddenStates,
+    attention_probe,
+    hidden_states,
+    linear_probe,
+    moments,
+    prefix_weights,
+    register_probe,
+)
+from emulon.identification.probes import held_out_score
+from emulon.machine.programs import batch_gradient_descent, sgd
+from emulon.tasks import Linear
+
+STEP, FEATURES, SAMPLES = 0.05, 3, 6
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return sgd(FEATURES, SAMPLES, STEP).compile()
+
+
+@pytest.fixture(scope="module")
+def data():
+    return Linear(FEATURES).held_out(0, 1024, SAMPLES).pairs
+
+
+@pytest.fixture(scope="module")
+def hidden(machine, data):
+    return hidden_states(machine, *data)
+
+
+def written(machine, examples: int) -> int:
+    """The layer after which the w of so many examples is at the tokens of the next: the round's write of w."""
+    writes = [number for number, layer in enumerate(machine.layers, 1) for one in layer.adds if one.target.name == "w"]
+    return writes[examples - 1]
+
+
+@pytest.mark.parametrize("examples", [1, 3, 5])
+def test_w_is_found_in_its_register_from_the_layer_that_writes_it_on(machine, data, hidden, examples: int):
+    target = prefix_weights(OnlineSGD(STEP), *data)[:, examples]
+    token, layer = f"x{examples + 1}", written(machine, examples)
+    registers = register_probe(hidden, target)
+    scores = dict(enumerate(registers["w"].at(token)))
+    print(f"w after {examples} examples at {token}: written by layer {layer}; R² (control) by layer:")
+    print("  ".join(f"{n}: {score:.3f} ({control:.3f})" for n, (score, control) in scores.items()))
+    assert registers["w"].first_layer(token) == layer
+    assert all(score > 0.99 for n, (score, _) in scores.items() if n >= layer)
+    # Before anything was written it is as for the control; between, the register holds fewer steps than the target's.
+    assert all(abs(score - control) < 0.1 for n, (score, control) in scores.items() if n < written(machine, 1))
+    assert all(score < 0.95 for n, (score, _) in scores.items() if n < layer)
+    assert all(abs(control) < 0.1 for _, control in scores.values())
+    place = hidden.position(token)
+    others = {name: one.score[:, place].max().item() for name, one in registers.items() if name != "w"}
+    assert max(others.values()) < 0.5, others
+
+
+def test_the_whole_stream_tells_layer_and_position_too(machine, data, hidden):
+    target = prefix_weights(OnlineSGD(STEP), *data)[:, 1]
+    scores = linear_probe(hidden, target)
+    assert scores.first_layer("x2") == scores.first_layer("y2") == written(machine, 1)
+    assert scores.first_layer("y1") == written(machine, 1) - 1  # its gradient, −w/step_size, is computed there
+    assert scores.first_layer("x1") is None and scores.first_layer("start") is None
+    assert scores.control.abs().max() < 0.15
+
+
+def test_the_moment_is_found_where_one_step_of_batch_descent_collects_it(data):
+    """One step from zero is step_size·Xᵀy/n: the machine averages y·x over the past examples and nothing else."""
+    machine = batch_gradient_descent(FEATURES, SAMPLES, STEP, 1).compile()
+    hidden, target = hidden_states(machine, *data), moments(*data)[:, 4]
+    collects = next(
+        number
+        for number, layer in enumerate(machine.layers, 1)
+        if any(one.target.name == "w" for one in layer.instructions)
+    )
+    scores = register_probe(hidden, target)["w"]
+    assert scores.first_layer("x5") == collects
+    assert all(abs(score - control) < 0.1 for score, control in scores.at("x5")[:collects])
+    least_squares = linear_probe(hidden, prefix_weights(LeastSquares(), *data)[:, 4])
+    assert least_squares.score.max() < 0.9
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_the_probe_with_attention_finds_w_where_three_examples_have_been_read(data, hidden, kind):
+    """As in the paper, whose probe decodes the w of three examples at y₃; MLP probes need not be worse."""
+    few = HiddenStates(hidden.states[:, :512], hidden.tokens)
+    target = prefix_weights(OnlineSGD(STEP), *data)[:512, 3]
+    scores = attention_probe(few, target, kind=kind, layers=(0, 6, 11), steps=200)
+    print(kind, scores.score, scores.control, [scores.looks_at(layer) for layer in scores.layers])
+    assert scores.score[0] < 0.2 and (scores.score[1:] > (0.97 if kind == "linear" else 0.9)).all()
+    assert (scores.control.abs() < 0.2).all()
+    assert scores.looks_at(6) in ("y3", "x4", "y4")
+
+
+def test_targets_are_those_of_the_prefixes(data):
+    xs, ys = data[0][:5], data[1][:5]
+    assert torch.equal(moments(xs, ys)[:, 0], torch.zeros(5, FEATURES).double())
+    torch.testing.assert_close(moments(xs, ys)[:, 4], (xs[:, :4].mT @ ys[:, :4, None]).squeeze(-1))
+    torch.testing.assert_close(prefix_weights(LeastSquares(), xs, ys)[:, 5], LeastSquares().run(xs[:, :5], ys[:, :5]))
+    torch.testing.assert_close(prefix_weights(OnlineSGD(STEP), xs, ys), OnlineSGD(STEP).iterates(xs, ys))
+
+
+def test_a_learner_shows_its_states_itself(data):
+    class Learner:
+        def hidden_states(self, xs, ys):
+            return torch.stack([torch.zeros_like(xs), xs]).repeat_interleave(2, dim=2)[:, :, :-1]
+
+    hidden = hidden_states(Learner(), *data)
+    assert hidden.tokens == ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4", "x5", "y5", "x6")
+    scores = linear_probe(hidden, data[0][:, 2])
+    assert scores.first_layer("x3") == 1 and scores.first_layer("x2") is None
+
+
+def test_what_cannot_be_probed_is_refused(data, hidden):
+    with pytest.raises(NotAPredictor, match="looked into"):
+        hidden_states(LeastSquares(), *data)
+    with pytest.raises(BadShape, match="4 or more"):
+        linear_probe(HiddenStates(hidden.states[:, :3], hidden.tokens), data[0][:3, 0])
+
+
+def test_a_probe_is_scored_on_datasets_that_it_was_not_fitted_to():
+    generator = torch.Generator().manual_seed(0)
+    states, target = (torch.randn(*size, generator=generator).double() for size in ((1, 80, 2, 30), (80, 2)))
+    assert held_out_score(states, target).max() < 0.1

@@ -1,0 +1,66 @@
+"""The trained learner among the results: on noisy linear functions it runs ridge regression with λ near σ²/τ²."""
+
+from pathlib import Path
+
+import pytest
+
+from emulon import cli
+from emulon.algorithms import RidgeRegression
+from emulon.identification import attention_probe, best_ridge, hidden_states, interrogate, moments, prefix_weights
+from emulon.identification.loading import load_subject
+
+RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return load_subject(str(RUN))
+
+
+@pytest.fixture(scope="module")
+def said(subject):
+    return interrogate(subject.thing, subject.task, datasets=256)
+
+
+def test_it_is_identified_as_ridge_regression(said):
+    found = said.identification
+    print(found)
+    assert found.algorithm == "ridge" and 0.5 < found.parameters["ridge"] / said.bayes < 2
+    assert found.nearest.unexplained.high < 0.02
+    assert found["ols"].unexplained.low > 20 * found.nearest.unexplained.high
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_its_best_ridge_parameter_is_noise_over_prior_within_the_grids_step(subject, seed: int):
+    fit = best_ridge(subject.thing, subject.task, seed=seed)
+    print(f"best λ {fit.best:.3g}, σ²/τ² {subject.task.bayes_ridge:.3g}, difference {fit.difference}")
+    assert fit.agrees(subject.task.bayes_ridge)
+
+
+def test_after_every_number_of_examples_it_is_nearer_to_ridge_than_to_least_squares(said):
+    ridge = next(name for name in said.comparison.predictions if name.startswith("ridge"))
+    for curves in (said.comparison.predictions, said.comparison.weights):
+        for n in range(2, 11):  # after one example both are almost the same
+            assert curves[ridge][n].value < curves["ols"][n].value, n
+        assert curves[ridge].overall.value < 0.02
+    assert said.comparison.linearity.overall.value > 0.95
+
+
+def test_the_command_prints_the_table(capsys):
+    assert cli.main(["identify", str(RUN), "--datasets", "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "small_learner: ridge" in printed and "is within the grid's step" in printed
+    rows = printed[printed.index("distance by number of examples") :].splitlines()
+    assert [row.split("│")[1].strip() for row in rows if row.startswith("│")] == 2 * [str(n) for n in range(1, 11)]
+
+
+def test_the_moment_is_encoded_and_the_control_is_not(subject):
+    """As in Akyürek et al. 2022, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
+    xs, ys = subject.task.held_out(0, 1024, 11).pairs
+    hidden = hidden_states(subject.thing, xs, ys)
+    moment = attention_probe(hidden, moments(xs, ys)[:, 6], kind="mlp", layers=(0, 1), steps=150)
+    target = prefix_weights(RidgeRegression(subject.task.bayes_ridge), xs, ys)[:, 6]
+    weights = attention_probe(hidden, target, kind="mlp", layers=(0, 4), steps=150)
+    print("Xᵀy", moment.score, moment.control, "w", weights.score, weights.control)
+    assert moment.score[1] > 0.6 > 0.4 > moment.score[0] and weights.score[1] > 0.5 > 0.3 > weights.score[0]
+    assert moment.control.abs().max() < 0.1 and weights.control.abs().max() < 0.1

@@ -1,0 +1,386 @@
+"""Every part of an audit where it rules: exact steps in fractions or Arb, and recursions worked out by hand."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+from flint import arb, ctx
+
+from emulon.algorithms import GradientDescent, Loss, as_loss
+from emulon.certify.balls import Ball, FloatBall
+from emulon.certify.composition import momentum_gains
+from emulon.certify.functions import _by_arb, enclosed, torn
+from emulon.expressions import parse
+from emulon.interpreter import audit
+from emulon.interpreter.audit import (
+    GRADES,
+    PathError,
+    _around,
+    _grown,
+    _lifted,
+    _mean,
+    _norm,
+    _Samples,
+    audited,
+    soft_thresholded,
+)
+from emulon.interpreter.enclosure import distance_to_exact
+from emulon.interpreter.plan import Plan, covering
+
+f64, U = torch.float64, Fraction(1, 2**53)
+X = torch.tensor([[0.7, -0.3], [1.1, 0.4], [-0.6, 0.9], [0.2, 1.3], [-1.4, 0.1]], dtype=f64)
+Y = torch.tensor([0.3, -0.8, 1.2, 0.5, -0.1], dtype=f64)
+COUNTS = torch.tensor([1.0, 0.0, 3.0, 2.0, 1.0], dtype=f64)
+# Steps that nobody would take: all of a defect is seen.
+PATH = torch.tensor([[0.0, 0.0], [0.3, -0.2], [0.1, 0.4], [0.25, 0.35]], dtype=f64)
+
+
+def plan_of(descent: GradientDescent, x: torch.Tensor = X, y: torch.Tensor = Y) -> Plan:
+    return Plan.of("audited", descent, covering(descent, x, y), (x, y))
+
+
+def number(value: Fraction) -> arb:
+    return arb(value.numerator) / value.denominator
+
+
+def stepped(plan: Plan, f, y: torch.Tensor, w: list[Fraction], before: list[Fraction], fixed: bool) -> list[arb]:
+    """One exact step in Arb: the algorithm as its docstring says, written anew."""
+    eta, l2, l1, momentum = (number(Fraction(value)) for value in (plan.step_size, plan.l2, plan.l1, plan.momentum))
+    rows, targets = [[Fraction(v) for v in row] for row in X.tolist()], [Fraction(v) for v in y.tolist()]
+    out = []
+    for k in range(2):
+        total = arb(0)
+        for row, target in zip(rows, targets, strict=True):
+            score = sum(a * b for a, b in zip(row, w, strict=True))
+            slope = f(number(score)) - number(target) if fixed else f(number(score - target))
+            total += slope * number(row[k])
+        moved = (1 - eta * l2) * number(w[k]) - eta * total / len(rows) + momentum * number(w[k] - before[k])
+        out.append((moved - eta * l1).max(arb(0)) + (moved + eta * l1).min(arb(0)))
+    return out
+
+
+CASES = {
+    "squared": (GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2), lambda s: s),
+    "l1": (GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, l1=0.15), lambda s: s),
+    "momentum": (GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, momentum=0.6), lambda s: s),
+    "log_cosh": (GradientDescent(as_loss("log_cosh"), 3, 0.3, l2=0.2), lambda s: s.tanh()),
+    "poisson": (GradientDescent(as_loss("poisson"), 3, 0.1, l2=0.2), lambda s: s.exp()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("grade", GRADES)
+def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) -> None:
+    descent, f = CASES[name]
+    y = COUNTS if name == "poisson" else Y
+    monkeypatch.setattr(audit, "SLICE", 4)  # so that samples and steps are looked at in several parts
+    plan = plan_of(descent, y=y)
+    path = PathError(plan, X, y, PATH, *grade)
+    slope = parse(plan.loss.derivative)
+    defects, (low, high) = path._defects(slope, *plan.loss.effective(X, y))
+    states = [[Fraction(v) for v in row] for row in PATH.tolist()]
+    with ctx.workprec(200):
+        for t in range(3):
+            exact = stepped(plan, f, y, states[t], states[max(t - 1, 0)], name == "poisson")
+            off = [one - number(value) for one, value in zip(exact, states[t + 1], strict=True)]
+            true = (off[0] * off[0] + off[1] * off[1]).sqrt()
+            assert true <= arb(defects[t].item()) <= true * (1 + arb(1e-9))
+    if name == "log_cosh":
+        residuals = X @ PATH[:-1].mT - Y.unsqueeze(-1)
+        assert low < residuals.min() and residuals.max() < high
+        assert (low, high) == pytest.approx((residuals.min().item(), residuals.max().item()), rel=1e-9)
+
+
+def test_errors_grow_by_the_ratio_and_are_rounded_upwards() -> None:
+    errors = torch.rand(2, 60, dtype=f64, generator=torch.Generator().manual_seed(1)) + 0.5
+    ratio = torch.tensor([0.9, 1.1], dtype=f64)
+    each = ratio.unsqueeze(-1) * (1 + 0.1 * torch.rand(2, 60, dtype=f64, generator=torch.Generator().manual_seed(2)))
+    for growth in (ratio, each):
+        before, after = _grown(errors, growth)
+        for k in range(2):
+            total = Fraction(0)
+            for t in range(60):
+                assert total <= Fraction(before[k, t].item()) <= total * (1 + Fraction(1, 10**12))
+                own = growth[k] if growth.ndim == 1 else growth[k, t]
+                total = Fraction(own.item()) * total + Fraction(errors[k, t].item())
+            assert total < Fraction(after[k].item()) <= total * (1 + Fraction(1, 10**12))
+    # An error of this step is lifted, and one of the step before once more.
+    one = torch.ones(2, dtype=f64)
+    assert _grown(one[:1], one[0])[1].item() > 1 + 9e-16
+    assert _grown(torch.tensor([1.0, 0.0], dtype=f64), one[0])[1].item() > 1 + 1.8e-15
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "edges"),
+    [(0.25, 1.0, (0.25 * 0.5, 1.0 * 3.0)), (-0.5, 0.75, (-0.5 * 3.0, 0.75 * 3.0)), (-1.0, -0.25, (-3.0, -0.25 * 0.5))],
+)
+@pytest.mark.parametrize("step_size", [0.1, 0.55])
+def test_a_steps_ratio_is_that_of_its_flattest_or_steepest_direction(lowest, highest, edges, step_size) -> None:
+    """Hessians lie between lowest·λ and highest·λ, λ the smallest or the largest as signs will have it."""
+    plan = plan_of(GradientDescent(as_loss("squared"), 1, step_size, l2=0.2))
+    low, top = torch.tensor([0.5], dtype=f64), torch.tensor([3.0], dtype=f64)
+    found = PathError(plan, X, Y, PATH[:2])._ratio(lowest, highest, low, top).item()
+    wanted = max(abs(1 - Fraction(step_size) * (Fraction(0.2) + Fraction(edge))) for edge in edges)
+    assert wanted + Fraction(1, 10**15) <= Fraction(found) <= (wanted + Fraction(1, 10**15)) * (1 + Fraction(2, 10**15))
+
+
+def test_with_momentum_every_defect_is_multiplied_by_its_own_gain() -> None:
+    """One feature: the error of a step goes on as p_k, worst first where it was made first."""
+    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
+    plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1, momentum=0.25), x, y)
+    path = torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64)
+    error = PathError(plan, x, y, path)
+    defects, _ = error._defects(parse("t"), x, y, None)
+    gains = momentum_gains(4, 1.25 - 0.2 * (0.1 + 2.5), 0.25)
+    wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(gains), strict=True))
+    assert wanted * (1 + 9e-10) < error.after_all_steps().item() < wanted * (1 + 2e-9) and gains[3] > 0
+    for spread in (0.4, 5.0):
+        low, top = (torch.tensor([value], dtype=f64) for value in (spread, 2.5))
+        reach = max(abs(1.25 - 0.2 * (0.1 + edge)) for edge in (spread, 2.5))
+        wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(momentum_gains(4, reach, 0.25)), strict=True))
+        assert error._with_momentum(defects, low, top).item() == pytest.approx(wanted, rel=2e-9)
+
+
+def test_with_little_momentum_the_rounding_of_a_ratio_is_all_of_it() -> None:
+    """η·λ is 10 times the float 0.1, which is 1 + 5.6e-17 and is rounded to 1; 2√m is a thousandth of that."""
+    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
+    plan = replace(plan_of(GradientDescent(as_loss("squared"), 2, 0.1), x, y), momentum=1e-40)
+    ten, defects = torch.tensor([10.0], dtype=f64), torch.tensor([1.0, 0.0], dtype=f64)
+    found = PathError(plan, x, y, PATH[:3, :1])._with_momentum(defects, ten, ten).item()
+    assert abs(1 - Fraction(0.1) * 10) <= Fraction(found) <= 2 * Fraction(1, 10**15)
+
+
+@pytest.mark.parametrize("away", [0.0, 0.0625, 1.0, 64.0])
+def test_a_ratio_is_lifted_over_eight_roundings_of_one_and_six_of_itself(away: float) -> None:
+    found, away = Fraction(_lifted(torch.tensor(away, dtype=f64)).item()), Fraction(away)
+    assert away * (1 + 6 * U) + 8 * U <= found <= away * (1 + 12 * U) + 10 * U
+
+
+@pytest.mark.parametrize("count", [1, 1 << 16])
+def test_norms_and_sums_are_lifted_over_as_many_roundings_as_they_have_terms(count: int) -> None:
+    """Of so many ones both are powers of two, and only what is added for rounding is seen."""
+    ones = torch.ones(count, dtype=f64)
+    norm, root = Fraction(_norm(ones).item()), math.isqrt(count)
+    assert root * (1 + (count + 2) * U) <= norm <= root * (1 + (count + 5) * U)
+    balls = _Samples(ones.unsqueeze(-1)).summed(FloatBall(torch.zeros_like(ones), ones).apply(lambda part: part[None]))
+    assert count * (1 + count * U) <= Fraction(balls.radius.item()) <= count * (1 + (count + 9000) * U)
+
+
+def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open() -> None:
+    rows = X / 3
+    mean = _mean(rows)
+    for k in range(2):
+        exact, most = sum(Fraction(v) for v in rows[:, k].tolist()) / 5, rows[:, k].abs().sum().item() / 5
+        middle = Fraction(mean.high[0, k].item()) + Fraction(mean.low[0, k].item())
+        assert abs(middle - exact) < U * Fraction(most) / 100
+        assert (
+            2 * U * Fraction(most) < Fraction(mean.radius[0, k].item()) < 2 * U * Fraction(most) * Fraction(1001, 1000)
+        )
+    radius = torch.rand(3, 5, dtype=f64, generator=torch.Generator().manual_seed(3))
+    value = FloatBall(torch.ones(3, 5, dtype=f64), radius)
+    found = _Samples(rows).summed(value)
+    for t in range(3):
+        for k in range(2):
+            own = sum(
+                Fraction(r) * abs(Fraction(v)) for r, v in zip(radius[t].tolist(), rows[:, k].tolist(), strict=True)
+            )
+            assert own <= Fraction(found.radius[t, k].item()) <= own * (1 + Fraction(1, 10**9))
+
+
+def test_a_range_holds_what_was_known_and_all_of_the_balls() -> None:
+    high, radius = torch.tensor([-3.0, 0.5, 2.0], dtype=f64), torch.tensor([0.25, 0.0, 0.5], dtype=f64)
+    low, top = _around(FloatBall(high, radius), (math.inf, -math.inf))
+    assert low == pytest.approx(-3.25 * (1 + 1e-12), rel=1e-14) and top == pytest.approx(2.5 * (1 + 1e-12), rel=1e-14)
+    assert _around(FloatBall(high, radius), (-4.0, 9.0)) == (-4.0, 9.0)
+    second = Ball(high, torch.full_like(high, 1e-3), radius)
+    assert _around(second, (0.0, 0.0))[1] == pytest.approx(2.501, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [Ball, FloatBall])
+@pytest.mark.parametrize("text", ["atan(t)", "log(1 + t**2)", "Max(t, 0)"])
+def test_what_arb_encloses_holds_both_ends_of_a_ball_and_little_more(kind, text) -> None:
+    f, middle = parse(text), torch.linspace(-2, 2, 41, dtype=f64) + 1e-3
+    for wide in (0.0, 1e-9, 0.01):
+        found = _by_arb(f, kind.of(middle).widened(torch.full_like(middle, wide)) if wide else kind.of(middle))
+        with ctx.workprec(200):
+            for at, high, radius in zip(middle.tolist(), found.high.tolist(), found.radius.tolist(), strict=True):
+                for end in (arb(at) - arb(wide), arb(at), arb(at) + arb(wide)):
+                    true = {"atan(t)": end.atan(), "log(1 + t**2)": (1 + end * end).log(), "Max(t, 0)": end.max(arb(0))}
+                    assert abs(true[text] - arb(high)) <= arb(radius)
+                assert radius <= 2.1 * wide * (1 + wide) + 2e-15 * abs(high) + 3e-16
+                assert radius >= 4 * float(U) * abs(high) * 0.99
+    jump = _by_arb(
+        parse("sign(t)"), kind.of(torch.tensor([1e-3, -1e-3], dtype=f64)).widened(torch.ones(2).double() / 99)
+    )
+    assert jump.high.tolist() == [0.0, 0.0] and (jump.radius >= 1).all()
+    nothing = _by_arb(parse("1/t"), kind.of(torch.zeros(1, dtype=f64)).widened(torch.ones(1, dtype=f64)))
+    assert not nothing.radius.isfinite().any()
+
+
+def test_where_balls_cannot_tell_arb_is_asked_for_those_alone() -> None:
+    s = FloatBall(torch.tensor([[1.0, 800.0]], dtype=f64), torch.zeros(1, 2, dtype=f64))
+    found = enclosed(parse("1/(1 + exp(t))"), s)
+    assert found.high[0, 1] < 1e-300 and found.radius[0, 1] < 1e-300
+    assert found.high[0, 0] == pytest.approx(1 / (1 + math.e), rel=1e-15) and found.radius[0, 0] < 1e-15
+    constant = enclosed(parse("2"), s)
+    assert constant.high.tolist() == [[2.0, 2.0]] and not constant.radius.any()
+
+
+def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_length() -> None:
+    """The quantile loss jumps by 1: samples 0 and 2 may be on either side, at the second step."""
+    f, lengths = parse(as_loss("quantile").derivative), torch.tensor([2.0, 3.0, 0.5], dtype=f64)
+    high = torch.tensor([[1.0, -1.0, 1.0], [1e-3, 1.0, -1e-3]], dtype=f64)
+    either, apart = torn(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
+    assert either.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
+    either, apart = torn(parse("t"), FloatBall(high, high.abs()), lengths)
+    assert not either.any() and not apart.any()
+
+
+def one_sample(
+    loss: Loss | str, eta: float, path: list[float], y: float, l2: float = 0.0, x: float = 1.0, samples: int = 1
+) -> PathError:
+    """A path of one weight on one sample, which may be there several times."""
+    x, y = torch.full((samples, 1), x, dtype=f64), torch.full((samples,), y, dtype=f64)
+    plan = plan_of(GradientDescent(as_loss(loss), len(path) - 1, 1e-3, l2=l2), x, y)
+    return PathError(replace(plan, step_size=eta), x, y, torch.tensor(path, dtype=f64).unsqueeze(-1))
+
+
+@pytest.mark.parametrize(("eta", "l2"), [(0.5, 0.0), (0.5, 0.3), (2.5, 0.0)])
+def test_an_error_goes_on_as_the_losses_slope_lets_it_wherever_paths_may_be(eta, l2) -> None:
+    """log cosh, one sample: ℓ″ = sech² between the residuals, which are those of the path and a little beside."""
+    off, states = 1e-4, [0.0]
+    for _ in range(6):
+        states.append((1 - eta * l2) * states[-1] - eta * math.tanh(states[-1] - 1.0) + off)
+    error = one_sample("log_cosh", eta, states, 1.0, l2)
+    residuals = [state - 1.0 for state in states[:-1]]
+    slopes = [1 / math.cosh(s) ** 2 for s in residuals]
+    flattest, steepest = min(slopes), 1.0 if min(residuals) < 0 < max(residuals) else max(slopes)
+    ratio = max(abs(1 - eta * (l2 + flattest)), abs(1 - eta * (l2 + steepest)))
+    wanted = off * sum(ratio**k for k in range(6))
+    assert wanted * (1 - 1e-9) <= error.after_all_steps().item() <= 1.06 * wanted
+
+
+@pytest.mark.parametrize("together", [1, 1 << 16])
+def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step(together, monkeypatch) -> None:
+    """Quantile, one sample: where |s| is within the error so far, ℓ′ may differ by 1, which the next state feels."""
+    monkeypatch.setattr(audit, "SLICE", together)
+    eta, states = 0.25, [0.0, 0.126, 0.1255, 0.1255]
+    error = one_sample("quantile", eta, states, 0.125)
+    f = parse(as_loss("quantile").derivative)
+    exact = [state - eta * f(torch.tensor([state - 0.125], dtype=f64)).item() for state in states[:-1]]
+    defects = [abs(a - b) for a, b in zip(states[1:], exact, strict=True)]
+    before, torn = 0.0, []
+    for state, defect in zip(states[:-1], defects, strict=True):
+        torn.append(abs(state - 0.125) <= before)
+        before += defect + eta * torn[-1]
+    assert torn == [False, True, True]
+    # What a jump may change is summed over samples, and lifted over that by a part 1e-9.
+    assert before + 9e-10 * eta * sum(torn) <= error.after_all_steps().item() <= before * 1.05
+
+
+def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
+    """cosh with x = 8: s ← s − 4·sinh(s) leaves −1 for 3.7 and −77; the path beside it stays at the minimum.
+
+    Between the residuals of that path alone, −1 and 0, an error would grow 5.2-fold; within the error of them itself,
+    13-fold; but it is 8 times that in the residual, and has grown 21-fold.
+    """
+    error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0, 0.125, 0.125], 1.0, x=8.0)
+    first = -1 + 4 * math.sinh(1)
+    assert error.after_all_steps().item() >= abs(first - 4 * math.sinh(first)) / 8
+
+
+@pytest.mark.parametrize("end", [1.0, 1000.0])
+def test_slopes_are_asked_for_beyond_the_path_by_what_it_may_be_off_and_a_little_of_where_it_is(
+    end: float, monkeypatch
+) -> None:
+    """A row (3, 4): an error of 1e-4, assumed to be twice that, is ten times it in the residual."""
+    x, y = torch.tensor([[3.0, 4.0]], dtype=f64), torch.zeros(1, dtype=f64)
+    plan, asked = plan_of(GradientDescent(as_loss("log_cosh"), 2, 0.01), x, y), []
+    monkeypatch.setattr(audit.Slopes, "between", lambda self, lo, hi: asked.append((lo, hi)) or (0.0, 1.0))
+    spectrum, defects = torch.tensor([0.0, 25.0], dtype=f64).unbind(), torch.full((2,), 1e-4, dtype=f64)
+    PathError(plan, x, y, PATH[:3])._grown_between(parse("tanh(t)"), x, y, defects, (-end, 2 * end), spectrum)
+    room = Fraction(defects[0].item()) * 10
+    for side, at, found in ((-1, end, asked[0][0]), (1, 2 * end, asked[0][1])):
+        beyond = side * Fraction(found) - Fraction(at) - room
+        assert Fraction(at) * Fraction(9, 10**13) <= beyond <= Fraction(at) * Fraction(11, 10**13)
+
+
+def test_errors_that_no_assumption_holds_are_promised_nothing() -> None:
+    """As above, for three steps more: the exact path is beyond all numbers by then."""
+    error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0] + [0.125] * 5, 1.0, x=8.0)
+    assert error.after_all_steps().item() == math.inf
+
+
+def test_a_break_is_in_doubt_as_far_as_the_error_reaches_in_the_residual() -> None:
+    """Quantile with x = 8: weights 0.005 off are residuals 0.04 off, on both sides of a jump that is 0.03 away."""
+    states = [0.0, 0.25 + 0.03 / 8, 0.25 + 0.03 / 8 - 0.125]
+    exact = 0.25 + 0.03 / 8 - 0.005
+    error = one_sample("quantile(0.5)", exact / 4, states, 2.0, x=8.0)
+    assert error.after_all_steps().item() >= 8 * exact / 4 * 0.999
+
+
+def test_a_sample_in_doubt_has_no_slope_and_adds_all_that_it_may_change() -> None:
+    """ℓ′ = t + sign t, η = 1/4, two samples alike: errors 0.025 and 0.75·0.025 + 0.155 before a step from s = 0.02.
+
+    There e is assumed to be 2·(0.025 + 0.155) = 0.36, ℓ′ is anything between ∓1.36 and a little, and nothing shrinks.
+    """
+    states = [0.0, 0.4, 0.52, 0.265]
+    error = one_sample(Loss.of("t**2/2 + Abs(t)"), 0.25, states, 0.5, samples=2)
+    wanted = 0.75 * 0.025 + 0.155 + 0.25 * 2 * (1 + 0.36)
+    assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_soft_threshold_keeps_both_parts_of_a_number() -> None:
+    high = torch.tensor([0.5, -0.5, 0.75, -0.75], dtype=f64)
+    ball = Ball(high, torch.tensor([1e-18, 1e-18, -1e-18, -1e-18], dtype=f64), torch.zeros_like(high))
+    found = soft_thresholded(ball, Ball.of(Fraction(3, 10)))
+    for k in range(4):
+        v = Fraction(ball.high[k].item()) + Fraction(ball.low[k].item())
+        exact = v - Fraction(3, 10) if v > 0 else v + Fraction(3, 10)
+        assert abs(Fraction(found.high[k].item()) + Fraction(found.low[k].item()) - exact) < Fraction(1, 10**31)
+
+
+def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> None:
+    descent = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2)
+    plan, path = plan_of(descent), descent.iterates(X, Y)
+    moved = path.clone()
+    moved[-1, 1] += 0.125
+    terms = audited(plan, X, Y, moved).terms
+    seen = Fraction(moved[-1, 1].item()) - Fraction(path[-1, 1].item())
+    assert seen < Fraction(terms["distance to float64"]) < seen * (1 + Fraction(1, 10**11))
+    own = PathError(plan, X, Y, path, *GRADES[0]).after_all_steps().item()
+    assert terms["float64's own error"] == own and 0 < own < 1e-13
+    ahead = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, accelerated=True)
+    plan, last = plan_of(ahead), ahead.iterates(X, Y)[-1]
+    terms = audited(plan, X, Y, (last + 1.0).unsqueeze(0)).terms
+    own = sum(map(Fraction, distance_to_exact(plan, X, Y, last)))
+    assert terms["distance to float64"] == pytest.approx(1.0)
+    assert 0 < own < Fraction(terms["float64's own error"]) < own * (1 + Fraction(1, 10**11))
+
+
+def test_the_worst_of_a_batch_is_the_worst_of_both_parts_together(monkeypatch) -> None:
+    descent = GradientDescent(as_loss("squared"), 3, 0.3)
+    x, y = torch.stack([X, X]), torch.stack([Y, Y])
+    path = descent.iterates(x, y)
+    path[0, -1] += 1e-3
+    monkeypatch.setattr(PathError, "after_all_steps", lambda self: torch.tensor([0.0, 1.0], dtype=f64))
+    assert audited(plan_of(descent, x, y), x, y, path).bound == pytest.approx(1.0)
+
+
+def test_on_a_quadratic_errors_shrink_by_its_one_ratio() -> None:
+    """One feature: λ = 5/2, and errors shrink by 1 − η(l2 + λ) = 0.48 from step to step."""
+    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
+    plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1), x, y)
+    error = PathError(plan, x, y, torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64))
+    wanted = 0.0
+    for defect in error._defects(parse("t"), x, y, None)[0].tolist():
+        wanted = 0.48 * wanted + defect
+    assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:
+    calm = plan_of(GradientDescent(Loss.of("exp(t**2)"), 8, 1e-3))
+    found = audited(replace(calm, step_size=5.0), X, Y, torch.zeros(9, 2, dtype=f64))
+    assert found.terms == {"float64 beside it": math.inf}

@@ -1,0 +1,291 @@
+"""Data outside a domain are refused to the last bit, and a run is watched before every step."""
+
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import torch
+
+from emulon.algorithms import GradientDescent, Lasso, LogisticRegression, Loss, PoissonRegression, Ridge, as_loss
+from emulon.certify import Domain
+from emulon.constructions import DescentInContext
+from emulon.core.errors import OutOfDomain
+from emulon.interpreter import checks
+from emulon.interpreter.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
+from emulon.interpreter.plan import Plan, covering
+
+f64 = torch.float64
+X = torch.randn(30, 3, dtype=f64, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.tensor([1.0, -0.5, 0.2], dtype=f64)
+
+
+def test_a_residual_is_compared_exactly_where_rounding_could_decide():
+    # In float64 both sums round to 1.0; the second is above it.
+    domain = Domain(1, 2, 1.0, 0.0, 1.0, residual=1.0, absolute=1.5)
+    x, y = torch.tensor([[1.0, 1.0]], dtype=f64), torch.zeros(1, dtype=f64)
+    require_in_domain(domain, x, y, torch.tensor([1.0, -1e-20], dtype=f64))
+    with pytest.raises(OutOfDomain, match="in the last place"):
+        require_in_domain(domain, x, y, torch.tensor([1.0, 1e-20], dtype=f64))
+
+
+def test_a_residual_clearly_outside_is_refused_with_its_size():
+    domain = Domain(1, 1, 2.0, 0.0, 2.0, residual=1.0)
+    with pytest.raises(OutOfDomain, match=r"\|w·x − y\| reaches 4 but the domain was built for 1"):
+        require_in_domain(domain, torch.tensor([[2.0]]).double(), torch.zeros(1).double(), torch.tensor([2.0]).double())
+
+
+def watch(algorithm, x=X, y=Y, **changes) -> CurvatureWatch:
+    descent = algorithm.descent
+    plan = replace(Plan.of("test", descent, covering(descent, X, y), (X, y)), **changes)
+    return CurvatureWatch(plan, x, descent.loss.effective(x, y).y, 1e-9)
+
+
+def test_data_flatter_than_promised_are_refused():
+    watch(Ridge(steps=5))
+    with pytest.raises(OutOfDomain, match="λmin"):
+        watch(Ridge(steps=5), x=0.5 * X)
+
+
+def test_steeper_data_are_refused_where_curvature_is_negative():
+    robust = GradientDescent(as_loss("tukey"), 5, step_size=0.01)
+    watch(robust)
+    with pytest.raises(OutOfDomain, match="λmax"):
+        watch(robust, x=2 * X)
+
+
+def test_a_step_that_the_path_makes_too_long_is_refused_when_it_does():
+    counts = Y.abs().round()
+    gentle = watch(PoissonRegression(steps=5, step_size=0.05), y=counts)
+    gentle.before_step(torch.zeros(3, dtype=f64), 0)
+    long = watch(PoissonRegression(steps=5, step_size=0.05), y=counts, step_size=10.0)
+    with pytest.raises(OutOfDomain, match="step_size 10 is too long for this data"):
+        long.before_step(torch.zeros(3, dtype=f64), 0)
+
+
+def test_a_state_that_is_not_finite_is_refused():
+    with pytest.raises(OutOfDomain, match="NaN"):
+        watch(Ridge(steps=5)).before_step(torch.full((3,), torch.nan, dtype=f64), 0)
+
+
+def test_a_curvature_that_is_too_small_to_be_true_is_not_believed():
+    # ℓ″ = 10: steps of 0.35 diverge, which a curvature of 1 would hide.
+    understated = Loss.of("5*t**2", curvature=1.0)
+    module = DescentInContext(understated, Domain(1, 1, 1.0, 0.5, 3.0), 1e-6, steps=25, step_size=0.35)
+    with pytest.raises(OutOfDomain, match=r"step_size 0.35 is too long for this data: at most 2/L = 0.2"):
+        module.run(torch.ones(1, 1, dtype=f64), torch.tensor([1e-10], dtype=f64))
+
+
+def test_data_that_would_choose_another_step_are_refused():
+    chosen = DescentInContext.of(Ridge(0.1, 5), X, Y, 1e-6).plan
+    require_step_size(chosen, X, Y.flip(0))
+    require_step_size(chosen, X * (1 + 1e-12), Y)
+    with pytest.raises(OutOfDomain, match=r"would take steps of .* on this data, and was made with"):
+        require_step_size(chosen, 0.999 * X, Y)
+    require_step_size(DescentInContext.of(Ridge(0.1, 5, step_size=0.3), X, Y, 1e-6).plan, 0.999 * X, Y)
+    # Of several datasets the one that is told is the one that is furthest off, here four times too short.
+    shorter = f"{Ridge(0.1, 5).descent.resolved_step_size(2 * X, Y).item():.6g}"
+    with pytest.raises(OutOfDomain, match=f"would take steps of {shorter}"):
+        require_step_size(chosen, torch.stack([X, 2 * X]), torch.stack([Y, Y]))
+
+
+def refusal(watched: CurvatureWatch, at: int, step) -> str:
+    plan = watched.plan
+    with pytest.raises(OutOfDomain) as caught:
+        watched_path([watched], torch.zeros(3, dtype=f64), step)
+    assert plan.steps > at
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("at", [0, 3, 70])
+def test_states_looked_at_together_are_refused_as_they_would_be_one_by_one(at):
+    """The earliest of them, with its step, though the path goes on from it and leaves the domain by far more."""
+    watched, out = watch(Ridge(steps=80)), torch.tensor([50.0, 0.0, 0.0], dtype=f64)
+    with pytest.raises(OutOfDomain) as alone:
+        watched.before_step(out, at + 1)
+    path = refusal(watched, at, lambda number, w, before: out * (number - at + 1) if number >= at else w)
+    assert path == str(alone.value) and f"(before step {at + 2})" in path
+
+
+def test_a_step_that_refuses_its_state_is_not_what_is_told_first():
+    watched, out = watch(Ridge(steps=80)), torch.tensor([50.0, 0.0, 0.0], dtype=f64)
+
+    def step(number, w, before):
+        if number == 6:
+            raise OutOfDomain("the proximal phase has never seen such numbers")
+        return out if number == 4 else w
+
+    assert "(before step 6)" in refusal(watched, 4, step)
+
+
+def test_a_path_that_stays_is_returned_whole_and_every_watch_has_its_turn():
+    seen = {0: [], 1: []}
+    watches = [watch(Ridge(steps=5)), watch(Ridge(steps=5))]
+    for number, each in enumerate(watches):
+        each.sure = lambda path, number=number: seen[number].extend(path[:, 0].tolist()) or True
+    path = watched_path(watches, torch.zeros(3, dtype=f64), lambda number, w, before: w + 0.1)
+    assert path.shape == (6, 3)
+    assert seen[0] == path[[0, 2, 4], 0].tolist() and seen[1] == path[[1, 3], 0].tolist()
+
+
+def test_sums_are_compared_with_all_of_their_terms():
+    domain = Domain(1, 2, 2.0, 0.6, 1.0, residual=1.0)
+    x, w = torch.tensor([[2.0, 1.0]], dtype=f64), torch.tensor([0.5, 1e-20], dtype=f64)
+    with pytest.raises(OutOfDomain, match="in the last place"):
+        require_in_domain(domain, x, torch.zeros(1, dtype=f64), w)
+    require_in_domain(domain, x, torch.zeros(1, dtype=f64), -w * torch.tensor([1.0, -1.0], dtype=f64))
+    require_in_domain(domain, x, torch.tensor([0.6], dtype=f64), 1.5 * w)
+    with pytest.raises(OutOfDomain, match="reaches"):
+        require_in_domain(domain, x, torch.tensor([-0.6], dtype=f64), w)
+
+
+def test_what_a_sum_loses_on_its_way_is_not_believed():
+    """2⁵³ + 1 − 2⁵³ is 1, and comes out as 0 in some order."""
+    domain = Domain(1, 3, 2.0**53, 0.0, 1.0, residual=0.9)
+    for terms in permutations([2.0**53, 1.0, -(2.0**53)]):
+        with pytest.raises(OutOfDomain):
+            require_in_domain(
+                domain, torch.tensor([terms], dtype=f64), torch.zeros(1, dtype=f64), torch.ones(3, dtype=f64)
+            )
+
+
+def test_sums_are_formed_again_exactly_wherever_their_roundings_could_decide(monkeypatch):
+    """Three products and sums, y, the doubt and the comparison: six roundings below the bound they are not believed."""
+    asked, exactly = [], checks._exactly
+    monkeypatch.setattr(checks, "_exactly", lambda *row: asked.append(row) or exactly(*row))
+    domain, x, y = Domain(1, 3, 1.0, 0.0, 1.0, residual=1.0, absolute=1.0), torch.ones(1, 3), torch.zeros(1)
+    for below, again in ((6, True), (10, False)):
+        asked.clear()
+        w = torch.tensor([1 - below * 2.0**-53, 0.0, 0.0], dtype=f64)
+        require_in_domain(domain, x.double(), y.double(), w)
+        assert bool(asked) == again
+
+
+def test_steps_are_compared_in_proportion():
+    small = DescentInContext.of(Ridge(0.1, 5), 100 * X, Y, 1e-3).plan
+    require_step_size(small, 100 * X * (1 + 1e-11), Y)
+    with pytest.raises(OutOfDomain, match="would take steps of"):
+        require_step_size(small, 100 * X * (1 + 1e-7), Y)
+
+
+ONE = Plan(
+    name="one",
+    loss=as_loss("squared"),
+    steps=3,
+    step_size=0.1,
+    l2=0.0,
+    l1=0.0,
+    momentum=0.0,
+    accelerated=False,
+    rows=1,
+    strong_convexity=0.0,
+    negative_curvature=0.0,
+    curvature_reach=0.0,
+    max_step_times_smoothness=2.0,
+    step_from_data=False,
+    domain=Domain(1, 1, 1.0, 0.5, 2.0),
+)
+
+
+def watching(y: float, bound: float = 0.0, x: float = 1.0, **changes) -> CurvatureWatch:
+    """A plan for one sample and one weight."""
+    return CurvatureWatch(replace(ONE, **changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
+
+
+def sure(watched: CurvatureWatch, w: float) -> bool:
+    return watched.sure(torch.tensor([[w]], dtype=f64))
+
+
+def test_states_are_sure_where_residuals_and_sums_are_below_their_bounds_by_more_than_rounding():
+    residual = {"domain": replace(ONE.domain, residual=1.0)}
+    assert sure(watching(0.5, **residual), 1.4) and sure(watching(-0.5, **residual), 0.4)
+    for y, w in ((0.5, 1.6), (-0.5, 0.6), (0.5, -0.6), (0.5, 1.5 - 1e-15), (0.5, 2.1)):
+        assert not sure(watching(y, **residual), w), (y, w)
+    assert sure(watching(0.5, **residual), 1.5 - 3e-15) and sure(watching(0.5), 1.9)
+    absolute = {"domain": replace(ONE.domain, absolute=1.5)}
+    assert sure(watching(-0.5, **absolute), -0.9) and sure(watching(0.5, **absolute), 1.0 - 3e-15)
+    for y, w in ((0.5, 1.1), (-0.5, -1.1), (0.5, 1.0 - 1e-15)):
+        assert not sure(watching(y, **absolute), w), (y, w)
+
+
+def test_more_features_round_more_before_a_state_is_sure():
+    """Twenty-five roundings of sums up to 2: fifty of 1."""
+    domain = Domain(1, 20, 1.0, 0.5, 2.0, residual=1.0, absolute=2.0)
+    watched = CurvatureWatch(replace(ONE, domain=domain), torch.eye(20)[:1].double(), torch.tensor([0.5]).double(), 0.0)
+    for below, good in ((30, False), (60, True)):
+        path = torch.zeros(1, 20, dtype=f64)
+        path[0, 0] = 1.5 - below * 2.0**-53
+        assert watched.sure(path) == good
+
+
+def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(checks, "at_a_time", lambda count, device: 1)
+    x, y = torch.tensor([[0.1], [0.1], [1.0]], dtype=f64), torch.zeros(3, dtype=f64)
+    plan = replace(ONE, rows=3, domain=Domain(3, 1, 1.0, 0.5, 2.0, residual=1.0))
+    for place in range(3):
+        watched = CurvatureWatch(plan, x.roll(place, 0), y, 0.0)
+        assert sure(watched, 0.9) and not sure(watched, 1.1)
+
+
+# ℓ″ = eˢ, s = 2w − ½: λmax is 4, and η·(4·eˢ + l2) ≤ 2 for eˢ ≤ 7/2 with η = 1/8 and l2 = 2.
+STEEP = {
+    "loss": Loss.of("exp(t)", curvature=math.inf),
+    "step_size": 0.125,
+    "l2": 2.0,
+    "domain": replace(ONE.domain, x=2.0),
+}
+
+
+@pytest.mark.parametrize(("bound", "edge"), [(0.0, math.log(3.5)), (0.1, math.log(3.5) - 0.2)])
+def test_steps_are_gentle_up_to_the_steepest_slope_that_the_exact_path_may_meet(bound: float, edge: float):
+    watched = watching(0.5, bound, 2.0, **STEEP)
+    for off, gentle in ((-0.01, True), (0.01, False)):
+        w = (edge + off + 0.5) / 2
+        assert sure(watched, w) == gentle
+        if gentle:
+            watched.before_step(torch.tensor([w], dtype=f64), 0)
+        else:
+            with pytest.raises(OutOfDomain, match="too long"):
+                watched.before_step(torch.tensor([w], dtype=f64), 0)
+    # A loss that is steep on the other side has its steepest at the other end.
+    turned = watching(0.5, bound, 2.0, **(STEEP | {"loss": Loss.of("exp(-t)", curvature=math.inf)}))
+    assert sure(turned, (0.01 - edge + 0.5) / 2) and not sure(turned, (-0.01 - edge + 0.5) / 2)
+    turned.before_step(torch.tensor([(0.01 - edge + 0.5) / 2], dtype=f64), 0)
+    with pytest.raises(OutOfDomain, match="too long"):
+        turned.before_step(torch.tensor([(-0.01 - edge + 0.5) / 2], dtype=f64), 0)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-3])
+def test_residuals_are_in_doubt_by_what_the_weights_are_and_what_is_rounded(bound: float):
+    watched = watch(Ridge(steps=5))
+    again = CurvatureWatch(watched.plan, X, Y, bound)
+    gamma = (3 + 3) * 2.0**-53 / (1 - (3 + 3) * 2.0**-53)
+    wanted = bound * X.abs().sum(dim=-1) * (1 + 1e-9) + gamma * watched.plan.inner.absolute
+    torch.testing.assert_close(again.doubt, wanted, rtol=1e-12, atol=0.0)
+
+
+def test_the_flattest_direction_may_be_flatter_by_what_the_plan_grants_and_no_more():
+    """λ = 1; granted are 1e-9 of what is promised and 1e-9·2/η = 2e-8."""
+    watching(0.5, strong_convexity=1 + 2.05e-8)
+    with pytest.raises(OutOfDomain, match="λmin"):
+        watching(0.5, strong_convexity=1 + 2.15e-8)
+
+
+def test_a_penalty_is_part_of_how_steep_a_loss_is():
+    watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.6)
+    with pytest.raises(OutOfDomain, match="too long"):
+        watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.7)
+
+
+@pytest.mark.parametrize(
+    "algorithm, samples, features",
+    [(Ridge, 500, 600), (Ridge, 5000, 400), (LogisticRegression, 5000, 500), (Lasso, 500, 600)],
+)
+def test_data_of_any_shape_may_be_run_by_the_plan_made_of_them(algorithm, samples, features):
+    """Its step size, its promise of convexity and its largest eigenvalue are held to what is enclosed."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, features, generator=draw, dtype=f64)
+    y, descent = x[:, 0].sign(), algorithm(steps=2).descent
+    plan = Plan.of("test", descent, covering(descent, x, y), (x, y))
+    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    assert CurvatureWatch(plan, inner_x, inner_y, 1e-9).high > 1

@@ -1,0 +1,371 @@
+"""Methods on specimens: the questions have true answers, the scores say how near they are, and chance scores chance."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from emulon import cli
+from emulon import planted as specimens
+from emulon.core.errors import BadShape, EmulonError
+from emulon.planted.benchmark import (
+    METHODS,
+    Answers,
+    Change,
+    Questions,
+    Row,
+    Which,
+    ask,
+    method_named,
+    over_dresses,
+    score,
+    specimens_scored,
+    summary,
+)
+from emulon.planted.benchmark.methods.linear_probe import probe
+from emulon.planted.benchmark.questions import CANDIDATES, NONE
+from emulon.planted.benchmark.scores import area
+from emulon.planted.benchmark.study import DRESSES
+
+pytest.importorskip("transformers", reason="specimens are GPT2Models (pip install 'emulon[hf]')")
+
+
+@pytest.fixture(scope="module")
+def dressed() -> specimens.Specimen:
+    return specimens.disguise(specimens.specimen_named("sgd", samples=4), seed=1)
+
+
+@pytest.fixture(scope="module")
+def questions(dressed: specimens.Specimen) -> Questions:
+    return ask(dressed, seed=3)
+
+
+def test_a_quantity_is_in_one_register_where_the_truth_says_and_in_none_elsewhere(
+    dressed: specimens.Specimen, questions: Questions
+) -> None:
+    """Read through the truth's own directions, up to a linear map."""
+    streams, quantities = questions.subject.run.streams, questions.subject.quantities
+    assert len(quantities) > 5 and questions.held.flatten(1).any(dim=1).all() and not questions.held[:, :, 0].any()
+    registers = [one.name for one in dressed.truth.registers.values() if one.kind in ("input", "register")]
+
+    def left(quantity: torch.Tensor, stream: int, token: int) -> float:
+        wanted, out = quantity - quantity.mean(dim=0), []
+        for name in registers:
+            read = dressed.truth.read(name, streams[stream, :, token])
+            if read.shape == quantity.shape:
+                known = read - read.mean(dim=0)
+                out.append((wanted - known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution).norm())
+        return float(min(out) / wanted.norm())
+
+    for quantity, held in zip(quantities, questions.held, strict=True):
+        assert all(left(quantity, *place) < 1e-4 for place in held.nonzero()[::7].tolist())
+        elsewhere = (~held).nonzero()
+        assert all(left(quantity, *place) > 1e-4 for place in elsewhere[elsewhere[:, 1] > 0][::7].tolist())
+
+
+def perfect(questions: Questions) -> Answers:
+    low = questions.parameter or 0.0
+    which = Which(questions.kind, frozenset({questions.kind}), (low - 1e-6, low + 1e-6))
+    heads, mlps = questions.used_heads.double(), questions.used_mlps.double()
+    return Answers(questions.held.double(), heads, mlps, which)
+
+
+def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> None:
+    best = score(perfect(questions), questions)
+    assert math.isnan(best.pop("refused"))  # there is nothing to refuse
+    assert best == {
+        "where": 0, "found": 1, "what": 1, "circuit": 1, "which": 1, "allowed": 1, "power": 1, "coverage": 1,
+    }  # fmt: skip
+    answers = perfect(questions)
+    wrong = Answers(-answers.places, -answers.heads, -answers.mlps, Which("ridge", frozenset(CANDIDATES), (0.0, 0.1)))
+    worst = score(wrong, questions)
+    assert worst["where"] > 1 and math.isnan(worst["coverage"])
+    assert [worst[name] for name in ("found", "what", "circuit", "which", "power")] == [0, 0, 0, 0, 0]
+    assert worst["allowed"] == 1
+    unsure = replace(answers, which=Which(questions.kind, frozenset(), (0.0, 0.1)))
+    assert score(unsure, questions)["coverage"] == 0
+    other = replace(questions, kind=NONE, parameter=None)
+    assert score(Answers(which=Which(NONE)), other)["refused"] == 1 and score(wrong, other)["refused"] == 0
+    assert score(Answers(), questions) == {}
+    with pytest.raises(BadShape, match="heads has shape"):
+        score(Answers(heads=torch.zeros(len(answers.mlps), 99), mlps=answers.mlps), questions)
+
+
+def test_what_is_equal_scores_as_chance_and_rounding_is_no_evidence() -> None:
+    used = torch.tensor([True, True, False, False])
+    assert area(torch.zeros(4).double(), used) == 0.5
+    assert area(torch.tensor([1.0, 1e-9, 0.0, 0.0]).double(), used) == 0.75
+    assert math.isnan(area(torch.zeros(4).double(), torch.ones(4).bool()))
+
+
+def test_a_change_is_what_it_says_alone_and_side_by_side(questions: Questions) -> None:
+    """Own outputs put back change nothing; a head set to zero is the model without its rows."""
+    subject = questions.subject.few(4)
+    block, head = questions.used_heads.nonzero()[-1].tolist()
+    run = subject.run
+    own = [Change(block, head, run.heads[block, :, :, head]), Change(block, None, run.mlps[block])]
+    gone = Change(block, head, torch.zeros_like(own[0].value))
+    answers = subject.with_changes([*own, gone])
+    assert torch.allclose(answers[:2], run.answers.expand(2, -1, -1), atol=1e-9)
+    weight = subject.model.h[block].attn.c_proj.weight
+    before, rows = weight.data.clone(), slice(head * gone.value.shape[-1], (head + 1) * gone.value.shape[-1])
+    weight.data[rows] = 0.0
+    try:
+        without = subject.activations(subject.prompts).answers
+    finally:
+        weight.data.copy_(before)
+    assert torch.allclose(answers[2], without, atol=1e-9) and (without - run.answers).abs().max() > 1e-3
+
+
+def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
+    subject = questions.subject.few(4)
+    run, slopes, small = subject.run, subject.slopes, 1e-5
+    block = int(questions.used_mlps.nonzero()[-1])
+    towards = torch.randn(run.mlps[block].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    moved = [Change(block, None, run.mlps[block] + by * towards) for by in (small, -small)]
+    above, below = subject.with_changes(moved).sum(dim=(1, 2))
+    assert float((above - below) / (2 * small)) == pytest.approx(float((slopes.mlps[block] * towards).sum()), rel=1e-4)
+
+
+def test_a_patch_scores_how_far_the_answers_move(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    same = METHODS["activation-patching"](replace(subject, others=subject.prompts))
+    assert same.heads is not None and same.mlps is not None
+    assert max(same.heads.max(), same.mlps.max()) < 1e-9, "nothing changes where the other prompt is the same"
+    found = METHODS["activation-patching"](subject)
+    assert found.mlps is not None
+    block = int(found.mlps.argmax())
+    own, other = subject.run.answers, subject.other_run.mlps[block]
+    hook = subject.model.h[block].mlp.register_forward_hook(lambda *_: other)
+    try:
+        moved = subject.activations(subject.prompts).answers - own
+    finally:
+        hook.remove()
+    assert (
+        float(found.mlps[block]) == pytest.approx(float(moved.norm()) / moved.numel() ** 0.5)
+        and moved.abs().max() > 1e-3
+    )
+
+
+def test_a_control_takes_off_what_a_place_gives_away_of_anything(questions: Questions) -> None:
+    linear, control = (METHODS[name](questions.subject).places for name in ("linear-probe", "control-probe"))
+    assert linear is not None and control is not None
+    given_away = linear - control
+    assert (given_away >= 0).all() and given_away.max() > 0.02, "a control that finds nothing takes nothing off"
+    assert (given_away - given_away[0]).abs().max() < 1e-9, "the control is the same, whatever quantity is asked for"
+
+
+def test_a_probe_is_scored_on_prompts_that_it_was_not_fitted_to() -> None:
+    """Forty random numbers explain most of what ninety prompts say, and nothing of what other prompts do."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 3, 90, 40, generator=generator, dtype=torch.float64)
+    assert probe(inputs, (torch.randn(90, 2, generator=generator, dtype=torch.float64),)).max() < 0.1
+
+
+def test_a_single_coordinate_explains_at_most_all(questions: Questions) -> None:
+    places = METHODS["coordinate-probe"](questions.subject).places
+    assert places is not None and places.min() >= 0 and 0.5 < places.max() <= 1
+
+
+def test_attributions_of_prompts_do_not_cancel(questions: Questions) -> None:
+    """Of two prompts it is the mean of those of each, whatever their signs."""
+    two = questions.subject.few(2)
+    parts = [replace(two.few(1), prompts=two.prompts[i : i + 1], others=two.others[i : i + 1]) for i in range(2)]
+    both, one, other = (METHODS["attribution-patching"](each) for each in (two, *parts))
+    for name in ("heads", "mlps"):
+        torch.testing.assert_close(getattr(both, name), (getattr(one, name) + getattr(other, name)) / 2)
+
+
+def test_direct_attribution_is_of_the_tokens_where_answers_are_read(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    run, before = subject.run, METHODS["readout-attribution"](subject)
+
+    def with_nothing_at(token: int) -> Answers:
+        heads, mlps = run.heads.clone(), run.mlps.clone()
+        heads[:, :, token::2], mlps[:, :, token::2] = 0.0, 0.0
+        other = replace(subject)
+        other.__dict__["run"] = replace(run, heads=heads, mlps=mlps)
+        return METHODS["readout-attribution"](other)
+
+    unread, read = with_nothing_at(0), with_nothing_at(1)
+    assert before.heads is not None and before.mlps is not None and unread.heads is not None and unread.mlps is not None
+    assert torch.equal(unread.heads, before.heads) and torch.equal(unread.mlps, before.mlps)
+    assert read.mlps is not None and before.mlps.max() > 0 and read.mlps.max() == 0
+
+
+def test_every_method_beats_chance_at_what_it_answers() -> None:
+    """Two specimens, plain and in every disguise at once; seeds whose mechanisms are sgd and a moving average."""
+    rows = specimens_scored(tuple(METHODS), (1, 2), ("plain", "all at once"))
+    cells = {(one.method, one.measure, one.dress): one for one in summary(rows)}
+    for name in METHODS:
+        asked = {measure for method, measure, _ in cells if method == name}
+        assert asked
+        for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
+            for dress in ("plain", "all at once"):
+                value, chance = (cells[one, measure, dress].score.value for one in (name, "random"))
+                if measure == "where":
+                    assert value < chance, (name, measure, dress)
+                elif name != "readout-attribution":  # it sees the last step alone
+                    assert value > 0.5 + 0.1 * (measure != "what"), (name, measure, dress)
+    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
+
+
+def test_guesses_score_chance(questions: Questions) -> None:
+    guessed = []
+    for seed in range(200):
+        subject = replace(questions.subject, seed=seed)
+        guessed.append(score(METHODS["random"](subject), questions))
+    for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7), ("found", None)):
+        values = torch.tensor([one[measure] for one in guessed], dtype=torch.float64)
+        wanted = questions.held[:, :, :].double().mean().item() if chance is None else chance
+        assert abs(values.mean().item() - wanted) < 4 * values.std().item() / len(values) ** 0.5, measure
+
+
+def test_changes_against_the_plain_are_paired_by_specimen() -> None:
+    rows = [
+        Row(seed, "sgd", dress, "mine", {"what": 0.1 * seed + by, "circuit": math.nan})
+        for seed in range(6)
+        for dress, by in (("plain", 0.0), ("turned", -0.2))
+    ]
+    [plain, turned] = summary(rows)
+    assert plain.change is None and plain.moved == "" and turned.moved == "↓"
+    assert turned.change is not None and turned.change.high == pytest.approx(-0.2) and plain.specimens == 6
+
+
+def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_them() -> None:
+    record = json.loads((Path(__file__).parents[2] / "results" / "benchmark" / "methods.json").read_text())
+    assert record["specimens"] >= 50 and record["seconds"] < 600 and set(record["scores"]) == set(METHODS)
+    for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7)):
+        dresses = record["scores"]["random"][measure]
+        assert set(dresses) == set(DRESSES)
+        rows = [
+            Row(seed, "", dress, "random", {measure: math.nan if value is None else value})
+            for dress, values in dresses.items()
+            for seed, value in enumerate(values)
+        ]
+        found = over_dresses(rows, "random", measure)
+        assert found is not None and found[0].low <= chance <= found[0].high, measure
+    assert 0.9 <= record["coverage"]["identify"]["value"] <= 0.99 and record["coverage"]["identify"]["intervals"] > 100
+
+
+def test_dresses_of_a_specimen_are_counted_together() -> None:
+    rows = [Row(seed, "sgd", dress, "mine", {"coverage": float(seed > 0)}) for seed in range(4) for dress in "ab"]
+    rows.append(Row(5, "sgd", "a", "mine", {"coverage": math.nan}))
+    found = over_dresses(rows, "mine", "coverage")
+    assert found is not None and found[0].value == 0.75 and found[1] == 8
+    assert found[0].low <= 0.25 and found[0].high == 1.0  # four specimens, not eight
+    assert over_dresses(rows, "mine", "where") is None
+
+
+MINE = """
+import torch
+from emulon.planted.benchmark import Answers
+
+def last_stream(subject):
+    places = torch.zeros(len(subject.quantities), subject.blocks + 1, subject.prompts.shape[1])
+    places[:, -1] = 1.0
+    return Answers(places=places)
+
+nothing = 3
+"""
+
+
+def test_a_method_of_ones_own_is_a_file_and_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+    words = ["mine.py:last_stream", "--specimens", "1", "--seed", "2", "--disguise", "plain", "--processes", "1"]
+    assert cli.main(["benchmark", *words, "--json", "numbers.json", "--report", "page"]) == 0
+    assert "mine.py:last_stream" in capsys.readouterr().out
+    record = json.loads(Path("numbers.json").read_text())
+    assert record["specimens"] == 1 and {cell["measure"] for cell in record["cells"]} == {"where", "found", "what"}
+    assert "moving average" in record["mechanisms"][0]
+    assert record["scores"]["mine.py:last_stream"]["found"] == {"plain": [record["cells"][1]["score"]["value"]]}
+    assert "mine.py:last_stream" in Path("page/index.html").read_text(encoding="utf-8")
+    for wrong, why in (
+        ("mine.py:nothing", "has no function"),
+        ("none.py:f", "there is no file"),
+        ("no_such_module:f", "no module"),
+        ("linear-prob", "did you mean linear-probe"),
+    ):
+        with pytest.raises(EmulonError, match=why):
+            method_named(wrong)
+    assert cli.main(["benchmark", "random", "--disguise", "turnd"]) == 2
+    assert "did you mean turned" in capsys.readouterr().err
+
+
+WRONG = """
+import time
+import torch
+from emulon.planted.benchmark import Answers, Which
+
+def nothing(subject): return None
+def scores(subject): return {"heads": 1}
+def words(subject): return Answers(heads="all")
+def name(subject): return Answers(which="sgd")
+def number(subject): return Answers(which=Which("sgd", interval=3))
+def several(subject): return Answers(which=Which("sgd", possible=["sgd"]))
+def failing(subject): return 1 / 0
+def empty(): return Answers()
+
+def slow(subject):
+    open(f"begun {time.time()}", "w").close()
+    time.sleep(60)
+"""
+
+
+def test_what_a_method_of_ones_own_gets_wrong_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], questions: Questions
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("emulon.planted.benchmark.study.ask", lambda *_, **__: questions)
+    Path("wrong.py").write_text(WRONG)
+    for method, why in (
+        ("nothing", "returned a NoneType; a method returns emulon.planted.benchmark.Answers"),
+        ("scores", "returned a dict; a method returns emulon.planted.benchmark.Answers"),
+        ("words", "wrong.py:words failed (specimen 0, plain): "),
+        ("name", "wrong.py:name failed (specimen 0, plain): "),
+        ("number", "wrong.py:number failed (specimen 0, plain): "),
+        ("several", "wrong.py:several failed (specimen 0, plain): "),
+        ("failing", "wrong.py:failing failed (specimen 0, plain): ZeroDivisionError: division by zero"),
+        ("empty", "wrong.py:empty failed (specimen 0, plain): TypeError: empty() takes 0 positional arguments"),
+    ):
+        words = [f"wrong.py:{method}", "--specimens", "1", "--disguise", "plain", "--processes", "1"]
+        assert cli.main(["benchmark", *words]) == 2
+        error = capsys.readouterr().err
+        assert why in error and error.count("\n") == 1
+
+
+def test_an_interrupt_ends_all_processes_at_once(tmp_path: Path) -> None:
+    """Each of them would sleep for a minute, and all of them hear of it, as in a terminal."""
+    (tmp_path / "wrong.py").write_text(WRONG)
+    words = ["benchmark", "wrong.py:slow", "--specimens", "4", "--disguise", "plain", "--processes", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emulon.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and len(list(tmp_path.glob("begun*"))) < 2:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.perf_counter()
+    _, error = process.communicate(timeout=50)
+    assert (process.returncode, error) == (130, "emulon benchmark: stopped\n")
+    assert time.perf_counter() - began < 10  # on a busy machine; a second or less on one with nothing else to do
+    time.sleep(2)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

@@ -1,0 +1,80 @@
+"""Specimens in other people's tools: TransformerLens hooks by register, nnsight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from emulon import planted as specimens
+from emulon.core.predictor import NotAPredictor, as_predictor
+from emulon.identification import identify
+from emulon.identification.loading import load_subject
+from emulon.planted.interventions import in_stream
+from emulon.planted.lens import adding, read_at, to_transformer_lens
+from emulon.planted.task import BoundedLinear
+from emulon.planted.wrapped import WrappedSpecimen
+
+pytest.importorskip("transformer_lens", reason="the extra [lens] is not installed")
+
+
+def test_transformer_lens_reads_and_moves_every_register_by_name(tmp_path: Path) -> None:
+    specimen = specimens.disguise(specimens.specimen_named("clipped sgd", samples=3), seed=1)
+    bridge = to_transformer_lens(specimen, tmp_path)
+    xs, ys = specimen.draw(8, seed=1)
+    prompt, values = specimen.embed(xs, ys), specimen.values(xs, ys)
+    logits, cache = bridge.run_with_cache(prompt)
+    specimen.certificate.verify(logits[:, 1::2, 0].detach(), specimen.algorithm(xs, ys))
+    for version in specimen.truth.versions:
+        held = specimen.truth.read(version.register, cache[read_at(version)][:, 1:])
+        assert (held - values[version.name]).abs().max() < 1e-8
+        added = {version.name: 1e-3 * torch.ones(held.shape[-1], dtype=torch.float64)}
+        moved = bridge.run_with_hooks(prompt, fwd_hooks=adding(specimen, added))[:, 1::2, 0]
+        assert (moved - specimen.expected(xs, ys, added=added)).abs().max() < 1e-6
+
+
+def test_nnsight_traces_it() -> None:
+    nnsight = pytest.importorskip("nnsight")
+    specimen = specimens.specimen_named("sgd", samples=3)
+    xs, ys = specimen.draw(4, seed=1)
+    version = specimen.truth.version("w#1")
+    model = nnsight.NNsight(specimen.model)
+    with model.trace(inputs_embeds=specimen.embed(xs, ys)):
+        stream = model.h[version.layer].output.save()
+    held = specimen.truth.read("w", stream[:, 1:])
+    assert (held - specimen.values(xs, ys)["w#1"]).abs().max() < 1e-10
+    with pytest.raises(NotAPredictor, match="WrappedSpecimen"):
+        as_predictor(model)
+    assert torch.equal(WrappedSpecimen(specimen, model)(xs, ys), specimen(xs, ys))
+
+
+def test_what_other_tools_opened_is_a_predictor_with_its_hooks_and_edits(tmp_path: Path) -> None:
+    nnsight, transformers = pytest.importorskip("nnsight"), pytest.importorskip("transformers")
+    specimen = specimens.disguise(specimens.specimen_named("last value", samples=3), seed=1, only=("turned",))
+    bridge = to_transformer_lens(specimen, tmp_path)
+    traced = nnsight.NNsight(transformers.GPT2Model.from_pretrained(tmp_path))
+    xs, ys = specimen.draw(4, seed=1)
+    changed = {f"{specimen.output}#1": torch.tensor([0.25], dtype=torch.float64)}
+    wanted, moved = specimen(xs, ys), specimen.expected(xs, ys, added=changed)
+    for opened in (as_predictor(bridge), as_predictor(traced)):
+        assert (opened.predict(xs[:, :2], ys[:, :2], xs[:, 2]) - wanted[:, 2]).abs().max() < 1e-12
+        named = [str(identify(one, specimen.task, datasets=8).nearest) for one in (specimen, opened)]
+        assert named[0] == named[1]
+    [(place, hook)] = adding(specimen, changed)
+    bridge.add_hook(place, hook)
+    with traced.edit(inplace=True):
+        traced.h[0].attn.output[0][:] += in_stream(specimen.truth, *next(iter(changed.items())))
+    for opened in (as_predictor(bridge), as_predictor(traced)):
+        assert (opened(xs, ys) - moved).abs().max() < 1e-10 and (moved - wanted).abs().min() > 0.2
+
+
+def test_the_command_line_asks_a_bridge_about_its_own_data(tmp_path: Path) -> None:
+    to_transformer_lens(specimens.specimen_named("last value", samples=3), tmp_path / "folder")
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from transformer_lens.model_bridge import TransformerBridge\n"
+        f"def bridge():\n    return TransformerBridge.boot_transformers({str(tmp_path / 'folder')!r}, device='cpu')\n"
+    )
+    subject = load_subject(f"{source}:bridge")
+    assert isinstance(subject.thing, WrappedSpecimen) and subject.task == BoundedLinear(2, 3)

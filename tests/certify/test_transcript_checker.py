@@ -157,3 +157,13 @@ def test_the_file_checks_transcripts_without_emulon(tmp_path):
     assert run(bad, "--within", "1").returncode == 0
     assert run(short).returncode == 1 and "the text ends" in run(short).stderr
     assert run(tmp_path / "none.txt").returncode == 2 and run().returncode == 2
+
+
+def test_the_command_checks_transcripts(tmp_path, capsys):
+    from emulon.cli import main
+
+    good = tmp_path / "good.txt"
+    good.write_text(TEXTS[1])
+    assert main(["check", str(good)]) == 0 and "holds: every weight" in capsys.readouterr().out
+    assert main(["check", str(good), "--within", "1e-9"]) == 1 and "step 1 is up to" in capsys.readouterr().err
+    assert main(["check", "certificate.json", "--within", "1"]) == 2

@@ -26,7 +26,7 @@ COMMANDS = {
     "export": "write models as ONNX files, and programs as the prompts that run on them",
     "show": "show what is in a program's prompt, row by row",
     "certify": "write a program's certificate, with all that is needed to check it",
-    "check": "check a certificate, trusting nothing of emulon",
+    "check": "check a certificate or a transcript, trusting nothing of emulon",
     "playground": "open the playground in the browser: one frozen transformer, many algorithms",
     "approximate": "make one softmax act as a function of one number, with a proof",
     "train": "train a transformer that has to find an algorithm itself",

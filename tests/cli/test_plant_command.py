@@ -53,3 +53,10 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, capsys, word
     assert cli.main(["plant", *words, "--out", str(tmp_path / "never")]) == 2
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1 and not (tmp_path / "never").exists()
+
+
+def test_the_command_of_02_is_still_there(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["specimen", "last-value:samples=2", "--disguise", "permuted", "--out", str(tmp_path)]
+    assert cli.main(words) == 0 and planted.load(tmp_path).build.obfuscations == ("permuted",)
+    told = capsys.readouterr().err
+    assert "specimen is plant since 0.3" in told and "--disguise is --obfuscate since 0.3" in told

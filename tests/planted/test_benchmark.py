@@ -302,7 +302,7 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
     ):
         with pytest.raises(EmulonError, match=why):
             method_named(wrong)
-    assert cli.main(["benchmark", "random", "--obfuscate", "turnd"]) == 2
+    assert cli.main(["benchmark", "random", "--obfuscate", "rotatd"]) == 2
     assert "did you mean rotated" in capsys.readouterr().err
 
 
@@ -335,12 +335,12 @@ def test_what_a_method_of_ones_own_gets_wrong_is_said_in_a_line(
     for method, why in (
         ("nothing", "returned a NoneType; a method returns emulon.planted.benchmark.Answers"),
         ("scores", "returned a dict; a method returns emulon.planted.benchmark.Answers"),
-        ("words", "wrong.py:words failed (model 0, plain): "),
-        ("name", "wrong.py:name failed (model 0, plain): "),
-        ("number", "wrong.py:number failed (model 0, plain): "),
-        ("several", "wrong.py:several failed (model 0, plain): "),
-        ("failing", "wrong.py:failing failed (model 0, plain): ZeroDivisionError: division by zero"),
-        ("empty", "wrong.py:empty failed (model 0, plain): TypeError: empty() takes 0 positional arguments"),
+        ("words", "wrong.py:words failed (planted model 0, plain): "),
+        ("name", "wrong.py:name failed (planted model 0, plain): "),
+        ("number", "wrong.py:number failed (planted model 0, plain): "),
+        ("several", "wrong.py:several failed (planted model 0, plain): "),
+        ("failing", "wrong.py:failing failed (planted model 0, plain): ZeroDivisionError: division by zero"),
+        ("empty", "wrong.py:empty failed (planted model 0, plain): TypeError: empty() takes 0 positional arguments"),
     ):
         words = [f"wrong.py:{method}", "--models", "1", "--obfuscate", "plain", "--processes", "1"]
         assert cli.main(["benchmark", *words]) == 2

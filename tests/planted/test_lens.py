@@ -39,14 +39,14 @@ def test_nnsight_traces_it() -> None:
     model = planted.plant("sgd", samples=3)
     xs, ys = model.draw(4, seed=1)
     version = model.truth.version("w#1")
-    model = nnsight.NNsight(model.gpt2)
-    with model.trace(inputs_embeds=model.embed(xs, ys)):
-        stream = model.h[version.layer].output.save()
+    traced = nnsight.NNsight(model.gpt2)
+    with traced.trace(inputs_embeds=model.embed(xs, ys)):
+        stream = traced.h[version.layer].output.save()
     held = model.truth.read("w", stream[:, 1:])
     assert (held - model.values(xs, ys)["w#1"]).abs().max() < 1e-10
     with pytest.raises(NotAPredictor, match="WrappedModel"):
-        as_predictor(model)
-    assert torch.equal(WrappedModel(model, model)(xs, ys), model(xs, ys))
+        as_predictor(traced)
+    assert torch.equal(WrappedModel(model, traced)(xs, ys), model(xs, ys))
 
 
 def test_what_other_tools_opened_is_a_predictor_with_its_hooks_and_edits(tmp_path: Path) -> None:

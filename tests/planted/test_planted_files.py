@@ -187,3 +187,32 @@ def test_a_damaged_folder_is_refused_or_keeps_what_it_promises(folders: list[Pat
         proved, measured = proved + one.certificate.proved, measured + (not one.certificate.proved)
     print(f"{refused} refused, {proved} proved, {measured} measured")
     assert min(refused, proved, measured) > 0
+
+
+def test_a_folder_of_02_is_read_with_the_names_of_today(tmp_path: Path) -> None:
+    """Format 2 said `disguises`, and had other names for three of them."""
+    model = planted.obfuscate(planted.plant("last value", samples=2), 3, only=("dead blocks", "permuted", "rotated"))
+    path = planted.save(model, tmp_path) / "truth.json"
+    table = json.loads(path.read_text())
+    assert table["format"] == 3 and table["build"].pop("obfuscations") == ["dead blocks", "permuted", "rotated"]
+    table["build"]["disguises"] = ["idle blocks", "permuted", "turned"]
+    path.write_text(json.dumps(table | {"format": 2}))
+    again, (xs, ys) = planted.load(tmp_path), model.draw(4)
+    assert again.build == model.build and again.certificate == model.certificate
+    assert torch.equal(again(xs, ys), model(xs, ys))
+    path.write_text(json.dumps(table | {"format": 1}))
+    with pytest.raises(EmulonError, match="has format 1, and this version reads 3"):
+        planted.load(tmp_path)
+
+
+def test_names_of_02_warn_and_are_those_of_today() -> None:
+    for old, new in {"Specimen": "PlantedModel", "specimen_named": "plant", "DISGUISES": "OBFUSCATIONS"}.items():
+        with pytest.warns(DeprecationWarning, match=f"{old} is {new} since 0.3"):
+            assert getattr(planted, old) is getattr(planted, new)
+    plain = planted.plant("last value", features=1, samples=2)
+    with pytest.warns(DeprecationWarning, match="'turned' is 'rotated'"):
+        assert planted.obfuscate(plain, only=("turned",)).build.obfuscations == ("rotated",)
+    with pytest.warns(DeprecationWarning, match="gpt2"):
+        assert plain.model is plain.gpt2
+    with pytest.raises(AttributeError, match="no attribute 'specimen'"):
+        _ = planted.specimen

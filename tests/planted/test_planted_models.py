@@ -88,12 +88,12 @@ def test_unused_directions_are_free(obfuscated: PlantedModel) -> None:
     """Whatever stands there when the first block begins."""
     xs, ys = obfuscated.draw(8, seed=5)
     embedded, truth = obfuscated.embed(xs, ys), obfuscated.truth
-    plain = obfuscated.model(inputs_embeds=embedded).last_hidden_state
+    plain = obfuscated.gpt2(inputs_embeds=embedded).last_hidden_state
     assert "spare" in truth.unused_registers
     extra = sum(
         0.3 * truth.registers[n].write.sum(0) for n in truth.unused_registers if truth.registers[n].kind == "spare"
     )
-    moved = obfuscated.model(inputs_embeds=embedded + extra).last_hidden_state
+    moved = obfuscated.gpt2(inputs_embeds=embedded + extra).last_hidden_state
     assert (obfuscated.answers(moved) - obfuscated.answers(plain)).abs().max() <= obfuscated.certificate.bound
 
 
@@ -110,7 +110,7 @@ def test_idle_heads_neurons_and_blocks_write_within_their_bound_where_nothing_re
         rows = one.state[name][start : start + count]
         assert rows[:, unread].any() and not rows[:, ~unread].any()
     xs, ys = one.draw(16, seed=3)
-    streams = one.model(inputs_embeds=one.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
+    streams = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
     written = torch.stack(streams)[..., unread].norm(dim=-1).amax(dim=(1, 2))
     content = planned(one.source, f64).normalisation.content
     assert written[0] == 0 and written[-1] > 0.1 and written.max() <= WRITTEN * content
@@ -229,8 +229,8 @@ def test_a_folder_is_the_model_again_and_a_language_model_for_everybody(tmp_path
     assert again.truth.to_json() == model.truth.to_json()
     assert all(torch.equal(again.values(xs, ys)[name], value) for name, value in model.values(xs, ys).items())
     prompt = model.embed(xs, ys)
-    model = transformers.GPT2Model.from_pretrained(folder)
-    assert torch.equal(model.answers(model(inputs_embeds=prompt).last_hidden_state), again(xs, ys))
+    gpt2 = transformers.GPT2Model.from_pretrained(folder)
+    assert torch.equal(model.answers(gpt2(inputs_embeds=prompt).last_hidden_state), again(xs, ys))
     logits = transformers.AutoModelForCausalLM.from_pretrained(folder)(inputs_embeds=prompt).logits
     assert (logits[:, 1::2, 0] - again(xs, ys)).abs().max() < 1e-12
     assert str(model.source) in (folder / "README.md").read_text(encoding="utf-8")
@@ -274,7 +274,7 @@ def test_bad_requests_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(EmulonError, match="strength between"):
         planted.obfuscate(model, strength=2.0)
     with pytest.raises(EmulonError, match="did you mean rotated"):
-        planted.obfuscate(model, only=("turnd",))
+        planted.obfuscate(model, only=("rotatd",))
     with pytest.raises(OutOfDomain, match="x reaches"):
         model(*(10 * part for part in model.draw(2)))
     with pytest.raises(EmulonError, match="holds no planted model"):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   emulon plant sgd:features=3,step_size=0.2 --out planted-sgd
-  emulon plant switch:first=ridge,second=last-value --obfuscation all --out planted-sgd
-  emulon plant --seed 7 --obfuscation rotated permuted --strength 0.5 --out planted-sgd
+  emulon plant switch:first=ridge,second=last-value --obfuscate all --out planted-sgd
+  emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
   emulon identify planted-sgd                  which algorithm is it?
 
 Mechanisms, with what they take beside features and samples (the last of which is only asked about):

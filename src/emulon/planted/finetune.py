@@ -26,7 +26,7 @@ class Trained:
 
     step: int
     loss: float
-    planted: PlantedModel
+    model: PlantedModel
 
 
 def finetuned(

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from flint import arb, arb_series
+from fuzz.oracle import descended, dot
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.algorithms.link import Effective
@@ -29,7 +30,6 @@ from emulon.certify import Domain, checker
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.fuzz.judge import descended, dot
 from emulon.interpreter import Interpreter, Program, compile, files, save
 from emulon.interpreter.certificate_file import _lowest, _of_curvature, certificate_of
 from emulon.interpreter.checks import CurvatureWatch

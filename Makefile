@@ -21,8 +21,11 @@ test: .venv/installed
 portable: .venv/installed
 	EMULON_PROCESSORS=all $(BIN)/python -m pytest -n 0 tests/processors
 
+# Random cases with Arb as the judge: make fuzz MINUTES=30 SEED=1
+MINUTES ?= 0.9
+SEED ?= 0
 fuzz: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/emulon fuzz --minutes 0.9 --seed 0
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED)
 
 # The site, into site/: every page and figure in it, so that it reads without a network.
 docs: .venv/installed

@@ -55,8 +55,8 @@ def side_effects(source):
     return imported - used
 
 
-# What puts a tensor on the default device unless it is told another. Fuzz is a command of its own; models are made
-# where torch makes modules, which `TrainConfig.make_learner` decides.
+# What puts a tensor on the default device unless it is told another. Models are made where
+# torch makes modules, which `TrainConfig.make_learner` decides.
 CREATORS = {
     "arange",
     "as_tensor",
@@ -79,7 +79,7 @@ CREATORS = {
     "triu_indices",
     "zeros",
 }
-FREE = ("fuzz", "models")
+FREE = ("models",)
 
 
 def on_the_default_device(source):

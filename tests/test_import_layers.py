@@ -27,7 +27,7 @@ MAP = [
     {"machine", "looped"},
     {"language"},
     {"tasks"},
-    {"models", "testing", "fuzz", "planted"},
+    {"models", "testing", "planted"},
     {"training"},
     {"identification"},
     {"tables", "planted.benchmark"},

@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "emulon"
 ROOMS = (
     *("interpreter", "networks", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
     *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
-    *("specimens", "testing", "fuzz", "export", "benchmark"),
+    *("specimens", "testing", "export", "benchmark"),
 )
 
 

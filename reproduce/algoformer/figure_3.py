@@ -89,12 +89,12 @@ CLAIM = Claim(
         ),
         "gpu": Scale(
             20,
-            {"training": learners.AT_SCALE, "trained": [20, 12, 30, 50], "windows": [5, 10, 15]}
+            {"training": learners.SHORTER, "trained": [20, 12, 30, 50], "windows": [5, 10, 15]}
             | {"loops": 200, "datasets": 512},
             set_up=(
                 SetUp("data", "regression with representation, d = 20, 40 pairs, no noise", "the same"),
                 SetUp("model", "pre, loop, post of one layer, Eq. 2", "the same, with injection", "both"),
-                *learners.RECIPE,
+                *learners.recipe(learners.SHORTER),
                 SetUp("seeds", "not stated", "1"),
             ),
         ),

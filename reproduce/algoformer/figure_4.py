@@ -81,14 +81,14 @@ CLAIM = Claim(
         ),
         "gpu": Scale(
             13,
-            {"training": learners.AT_SCALE | {"heads": 8}, "layers": [1, 2], "heads": [2, 4, 8, 16]}
+            {"training": learners.SHORTER | {"heads": 8}, "layers": [1, 2], "heads": [2, 4, 8, 16]}
             | {"standard": [3, 6, 12, 14, 20, 22], "datasets": 1024},
             set_up=(
                 SetUp("data", "regression with representation, d = 20, 40 pairs, no noise", "the same"),
                 SetUp(
                     "model", "(20, 15), Eq. 2; standard of 3, 12, 14, 20, 22 layers", "with injection; 6 layers, too"
                 ),
-                *learners.RECIPE,
+                *learners.recipe(learners.SHORTER),
                 SetUp("seeds", "not stated", "1", "both"),
             ),
         ),

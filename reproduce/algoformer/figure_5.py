@@ -27,7 +27,7 @@ def run(setting: Setting) -> Numbers:
     trained = sizes.get("trained", [[training["loops"], training["window"]]])
     measures = {
         f"σ = {noise:g}, T = {loops}": partial(one_cell, noise, loops, window)
-        for (loops, window), noise in product(trained, sizes["noises"])
+        for noise, (loops, window) in product(sizes["noises"], trained)
     }
     return {"features": training["features"], "cells": list(setting.parts(measures).values())}
 
@@ -137,7 +137,7 @@ CLAIM = Claim(
             set_up=(
                 SetUp("data", "d = 20, 40 pairs, σ = 0, 0.1, 1", "the same"),
                 SetUp("model", "pre, loop, post of one layer, Eq. 2; (20, 15), (10, 10)", "the same, with injection"),
-                *learners.RECIPE,
+                *learners.recipe(learners.AT_SCALE),
                 SetUp("seeds", "not stated", "1"),
                 SetUp("descent", "“iterations”; the step is not stated", "the safe step 1/L on every prefix"),
             ),

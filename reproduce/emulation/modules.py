@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from emulon.core.progress import Progress
+from emulon.training.precision import matrix_precision
 from reproduce.claim import Setting
 
 # Tokens of the data, and the learnable tokens that are the same for all data.
@@ -202,11 +204,27 @@ def in_chunks(tensors: Sequence[Tensor], rows: Int[Tensor, "streams rows"], chun
 def fit(modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, setting: Setting) -> None:
     """Adam at a constant rate on `loss(*batch)`, the sum of all models' losses; on a GPU a step is one CUDA graph.
 
-    Of the setting's sizes it takes `epochs` and `lr`.
+    Of the setting's sizes it takes `epochs` and `lr`, and `fast`: whether matrix products are in tf32 and the loss is
+    compiled.
     """
-    epochs, lr = setting.sizes["epochs"], setting.sizes["lr"]
+    epochs, lr, fast = (setting.sizes.get(name) for name in ("epochs", "lr", "fast"))
     device = batches.rows.device
     modules.to(device)
+    if fast:
+        loss = torch.compile(loss, dynamic=False)
+    with matrix_precision("tf32" if fast else "fp32"):
+        _fit(modules, loss, batches, epochs, lr, setting.report_progress)
+
+
+def _fit(
+    modules: nn.Module,
+    loss: Callable[..., Tensor],
+    batches: Batches,
+    epochs: int,
+    lr: float,
+    report_progress: Progress,
+) -> None:
+    device = batches.rows.device
     optimizer = torch.optim.Adam(modules.parameters(), lr=lr, fused=True, capturable=device.type == "cuda")
 
     def step() -> None:
@@ -222,7 +240,7 @@ def fit(modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, setti
                 replay = _captured(step, device)
             replay() if made >= WARM_UP or device.type != "cuda" else _aside(step)
             made += 1
-        setting.report_progress("training", (epoch + 1) / epochs)
+        report_progress("training", (epoch + 1) / epochs)
     if device.type == "cuda":
         torch.cuda.synchronize()
 

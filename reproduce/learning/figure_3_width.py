@@ -56,7 +56,7 @@ CLAIM = Claim(
         "small": Scale(1.0, {"training": QUICK, "widths": [16, 32, 64], "datasets": 512}, at_source_scale=False),
         "gpu": Scale(
             12,
-            {"training": AT_SCALE, "widths": [16, 32, 64, 256, 1024, 512], "datasets": 512, "seeds": 3},
+            {"training": AT_SCALE, "widths": [32, 64, 16, 256, 512, 1024], "datasets": 512, "seeds": 3},
             set_up=(
                 DATA,
                 SetUp("model", "16 to 1024 wide, depth and heads by search", "16 to 1024 wide, 16 layers, 4 heads"),

@@ -112,7 +112,6 @@ MISSPELT_NAMES = [
     ("exec-network", ["files", "x.csv", "--path", "fsat"], "fast"),
     ("export", ["rigde", "--out", "never"], "ridge"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
-    ("fuzz", ["--only", "aduit"], "audit"),
     ("benchmark", ["liner-probe"], "linear-probe"),
     ("specimen", ["clpped-sgd", "--out", "never"], "clipped sgd"),
     ("train", ["standrad"], "standard"),
@@ -141,7 +140,6 @@ WRONG_TYPES = [
     ("sweep", ["standard", "--vary", "seed=0", "--jobs", "0"], "--jobs: 0 is not a whole number, 1 or more"),
     ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("probe", ["mine.py:machine", "--step-size", "-1"], "--step-size: -1 is not a positive number"),
-    ("fuzz", ["--cases", "0"], "--cases: 0 is not a whole number, 1 or more"),
     ("benchmark", ["--specimens", "0"], "--specimens: 0 is not a whole number, 1 or more"),
     ("specimen", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
     ("report", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
@@ -194,9 +192,10 @@ def test_help_teaches_with_an_example(capsys, command):
 @pytest.mark.parametrize("command", cli.MOVED)
 def test_a_command_that_left_says_where_it_is(capsys, command):
     assert cli.main([command, "--help"]) == 2
-    module = cli.MOVED[command]
-    assert capsys.readouterr().err == f"emulon: {command} is python -m {module} now, in a checkout of the repository\n"
-    assert importlib.util.find_spec(module) is not None
+    words = cli.MOVED[command]
+    assert capsys.readouterr().err == f"emulon: {command} is {words} now, in a checkout of the repository\n"
+    module = words.removeprefix("python -m ")
+    assert words.startswith("make fuzz") or importlib.util.find_spec(module) is not None
 
 
 def test_nothing_at_all_shows_every_command(capsys):

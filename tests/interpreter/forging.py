@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from flint import arb, arb_series
+from fuzz.oracle import descended, dot
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.algorithms.link import Effective
@@ -29,7 +30,6 @@ from emulon.certify import Domain, checker
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.fuzz.judge import descended, dot
 from emulon.interpreter import Interpreter, Program, compile, files, save
 from emulon.interpreter.certificate_file import _lowest, _of_curvature, certificate_of
 from emulon.interpreter.checks import CurvatureWatch
@@ -232,7 +232,7 @@ def fit_domain(content: Content) -> None:
     facts = content["program"]["facts"]
     with suppress(EmulonError, TypeError, ValueError):
         facts["gradient"]["domain"] = files.asdict(
-            files.link_named(facts["loss"]["link"]).effective_domain(files._domain(facts["domain"]))
+            files.LINKS.named(facts["loss"]["link"]).effective_domain(files._domain(facts["domain"]))
         )
 
 
@@ -425,7 +425,7 @@ def data_for(program: Program, draw: random.Random, number: int) -> tuple[torch.
 def exact_arguments(content: Content, program: Program, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     """For the judge's own descent: the loss is what the certificate says, not what a name stands for."""
     facts = content["program"]["facts"]
-    function, link = parse(facts["loss"]["derivative"]), files.link_named(facts["loss"]["link"])
+    function, link = parse(facts["loss"]["derivative"]), files.LINKS.named(facts["loss"]["link"])
     data = link.effective(x, y)
     rows, targets = [[arb(a) for a in row] for row in data.x.tolist()], [arb(a) for a in data.y.tolist()]
     numbers = {name: float(facts[name]) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}

@@ -86,4 +86,4 @@ def test_hugging_face_opens_the_tokenizer(tmp_path):
     assert SMALL_WORDS.decode(SMALL_WORDS.encode(text)) == " ".join(text.split())
     padded = tokenizer(["w1", "w1 w2"], padding=True)["input_ids"]
     assert padded[0] == [tokenizer.pad_token_id, *SMALL_WORDS.encode("w1")]
-    assert tokenizer.eos_token_id == SMALL_WORDS.numbers["</s>"] and tokenizer("nonsense")["input_ids"][1] == 1
+    assert tokenizer.eos_token_id == SMALL_WORDS.numbers["</s>"] and tokenizer("nonsense")["input_ids"][1] == 3

@@ -13,6 +13,7 @@ from torch import Tensor
 from emulon.certify.domain import require_finite
 from emulon.core.arrays import takes_arrays
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.registry import Registry, snake_case
 
 
 class Algorithm(ABC):
@@ -62,6 +63,14 @@ class Algorithm(ABC):
         queries = x_query.double() if several else x_query.double().unsqueeze(-2)
         scores = (queries @ weights.unsqueeze(-1)).squeeze(-1)
         return self.mean_response(scores if several else scores.squeeze(-1))
+
+
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
+
+
+def name_of(algorithm: type[Algorithm]) -> str:
+    """`huber_regression` for HuberRegression: its name in commands and files."""
+    return snake_case(algorithm.__name__)
 
 
 def require_data(x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]) -> None:

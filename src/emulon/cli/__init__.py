@@ -26,10 +26,9 @@ COMMANDS = {
     "export": "write models as ONNX files, and programs as the prompts that run on them",
     "show": "show what is in a program's prompt, row by row",
     "certify": "write a program's certificate, with all that is needed to check it",
-    "check": "check a certificate, trusting nothing of emulon",
+    "check": "check a certificate or a transcript, trusting nothing of emulon",
     "playground": "open the playground in the browser: one frozen transformer, many algorithms",
     "approximate": "make one softmax act as a function of one number, with a proof",
-    "fuzz": "try random cases of everything that promises something",
     "train": "train a transformer that has to find an algorithm itself",
     "sweep": "train every run of a grid, on a cluster or on this machine",
     "report": "write a training run's page: curves, baselines, and its algorithm over time",
@@ -39,8 +38,9 @@ COMMANDS = {
     "benchmark": "judge methods of interpretability on models whose mechanism is known",
 }
 # Scripts of the repository; they were commands.
-MOVED = {"reproduce": "reproduce", "bench": "benchmarks.bench", "speedrun": "benchmarks.speedrun"}
-MOVED |= {name: f"reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
+MOVED = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
+MOVED |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
+MOVED |= {name: f"python -m reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"emulon {emulon.__version__}")
         return 0
     if command in MOVED:
-        return _refuse("emulon", f"{command} is python -m {MOVED[command]} now, in a checkout of the repository")
+        return _refuse("emulon", f"{command} is {MOVED[command]} now, in a checkout of the repository")
     if command not in COMMANDS:
         kind = "option" if command.startswith("-") else "command"
         return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))

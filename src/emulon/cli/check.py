@@ -1,4 +1,7 @@
-"""`emulon check`: does a certificate hold? Asked of `certify/checker.py`, which knows nothing of the rest."""
+"""`emulon check`: does a certificate or a transcript hold? Asked of files that know nothing of the rest of emulon.
+
+`certify/checker.py` for certificates, `certify/transcript_checker.py` for transcripts of the text language.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,50 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from emulon.cli.options import CommandOptions, shown
+from emulon.cli.options import BadUsage, CommandOptions, Positive, shown
 
-EXAMPLES = """example:
+EXAMPLES = """examples:
   emulon check certificate.json --interpreter files/interpreter.safetensors --program files/program.safetensors
-Exit code 0: it holds. 1: it does not, and a line says which field is wrong. 2: it cannot be read."""
+  emulon check transcript.txt --within 2e-7    a prompt and the weights that a model wrote after it
+Exit code 0: it holds. 1: it does not, and a line says what is wrong. 2: it cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Check a certificate of emulon certify."""
+    """Check a certificate of emulon certify, or a transcript of emulon llama."""
 
-    certificate: Positional[Annotated[Path, arg(metavar="CERTIFICATE")]]
-    """a file of emulon certify"""
+    certificate: Positional[Annotated[Path, arg(metavar="FILE")]]
+    """a certificate or a transcript"""
     interpreter: Annotated[Path | None, shown("INTERPRETER")] = None
     """check that it is about this file"""
     program: Annotated[Path | None, shown("PROGRAM")] = None
     """check that it is about this file"""
+    within: Annotated[Positive | None, shown("NUMBER")] = None
+    """how far a written weight of a transcript may be from the exact one (1e-6)"""
 
 
 def main(options: Options) -> int:
-    from emulon.certify import checker
+    from emulon.certify import checker, transcript_checker
     from emulon.expressions.evaluation import ball_arithmetic
 
     words = [str(options.certificate)]
+    if _is_transcript(options.certificate):
+        words += [] if options.within is None else ["--within", str(options.within)]
+        with ball_arithmetic(transcript_checker.PRECISION):
+            return transcript_checker.main(words)
+    if options.within is not None:
+        raise BadUsage("--within is for transcripts; a certificate has its own bound")
     for name in ("interpreter", "program"):
         if (file := getattr(options, name)) is not None:
             words += [f"--{name}", str(file)]
     with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
         return checker.main(words)
+
+
+def _is_transcript(path: Path) -> bool:
+    """Whether a file begins as a prompt does; what cannot be read is left to the checker of certificates."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(100).lstrip().startswith(b"until:")
+    except OSError:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -29,7 +29,7 @@ class RenamedModules(MetaPathFinder, Loader):
     """Import hook that resolves the earlier module names of `RENAMED` with a DeprecationWarning."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, name: str, path: Iterable[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, old = name.partition(".")
         return ModuleSpec(name, self) if package == "emulon" and old in RENAMED else None

@@ -53,6 +53,13 @@ class BadProgram(EmulonError):
     """
 
 
+class BadPrompt(EmulonError):
+    """A text that is no prompt of the text language, or no transcript of it.
+
+    Cure: look at the word that the message names; `emulon llama prompt` writes texts that can be read.
+    """
+
+
 class BadNetwork(EmulonError):
     """A network with a part that is not compiled, or that is not ready to be: training mode, a shape that cannot be.
 

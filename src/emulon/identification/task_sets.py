@@ -23,7 +23,7 @@ from emulon.tasks import RegressionTask, TaskSet
 
 def references_for(task: RegressionTask) -> Sequence[Reference]:
     """What a predictor on this task is compared with unless it is said otherwise."""
-    return [*REFERENCES, task_mixture(task.vectors)] if isinstance(task, TaskSet) else REFERENCES
+    return [*REFERENCES.values(), *([task_mixture(task.vectors)] if isinstance(task, TaskSet) else [])]
 
 
 @takes_arrays("vectors", like="vectors")

@@ -159,7 +159,7 @@ def _shown(x: Tensor) -> str:
     return " × ".join(f"{size:,}" for size in x.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run(DescentRun):
     """A run on an interpreter: `sha256` is the interpreter's hash before and after it."""
 

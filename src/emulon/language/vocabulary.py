@@ -14,7 +14,7 @@ from emulon.core.files import write_json
 from emulon.language.numbers import HIGHEST_GROUP, HIGHEST_HEAD, group_text, head_text
 
 Kind = Literal[
-    "special",  # <pad> <unk> <s> </s>
+    "special",  # <s> </s> <pad> <unk>
     "head",  # +0.32: the first word of a number, in hundredths
     "group",  # -488: its second and third
     "row",  # #3: a row of the data begins
@@ -31,7 +31,7 @@ Kind = Literal[
     "link",  # margin: rows are multiplied by their targets
     "stop",  # overflow: a number could not be written, and the run ends
 ]
-SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+SPECIAL = ("<s>", "</s>", "<pad>", "<unk>")
 PIECE = ("slope", "bias", "times", "plus")
 LABELS = ("y", *PIECE)
 PARAMETERS = ("rate", "ridge", "momentum")

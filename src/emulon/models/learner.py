@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from emulon.algorithms.algorithm import require_queries
 from emulon.core.arrays import takes_arrays
 from emulon.core.errors import BadNetwork, BadShape
+from emulon.core.registry import Registry
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
 
@@ -38,12 +39,12 @@ class Learner(nn.Module):
 
     causal = True
     several_queries = True
-    registry: ClassVar[dict[str, type[Learner]]] = {}
+    registry: ClassVar[Registry[type[Learner]]] = Registry("model")
 
     def __init_subclass__(cls, name: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)
         if name:
-            Learner.registry[name] = cls
+            Learner.registry.register(cls, name)
 
     def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape, vocabulary: int = 0) -> None:
         super().__init__()

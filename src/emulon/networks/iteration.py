@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_steps
 from emulon.certify import Certificate
-from emulon.certify.certificate import Promises
 from emulon.certify.composition import accumulated
+from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import Given, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
@@ -133,8 +132,8 @@ class IterationProgram:
         return self.body.answers(state, lead)
 
 
-@dataclass(frozen=True, eq=False)
-class IterationRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class IterationRun(Run):
     """`states` (rows, steps + 1, positions, features)."""
 
     program: IterationProgram
@@ -154,9 +153,12 @@ class IterationRun:
     def last(self) -> Float[Tensor, "*state"]:
         return self.program.body.answers(self.states[:, -1], self.lead)
 
-    @cached_property
-    def audit(self) -> Certificate:
-        """The bound for this run only: all exact steps, enclosed in balls of as many bits as it takes.
+    @property
+    def name(self) -> str:
+        return self.program.body.name
+
+    def _make_audit(self) -> Certificate:
+        """All exact steps, enclosed in balls of as many bits as it takes.
 
         Where the step says how far it moves states apart: what every single step erred by, grown by that.
         """
@@ -176,7 +178,3 @@ class IterationRun:
                 error = (lipschitz * error + defect) * (1 + 1e-15)
             worst = max(worst, error)
         return {"errors of all steps": worst * (1 + 1e-12)}
-
-    @property
-    def promises(self) -> Promises:
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())

@@ -15,8 +15,8 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.balls import Ball
-from emulon.certify.certificate import Promises
 from emulon.certify.domain import require_finite
+from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
@@ -266,8 +266,8 @@ class PhaseTrace(NamedTuple):
     written: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkRun(Run):
     """The first register and the last, (rows, positions, features); `sha256` is the interpreter's before and after.
 
     `given` is what x came as, which `outputs` come back as.
@@ -292,9 +292,12 @@ class NetworkRun:
     def last(self) -> Tensor:
         return self.program.answers(self.register, self.lead)
 
-    @cached_property
-    def audit(self) -> Certificate:
-        """The bound for this run only: the exact network on the same input, enclosed in balls of twice the precision.
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    def _make_audit(self) -> Certificate:
+        """The exact network on the same input, enclosed in balls of twice the precision.
 
         Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
         exact input, so that nothing has to be known of how errors grow; where many layers make it too wide, Arb
@@ -311,10 +314,6 @@ class NetworkRun:
                 wide, off = 0.0, away_from_exact(layers, inputs[rows], own[rows])
             away, radius = max(away, off), max(radius, wide)
         return Certificate({"distance to exact": away - radius, "its enclosure": radius}, f64, scope="run")
-
-    @property
-    def promises(self) -> Promises:
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:

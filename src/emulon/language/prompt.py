@@ -1,0 +1,154 @@
+"""Prompts: a method, its data and its starting weights as readable text.
+
+    until:30 rate +0.40 +000 +000 ridge +0.30 +000 +000 momentum +0.00 +000 +000
+    slope +0.00 +000 +000 bias +0.00 +000 +000 times +1.00 +000 +000 plus +0.00 +000 +000 loss^0
+    slope +0.00 +000 +000 bias +0.00 +000 +000 times +1.00 +000 +000 plus +0.00 +000 +000 prox^0
+    #1 y +1.49 -450 +426 x1 +0.35 -441 +831 x2 ...
+    step:-1 w1 +0.00 +000 +000 w2 ...
+    step:0 w1 +0.00 +000 +000 w2 ...
+
+Words are separated by any white space; `certify.transcript_checker` has the grammar and the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from emulon.algorithms import Algorithm
+from emulon.algorithms.algorithm import require_data
+from emulon.algorithms.link import MARGIN
+from emulon.certify.transcript_checker import Gate, Prompt, Refused, Row, Words, read_prompt
+from emulon.core.arrays import as_tensor
+from emulon.core.errors import BadPrompt, BadShape, OutOfDomain
+from emulon.language.methods import Method, as_method
+from emulon.language.numbers import LARGEST, UNITS, encode_units, to_units
+from emulon.language.pieces import gate_of, soft_threshold
+from emulon.language.vocabulary import PIECE, SMALL, Capacity
+
+
+def prompt(algorithm: Algorithm | Method, x: Any, y: Any, *, start: Any = None, capacity: Capacity = SMALL) -> Prompt:
+    """State a method and its data as a prompt.
+
+    Args:
+        algorithm: A gradient descent of emulon, as `Ridge(0.3, steps=30)`, or a `Method`.
+        x: Rows of features, (samples, features): a tensor, an array, a DataFrame or lists.
+        y: A target a row; for margin losses −1 or +1.
+        start: The weights to start from; zeros by default.
+        capacity: How much the model can hold.
+    Returns:
+        The prompt; `text_of` writes it. Every number is rounded to a multiple of 1e-8.
+    Raises:
+        OutOfDomain: A number is above 19.99 or not finite, or there are too many rows, features or steps.
+        EmulonError: The method cannot be stated.
+
+    Example:
+        >>> print(text_of(prompt(Ridge(0.3, steps=30), [[1.0], [2.0]], [1.0, 1.5])))
+    """
+    method, x, y = as_method(algorithm), as_tensor(x, "x").double(), as_tensor(y, "y").double()
+    if x.ndim != 2:
+        raise BadShape(f"x has shape {tuple(x.shape)}; a prompt holds one table, (samples, features)")
+    require_data(x, y)
+    descent = method.descent
+    require_room(len(x), x.shape[1], descent.steps, capacity)
+    rate = _written(descent.resolved_step_size(x, y).item(), "the step size")
+    margin = descent.loss.link == MARGIN
+    rows = tuple(_row(row, f"row {i + 1}", "x") for i, row in enumerate(x.tolist()))
+    targets = tuple(_written(value, f"the target of row {i + 1}") for i, value in enumerate(y.tolist()))
+    beginning = (0,) * x.shape[1] if start is None else _row(_vector(start, x), "start", "w")
+    return Prompt(
+        until=descent.steps,
+        rate=rate,
+        ridge=_written(descent.l2, "the ridge penalty"),
+        momentum=_written(descent.momentum, "momentum"),
+        loss=gate_of(descent.loss.derivative),
+        prox=_proximal(method, rate),
+        rows=rows,
+        targets=targets,
+        before=beginning,
+        start=beginning,
+        margin=margin,
+    )
+
+
+def require_room(samples: int, features: int, steps: int, capacity: Capacity) -> None:
+    """Refuse what the model cannot hold."""
+    for count, most, what in (
+        (samples, capacity.samples, "rows"),
+        (features, capacity.features, "features"),
+        (steps, capacity.steps, "steps"),
+    ):
+        if count > most:
+            raise OutOfDomain(f"{count} {what}; the {capacity.name} model holds {most}: take fewer, or a larger model")
+
+
+def _proximal(method: Method, rate: int) -> Gate:
+    threshold = to_units(rate / UNITS * method.descent.l1)
+    if method.proximal is None:
+        return soft_threshold(threshold)
+    return gate_of(method.proximal.format(rate=rate / UNITS, threshold=threshold / UNITS))
+
+
+def _vector(start: Any, x: Tensor) -> list[float]:
+    weights = as_tensor(start, "start").double()
+    if weights.shape != x.shape[1:]:
+        raise BadShape(f"start has shape {tuple(weights.shape)}, wanted ({x.shape[1]},)")
+    found: list[float] = weights.tolist()
+    return found
+
+
+def _row(values: Iterable[float], where: str, letter: str) -> Row:
+    return tuple(_written(value, f"{letter}{j + 1} of {where}") for j, value in enumerate(values))
+
+
+def _written(value: float, what: str) -> int:
+    try:
+        return to_units(value)
+    except OutOfDomain:
+        cure = f"a prompt holds numbers up to {LARGEST}: standardise the data, or divide by a power of ten"
+        raise OutOfDomain(f"{what} is {value:.6g}; {cure}") from None
+
+
+def text_of(prompt: Prompt) -> str:
+    """The prompt as text, a line for the parameters, each piece, each row and each block of weights."""
+    parameters = " ".join(f"{name} {_number(getattr(prompt, name))}" for name in ("rate", "ridge", "momentum"))
+    lines = [f"until:{prompt.until} {'margin ' if prompt.margin else ''}{parameters}"]
+    for name, gate in (("loss", prompt.loss), ("prox", prompt.prox)):
+        for piece in gate.pieces:
+            parts = (f"{part} {_number(value)}" for part, value in zip(PIECE, piece, strict=True))
+            lines.append(f"{' '.join(parts)} {name}^{gate.sharpness}")
+    for i, (row, target) in enumerate(zip(prompt.rows, prompt.targets, strict=True), start=1):
+        lines.append(f"#{i} y {_number(target)} {_numbered('x', row)}")
+    blocks = ((prompt.first - 1, prompt.before), (prompt.first, prompt.start))
+    lines += [f"step:{step} {_numbered('w', weights)}" for step, weights in blocks]
+    return "\n".join(lines) + "\n"
+
+
+def _number(units: int) -> str:
+    return " ".join(encode_units(units))
+
+
+def _numbered(letter: str, values: Row) -> str:
+    return " ".join(f"{letter}{j} {_number(value)}" for j, value in enumerate(values, start=1))
+
+
+def read(text: str, capacity: Capacity = SMALL) -> Prompt:
+    """A prompt from its text, with nothing after it.
+
+    Raises:
+        BadPrompt: A word is missing, out of place or unknown; the message names it and what was wanted.
+        OutOfDomain: There are too many rows, features or steps for the model.
+    """
+    words = Words(text)
+    try:
+        found = read_prompt(words)
+        if words.next:
+            words.refuse("the end of the prompt")
+    except Refused as error:
+        raise BadPrompt(str(error)) from None
+    require_room(len(found.rows), len(found.start), found.until, capacity)
+    if found.until < found.first:
+        raise BadPrompt(f"until:{found.until} is before step:{found.first}, where the weights start")
+    return found

@@ -1,0 +1,229 @@
+"""Cases of looped transformers and register machines against their algorithms in Arb, and audits by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from flint import arb, arb_mat
+from hypothesis import strategies as st
+
+from emulon.algorithms import ALGORITHMS
+from emulon.certify import Domain, Spectrum
+from emulon.constructions import DescentInContext
+from emulon.interpreter import Interpreter, compile
+from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
+from emulon.looped.newton import start_scale
+from emulon.machine import RegisterProgram
+from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
+from fuzz import oracle
+from fuzz.data import dtype_named, first_of_batch, how_given, numbers, scales, sizes, stored, tables, tensors
+from fuzz.learning import LOSS_OF, LOSSES, check_run
+from fuzz.oracle import Case, Violation, dot, matvec, require_certified
+
+SOLVERS = ("gradient descent", "newton", "causal gradient descent", "causal newton")
+PROGRAMS = ("sgd", "sherman_morrison", "batch_gradient_descent", "moving_average")
+
+
+@st.composite
+def loops(draw: Any) -> Case:
+    """Looped transformers on a domain around the data."""
+    samples, features = draw(sizes(5))
+    options = {
+        "which": st.sampled_from(SOLVERS),
+        "x": tables(samples, features),
+        "y": numbers(samples, draw(scales(57))),
+        "query": numbers(features),
+        "loops": st.integers(0, 6),
+        "horizon": st.integers(1, 6),
+        "ridge": st.sampled_from((0.1, 1.0, 1e-3)),
+        "tolerance": st.sampled_from((None, None, 1e-2, 1e-6)),
+        "slack": st.sampled_from((1.0, 1.001, 1.5)),
+    }
+    return draw(st.fixed_dictionaries(options | how_given))
+
+
+def check_loop(case: Case) -> None:
+    parts = tensors(case, "x", "y", "query")
+    check_solver(case, solver_of(case, Domain.covering(*parts, case["slack"])), parts)
+
+
+def solver_of(case: Case, domain: Domain) -> Any:
+    options = {"horizon": case["horizon"], "dtype": dtype_named(case["dtype"])}
+    if case["which"] == "newton":
+        return LoopedNewton(domain, case["tolerance"], **options)
+    if case["which"] == "causal newton":
+        return CausalLoopedNewton(domain, case["ridge"], case["tolerance"], **options)
+    kind = LoopedGradientDescent if case["which"] == "gradient descent" else CausalLoopedGradientDescent
+    return kind(domain, case["tolerance"], **options)
+
+
+def check_solver(case: Case, solver: Any, parts: list[Any]) -> None:
+    """Audit and certificate after so many loops."""
+    run = solver.run(*parts, loops=case["loops"])
+    prediction = first_of_batch(run.prediction, case)
+    require_certified("audit", prediction, run.audit, lambda: exact_predictions(case, solver))
+    require_certified("certificate", prediction, run.certificate, lambda: exact_predictions(case, solver))
+
+
+def exact_predictions(case: Case, solver: Any) -> list[Any]:
+    """One for the query; of a decoder one for every position, the first of which has seen no example."""
+    x, ys, query = stored(case, "x", "y", "query")
+    which, count = case["which"], case["loops"]
+    rows, ys, query = [oracle.balls(row) for row in x], oracle.balls(ys), oracle.balls(query)
+
+    def descended(samples: int) -> list[Any]:
+        step = {"step_size": solver.step_size}
+        return oracle.descended(rows[:samples], ys[:samples], lambda t: t, step, count)
+
+    def regularised(samples: int) -> list[Any]:
+        """M_T·mean yx, M_0 = αH, H = mean xxᵀ + λI; the solver states α."""
+        gram, moment = oracle.normal_equations(rows[:samples], ys[:samples], samples * arb(solver.ridge))
+        mean = [[entry / samples for entry in row] for row in gram]
+        return matvec(oracle.newton_schulz(mean, solver.solver.scale, count), [one / samples for one in moment])
+
+    if which == "gradient descent":
+        return [dot(query, descended(len(rows)))]
+    if which == "newton":
+        gram, moment = oracle.normal_equations(rows, ys)
+        return [dot(query, matvec(oracle.newton_schulz(gram, start_scale(solver.domain), count), moment))]
+    weights = descended if which == "causal gradient descent" else regularised
+    points = [*rows, query]
+    return [arb(0), *(dot(points[i], weights(i)) for i in range(1, len(points)))]
+
+
+@st.composite
+def machines(draw: Any) -> Case:
+    which, (samples, features) = draw(st.sampled_from(PROGRAMS)), draw(sizes(5))
+    options = {
+        "x": tables(samples, 1 if which == "moving_average" else features),
+        "y": numbers(samples, draw(st.sampled_from((1.0, 1.0, 1e-6, 10.0)))),
+        "step_size": st.sampled_from((0.1, 0.01, 0.5)),
+        "ridge": st.sampled_from((0.0, 0.1, 1.0)),
+        "steps": st.integers(0, 4),
+        "decay": st.sampled_from((0.9, 0.5, 0.0)),
+    }
+    return {"which": which} | draw(st.fixed_dictionaries(options | how_given))
+
+
+def program_of(case: Case) -> RegisterProgram:
+    samples, features = len(case["x"]), len(case["x"][0])
+    ridge, step = case["ridge"], case["step_size"]
+    made: dict[str, Callable[[], RegisterProgram]] = {
+        "sgd": lambda: sgd(features, samples, step, ridge=ridge),
+        "sherman_morrison": lambda: sherman_morrison(features, samples, ridge),
+        "batch_gradient_descent": lambda: batch_gradient_descent(features, samples, step, case["steps"], ridge=ridge),
+        "moving_average": lambda: moving_average(samples, case["decay"]),
+    }
+    return made[case["which"]]()
+
+
+def check_machine(case: Case) -> None:
+    check_register_run(case, program_of(case).compile(dtype_named(case["dtype"])))
+
+
+def check_register_run(case: Case, machine: Any) -> None:
+    """Audit and certificate of a machine's run, at every position."""
+    prompt = machine.program.prompt
+    run = machine.run(**prompt.fill(*tensors(case, "x", "y")))
+    predictions = first_of_batch(prompt.predictions(run.result), case)
+    if not predictions.isfinite().all():
+        raise Violation(f"predictions that are not finite: {predictions.tolist()}")
+    require_certified("audit", predictions, run.audit, lambda: exact_learner(case))
+    require_certified("certificate", predictions, run.certificate, lambda: exact_learner(case))
+
+
+def exact_learner(case: Case) -> list[Any]:
+    """ŷ_i for every position, from the examples before it."""
+    which, (x, y) = case["which"], stored(case, "x", "y")
+    rows, ys = [oracle.balls(row) for row in x], oracle.balls(y)
+    step, ridge, decay = (arb(case[name]) for name in ("step_size", "ridge", "decay"))
+    if which == "moving_average":
+        out = [arb(0)]
+        for one in ys[:-1]:
+            # The program's own second factor, 1 − decay, is a float.
+            out.append(decay * out[-1] + arb(1 - case["decay"]) * one)
+        return out
+    out, w = [], [arb(0)] * len(rows[0])
+    for i, row in enumerate(rows):
+        if which == "sherman_morrison" and i:
+            gram, moment = oracle.normal_equations(rows[:i], ys[:i], ridge)
+            w = [one[0] for one in arb_mat(gram).solve(arb_mat([[one] for one in moment])).tolist()]
+        if which == "batch_gradient_descent" and i:
+            # Its penalty is λ‖w‖², of gradient 2λw.
+            plan = {"step_size": case["step_size"], "l2": 2 * case["ridge"]}
+            w = oracle.descended(rows[:i], ys[:i], lambda t: t, plan, case["steps"])
+        out.append(dot(w, row))
+        if which == "sgd":
+            residual = dot(w, row) - ys[i]
+            w = [a - step * (b * residual + 2 * ridge * a) for a, b in zip(w, row, strict=True)]
+    return out
+
+
+SAMPLES, FEATURES, STEPS, LOOPS = 4, 2, 6, 6
+# |x| ≤ 1 in two features: the largest eigenvalue is at most 2, and the steepest loss has curvature 2.
+DOMAIN, STEP_SIZE = Domain(SAMPLES, FEATURES, x=1.0, y=1.0, w=4.0), 0.25
+CONSTRUCTED = ("linear_regression", "ridge", "lasso", "huber_regression", "log_cosh_regression", "logistic_regression")
+SMALL = {"step_size": 0.1, "ridge": 0.5, "steps": 3, "decay": 0.9, "horizon": LOOPS, "tolerance": None}
+SMALL |= {"layout": "plain", "delta": 1.35, "tau": 0.5}
+FAMILIES = {"interpreter": tuple(LOSS_OF), "descent": CONSTRUCTED, "looped": SOLVERS * 3, "machine": PROGRAMS * 3}
+
+
+def within_one(count: int) -> st.SearchStrategy[list[float]]:
+    special = st.sampled_from((0.0, 1.0, -1.0, 0.5, 1e-9, 1e-310))
+    return st.lists(st.one_of(st.floats(-1, 1), st.floats(-1, 1), special), min_size=count, max_size=count)
+
+
+@st.composite
+def audits(draw: Any) -> Case:
+    """Small runs of everything that audits itself, compiled once, on new data each time."""
+    family, name = draw(st.sampled_from([(family, name) for family, names in FAMILIES.items() for name in names]))
+    features = 1 if name == "moving_average" else FEATURES
+    link = LOSSES[LOSS_OF[name]].link if name in LOSS_OF else "residual"
+    labels = st.lists(st.sampled_from((-1.0, 1.0)), min_size=SAMPLES, max_size=SAMPLES)
+    y = draw(labels if link == "margin" else within_one(SAMPLES))
+    return {
+        "which": f"{family} {name}",
+        "x": [draw(within_one(features)) for _ in range(SAMPLES)],
+        "y": [abs(value) for value in y] if link == "rate" else y,
+        "query": draw(within_one(features)),
+        "loops": draw(st.integers(0, LOOPS)),
+        "dtype": draw(st.sampled_from(("float64", "float64", "float32"))),
+    }
+
+
+def check_audit(case: Case) -> None:
+    family, _, name = case["which"].partition(" ")
+    made = compiled(family, name, case["dtype"])
+    case = {**SMALL, **case, "which": name, "algorithm": name}
+    x, y, query = tensors(case, "x", "y", "query")
+    if family == "interpreter":
+        check_run(case, made[0].run(made[1], x, y))
+    elif family == "descent":
+        check_run(case, made.run(x, y))
+    elif family == "looped":
+        check_solver(case, made, [x, y, query])
+    else:
+        check_register_run(case, made)
+
+
+@cache
+def compiled(family: str, name: str, dtype_name: str) -> Any:
+    """What a case of `audits` runs."""
+    dtype = dtype_named(dtype_name)
+    if family in ("interpreter", "descent"):
+        algorithm = ALGORITHMS[name](steps=STEPS, step_size=STEP_SIZE)
+    if family == "interpreter":
+        program = compile(algorithm, DOMAIN, 1e-6, dtype)
+        return Interpreter.fitting(program), program
+    if family == "descent":
+        descent = algorithm.descent
+        options = {"steps": STEPS, "step_size": STEP_SIZE, "l2": descent.l2, "l1": descent.l1, "dtype": dtype}
+        return DescentInContext(descent.loss, DOMAIN, points=17, **options)
+    case = {**SMALL, "which": name, "dtype": dtype_name}
+    if family == "looped":
+        spectrum = Spectrum(smallest=0.02) if name == "newton" else Spectrum()
+        return solver_of(case, Domain(SAMPLES, FEATURES, x=1.0, y=1.0, w=0.0, spectrum=spectrum))
+    features = 1 if name == "moving_average" else FEATURES
+    return program_of({**case, "x": [[0.0] * features] * SAMPLES}).compile(dtype)

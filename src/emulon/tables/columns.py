@@ -206,10 +206,10 @@ def dates_of(cells: Sequence[str], formats: Sequence[str]) -> np.ndarray:
     """A column as days since 1970-01-01 (UTC), by the first format that reads a cell; NaN where none does."""
     text = pandas.Series(list(cells), dtype=object)
     days = np.full(len(text), np.nan)
-    for form in formats:
-        left = np.isnan(days) & (text.str.fullmatch(ISO_CELL).to_numpy(dtype=bool) if form == ISO else True)
+    for layout in formats:
+        left = np.isnan(days) & (text.str.fullmatch(ISO_CELL).to_numpy(dtype=bool) if layout == ISO else True)
         if left.any():
-            read = pandas.to_datetime(text[left], format=form, errors="coerce", utc=True)
+            read = pandas.to_datetime(text[left], format=layout, errors="coerce", utc=True)
             days[left] = ((read - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)).to_numpy(dtype=np.float64)
     return days
 
@@ -217,16 +217,16 @@ def dates_of(cells: Sequence[str], formats: Sequence[str]) -> np.ndarray:
 def formats_of(cells: Sequence[str]) -> tuple[str, ...]:
     """The formats of dates in these cells, that of most cells first; day/month and month/day never both."""
     left, found = list(dict.fromkeys(cells)), []
-    allowed = [form for form in FORMATS if left and not np.isnan(dates_of(left[:50], [form])).all()]
+    allowed = [layout for layout in FORMATS if left and not np.isnan(dates_of(left[:50], [layout])).all()]
     while left and allowed:
-        read = {form: ~np.isnan(dates_of(left, [form])) for form in allowed}
-        best = max(allowed, key=lambda form: int(read[form].sum()))
+        read = {layout: ~np.isnan(dates_of(left, [layout])) for layout in allowed}
+        best = max(allowed, key=lambda layout: int(read[layout].sum()))
         if not read[best].any():
             break
         found.append(best)
         slashes = best.startswith((MONTH_FIRST, DAY_FIRST))
         opposite = DAY_FIRST if best.startswith(MONTH_FIRST) else MONTH_FIRST
-        allowed = [form for form in allowed if form != best and not (slashes and form.startswith(opposite))]
+        allowed = [layout for layout in allowed if layout != best and not (slashes and layout.startswith(opposite))]
         left = [cell for cell, known in zip(left, read[best], strict=True) if not known]
     return tuple(found)
 
@@ -413,10 +413,10 @@ def _categories(name: str, cells: Sequence[str], train: np.ndarray) -> Taken:
 def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> str:
     said = "number"
     if column.kind == "date":
-        formats = ", ".join("year-month-day" if form == ISO else form for form in column.formats)
+        formats = ", ".join("year-month-day" if layout == ISO else layout for layout in column.formats)
         said = f"date ({formats}), in days"
-        if {form[:8] for form in column.formats} & {MONTH_FIRST, DAY_FIRST}:
-            order = "month" if any(form.startswith(MONTH_FIRST) for form in column.formats) else "day"
+        if {layout[:8] for layout in column.formats} & {MONTH_FIRST, DAY_FIRST}:
+            order = "month" if any(layout.startswith(MONTH_FIRST) for layout in column.formats) else "day"
             said += f", the {order} first"
     elif column.decimal == ",":
         said += ", decimal comma"

@@ -12,7 +12,7 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_finite
 from emulon.certify.module import require_answer
 from emulon.certify.result import Run
-from emulon.core.arrays import Given, takes_arrays
+from emulon.core.arrays import ArrayFormat, accepts_arraylike
 from emulon.core.memory import one_thread
 from emulon.interpreter.audit import audited
 from emulon.interpreter.plan import Plan
@@ -33,7 +33,7 @@ class DescentRun(Run):
     y: Float[Tensor, "*batch samples"]
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
-    given: Given = field(default=Given(), kw_only=True)
+    given: ArrayFormat = field(default=ArrayFormat(), kw_only=True)
     entered_band: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class DescentRun(Run):
         starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
         return self.certificate.leaves_out(starts, x, y)
 
-    @takes_arrays("x_new", like="x_new", side="rows")
+    @accepts_arraylike("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:
         """The mean response to w·x (for Poisson exp(w·x)) for new rows; of several targets a row each."""
         require_finite(x_new=x_new)

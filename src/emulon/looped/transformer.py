@@ -17,7 +17,7 @@ from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.module import SealedModule, require_answer, require_own_dtype
 from emulon.certify.result import Run
-from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.exact import distance
 from emulon.looped.layer import Frame
@@ -182,7 +182,7 @@ class LoopedRegression(LoopedTransformer):
         """Refuse data outside the domain."""
         self.domain.check_problem(xs, labels, x_query)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query")
     def run(
         self,
         xs: Float[Tensor, "... samples inputs"],
@@ -199,7 +199,7 @@ class LoopedRegression(LoopedTransformer):
         self.require_problem(xs, labels, x_query)
         return LoopedRun(self, (xs, labels, x_query), self.prompt(xs, labels, x_query), loops, scalar)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Float[Tensor, "... samples inputs"],

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape
 from emulon.core.registry import Registry
 from emulon.models.block import Affine, Block, BlockShape
@@ -153,7 +153,7 @@ class Learner(nn.Module):
         """The numbers of in-context examples that fit, with a query after them, into the tokens it reads."""
         return tuple(range(1, (self.tokens + 1) // 2))
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     @torch.no_grad()
     def predict(
         self,

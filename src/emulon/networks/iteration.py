@@ -19,7 +19,7 @@ from emulon.certify import Certificate
 from emulon.certify.composition import accumulated
 from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.core.arrays import Given, as_tensor
+from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
@@ -74,9 +74,9 @@ class IterationProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits."""
-        return self.promise(number_line(self.capacity.reach))
+        return self.certificate_on(number_line(self.capacity.reach))
 
-    def promise(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: NumberLine) -> Certificate:
         """For every start whose states stay in range: errors of all steps, through the layers' Lipschitz constants.
 
         A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
@@ -115,7 +115,7 @@ class IterationProgram:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
-        given, (state, lead) = Given.of(x), self.body.prepared(as_tensor(x, "x"))
+        given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         found, rooms = [state], self.body.rooms(interpreter.line)
         for number in range(self.steps):
@@ -142,7 +142,7 @@ class IterationRun(Run):
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
-    given: Given
+    given: ArrayFormat
 
     @property
     def outputs(self) -> Any:

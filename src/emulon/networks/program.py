@@ -18,7 +18,7 @@ from emulon.certify.balls import Ball
 from emulon.certify.domain import require_finite
 from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
+from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
@@ -82,9 +82,9 @@ class NetworkProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.promise(number_line(self.capacity.reach))
+        return self.certificate_on(number_line(self.capacity.reach))
 
-    def promise(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: NumberLine) -> Certificate:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
@@ -178,7 +178,7 @@ class NetworkProgram:
         register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
         hashes = (before, interpreter.sha256)
         inputs = own_copy(inputs)
-        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, ArrayFormat.of(x))
 
     def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
         """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
@@ -231,7 +231,7 @@ class NetworkProgram:
             )
         return inputs, x.shape[: x.ndim - own]
 
-    @takes_arrays("x", like="x")
+    @accepts_arraylike("x", like="x")
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
         inputs, lead = self.prepared(x)
@@ -281,7 +281,7 @@ class NetworkRun(Run):
     interpreter: Interpreter
     sha256: tuple[str, str]
     path: Path
-    given: Given
+    given: ArrayFormat
 
     @property
     def outputs(self) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 import griffe
 
+# griffe knows the section by its plural.
+SECTION = re.compile(r"^( *)Example:$", re.MULTILINE)
 EXAMPLE = re.compile(r"(?:^>>> .*\n?)(?:^(?!\s*$).*\n?)*", re.MULTILINE)
 
 
@@ -17,4 +19,5 @@ class Doctests(griffe.Extension):
 
 
 def fenced(docstring: str) -> str:
+    docstring = SECTION.sub(r"\1Examples:", docstring)
     return EXAMPLE.sub(lambda match: f"```pycon\n{match[0].rstrip()}\n```\n", docstring)

@@ -20,10 +20,10 @@ from reproduce.registry import all_claims
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 SOURCE = ROOT / "src" / "emulon"
-ROOMS = (
-    *("interpreter", "networks", "algorithms", "approximation", "constructions", "certify", "attention", "machine"),
-    *("machine.programs", "looped", "predictor", "tasks", "models", "training", "interrogate", "estimators"),
-    *("specimens", "testing", "export", "benchmark"),
+PACKAGES = (
+    *("interpreter", "networks", "algorithms", "softmax", "constructions", "certify", "attention", "machine"),
+    *("machine.programs", "looped", "language", "planted", "planted.benchmark", "core.predictor", "tasks", "models"),
+    *("training", "identification", "estimators", "testing", "export"),
 )
 
 
@@ -161,10 +161,10 @@ def reference(name: str) -> str:
     return f"# emulon.{name}\n\n::: emulon.{name}\n"
 
 
-def rooms() -> str:
-    """One line a room: the first of its docstring."""
+def packages() -> str:
+    """One line a package: the first of its docstring."""
     lines = []
-    for name in ROOMS:
+    for name in PACKAGES:
         place = SOURCE.joinpath(*name.split("."))
         path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
         first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

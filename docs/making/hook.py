@@ -31,9 +31,9 @@ def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "playground/index.html", content=single_page()))
     for source, page in COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
-    for name in fragments.ROOMS:
+    for name in fragments.PACKAGES:
         files.append(File.generated(config, f"reference/{name}.md", content=fragments.reference(name)))
-    files.append(File.generated(config, "reference/index.md", content=fragments.rooms()))
+    files.append(File.generated(config, "reference/index.md", content=fragments.packages()))
     return files
 
 

@@ -12,8 +12,8 @@ from emulon.core.errors import OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.report.figure import Figure, Panel, Series
 from emulon.run import kind_of, runnable
+from emulon.tables import BadData
 from emulon.tables.data import Data, load
-from emulon.tables.tables import BadData
 from reproduce.bounded import largest
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from reproduce.library import dataset

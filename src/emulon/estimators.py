@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.algorithms.link import Kind
 from emulon.certify.certificate import Promises
-from emulon.core.errors import EmulonError, unknown
+from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
 from emulon.interpreter.plan import descent_of
 
@@ -182,9 +182,7 @@ def _algorithm_and_descent(estimator: _Emulated, kind: Kind) -> tuple[Algorithm,
     """The algorithm asked for, with the estimator's parameters, and its descent."""
     algorithm = estimator.default_algorithm if estimator.algorithm is None else estimator.algorithm
     if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
-            raise EmulonError(unknown("algorithm", algorithm, ALGORITHMS))
-        algorithm = ALGORITHMS[algorithm](steps=STEPS)  # type: ignore[call-arg]  # all are dataclasses with steps
+        algorithm = ALGORITHMS.named(algorithm)(steps=STEPS)  # type: ignore[call-arg]  # all are dataclasses with steps
     if not isinstance(algorithm, Algorithm):
         raise EmulonError(f"algorithm is a name or an Algorithm, not {type(algorithm).__name__}")
     given = {name: getattr(estimator, name) for name in ("steps", "penalty") if getattr(estimator, name) is not None}

@@ -18,8 +18,8 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
 from emulon.interpreter.plan import covering
+from emulon.tables import BadData
 from emulon.tables.data import Data
-from emulon.tables.tables import BadData
 
 # What an algorithm may be set to besides its steps.
 Settings = Mapping[str, float]

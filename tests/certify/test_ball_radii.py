@@ -340,6 +340,19 @@ def test_where_underflow_may_lose_something_radii_say_so() -> None:
     assert nothing.high.shape == (2, 3) and not nothing.high.any() and not nothing.radius.any()
 
 
+@pytest.mark.parametrize("kind", (Ball, FloatBall))
+@pytest.mark.parametrize("radius", (1e-302, 5e-324))
+@pytest.mark.parametrize("factor", (5e-324, -1e-310, 1e-160))
+def test_a_radius_that_underflows_in_a_product_is_not_dropped(kind: type, radius: float, factor: float) -> None:
+    """0 ± r times f is 0 ± r·|f|, which float64 rounds to 0: a bound of 0 would be below the error."""
+    zero = torch.zeros(1, 1, dtype=f64)
+    around, matrix = kind.of(zero).widened(zero + radius), zero + factor
+    farthest = abs(Fraction(radius) * Fraction(factor))
+    for product_ in (around * kind.of(matrix), kind.of(matrix) * around, around.matmul(matrix)):
+        assert product_.high.item() == 0
+        assert farthest <= Fraction(product_.radius.item()) < Fraction(1e-299)
+
+
 def test_nothing_is_lost_where_a_factor_is_zero_and_little_beside_it() -> None:
     zero, one = Ball.of(torch.zeros(1, dtype=f64)), Ball.of(torch.ones(1, dtype=f64))
     assert (zero * one).radius.item() == (one * zero).radius.item() == 0

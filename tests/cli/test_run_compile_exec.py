@@ -179,7 +179,7 @@ def test_one_feature_and_a_constant_column_work(folder, capsys):
     path = write(folder / "one.csv", ["a", "same", "y"], [[i % 7, 1, 2 * (i % 7) + i % 3] for i in range(20)])
     words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "one")]
     assert cli.main(["run", "ridge", *words]) == 0
-    assert "note: left out column 'same': it is constant" in capsys.readouterr().err
+    assert "column same  left out: it is constant ('1')" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_several_targets_run_side_by_side_and_are_scikit_learns_multi_output_rid
     assert cli.main(["predict", str(report / "ridge.json"), table]) == 0
     out, err = capsys.readouterr()
     header, *lines = csv.reader(io.StringIO(out))
-    assert header == ["row", "price", "rent"] and "R² of price" in err and "R² of rent" in err
+    assert header == ["row", "price", "rent"] and "price: R² 0.9" in err and "rent: R² 0.9" in err
     np.testing.assert_allclose([[float(cell) for cell in line[1:]] for line in lines], theirs.predict(x), atol=1e-7)
 
 

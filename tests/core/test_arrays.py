@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes
 from emulon import Domain, Interpreter, compile
 from emulon.algorithms import NearestNeighbours, OnlineSGD, Ridge, Zero
 from emulon.certify import Domain as Covered
-from emulon.core.arrays import Given, as_tensor, bits, own_copy
+from emulon.core.arrays import ArrayFormat, as_tensor, bits, own_copy
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import as_predictor
 from emulon.estimators import EmulatedRegressor
@@ -94,7 +94,7 @@ def test_dtypes_are_kept_and_lists_are_float64():
     frozen = np.ones(2)
     frozen.flags.writeable = False
     assert as_tensor(frozen).tolist() == [1, 1]
-    assert isinstance(Given.of(pd.Series([1.0])).back(torch.tensor(2.0).double()), np.float64)
+    assert isinstance(ArrayFormat.of(pd.Series([1.0])).back(torch.tensor(2.0).double()), np.float64)
 
 
 @pytest.mark.parametrize(

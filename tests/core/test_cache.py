@@ -33,17 +33,17 @@ def counting() -> tuple[list[int], Callable[[], list[float]]]:
 
 def test_a_request_is_answered_once(folder: Path):
     calls, make = counting()
-    first = cache.remembered("thing", [1, 0.1], make)
-    assert cache.remembered("thing", [1, 0.1], make) == first and len(calls) == 1
-    assert cache.remembered("thing", [1, 0.1000001], make) != first and len(calls) == 2
-    assert cache.remembered("other", [1, 0.1], make) != first and len(calls) == 3
+    first = cache.disk_cached("thing", [1, 0.1], make)
+    assert cache.disk_cached("thing", [1, 0.1], make) == first and len(calls) == 1
+    assert cache.disk_cached("thing", [1, 0.1000001], make) != first and len(calls) == 2
+    assert cache.disk_cached("other", [1, 0.1], make) != first and len(calls) == 3
 
 
 def test_other_code_asks_again(folder: Path, monkeypatch: pytest.MonkeyPatch):
     calls, make = counting()
-    cache.remembered("thing", [1], make)
+    cache.disk_cached("thing", [1], make)
     monkeypatch.setattr(cache, "code", lambda: "another")
-    cache.remembered("thing", [1], make)
+    cache.disk_cached("thing", [1], make)
     assert len(calls) == 2
 
 
@@ -64,7 +64,7 @@ def test_the_key_follows_the_code_that_makes_softmaxes_and_no_other(tmp_path: Pa
 
 
 # Files that run during a search and decide nothing of it: conversions, hashes of what was made, the wording of errors.
-NEUTRAL = {"arrays.py", "certify/module.py", "errors.py"}
+NEUTRAL = {"core/arrays.py", "certify/module.py", "core/deprecated.py", "core/errors.py"}
 SEARCHES = """
 import sys
 from pathlib import Path
@@ -83,7 +83,7 @@ def follow(frame, event, argument):
     seen.add(frame.f_code.co_filename)
 
 
-def remembered(kind, request, make):
+def disk_cached(kind, request, make):
     searches.append(kind)
     sys.setprofile(follow)
     try:
@@ -92,7 +92,7 @@ def remembered(kind, request, make):
         sys.setprofile(None)
 
 
-compiler.remembered = softmaxes.remembered = remembered
+compiler.disk_cached = softmaxes.disk_cached = disk_cached
 generator = torch.Generator().manual_seed(0)
 x, y = torch.randn(8, 2, generator=generator).double(), torch.randn(8, generator=generator).double()
 compile(Ridge(0.1, 3), data=(x, y))
@@ -118,13 +118,13 @@ def test_searches_run_no_code_that_the_key_does_not_follow():
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"sha256": "0", "entry": [1.0]}', None])
 def test_what_is_not_whole_is_made_again(folder: Path, damage: bytes | None):
     calls, make = counting()
-    cache.remembered("thing", [1], make)
+    cache.disk_cached("thing", [1], make)
     [path] = folder.iterdir()
     content = json.loads(path.read_text())
     content["entry"][0] = 0.2
     path.write_bytes(json.dumps(content).encode() if damage is None else damage)
-    assert cache.remembered("thing", [1], make)[0] == 0.1 and len(calls) == 2
-    cache.remembered("thing", [1], make)
+    assert cache.disk_cached("thing", [1], make)[0] == 0.1 and len(calls) == 2
+    cache.disk_cached("thing", [1], make)
     assert len(calls) == 2
 
 
@@ -133,15 +133,15 @@ def test_it_can_be_off_and_does_without_a_place(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").write_text("")
     for place in ("off", str(tmp_path / "file")):
         monkeypatch.setenv("EMULON_CACHE", place)
-        cache.remembered("thing", [1], make)
-        cache.remembered("thing", [1], make)
+        cache.disk_cached("thing", [1], make)
+        cache.disk_cached("thing", [1], make)
     assert len(calls) == 4 and [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cache, "MOST", 2)
     for number in range(4):
-        cache.remembered("thing", [number], lambda: [])
+        cache.disk_cached("thing", [number], lambda: [])
     assert len(list(folder.iterdir())) == 2
 
 

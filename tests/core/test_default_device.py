@@ -8,7 +8,7 @@ from pathlib import Path
 
 import emulon
 
-PLACES = os.pathsep.join((str(Path(emulon.__file__).parents[1]), str(Path(__file__).parent)))
+PLACES = os.pathsep.join((str(Path(emulon.__file__).parents[1]), str(Path(__file__).parents[1])))
 CODE = "import torch; torch.set_default_device({!r}); from main_paths import told; print(told())"
 
 

@@ -22,7 +22,7 @@ TASK = Linear(3, noise=0.4)
 
 def test_a_fitted_reference_predicts_what_its_algorithm_does():
     xs, ys = TASK.held_out(0, 6, 9).pairs
-    known = {reference.name: reference for reference in REFERENCES}
+    known = dict(REFERENCES)
     for name, parameters, algorithm in (
         ("ridge", {"ridge": 0.7}, RidgeRegression(0.7)),
         ("sgd", {"step_size": 0.05}, OnlineSGD(0.05)),

@@ -8,7 +8,7 @@ from emulon.core.predictor import as_predictor, predict_at
 from emulon.identification import REFERENCES, Prefixes
 from emulon.tasks import Linear
 
-BY_NAME = {reference.name: reference for reference in REFERENCES}
+BY_NAME = REFERENCES
 
 
 def test_every_reference_has_a_plain_function_and_there_are_at_least_twelve():
@@ -29,7 +29,7 @@ def test_a_grid_is_its_settings_one_by_one():
     xs, ys = Linear(3, noise=0.5).held_out(0, 5, 9).pairs
     prefixes = Prefixes(xs, ys, (2, 5, 8))
     integers, continuous = torch.tensor([1, 4, 7]), torch.tensor([0.001, 0.01, 0.1], dtype=torch.float64)
-    for reference in REFERENCES:
+    for reference in REFERENCES.values():
         together = reference.respond(prefixes, integers, continuous)
         alone = [reference.respond(prefixes, integers[i : i + 1], continuous[i : i + 1])[0] for i in range(3)]
         torch.testing.assert_close(together, torch.stack(alone), atol=1e-12, rtol=1e-12)
@@ -41,7 +41,7 @@ def test_fewer_datasets_and_counts_are_the_same_datasets_and_counts():
     some = prefixes.take(slice(2, 6), 4)
     assert len(some.counts) == 4 and some.counts[0] == 1 and some.counts[-1] == 11
     columns = [prefixes.counts.index(n) for n in some.counts]
-    for reference in REFERENCES:
+    for reference in REFERENCES.values():
         parameters = {one.name: value for one, value in ((reference.integer, 3), (reference.continuous, 0.01)) if one}
         whole = reference.predict(prefixes, parameters)[2:6][:, columns]
         torch.testing.assert_close(reference.predict(some, parameters), whole, atol=1e-12, rtol=1e-12)

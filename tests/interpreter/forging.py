@@ -232,7 +232,7 @@ def fit_domain(content: Content) -> None:
     facts = content["program"]["facts"]
     with suppress(EmulonError, TypeError, ValueError):
         facts["gradient"]["domain"] = files.asdict(
-            files.link_named(facts["loss"]["link"]).effective_domain(files._domain(facts["domain"]))
+            files.LINKS.named(facts["loss"]["link"]).effective_domain(files._domain(facts["domain"]))
         )
 
 
@@ -425,7 +425,7 @@ def data_for(program: Program, draw: random.Random, number: int) -> tuple[torch.
 def exact_arguments(content: Content, program: Program, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     """For the judge's own descent: the loss is what the certificate says, not what a name stands for."""
     facts = content["program"]["facts"]
-    function, link = parse(facts["loss"]["derivative"]), files.link_named(facts["loss"]["link"])
+    function, link = parse(facts["loss"]["derivative"]), files.LINKS.named(facts["loss"]["link"])
     data = link.effective(x, y)
     rows, targets = [[arb(a) for a in row] for row in data.x.tolist()], [arb(a) for a in data.y.tolist()]
     numbers = {name: float(facts[name]) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}

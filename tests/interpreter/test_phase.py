@@ -42,7 +42,7 @@ def second(
 @pytest.mark.parametrize("name", NAMES)
 def test_every_term_is_the_checkers_own(name: str, second, programs: dict[str, Program], small: Interpreter):
     # On a line with the errors that the checker finds: those that the library proves of it are a little smaller.
-    promised = programs[name].promise(replace(small.line, errors=tuple(map(float, second[name]["line"]))))
+    promised = programs[name].certificate_on(replace(small.line, errors=tuple(map(float, second[name]["line"]))))
     found = {term: float(value) for term, value in second[name]["terms"].items()}
     assert found == pytest.approx(promised.terms, rel=1e-5, abs=0.0)
     assert promised.bound == pytest.approx(float(second[name]["bound"]), rel=1e-5, abs=0.0)

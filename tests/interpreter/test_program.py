@@ -26,7 +26,7 @@ def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth
     second = phase_terms(PENALTY, OTHER, line, Carried(step=1.0, shrink=1.0))
     wanted = {name: first[name] + second[name] for name in first}
     wanted["rounding"] += 4 * u / (1 - 4 * u) * 1.5 * accelerated
-    found = made.promise(line)
+    found = made.certificate_on(line)
     grown = {name: value * made.promised_growth for name, value in wanted.items()}
     assert made.promised_growth > 2 and found.terms == pytest.approx(grown, rel=1e-12, abs=0.0)
     assert found.bound == pytest.approx(sum(grown.values()), rel=1e-12)
@@ -34,13 +34,13 @@ def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth
 
 def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
     line, good = number_line(200.0), program(l1=0.1, proximal=PENALTY, proximal_bounds=OTHER, curvature_reach=1e3)
-    assert good.promise(line).proved
+    assert good.certificate_on(line).proved
     for changes in (
         {"gradient_bounds": replace(BOUNDS, proved=False)},
         {"proximal_bounds": replace(OTHER, proved=False)},
         {"curvature_reach": 0.0},
     ):
-        found = replace(good, **changes).promise(line)
+        found = replace(good, **changes).certificate_on(line)
         assert not found.proved and found.note == SAMPLED
 
 

@@ -533,9 +533,9 @@ def test_errors_of_steps_grow_by_what_a_step_says_of_itself_or_by_its_layers() -
     said, _ = halving(4, 0.75)
     line = number_line(said.capacity.reach)
     once = said.body.errors(line)[-1][-1].max().item()
-    assert said.promise(line).bound == about(once * (1 + 0.75 + 0.75**2 + 0.75**3) * math.sqrt(3), rel=1e-10)
+    assert said.certificate_on(line).bound == about(once * (1 + 0.75 + 0.75**2 + 0.75**3) * math.sqrt(3), rel=1e-10)
     plain, _ = halving(4, None)
-    assert plain.promise(line).bound == about(once * (1 + 0.5 + 0.25 + 0.125), rel=1e-7)
+    assert plain.certificate_on(line).bound == about(once * (1 + 0.5 + 0.25 + 0.125), rel=1e-7)
 
 
 def test_an_audit_of_steps_counts_what_each_is_off_by_and_what_follows_makes_of_it() -> None:

@@ -17,6 +17,7 @@ from emulon.playground.runs import where
 from emulon.report.anatomy import anatomy, facts, routing, telling_samples
 from emulon.report.page import write
 from emulon.run import run_experiment
+from emulon.tables.columns import Column
 from emulon.tables.data import Data
 
 SECTIONS = ["table", "fitted", "routing", "errors", "functions", "anatomy", "hash"]
@@ -27,7 +28,15 @@ def experiment():
     draw = np.random.default_rng(0)
     x = torch.from_numpy(draw.normal(size=(16, 3)))
     y = (x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)).numpy()
-    data = Data("<made & up>", "regression", x[:12], x[12:], y[:12], y[12:], ("a", "b", "c"))
+    data = Data(
+        "<made & up>",
+        "regression",
+        x[:12],
+        x[12:],
+        y[:12],
+        y[12:],
+        tuple(Column(name, name, "number") for name in "abc"),
+    )
     return run_experiment([Ridge, LogCoshRegression], data, steps=4)
 
 
@@ -100,7 +109,7 @@ def test_a_run_that_the_picture_cannot_hold_has_no_address(kind, experiment):
     if kind == "fista":
         assert where(replace(result, name="fista"), data) is None
     else:
-        assert where(replace(result, name="ridge"), replace(data, features=())) is None
+        assert where(replace(result, name="ridge"), replace(data, columns=())) is None
 
 
 def test_the_playground_opens_with_the_run_from_disk(page, experiment, chromium):

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from emulon.algorithms import logistic, poisson, squared
-from emulon.tables.data import load, load_each, prepare
-from emulon.tables.tables import BadData, read_tables
+from emulon.tables.columns import BadData
+from emulon.tables.data import load, load_each, prepare, read_tables
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 
@@ -106,7 +106,7 @@ def test_features_are_chosen_by_the_training_rows_alone(tmp_path):
 
 def test_a_constant_column_is_left_out_and_said(tmp_path):
     data = load(str(houses(tmp_path, flag=["1"] * 40)), "price")
-    assert "flag" not in data.features and any("'flag': it is constant" in note for note in data.notes)
+    assert "flag" not in data.features and ("flag", "left out: it is constant ('1')") in data.taken
 
 
 def test_negative_targets_are_no_rates(tmp_path):
@@ -131,10 +131,7 @@ def test_with_an_intercept_every_column_is_centred_and_losses_that_need_one_get_
 
 def test_what_was_done_is_said_in_a_line(tmp_path):
     said = load(str(houses(tmp_path)), "price", intercept=True).treatment
-    assert said == (
-        "2 numbers standardised, gaps in age filled with the mean, kind one-hot (4 levels), target standardised, "
-        "intercept fitted"
-    )
+    assert said == "2 numbers standardised, 4 one-hot columns, target standardised, intercept fitted"
     assert load("wine").treatment == "13 numbers standardised, one class against the rest, no intercept"
 
 

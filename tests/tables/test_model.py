@@ -5,6 +5,7 @@ import io
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ from damage import alter_json, cases, damage_bytes
 
 from emulon.cli import main
 from emulon.run import algorithm_named, answers, run_experiment
+from emulon.tables import BadData
 from emulon.tables.columns import Cells
 from emulon.tables.data import load
 from emulon.tables.model import FittedModel, load_models, save_models
-from emulon.tables.tables import BadData
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +83,12 @@ def set_at(table, path, value):
         (("models", 0, "intercepts"), [0.0, 1.0], "2 intercepts"),
         (("models", 0, "intercepts", 0), float("nan"), "is not a number"),
         (("models", 0, "intercepts", 0), float("inf"), "not finite"),
-        (("models", 0, "columns", 0, "size"), 0.0, "no scale, range or levels"),
+        (("models", 0, "columns", 0, "size"), 0.0, "no scale, range, levels or formats"),
         (("models", 0, "columns", 0, "size"), "1", "not of type float"),
-        (("models", 0, "columns", 0, "levels"), [], "no scale, range or levels"),
+        (("models", 0, "columns", 0, "kind"), "category", "no scale, range, levels or formats"),
+        (("models", 0, "columns", 0, "kind"), "date", "no scale, range, levels or formats"),
+        (("models", 0, "columns", 0, "kind"), "word", "not one of number, date, category"),
+        (("models", 0, "baseline"), "much", "could not convert"),
         (("models", 0, "columns"), [], "as many weights as columns"),
         (("models", 0, "classes"), ["a", "b"], "with 2 classes"),
         (("models", 0, "response"), "odds", "not one of number, rate, class"),
@@ -191,6 +195,9 @@ def test_scores_are_told_of_rows_that_have_a_target(files, tmp_path, capsys):
         (tmp_path / "new.csv").write_text("\n".join([header, *rows]))
         assert main(["predict", str(folder / "logistic_regression.json"), str(tmp_path / "new.csv")]) == 0
         assert said in capsys.readouterr().err
+    (tmp_path / "new.csv").write_text("\n".join([header, *lines]))
+    assert main(["predict", str(folder / "ridge.json"), str(tmp_path / "new.csv")]) == 0
+    assert re.search(r"R² 0\.\d+ on 40 rows \(the training rows' mean: -?0\.0\d+\)", capsys.readouterr().err)
     (tmp_path / "new.csv").write_text(f"{header}\n{lines[0]}")
     assert main(["predict", str(folder / "ridge.json"), str(tmp_path / "new.csv")]) == 0
     assert "R² cannot be told: 1 of 1 rows have a target" in capsys.readouterr().err

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from emulon.core.errors import EmulonError
+from emulon.core.registry import Registry
 from emulon.tasks import (
-    TASKS,
     Linear,
     RidgeMixture,
     SparseLinear,
@@ -63,7 +63,7 @@ def test_what_makes_no_task_is_refused(text, reason):
 
 
 def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
-    monkeypatch.setattr("emulon.tasks.task.TASKS", known := dict(TASKS))
+    monkeypatch.setattr("emulon.tasks.task.TASKS", known := Registry("task"))
 
     class Own(Linear, name="own"):
         pass

@@ -91,7 +91,7 @@ for kind, algorithm in ALGORITHMS.items():
     CASES[kind] = (lambda algorithm=algorithm: algorithm(steps=20), {"data": labelled(kind), "invariances": ("order",)})
 for name in Learner.registry:
     CASES[f"learner {name}"] = (lambda name=name: learner(name), {"tolerance": 1e-6})
-for reference in REFERENCES:
+for reference in REFERENCES.values():
     setting = {one.name: value for one, value in ((reference.integer, 3), (reference.continuous, 0.01)) if one}
     CASES[f"reference {reference.name}"] = (lambda reference=reference, setting=setting: reference.fitted(setting), {})
 

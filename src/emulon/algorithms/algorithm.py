@@ -11,8 +11,9 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify.domain import require_finite
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.registry import Registry, snake_case
 
 
 class Algorithm(ABC):
@@ -34,21 +35,21 @@ class Algorithm(ABC):
         """The prediction that belongs to w·x."""
         return score
 
-    @takes_arrays("x", "y", like="x", side="columns")
+    @accepts_arraylike("x", "y", like="x", side="columns")
     def run(
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Float[Tensor, "*batch features"]:
         """The weights after the last step."""
         return _finite(deque(self.weights_in_turn(x, y), maxlen=1).pop())
 
-    @takes_arrays("x", "y", like="x")
+    @accepts_arraylike("x", "y", like="x")
     def iterates(
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Float[Tensor, "*batch iterates features"]:
         """All weights, the initial ones included: steps + 1 of them."""
         return _finite(torch.stack(list(self.weights_in_turn(x, y)), dim=-2))
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -62,6 +63,14 @@ class Algorithm(ABC):
         queries = x_query.double() if several else x_query.double().unsqueeze(-2)
         scores = (queries @ weights.unsqueeze(-1)).squeeze(-1)
         return self.mean_response(scores if several else scores.squeeze(-1))
+
+
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
+
+
+def name_of(algorithm: type[Algorithm]) -> str:
+    """`huber_regression` for HuberRegression: its name in commands and files."""
+    return snake_case(algorithm.__name__)
 
 
 def require_data(x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]) -> None:

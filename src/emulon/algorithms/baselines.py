@@ -9,7 +9,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import EmulonError
 
 
@@ -17,7 +17,7 @@ from emulon.core.errors import EmulonError
 class Zero:
     """Says 0."""
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -33,7 +33,7 @@ class Zero:
 class PreviousTarget:
     """Says again the last target it was shown."""
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -61,7 +61,7 @@ class NearestNeighbours:
         if self.neighbours < 1:
             raise EmulonError(f"neighbours must be at least 1, got {self.neighbours}")
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],

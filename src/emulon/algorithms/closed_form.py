@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Real
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
-from emulon.algorithms.registry import register
+from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, require_data, require_steps
 from emulon.certify.spectrum import largest_eigenvalue
 from emulon.core.errors import EmulonError
 
@@ -79,7 +78,7 @@ class ShermanMorrisonRidge(Algorithm):
             yield weights
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class NewtonLeastSquares(Algorithm):
     """Minimises ‖Xw − y‖²: M ← 2M − M S M with S = XᵀX, from M_0 = S/‖S‖², and w_k = M_k Xᵀ y.

@@ -17,7 +17,8 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify.domain import Domain
-from emulon.core.errors import EmulonError, OutOfDomain, unknown
+from emulon.core.errors import EmulonError, OutOfDomain
+from emulon.core.registry import Registry
 
 Kind = Literal["regression", "classification"]
 
@@ -169,10 +170,6 @@ class Rate(Link):
 
 
 RESIDUAL, MARGIN, RATE = Residual(), Margin(), Rate()
-LINKS: dict[str, Link] = {link.name: link for link in (RESIDUAL, MARGIN, RATE)}
-
-
-def link_named(name: str) -> Link:
-    if name not in LINKS:
-        raise EmulonError(unknown("link", name, LINKS))
-    return LINKS[name]
+LINKS: Registry[Link] = Registry("link")
+for _link in (RESIDUAL, MARGIN, RATE):
+    LINKS.register(_link, _link.name)

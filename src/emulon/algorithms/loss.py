@@ -10,7 +10,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data
-from emulon.algorithms.link import RESIDUAL, Effective, Link, link_named
+from emulon.algorithms.link import LINKS, RESIDUAL, Effective, Link
 from emulon.certify.spectrum import largest_eigenvalue
 from emulon.core.errors import BadExpression, EmulonError
 from emulon.expressions import Function, parse
@@ -51,7 +51,7 @@ class Loss:
             if abs(point.left - point.right) > 1e-6 * (1 + abs(point.left) + abs(point.right)):
                 raise BadExpression(f"{expression!r} jumps at t = {point.at:.6g}; a loss must be continuous")
         derivative = _without_switches(loss.derivative())
-        link = link_named(link) if isinstance(link, str) else link
+        link = LINKS.named(link) if isinstance(link, str) else link
         return cls(expression, derivative, curvature, link, loss, parse(derivative))
 
     def require_smoothness(self) -> None:

@@ -14,14 +14,10 @@ from emulon.algorithms.link import MARGIN, RATE, RESIDUAL
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.smoothness import of_counts, of_jump, of_margin_jump
 from emulon.core.errors import EmulonError
+from emulon.core.registry import Registry
 
-LOSSES: dict[str, Callable[..., Loss]] = {}
-
-
-def register(make: Callable[..., Loss]) -> Callable[..., Loss]:
-    """Known by the name of the function that makes it; a parameter is written behind it, as in `huber(1.35)`."""
-    LOSSES[make.__name__] = make
-    return make
+# By the name of the function that makes one; a parameter is written behind it, as in `huber(1.35)`.
+LOSSES: Registry[Callable[..., Loss]] = Registry("loss")
 
 
 def registered(name: str) -> Loss | None:
@@ -37,13 +33,13 @@ def as_loss(loss: Loss | str) -> Loss:
     return loss if isinstance(loss, Loss) else registered(loss) or Loss.of(loss)
 
 
-@register
+@LOSSES.register
 def squared() -> Loss:
     """t²/2 of the residual."""
     return Loss("squared", "t", 1.0, RESIDUAL, _squared, _identity)
 
 
-@register
+@LOSSES.register
 def huber(delta: float = 1.35) -> Loss:
     """t²/2 up to |t| = delta, linear beyond: delta·(|t| − delta/2)."""
     if not 0 < delta < math.inf:
@@ -59,13 +55,13 @@ def huber(delta: float = 1.35) -> Loss:
     )
 
 
-@register
+@LOSSES.register
 def log_cosh() -> Loss:
     """log cosh t of the residual: t²/2 near zero, |t| − log 2 far out, smooth everywhere."""
     return Loss("log_cosh", "tanh(t)", 1.0, RESIDUAL, _log_cosh, torch.tanh)
 
 
-@register
+@LOSSES.register
 def tukey(c: float = 4.685) -> Loss:
     """Tukey's biweight of the residual: t²/2 near zero, constant beyond |t| = c: far outliers count for nothing.
 
@@ -84,7 +80,7 @@ def tukey(c: float = 4.685) -> Loss:
     )
 
 
-@register
+@LOSSES.register
 def quantile(tau: float = 0.5) -> Loss:
     """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau."""
     if not 0 < tau < 1:
@@ -101,26 +97,26 @@ def quantile(tau: float = 0.5) -> Loss:
     )
 
 
-@register
+@LOSSES.register
 def logistic() -> Loss:
     """log(1 + e^{−t}) of the margin."""
     return Loss("logistic", "-1/(1 + exp(t))", 0.25, MARGIN, _logistic, _logistic_slope)
 
 
-@register
+@LOSSES.register
 def squared_hinge() -> Loss:
     """max(0, 1 − t)² of the margin; no factor 1/2, as in scikit-learn's LinearSVC."""
     return Loss("squared_hinge", "-2*Max(0, 1 - t)", 2.0, MARGIN, _squared_hinge, _squared_hinge_slope)
 
 
-@register
+@LOSSES.register
 def perceptron() -> Loss:
     """max(0, −t) of the margin. Of the subgradients at 0 we take −1, so that w = 0, where every margin is 0, learns."""
     derivative = "Piecewise((-1, t <= 0), (0, True))"
     return Loss("perceptron", derivative, math.inf, MARGIN, _perceptron, _perceptron_slope, stand_in=of_margin_jump)
 
 
-@register
+@LOSSES.register
 def poisson() -> Loss:
     """e^t of the log rate t = w·x; with the subtracted mean of y·t this is the Poisson log-likelihood, negated."""
     return Loss("poisson", "exp(t)", math.inf, RATE, torch.exp, torch.exp, stand_in=of_counts)

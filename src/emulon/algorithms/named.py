@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
+from emulon.algorithms.algorithm import ALGORITHMS, Algorithm
 from emulon.algorithms.gradient_descent import GradientDescent
 from emulon.algorithms.losses import (
     huber,
@@ -24,7 +24,6 @@ from emulon.algorithms.losses import (
     squared,
     squared_hinge,
 )
-from emulon.algorithms.registry import register
 from emulon.core.errors import EmulonError
 
 
@@ -64,7 +63,7 @@ class NamedAlgorithm(Algorithm):
         return self.descent.mean_response(score)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class LinearRegression(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n): scikit-learn's LinearRegression(fit_intercept=False), reached in the limit of steps.
@@ -80,7 +79,7 @@ class LinearRegression(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class Ridge(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + (penalty/2)·‖w‖². scikit-learn's Ridge has alpha = n·penalty."""
@@ -94,7 +93,7 @@ class Ridge(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class HeavyBall(NamedAlgorithm):
     """`Ridge`'s objective (with penalty 0 `LinearRegression`'s), by steps that keep a part of the step before.
@@ -112,7 +111,7 @@ class HeavyBall(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, momentum=self.momentum)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class Nesterov(NamedAlgorithm):
     """`Ridge`'s objective by accelerated steps: as near to its minimum in √T steps, about, as plain descent in T."""
@@ -126,7 +125,7 @@ class Nesterov(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, accelerated=True)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class MiniBatchDescent(NamedAlgorithm):
     """`Ridge`'s objective by steps that see one batch of samples after the other, in order and round again.
@@ -144,7 +143,7 @@ class MiniBatchDescent(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l2=self.penalty, batch=self.batch)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class Lasso(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty."""
@@ -158,7 +157,7 @@ class Lasso(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class Fista(NamedAlgorithm):
     """`Lasso`'s objective by accelerated proximal steps. scikit-learn's Lasso has alpha = penalty."""
@@ -172,7 +171,7 @@ class Fista(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l1=self.penalty, accelerated=True)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class ElasticNet(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·l1_ratio·‖w‖₁ + (penalty·(1 − l1_ratio)/2)·‖w‖².
@@ -193,7 +192,7 @@ class ElasticNet(NamedAlgorithm):
         return GradientDescent(squared(), self.steps, self.step_size, l2=l2, l1=l1)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class HuberRegression(NamedAlgorithm):
     """Minimises (1/n) Σ huber(w·x_i − y_i), huber(t) = t²/2 up to |t| = delta and delta·(|t| − delta/2) beyond.
@@ -211,7 +210,7 @@ class HuberRegression(NamedAlgorithm):
         return GradientDescent(huber(self.delta), self.steps, self.step_size)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class LogCoshRegression(NamedAlgorithm):
     """Minimises (1/n) Σ log cosh(w·x_i − y_i). Not in scikit-learn."""
@@ -224,7 +223,7 @@ class LogCoshRegression(NamedAlgorithm):
         return GradientDescent(log_cosh(), self.steps, self.step_size)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class QuantileRegression(NamedAlgorithm):
     """Minimises (1/n) Σ tau·max(y_i − w·x_i, 0) + (1 − tau)·max(w·x_i − y_i, 0) by subgradient steps of fixed size.
@@ -242,7 +241,7 @@ class QuantileRegression(NamedAlgorithm):
         return GradientDescent(quantile(self.tau), self.steps, self.step_size)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class PoissonRegression(NamedAlgorithm):
     """Minimises (1/n) Σ (exp(w·x_i) − y_i·w·x_i) + (penalty/2)·‖w‖², counts y ≥ 0; predicts exp(w·x).
@@ -260,7 +259,7 @@ class PoissonRegression(NamedAlgorithm):
         return GradientDescent(poisson(), self.steps, self.step_size, l2=self.penalty)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class LogisticRegression(NamedAlgorithm):
     """Minimises (1/n) Σ log(1 + exp(−y_i·w·x_i)) + (penalty/2)·‖w‖². scikit-learn's has C = 1/(n·penalty).
@@ -277,7 +276,7 @@ class LogisticRegression(NamedAlgorithm):
         return GradientDescent(logistic(), self.steps, self.step_size, l2=self.penalty)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class SquaredHinge(NamedAlgorithm):
     """Minimises (1/n) Σ max(0, 1 − y_i·w·x_i)² + (penalty/2)·‖w‖².
@@ -294,7 +293,7 @@ class SquaredHinge(NamedAlgorithm):
         return GradientDescent(squared_hinge(), self.steps, self.step_size, l2=self.penalty)
 
 
-@register
+@ALGORITHMS.register
 @dataclass(frozen=True)
 class Perceptron(NamedAlgorithm):
     """Minimises (1/n) Σ max(0, −y_i·w·x_i): each step adds the mean of y_i·x_i over the samples on the wrong side.

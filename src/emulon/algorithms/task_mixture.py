@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
-from emulon.core.arrays import as_tensor, takes_arrays
+from emulon.core.arrays import accepts_arraylike, as_tensor
 from emulon.core.errors import EmulonError
 
 
@@ -33,7 +33,7 @@ class TaskMixture:
         if not 0 < self.noise < math.inf:
             raise EmulonError(f"a mixture of tasks needs a noise that is positive and finite, got {self.noise}")
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],

@@ -2,6 +2,7 @@
 
 from emulon.certify.certificate import Band, Certificate
 from emulon.certify.domain import Domain
+from emulon.certify.result import Run
 from emulon.certify.spectrum import Spectrum
 
-__all__ = ["Band", "Certificate", "Domain", "Spectrum"]
+__all__ = ["Band", "Certificate", "Domain", "Run", "Spectrum"]

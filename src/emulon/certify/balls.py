@@ -101,8 +101,8 @@ class Ball:
         # The low parts, below u of the high ones, are in the lift.
         mine, theirs = self.high.abs(), other.high.abs()
         spread = (mine + self.radius) * other.radius + theirs * self.radius
-        # Nothing is lost where a factor is zero; below 1e-300 no more than a few of the smallest numbers.
-        lost = (torch.minimum(mine, theirs) * 64).clamp(max=UNDERFLOW)
+        # Nothing is lost where a factor is exactly zero; below 1e-300 no more than a few of the smallest numbers.
+        lost = (torch.minimum(mine + self.radius, theirs + other.radius) * 64).clamp(max=UNDERFLOW)
         return Ball(high, low, (spread + ROUNDED * high.abs() + lost) * LIFT)
 
     __rmul__ = __mul__
@@ -133,8 +133,11 @@ class Ball:
         main, size = product(self.high, matrix), matrix.abs()
         most = self.low.abs() @ size
         off = gamma(matrix.shape[-2] + 1, f64) * most + self.radius @ size
-        # What sums of radii round; the little that is left to round is in the lift.
-        return (main + self.low @ matrix).widened(off * (1 + gamma(matrix.shape[-2], f64)))
+        # `product` counts what high parts lose to underflow, this what low parts and radii do.
+        rest = (self.low.abs() + self.radius).amax(dim=-1, keepdim=True)
+        off = off * (1 + gamma(matrix.shape[-2], f64)) + _lost(rest, size.amax(dim=-2, keepdim=True))
+        # The little that is left to round is in the lift.
+        return (main + self.low @ matrix).widened(off)
 
     def signed(self, by: Tensor) -> Ball:
         """Times factors of 1 and −1."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.spectrum import SLACK, Spectrum, enclosure
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, OutOfDomain
 
 
@@ -129,7 +129,7 @@ class Domain:
         return self.spectrum.smallest
 
     @classmethod
-    @takes_arrays("x", "y", "w", like="x")
+    @accepts_arraylike("x", "y", "w", like="x")
     def of(cls, x: Tensor, y: Tensor, w: Tensor | float | None = None) -> Domain:
         """The domain of this data; `w` is a tensor of weights, or a bound on them.
 
@@ -154,7 +154,7 @@ class Domain:
         return cls(*sizes, length, residual=widest, absolute=widest, spectrum=spectrum)
 
     @classmethod
-    @takes_arrays("xs", "ys", "x_query", like="xs")
+    @accepts_arraylike("xs", "ys", "x_query", like="xs")
     def covering(cls, xs: Tensor, ys: Tensor, x_query: Tensor, margin: float = 1.0) -> Domain:
         """The tightest domain that holds these problems of regression and their queries, widened by `margin` ≥ 1.
 

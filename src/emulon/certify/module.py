@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from emulon.certify.certificate import Certificate
-from emulon.core.arrays import Given, as_tensor, bits
+from emulon.core.arrays import ArrayFormat, as_tensor, bits
 from emulon.core.errors import NotCertified, OutOfDomain
 
 
@@ -62,7 +62,7 @@ class SealedModule(nn.Module, metaclass=_Sealing):
         if torch.compiler.is_compiling():
             return super().__call__(*args, **options)
         require_own_dtype()
-        given = Given.of(args[0]) if args else Given()
+        given = ArrayFormat.of(args[0]) if args else ArrayFormat()
         out = super().__call__(*map(_read, args), **{name: _read(value) for name, value in options.items()})
         if not isinstance(out, Tensor):
             return out

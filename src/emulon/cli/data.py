@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from tyro.conf import UseAppendAction, arg
+
 from emulon.cli.names import registered
 from emulon.cli.options import BadUsage, CommandOptions, Count, Factor, NotNegative, Positive, Seed, Size, shown
 from emulon.core.errors import unknown
@@ -45,6 +47,9 @@ class DataOptions(CommandOptions):
     intercept: bool = True
     """fit one: by centring for squared losses, by a column of ones, which the penalty covers, for others"""
 
+    as_: UseAppendAction[Annotated[tuple[str, ...], arg(name="as", metavar="COLUMN=KIND", help_behavior_hint="")]] = ()
+    """take a column of a file for a number, category or date, or drop it; once for each"""
+
     def check(self, *algorithms: str) -> None:
         """Refuse names that do not exist, before anything heavy is imported."""
         known = registered("algorithms")
@@ -76,6 +81,7 @@ class DataOptions(CommandOptions):
             "seed": self.seed,
             "standardize": self.standardize,
             "intercept": self.intercept,
+            "treat": self.as_,
         }
 
     def _told(self, every: tuple[Data, ...]) -> tuple[Data, ...]:
@@ -83,6 +89,12 @@ class DataOptions(CommandOptions):
         use_threads(every[0].x_train.numel())
         for treatment in dict.fromkeys(data.treatment for data in every):
             print(f"data: {treatment}")
+        taken = {name: reason for data in every for name, reason in data.taken}
+        if self.data in DATASETS:  # whose columns are known, and only what is done to some of them is news
+            taken = {name: reason for name, reason in taken.items() if reason != "number"}
+        width = max(map(len, taken), default=0)
+        for name, reason in taken.items():
+            print(f"column {name:<{min(width, 32)}}  {reason}")
         for note in dict.fromkeys(note for data in every for note in data.notes):
             print(f"note: {note}", file=sys.stderr)
         return every

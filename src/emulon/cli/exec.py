@@ -47,7 +47,10 @@ def main(options: Options) -> int:
         advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None
     weights = weights_of(run, data)
-    print(f"{program.name}, {program.steps} steps; held-out score {held_out_score(run, data):.4f}")
+    print(
+        f"{program.name}, {program.steps} steps; held-out score {held_out_score(run, data):.4f}, of the "
+        f"baseline {data.baseline_score:.4f}"
+    )
     print(f"{'weight':<24} {'in original units':<24} feature")
     for _, feature, weight, own in weights:
         print(f"{weight:<+24.17g} {own:<+24.17g} {feature}")

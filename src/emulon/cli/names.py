@@ -6,13 +6,13 @@ The registries themselves are full only after torch is imported, and a misspelt 
 from __future__ import annotations
 
 import ast
-import re
 from functools import cache
 from pathlib import Path
 
 import emulon
 from emulon.cli.options import BadUsage
 from emulon.core.errors import unknown
+from emulon.core.registry import snake_case
 
 SOURCE = Path(emulon.__file__).parent
 
@@ -25,7 +25,7 @@ def require_known(kind: str, name: str, package: str) -> None:
 
 @cache
 def registered(package: str) -> frozenset[str]:
-    """`class Linear(Task, name="linear")`, `@register class HuberRegression`, `@method(…)`."""
+    """`class Linear(Task, name="linear")`, `@ALGORITHMS.register class HuberRegression`, `@method(…)`."""
     sources = [path.read_text(encoding="utf-8") for path in (SOURCE / package).rglob("*.py")]
     return frozenset(name for source in sources for node in ast.parse(source).body if (name := _name(node)))
 
@@ -36,8 +36,8 @@ def _name(node: ast.stmt) -> str:
         names = [mark.args[0] for mark in marks if ast.unparse(mark.func) == "method"]
         return next((str(name.value) for name in names if isinstance(name, ast.Constant)), "")
     if isinstance(node, ast.ClassDef):
-        if any(isinstance(mark, ast.Name) and mark.id == "register" for mark in node.decorator_list):
-            return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()
+        if any(ast.unparse(mark).endswith(".register") for mark in node.decorator_list):
+            return snake_case(node.name)
         return _keyword(node.keywords)
     return ""
 

@@ -51,7 +51,7 @@ def _parsed(kind: type[Options], words: Sequence[str], command: str, default: Co
 
 def require_options(words: Sequence[str], names: Iterable[str]) -> None:
     """Refuse words that look like options and are none of these."""
-    names = [name.replace("_", "-") for name in names]
+    names = [name.rstrip("_").replace("_", "-") for name in names]
     known = {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
     for word in words:
         if word == "--":

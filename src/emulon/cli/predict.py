@@ -6,18 +6,16 @@ import csv
 import io
 import itertools
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from tyro.conf import Positional, arg
 
 from emulon.cli.options import CommandOptions, shown
 
 if TYPE_CHECKING:
-    from emulon.tables.model import FittedModel
-    from emulon.tables.tables import Table
+    pass
 
 EXAMPLES = """example:
   emulon run ridge --data houses.csv --target price
@@ -39,9 +37,8 @@ class Options(CommandOptions):
 
 def main(options: Options) -> int:
     from emulon.core.files import text_cell, write_atomically
-    from emulon.tables.columns import Cells
+    from emulon.tables.columns import Cells, read_columns
     from emulon.tables.model import load_models
-    from emulon.tables.tables import Table, read_columns
 
     models = load_models(options.model)
     columns = read_columns(options.data)
@@ -64,22 +61,6 @@ def main(options: Options) -> int:
     for model, column in zip(models, answers, strict=True):
         if model.target not in columns:
             continue
-        of = f" of {model.target}" if len(models) > 1 else ""
-        print(scored(model, Table(options.data.name, columns, model.target), column, of), file=sys.stderr)
+        of = f"{model.target}: " if len(models) > 1 else ""
+        print(of + model.scored(columns[model.target], column), file=sys.stderr)
     return 0
-
-
-def scored(model: FittedModel, table: Table, answers: np.ndarray, of: str) -> str:
-    """How good the answers are on the rows whose target is known; classes need not be those of the training rows."""
-    from emulon.tables.data import score, targets_of
-    from emulon.tables.tables import is_missing
-
-    cells = table.columns[table.target]
-    known = [row for row, cell in enumerate(cells) if not is_missing(cell)]
-    least, measure = (2, "R²") if model.kind == "regression" else (1, "accuracy")
-    if len(known) < least:
-        return f"{measure}{of} cannot be told: {len(known)} of {len(cells)} rows have a target"
-    measured = np.array([cells[row] for row in known])
-    if model.kind == "regression":
-        _, measured = targets_of(replace(table, columns={table.target: measured.tolist()}), model.kind)
-    return f"{measure}{of} {score(model.kind, measured, answers[known]):.4f} on {len(known)} rows"

@@ -136,12 +136,14 @@ def results_table(experiment: Experiment) -> Table:
 
     data = experiment.data
     measure = "R²" if data.kind == "regression" else "accuracy"
+    baseline = "the training rows' mean" if data.kind == "regression" else f"always {data.baseline!r}"
     rows, features = data.x_train.shape
     banded = any(result.run.certificate.bands for result in experiment.results)
     columns = ["algorithm", "error", "run ≤", "domain ≤", "to\ntheirs", "score", "theirs", "in\nband", "s"]
     lines = [
         *map(_cells, experiment.results),
         *((_short(line.partition(":")[0]), *["–"] * 8) for line in experiment.left_out),
+        ("baseline", *["–"] * 4, f"{data.baseline_score:.4f}", *["–"] * 3),
     ]
     if not banded:
         columns.remove("in\nband")
@@ -153,7 +155,8 @@ def results_table(experiment: Experiment) -> Table:
         title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, {steps} steps",
         caption="error: of the final weights, sup-norm, against the exact algorithm in float64. run ≤, domain ≤: its "
         "bound for this run only, and for every input of the domain; a dash: it is above the largest weight. "
-        f"score: {measure} on the held-out rows. theirs: scikit-learn's solution of the same objective",
+        f"score: {measure} on the held-out rows. baseline: {baseline}. theirs: scikit-learn's solution of the same "
+        "objective",
         words=("algorithm",),
         wrap=False,
         tight=True,

@@ -21,7 +21,7 @@ from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Way, promised
 from emulon.constructions.batches import aligned
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
-from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import EmulonError
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.plan import (
@@ -106,7 +106,7 @@ class DescentInContext(CertifiedModule):
         self.certificate = replace(one, terms=terms, proved=proved, assumes=(EXP_ASSUMED, *self.plan.assumes))
 
     @classmethod
-    @takes_arrays("x", "y", like="x")
+    @accepts_arraylike("x", "y", like="x")
     def of(
         cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: Any
     ) -> DescentInContext:
@@ -131,7 +131,7 @@ class DescentInContext(CertifiedModule):
     def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
         return self.run(x, y).last
 
-    @takes_arrays("x", "y", like="x")
+    @accepts_arraylike("x", "y", like="x")
     def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> DescentRun:
         """All weights, the initial zero included, and what is promised of them."""
         n, d = self.plan.domain.samples, self.plan.domain.features

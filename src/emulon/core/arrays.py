@@ -21,7 +21,7 @@ Side = Literal["rows", "columns", "none"]
 
 
 @dataclass(frozen=True)
-class Given:
+class ArrayFormat:
     """What kind of array was given; of a DataFrame or Series the names of its rows and columns, of a tensor where."""
 
     kind: Kind = "tensor"
@@ -30,7 +30,7 @@ class Given:
     device: torch.device | None = None
 
     @classmethod
-    def of(cls, value: object) -> Given:
+    def of(cls, value: object) -> ArrayFormat:
         """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's; numbers with tensors."""
         if isinstance(value, Tensor):
             return cls(device=value.device)
@@ -102,7 +102,9 @@ def own_copy(x: Tensor, device: torch.device | None = None, dtype: torch.dtype |
     return x[shared].clone().expand(x.shape)
 
 
-def takes_arrays(*names: str, like: str, side: Side = "none") -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
+def accepts_arraylike(
+    *names: str, like: str, side: Side = "none"
+) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
     """A function of tensors that also takes what `as_tensor` reads, in these parameters.
 
     A tensor that it returns comes back as what `like` was given as; anything else as it is. The annotations say what
@@ -125,7 +127,7 @@ def takes_arrays(*names: str, like: str, side: Side = "none") -> Callable[[Calla
             answer = function(*placed, *args[len(order) :], **rest)  # type: ignore[arg-type]  # tensors for arrays
             if not isinstance(answer, Tensor):
                 return answer
-            back: Answer = Given.of(given[like]).back(answer, side)
+            back: Answer = ArrayFormat.of(given[like]).back(answer, side)
             return back
 
         return read

@@ -42,7 +42,7 @@ SOURCES = (
 ROOT = Path(__file__).parents[1]
 
 
-def remembered(kind: str, request: object, make: Callable[[], Any]) -> Any:
+def disk_cached(kind: str, request: object, make: Callable[[], Any]) -> Any:
     """`make()`, or what it gave before for the same request and the same code.
 
     Args:
@@ -54,7 +54,7 @@ def remembered(kind: str, request: object, make: Callable[[], Any]) -> Any:
         What `make` returned, now or before.
 
     Example:
-        >>> remembered("square", [3.0], lambda: [9.0])
+        >>> disk_cached("square", [3.0], lambda: [9.0])
         [9.0]
     """
     folder = _folder()

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
 # Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
@@ -89,7 +89,7 @@ class FunctionPredictor:
     def __init__(self, function: Callable[..., Any], *, each: bool | None = None) -> None:
         self.function, self.each = function, each
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         if self.each is None and xs.ndim > 2 and xs.numel():
             return self._tried(xs, ys, x_query)
@@ -137,7 +137,7 @@ class EstimatorPredictor:
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         several = x_query.ndim == xs.ndim
         queries = x_query if several else x_query.unsqueeze(-2)
@@ -181,7 +181,7 @@ class WeightsPredictor:
         domain = getattr(construction.step, "domain", None)
         self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         weights: Tensor = self.construction(xs, ys)
         return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
@@ -194,7 +194,7 @@ class LoopedPredictor:
         self.transformer, self.loops = transformer, loops
         self.examples = (transformer.domain.samples,)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         answers: Tensor = self.transformer.predict(xs, ys, x_query, loops=self.loops)
         return answers
@@ -208,7 +208,7 @@ class MachinePredictor:
         self.samples: int = machine.program.prompt.samples
         self.examples = tuple(range(1, self.samples))
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
         return self.predict_prefixes(points, ys)[..., -1]

@@ -18,7 +18,7 @@ from torch import Tensor
 from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.lasso_path import interpolate
-from emulon.core.errors import EmulonError, unknown
+from emulon.core.registry import Registry
 from emulon.identification.sampling import Prefixes
 
 MOST_STEPS = 1000
@@ -64,7 +64,7 @@ class Reference:
     `kind` groups those that are limits of each other, as OLS is of ridge, of many steps, of no lasso penalty.
     `respond` maps (prefixes, integers, continuous values), one of each a setting, to predictions.
 
-    >>> [reference.name for reference in REFERENCES][:4]
+    >>> list(REFERENCES)[:4]
     ['zero', 'previous target', 'mean target', 'ols']
     """
 
@@ -111,7 +111,7 @@ class FittedReference:
         return answers.reshape(xs.shape[:-2])
 
 
-REFERENCES: list[Reference] = []
+REFERENCES: Registry[Reference] = Registry("reference")
 
 
 def reference(
@@ -124,17 +124,13 @@ def reference(
     """Makes a reference of a function, and registers it."""
 
     def register(respond: Respond) -> Reference:
-        REFERENCES.append(Reference(name, kind, respond, integer, continuous))
-        return REFERENCES[-1]
+        return REFERENCES.register(Reference(name, kind, respond, integer, continuous), name)
 
     return register
 
 
 def reference_named(name: str) -> Reference:
-    known = {one.name: one for one in REFERENCES}
-    if name not in known:
-        raise EmulonError(unknown("reference", name, known))
-    return known[name]
+    return REFERENCES.named(name)
 
 
 def _spread_out(most: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.identification.references import (
     REFERENCES,
     Continuous,
@@ -23,10 +23,10 @@ from emulon.tasks import RegressionTask, TaskSet
 
 def references_for(task: RegressionTask) -> Sequence[Reference]:
     """What a predictor on this task is compared with unless it is said otherwise."""
-    return [*REFERENCES, task_mixture(task.vectors)] if isinstance(task, TaskSet) else REFERENCES
+    return [*REFERENCES.values(), *([task_mixture(task.vectors)] if isinstance(task, TaskSet) else [])]
 
 
-@takes_arrays("vectors", like="vectors")
+@accepts_arraylike("vectors", like="vectors")
 def task_mixture(vectors: Float[Tensor, "tasks features"]) -> Reference:
     """`TaskMixture` over these vectors, with its noise to be fitted."""
     vectors = vectors.double()

@@ -15,7 +15,7 @@ from emulon.attention.codes import circular
 from emulon.certify import Band, Domain
 from emulon.certify.domain import by_target, require_finite
 from emulon.core.arrays import as_tensor
-from emulon.core.cache import remembered
+from emulon.core.cache import disk_cached
 from emulon.core.errors import EmulonError, OutOfDomain, too_tight
 from emulon.expressions import Function, parse
 from emulon.interpreter.layout import LEAK_SHARE, Routing, stored
@@ -142,7 +142,7 @@ def _phase(
         return (function_error(phase, line, deviation, size) + read) / expected
 
     request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]
-    found = remembered("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
+    found = disk_cached("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
     parts = {part: torch.tensor(found[part], dtype=dtype, device="cpu") for part in ("slopes", "intercepts", "values")}
     bands = tuple(Band(*band) for band in found["bands"])
     grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import link_named
+from emulon.algorithms.link import LINKS
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.attention.codes import Codes
@@ -252,7 +252,7 @@ def _loss(facts: dict[str, Any]) -> Loss:
         facts["name"],
         facts["derivative"],
         facts["curvature"],
-        link_named(facts["link"]),
+        LINKS.named(facts["link"]),
         value=_no_value,
         slope=parse(facts["derivative"]),
     )

@@ -64,7 +64,7 @@ class Runnable(Protocol[Outcome]):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def promise(self, line: NumberLine) -> Certificate: ...
+    def certificate_on(self, line: NumberLine) -> Certificate: ...
 
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress) -> Outcome: ...
 
@@ -160,7 +160,7 @@ class Interpreter(SealedModule):
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""
         self.require_unchanged()
-        return program.promise(self.line)
+        return program.certificate_on(self.line)
 
     def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
         """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""

@@ -15,7 +15,7 @@ from emulon.attention import Trace
 from emulon.certify import Certificate, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
+from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import EmulonError
 from emulon.core.memory import one_thread, require_memory
 from emulon.core.progress import Progress, silent
@@ -77,7 +77,7 @@ class Program(Plan):
         phase = self.gradient.for_samples(rows, self.gradient_bounds.leak)
         return replace(self, rows=rows, domain=replace(self.domain, samples=rows), gradient=phase)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Real[Tensor, "*batch samples features"],
@@ -96,9 +96,9 @@ class Program(Plan):
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.promise(number_line(self.capacity.reach, self.dtype))
+        return self.certificate_on(number_line(self.capacity.reach, self.dtype))
 
-    def promise(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: NumberLine) -> Certificate:
         """For a whole run, and every input of the domain, on an interpreter with this number line."""
         bounds = self.gradient_bounds
         terms = phase_terms(self.gradient, bounds, line, held_by(self))
@@ -123,7 +123,7 @@ class Program(Plan):
 
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it. Several targets have a row of weights each."""
-        given, (x, y) = Given.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
+        given, (x, y) = ArrayFormat.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
         require_shape(x, "x", self.rows, self.domain.features)
         device, way = interpreter.device, WAYS[path]
         cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
@@ -159,7 +159,7 @@ def _shown(x: Tensor) -> str:
     return " × ".join(f"{size:,}" for size in x.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run(DescentRun):
     """A run on an interpreter: `sha256` is the interpreter's hash before and after it."""
 

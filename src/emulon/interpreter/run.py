@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.certify import Certificate
-from emulon.certify.certificate import Promises
 from emulon.certify.domain import require_finite
 from emulon.certify.module import require_answer
-from emulon.core.arrays import Given, takes_arrays
+from emulon.certify.result import Run
+from emulon.core.arrays import ArrayFormat, accepts_arraylike
 from emulon.core.memory import one_thread
 from emulon.interpreter.audit import audited
 from emulon.interpreter.plan import Plan
 
 
-@dataclass(frozen=True)
-class DescentRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class DescentRun(Run):
     """`iterates` (..., steps + 1, features); `x` and `y` are the data in the module's dtype.
 
     `certificate`, the promise for every input of the domain, is about the exact algorithm on these data, with the
@@ -34,7 +33,7 @@ class DescentRun:
     y: Float[Tensor, "*batch samples"]
     iterates: Float[Tensor, "*batch iterates features"]
     certificate: Certificate
-    given: Given = field(default=Given(), kw_only=True)
+    given: ArrayFormat = field(default=ArrayFormat(), kw_only=True)
     entered_band: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,24 +51,22 @@ class DescentRun:
     def last(self) -> Float[Tensor, "*batch features"]:
         return self.iterates[..., -1, :]
 
-    @cached_property
-    def audit(self) -> Certificate:
-        """The bound for this run only, as `audited` claims; no band is left out of it."""
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    def _make_audit(self) -> Certificate:
+        """As `audited` claims; no band is left out of it."""
         x, y, iterates = self.x.cpu(), self.y.cpu(), self.iterates.cpu()
         with one_thread(x.device):
             return audited(self.plan, x, y, iterates)
-
-    @property
-    def promises(self) -> Promises:
-        """Both, and how large the weights are that they are about."""
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     def _leaves_promise(self) -> bool:
         x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
         starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
         return self.certificate.leaves_out(starts, x, y)
 
-    @takes_arrays("x_new", like="x_new", side="rows")
+    @accepts_arraylike("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:
         """The mean response to w·x (for Poisson exp(w·x)) for new rows; of several targets a row each."""
         require_finite(x_new=x_new)

@@ -11,7 +11,7 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
@@ -112,7 +112,7 @@ class LoopedAutoRegression(LoopedTransformer):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., -1, self.slots["y"]]
 
-    @takes_arrays("series", like="series")
+    @accepts_arraylike("series", like="series")
     def run(self, series: Float[Tensor, "... time outputs"], *, loops: int) -> LoopedRun:
         self.require(loops, series=series)
         require_shape(series, "series", self.domain.samples, self.outputs)
@@ -121,7 +121,7 @@ class LoopedAutoRegression(LoopedTransformer):
         self.domain.check_problem(features[..., :-1, :], series, features[..., -1, :])
         return LoopedRun(self, (series,), self.prompt(series), loops)
 
-    @takes_arrays("series", like="series", side="columns")
+    @accepts_arraylike("series", like="series", side="columns")
     def predict(self, series: Float[Tensor, "... time outputs"], *, loops: int) -> Float[Tensor, "... outputs"]:
         """x_{N+1} predicted from x_1, …, x_N after `loops` steps."""
         return self.run(series, loops=loops).prediction

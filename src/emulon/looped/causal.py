@@ -10,7 +10,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify.rounding import unit
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.looped.heads import GAP, readout_heads
 from emulon.looped.stencil import STRAY, Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_tokens
@@ -33,7 +33,7 @@ class CausalLoopedRegression(LoopedRegression):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., 1::2, self.slots["y"]]
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Float[Tensor, "... samples inputs"],

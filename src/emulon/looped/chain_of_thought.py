@@ -13,7 +13,7 @@ from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.descent import DescentLoop
@@ -152,7 +152,7 @@ class LoopedChainOfThought(LoopedTransformer):
     def answers(self, tokens: Tensor) -> Tensor:
         return tokens[..., -2, self.slots["step"]]
 
-    @takes_arrays("chains", "start", like="start")
+    @accepts_arraylike("chains", "start", like="start")
     def run(
         self,
         chains: Float[Tensor, "... samples stages features"],
@@ -170,7 +170,7 @@ class LoopedChainOfThought(LoopedTransformer):
         self.domain.check_problem(chains[..., known - 1, :], self._labels(chains, known), start[..., -1, :])
         return LoopedRun(self, (chains, start), self.prompt(chains, start), loops)
 
-    @takes_arrays("chains", "start", like="start", side="columns")
+    @accepts_arraylike("chains", "start", like="start", side="columns")
     def predict(
         self,
         chains: Float[Tensor, "... samples stages features"],

@@ -16,7 +16,8 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.module import SealedModule, require_answer, require_own_dtype
-from emulon.core.arrays import own_copy, takes_arrays
+from emulon.certify.result import Run
+from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.exact import distance
 from emulon.looped.layer import Frame
@@ -110,8 +111,8 @@ class LoopedTransformer(SealedModule):
         return f"width={self.slots.width} {self.slots}\nup to {self.horizon} loops: {self.certificate}"
 
 
-@dataclass(frozen=True, eq=False)
-class LoopedRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class LoopedRun(Run):
     """A number of loops on one batch of problems. It runs when asked, once a question, and keeps the answers only."""
 
     transformer: LoopedTransformer
@@ -122,6 +123,14 @@ class LoopedRun:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", tuple(map(own_copy, self.data)))
+
+    @property
+    def name(self) -> str:
+        return f"{type(self.transformer).__name__}, {self.loops} loops"
+
+    @property
+    def last(self) -> Tensor:
+        return self.prediction
 
     @cached_property
     def prediction(self) -> Tensor:
@@ -135,12 +144,11 @@ class LoopedRun:
         return torch.stack([self._answers(state) for state in self._states()])
 
     @property
-    def certificate(self) -> Certificate:
+    def certificate(self) -> Certificate:  # type: ignore[override]  # nobody assigns it
         """What holds for every input of the domain after so many loops."""
         return self.transformer.certificate_after(self.loops)
 
-    @cached_property
-    def audit(self) -> Certificate:
+    def _make_audit(self) -> Certificate:
         """The distance of `prediction` from the exact iteration, which is evaluated in Arb: for this run only."""
         ends = [tensor.shape[-count:] for tensor, count in zip(self.data, self.transformer.dimensions, strict=True)]
         fronts = [tensor.shape[:-count] for tensor, count in zip(self.data, self.transformer.dimensions, strict=True)]
@@ -174,7 +182,7 @@ class LoopedRegression(LoopedTransformer):
         """Refuse data outside the domain."""
         self.domain.check_problem(xs, labels, x_query)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query")
     def run(
         self,
         xs: Float[Tensor, "... samples inputs"],
@@ -191,7 +199,7 @@ class LoopedRegression(LoopedTransformer):
         self.require_problem(xs, labels, x_query)
         return LoopedRun(self, (xs, labels, x_query), self.prompt(xs, labels, x_query), loops, scalar)
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
         self,
         xs: Float[Tensor, "... samples inputs"],

@@ -15,7 +15,7 @@ from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.domain import require_shape
 from emulon.certify.module import SealedModule
-from emulon.core.arrays import own_copy, takes_arrays
+from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import distance
 from emulon.machine.layer import Weights
@@ -235,7 +235,7 @@ class Transformer(SealedModule):
         stored = {name: own_copy(values, dtype=self.dtype) for name, values in inputs.items()}
         return MachineRun(self, self.registers(self(embedded)), stored)
 
-    @takes_arrays("xs", "ys", like="xs", side="rows")
+    @accepts_arraylike("xs", "ys", like="xs", side="rows")
     def predict(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
     ) -> Float[Tensor, "... samples"]:

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape
+from emulon.core.registry import Registry
 from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
 
@@ -38,12 +39,12 @@ class Learner(nn.Module):
 
     causal = True
     several_queries = True
-    registry: ClassVar[dict[str, type[Learner]]] = {}
+    registry: ClassVar[Registry[type[Learner]]] = Registry("model")
 
     def __init_subclass__(cls, name: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)
         if name:
-            Learner.registry[name] = cls
+            Learner.registry.register(cls, name)
 
     def __init__(self, width_in: int, width_out: int, tokens: int, shape: BlockShape, vocabulary: int = 0) -> None:
         super().__init__()
@@ -152,7 +153,7 @@ class Learner(nn.Module):
         """The numbers of in-context examples that fit, with a query after them, into the tokens it reads."""
         return tuple(range(1, (self.tokens + 1) // 2))
 
-    @takes_arrays("xs", "ys", "x_query", like="x_query", side="rows")
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     @torch.no_grad()
     def predict(
         self,

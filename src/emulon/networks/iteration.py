@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_steps
 from emulon.certify import Certificate
-from emulon.certify.certificate import Promises
 from emulon.certify.composition import accumulated
+from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.core.arrays import Given, as_tensor
+from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
@@ -75,9 +74,9 @@ class IterationProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits."""
-        return self.promise(number_line(self.capacity.reach))
+        return self.certificate_on(number_line(self.capacity.reach))
 
-    def promise(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: NumberLine) -> Certificate:
         """For every start whose states stay in range: errors of all steps, through the layers' Lipschitz constants.
 
         A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
@@ -116,7 +115,7 @@ class IterationProgram:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
-        given, (state, lead) = Given.of(x), self.body.prepared(as_tensor(x, "x"))
+        given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
         found, rooms = [state], self.body.rooms(interpreter.line)
         for number in range(self.steps):
@@ -133,8 +132,8 @@ class IterationProgram:
         return self.body.answers(state, lead)
 
 
-@dataclass(frozen=True, eq=False)
-class IterationRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class IterationRun(Run):
     """`states` (rows, steps + 1, positions, features)."""
 
     program: IterationProgram
@@ -143,7 +142,7 @@ class IterationRun:
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
-    given: Given
+    given: ArrayFormat
 
     @property
     def outputs(self) -> Any:
@@ -154,9 +153,12 @@ class IterationRun:
     def last(self) -> Float[Tensor, "*state"]:
         return self.program.body.answers(self.states[:, -1], self.lead)
 
-    @cached_property
-    def audit(self) -> Certificate:
-        """The bound for this run only: all exact steps, enclosed in balls of as many bits as it takes.
+    @property
+    def name(self) -> str:
+        return self.program.body.name
+
+    def _make_audit(self) -> Certificate:
+        """All exact steps, enclosed in balls of as many bits as it takes.
 
         Where the step says how far it moves states apart: what every single step erred by, grown by that.
         """
@@ -176,7 +178,3 @@ class IterationRun:
                 error = (lipschitz * error + defect) * (1 + 1e-15)
             worst = max(worst, error)
         return {"errors of all steps": worst * (1 + 1e-12)}
-
-    @property
-    def promises(self) -> Promises:
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())

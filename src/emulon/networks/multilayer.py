@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.core.arrays import takes_arrays
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork
 from emulon.networks.activations import Expression
 
@@ -46,7 +46,7 @@ def as_module(network: Any) -> nn.Module:
     return nn.Sequential(*parts, *last)
 
 
-@takes_arrays("logits", like="logits")
+@accepts_arraylike("logits", like="logits")
 def classes_of(logits: Tensor) -> Tensor:
     """The class that a classifier's logits (..., outputs) name, counted from 0."""
     return (logits.squeeze(-1) > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)

@@ -15,10 +15,10 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.balls import Ball
-from emulon.certify.certificate import Promises
 from emulon.certify.domain import require_finite
+from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.core.arrays import Given, as_tensor, own_copy, takes_arrays
+from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Capacity, Interpreter, Path
@@ -82,9 +82,9 @@ class NetworkProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.promise(number_line(self.capacity.reach))
+        return self.certificate_on(number_line(self.capacity.reach))
 
-    def promise(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: NumberLine) -> Certificate:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
@@ -178,7 +178,7 @@ class NetworkProgram:
         register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
         hashes = (before, interpreter.sha256)
         inputs = own_copy(inputs)
-        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, Given.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, ArrayFormat.of(x))
 
     def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
         """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
@@ -231,7 +231,7 @@ class NetworkProgram:
             )
         return inputs, x.shape[: x.ndim - own]
 
-    @takes_arrays("x", like="x")
+    @accepts_arraylike("x", like="x")
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
         inputs, lead = self.prepared(x)
@@ -266,8 +266,8 @@ class PhaseTrace(NamedTuple):
     written: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkRun(Run):
     """The first register and the last, (rows, positions, features); `sha256` is the interpreter's before and after.
 
     `given` is what x came as, which `outputs` come back as.
@@ -281,7 +281,7 @@ class NetworkRun:
     interpreter: Interpreter
     sha256: tuple[str, str]
     path: Path
-    given: Given
+    given: ArrayFormat
 
     @property
     def outputs(self) -> Any:
@@ -292,9 +292,12 @@ class NetworkRun:
     def last(self) -> Tensor:
         return self.program.answers(self.register, self.lead)
 
-    @cached_property
-    def audit(self) -> Certificate:
-        """The bound for this run only: the exact network on the same input, enclosed in balls of twice the precision.
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    def _make_audit(self) -> Certificate:
+        """The exact network on the same input, enclosed in balls of twice the precision.
 
         Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
         exact input, so that nothing has to be known of how errors grow; where many layers make it too wide, Arb
@@ -311,10 +314,6 @@ class NetworkRun:
                 wide, off = 0.0, away_from_exact(layers, inputs[rows], own[rows])
             away, radius = max(away, off), max(radius, wide)
         return Certificate({"distance to exact": away - radius, "its enclosure": radius}, f64, scope="run")
-
-    @property
-    def promises(self) -> Promises:
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from emulon.certify import Band, rounding
-from emulon.core.cache import remembered
+from emulon.core.cache import disk_cached
 from emulon.core.errors import EmulonError
 from emulon.core.files import write_json
 from emulon.expressions import parse
@@ -134,7 +134,7 @@ def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
 @lru_cache(maxsize=256)
 def _softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
     shipped = _shipped().get(claim_of(f, lo, hi, tolerance))
-    found = shipped or remembered("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
+    found = shipped or disk_cached("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
     parts = {name: torch.tensor(found[name], dtype=f64, device="cpu") for name in ("slopes", "intercepts", "values")}
     return Softmax.from_parts(found, parts)
 

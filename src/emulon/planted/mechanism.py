@@ -18,13 +18,14 @@ from torch import Tensor
 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, unknown
+from emulon.core.registry import Registry
 from emulon.machine.affine import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
 from emulon.tasks.randomness import uniform
 
 # By name, in the order in which they were registered.
-MECHANISMS: dict[str, type[Mechanism]] = {}
+MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
 NORM = TARGET = 1.0
 # A bound on w that no rounding of its own recurrence reaches.
 ROOM = 1.01
@@ -41,7 +42,8 @@ class Mechanism(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         if name is not None:
-            cls.name, MECHANISMS[name] = name, cls
+            cls.name = name
+            MECHANISMS.register(cls, name)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -114,9 +116,7 @@ class Mechanism(ABC):
 
 def mechanism_named(name: str, **parameters: Any) -> Mechanism:
     """A registered mechanism with these parameters, the rest by default."""
-    if name not in MECHANISMS:
-        raise EmulonError(unknown("mechanism", name, MECHANISMS))
-    kind, given = MECHANISMS[name], dict[str, Any]()
+    kind, given = MECHANISMS.named(name), dict[str, Any]()
     kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind)}
     for parameter, one in parameters.items():
@@ -135,9 +135,7 @@ def read_mechanism(text: str) -> Mechanism:
     """`sgd`, `sgd:features=3,step_size=0.2`, `switch:first=ridge,second=last-value`; a hyphen is a space."""
     name, _, rest = text.partition(":")
     name, parameters = name.replace("-", " "), dict[str, Any]()
-    if name not in MECHANISMS:
-        raise EmulonError(unknown("mechanism", name, MECHANISMS))
-    kinds = typing.get_type_hints(MECHANISMS[name])
+    kinds = typing.get_type_hints(MECHANISMS.named(name))
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         kind = kinds.get(key, str)  # what is no parameter is refused below

@@ -160,7 +160,7 @@ class Truth:
         return replace(self, blocks=blocks, versions=versions, instructions=instructions, sweeping=sweeping)
 
     def relabelled(self, heads: Sequence[Sequence[int]], neurons: Sequence[Sequence[int]]) -> Truth:
-        """Head h of block ℓ is now heads[ℓ][h], and neurons likewise."""
+        """The truth with head h of block ℓ renamed to `heads[ℓ][h]`, and neurons likewise."""
         instructions = tuple(
             replace(
                 one,

@@ -1,4 +1,19 @@
-"""Tables of real data: read, encoded as matrices, and kept beside a fitted model."""
+"""Tables of real data: read, recognised column by column, made into matrices, and kept beside a fitted model."""
 
-# Here, so that a command can refuse another name before it imports anything else.
-DATASETS = ("diabetes", "breast_cancer", "wine", "ames")
+from emulon.tables.columns import DATASETS, BadData, Cells, read_columns
+from emulon.tables.data import Data, load, load_each, prepare
+from emulon.tables.model import FittedModel, load_models, save_models
+
+__all__ = [
+    "DATASETS",
+    "BadData",
+    "Cells",
+    "Data",
+    "FittedModel",
+    "load",
+    "load_each",
+    "load_models",
+    "prepare",
+    "read_columns",
+    "save_models",
+]

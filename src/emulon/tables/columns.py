@@ -1,155 +1,472 @@
-"""How columns of a table become columns of a matrix: fitted on the training rows, in plain numbers for a file."""
+"""Columns of a table: read as text, recognised as numbers, dates or categories, and turned into columns of a matrix.
+
+Everything that reads a cell is a `Column` of plain values, so that a fitted model can be kept as JSON.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import pandas
+from sklearn.preprocessing import StandardScaler
 
-from emulon.tables.tables import BadData, Table, is_missing, listed, numbers_of
+from emulon.core.errors import EmulonError, nearest, unknown
 
+DATASETS = ("diabetes", "breast_cancer", "wine", "ames")
+FRAMES = {".parquet": pandas.read_parquet, ".feather": pandas.read_feather}
+# Cells that stand for a missing value, without regard to case; and others that do so among numbers and dates.
+MISSING = frozenset(["", "na", "n/a", "n.a.", "#n/a", "nan", "null", "<na>", "?"])
+MARKS = MISSING | frozenset(["nil", "none", "missing", "unknown", "-", "--", "–", "—"])
+MARKS |= frozenset([".", "..", "...", "*", "#value!", "#div/0!"])
+# A column is of numbers, or of dates, where this share of its cells that are not missing can be read so.
+ENOUGH = 0.9
 MOST_LEVELS = 20
 GAP = "missing"
 # Variance below this, relative to the numbers' squares, is a constant and rounding.
 CONSTANT = 1e-12
+IDENTIFIERS = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|index|idx|row|nr|no|number|key|unnamed: 0)", re.IGNORECASE)
+
+ColumnKind = Literal["number", "date", "category"]
+Treatment = Literal["number", "date", "category", "drop"]
+Decimal = Literal[".", ","]
+TREATMENTS = ("number", "category", "date", "drop")
+
+ISO = "ISO8601"
+MONTH_FIRST, DAY_FIRST = "%m/%d/%Y", "%d/%m/%Y"
+DAYS: tuple[str, ...] = (
+    ISO,
+    "%d.%m.%Y",
+    MONTH_FIRST,
+    DAY_FIRST,
+    "%Y/%m/%d",
+    "%d-%m-%Y",
+    "%d.%m.%y",
+    "%d %b %Y",
+    "%d %B %Y",
+)
+DAYS += ("%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y")
+FORMATS = (*DAYS, *(f"{day} {time}" for day in DAYS[1:] for time in ("%H:%M", "%H:%M:%S")))
+ISO_CELL = r"\d{4}-\d\d?-\d\d?(?:[T ].*)?"
+_CURRENCY = r"(?:[$€£¥₹%]|USD|EUR|GBP|CHF)"
+_AROUND = re.compile(rf"[<>≤≥~≈=±]*\s*([-+]?)\s*{_CURRENCY}?\s*(.*?)\s*{_CURRENCY}?")
+_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?inf(?:inity)?", re.IGNORECASE)
+_GROUPED = {
+    ".": re.compile(r"[-+]?[1-9]\d{0,2}(?:[,'’ ]\d{3})+(?:\.\d*)?"),
+    ",": re.compile(r"[-+]?[1-9]\d{0,2}(?:[.'’ ]\d{3})+(?:,\d*)?"),
+}
 
 
-class Cells:
-    """A table's columns, each read once, as numbers or as levels."""
+class BadData(EmulonError):
+    """A table that cannot be learned from, with the reason and what to do.
 
-    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
-        self.columns = columns
-        self._numbers: dict[str, np.ndarray] = {}
-        self._levels: dict[str, np.ndarray] = {}
+    Cure: mend the column or row that the message names, or choose another `--target`.
+    """
 
-    def numbers(self, name: str) -> np.ndarray:
-        """NaN where a cell is missing."""
-        if name not in self._numbers:
-            cells = self.columns[name]
-            empty = np.full(len(cells), np.nan)
-            numbers = empty if all(map(is_missing, cells)) else numbers_of(cells)
-            if numbers is None:
-                raise BadData(f"column {name!r} holds text where the model was fitted to numbers; mend those cells")
-            if np.isinf(numbers).any():
-                row = np.isinf(numbers).argmax() + 1
-                raise BadData(f"column {name!r} holds an infinite number in row {row}; correct or remove that row")
-            self._numbers[name] = numbers
-        return self._numbers[name]
 
-    def levels(self, name: str) -> np.ndarray:
-        if name not in self._levels:
-            self._levels[name] = np.array([GAP if is_missing(cell) else cell for cell in self.columns[name]])
-        return self._levels[name]
+@dataclass(frozen=True)
+class Table:
+    """Columns of text, the name of the target, and the names of other targets, which are no features of this one."""
+
+    name: str
+    columns: dict[str, list[str]]
+    target: str
+    beside: tuple[str, ...] = ()
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """Every column of a table with a header, as text.
+
+    Raises:
+        BadData: The file is missing, is no table, or has no rows; the message names the line.
+    """
+    if not path.exists():
+        raise BadData(f"{unknown('data', str(path), DATASETS)} (a file is given by its path)")
+    if path.suffix.lower() in FRAMES:
+        return _of_frame(path)
+    frame = _cells(path)
+    header = [name.strip() or f"column {i + 1}" for i, name in enumerate(frame.iloc[0])]
+    if len(header) < 2:
+        raise BadData(f"{path} is not a table: its first line has one field only; give comma-separated columns")
+    if doubled := {name for name in header if header.count(name) > 1}:
+        raise BadData(f"{path} has two columns called {min(doubled)!r}; rename one")
+    if len(frame) == 1:
+        raise BadData(f"{path} has a header and no rows")
+    short = frame.isna()
+    if short.any(axis=None):
+        row = int(short.any(axis=1).to_numpy().argmax())
+        fields = int((~short.iloc[row]).sum())
+        raise BadData(f"{path} is not a table: row {row} has {fields} field(s) where the header has {len(header)}")
+    return {name: [cell.strip() for cell in frame[i].iloc[1:]] for i, name in enumerate(header)}
+
+
+def _cells(path: Path) -> pandas.DataFrame:
+    """All fields of a file of comma-, semicolon- or tab-separated lines, the header among them; not the empty lines."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = next((line for line in file if line.strip()), "")
+        delimiter = max(",;\t", key=first.count)
+        options: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False, "index_col": False}
+        # The parser in Python tells lines that are too short from empty cells.
+        frame = pandas.read_csv(path, sep=delimiter, engine="python", encoding="utf-8-sig", **options)
+    except UnicodeDecodeError:
+        raise BadData(f"{path} is not text in UTF-8; save it as CSV in UTF-8") from None
+    except OSError as error:
+        raise BadData(f"cannot read {path}: {error.strerror}") from None
+    except pandas.errors.EmptyDataError:
+        raise BadData(f"{path} is empty") from None
+    except (pandas.errors.ParserError, ValueError) as error:
+        why = re.sub(
+            r"Expected (\d+) fields in line (\d+), saw (\d+).*", r"line \2 has \3 field(s), not \1", str(error)
+        )
+        raise BadData(f"{path} is not a CSV table: {why.splitlines()[0]}") from None
+    blank = [all(not isinstance(cell, str) or not cell.strip() for cell in row) for row in frame.to_numpy()]
+    return frame[~np.array(blank)].reset_index(drop=True)
+
+
+def _of_frame(path: Path) -> dict[str, list[str]]:
+    try:
+        frame = FRAMES[path.suffix.lower()](path)
+    except ImportError:
+        raise BadData(f"{path} needs pyarrow; install it with: pip install 'emulon[data]'") from None
+    except (OSError, ValueError) as error:  # pyarrow's refusals are among these
+        raise BadData(f"{path} cannot be read: {next(iter(str(error).splitlines()), type(error).__name__)}") from None
+    if frame.empty:
+        raise BadData(f"{path} has no rows")
+    return columns_of(frame)
+
+
+def columns_of(frame: pandas.DataFrame) -> dict[str, list[str]]:
+    """A DataFrame's columns as text; a missing value is empty, and a number reads back as itself."""
+    gaps = frame.isna()
+    return {
+        str(name): ["" if gap else str(v) for v, gap in zip(frame[name], gaps[name], strict=True)] for name in frame
+    }
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell is empty or holds a mark of a missing value that is no category."""
+    return cell.strip().lower() in MISSING
+
+
+def is_marked(cell: str) -> bool:
+    """Whether a cell among numbers or dates is missing."""
+    return cell.strip().lower() in MARKS
+
+
+def number_of(cell: str, decimal: Decimal = ".") -> float | None:
+    """The number in a cell, such as "$1,234.50", "12 %", "<0.5" or "(3)"; None where there is none.
+
+    Signs of comparison, currency and per cent are left out, as are the separators of thousands.
+    """
+    text = cell.strip().replace("\u2212", "-").replace("\u00a0", " ").replace("\u202f", " ")
+    if decimal == "." and _PLAIN.fullmatch(text):
+        return float(text)
+    if text.startswith("(") and text.endswith(")"):
+        inner = number_of(text[1:-1], decimal)
+        return None if inner is None else -inner
+    match = _AROUND.fullmatch(text)
+    text = f"{match[1]}{match[2]}" if match else text
+    if _GROUPED[decimal].fullmatch(text):
+        text = re.sub("[.'’ ]" if decimal == "," else "[,'’ ]", "", text)
+    if decimal == ",":
+        text = "" if "." in text else text.replace(",", ".")
+    return float(text) if _PLAIN.fullmatch(text) else None
+
+
+def numbers_of(cells: Sequence[str], decimal: Decimal = ".") -> np.ndarray:
+    """A column as numbers, NaN where a cell is missing or holds none; the other decimal sign is read where it must."""
+    other: Decimal = "," if decimal == "." else "."
+
+    @cache
+    def read(cell: str) -> float:
+        if is_marked(cell):
+            return math.nan
+        found = number_of(cell, decimal)
+        found = number_of(cell, other) if found is None else found
+        return math.nan if found is None else found
+
+    return np.array([read(cell) for cell in cells], dtype=np.float64)
+
+
+def decimal_of(cells: Sequence[str]) -> Decimal:
+    """The decimal sign that reads more of these cells; the point where both read as many."""
+    found = {sign: sum(number_of(cell, sign) is not None for cell in cells) for sign in (".", ",")}
+    return "," if found[","] > found["."] else "."
+
+
+def dates_of(cells: Sequence[str], formats: Sequence[str]) -> np.ndarray:
+    """A column as days since 1970-01-01 (UTC), by the first format that reads a cell; NaN where none does."""
+    text = pandas.Series(list(cells), dtype=object)
+    days = np.full(len(text), np.nan)
+    for layout in formats:
+        left = np.isnan(days) & (text.str.fullmatch(ISO_CELL).to_numpy(dtype=bool) if layout == ISO else True)
+        if left.any():
+            read = pandas.to_datetime(text[left], format=layout, errors="coerce", utc=True)
+            days[left] = ((read - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)).to_numpy(dtype=np.float64)
+    return days
+
+
+def formats_of(cells: Sequence[str]) -> tuple[str, ...]:
+    """The formats of dates in these cells, that of most cells first; day/month and month/day never both."""
+    left, found = list(dict.fromkeys(cells)), []
+    allowed = [layout for layout in FORMATS if left and not np.isnan(dates_of(left[:50], [layout])).all()]
+    while left and allowed:
+        read = {layout: ~np.isnan(dates_of(left, [layout])) for layout in allowed}
+        best = max(allowed, key=lambda layout: int(read[layout].sum()))
+        if not read[best].any():
+            break
+        found.append(best)
+        slashes = best.startswith((MONTH_FIRST, DAY_FIRST))
+        opposite = DAY_FIRST if best.startswith(MONTH_FIRST) else MONTH_FIRST
+        allowed = [layout for layout in allowed if layout != best and not (slashes and layout.startswith(opposite))]
+        left = [cell for cell, known in zip(left, read[best], strict=True) if not known]
+    return tuple(found)
+
+
+def level_of(cell: str) -> str:
+    """The category in a cell: without regard to case and to the number of spaces."""
+    return GAP if is_missing(cell) else " ".join(cell.split()).casefold()
 
 
 @dataclass(frozen=True)
 class Column:
-    """(value − center)/size. A number's value is the cell, or `fill` where it is missing; a level's is 1 where the cell
-    is one of `levels` (or, for `others`, none of them) and 0 elsewhere. `low` and `high` are the training rows'."""
+    """A column of the matrix, (value − center)/size, and how its value is read from the column `source` of a table.
+
+    The value is the number in the cell; or the days since 1970 of its date; or 1 where the cell's category is among
+    `levels` (with `others`: is not among them) and 0 elsewhere. `fill` stands for a missing number or date. `low` and
+    `high` are the least and largest value of the training rows.
+    """
 
     name: str
     source: str
+    kind: ColumnKind
+    decimal: Decimal = "."
+    formats: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    others: bool = False
     center: float = 0.0
     size: float = 1.0
     fill: float = 0.0
     low: float = 0.0
     high: float = 1.0
-    levels: tuple[str, ...] | None = None
-    others: bool = False
 
     def values(self, cells: Cells) -> np.ndarray:
-        """In the table's own units."""
-        if self.levels is not None:
+        """The values of all rows, before they are centred and scaled."""
+        if self.kind == "category":
             found: np.ndarray = np.isin(cells.levels(self.source), self.levels, invert=self.others).astype(np.float64)
             return found
-        numbers = cells.numbers(self.source)
+        numbers = cells.numbers(self)
         return np.where(np.isnan(numbers), self.fill, numbers)
 
 
+class Cells:
+    """The columns of a table, each read at most once."""
+
+    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
+        self.columns = columns
+        self._numbers: dict[tuple[str, str, tuple[str, ...]], np.ndarray] = {}
+        self._levels: dict[str, np.ndarray] = {}
+
+    def numbers(self, column: Column) -> np.ndarray:
+        """Numbers, or dates in days; NaN where a cell is missing or cannot be read.
+
+        Raises:
+            BadData: More than a tenth of the cells cannot be read, or a number is infinite.
+        """
+        key = (column.source, column.decimal, column.formats)
+        if key not in self._numbers:
+            cells, dates = self.columns[column.source], column.kind == "date"
+            numbers = dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal)
+            known = [not is_marked(cell) for cell in cells]
+            bad = np.isnan(numbers) & known
+            if bad.sum() > (1 - ENOUGH) * sum(known):
+                kind = "dates" if dates else "numbers"
+                raise BadData(
+                    f"column {column.source!r} holds text where the model was fitted to {kind} "
+                    f"({cells[int(bad.argmax())]!r:.40} in row {bad.argmax() + 1}); mend those cells"
+                )
+            self._numbers[key] = require_finite(numbers, column.source)
+        return self._numbers[key]
+
+    def levels(self, name: str) -> np.ndarray:
+        """The categories of a column, one spelling each."""
+        if name not in self._levels:
+            self._levels[name] = np.array([level_of(cell) for cell in self.columns[name]])
+        return self._levels[name]
+
+
+def require_finite(numbers: np.ndarray, name: str) -> np.ndarray:
+    """The numbers; BadData names the row of one that is infinite."""
+    if np.isinf(numbers).any():
+        row = np.isinf(numbers).argmax() + 1
+        raise BadData(f"column {name!r} holds an infinite number in row {row}; correct or remove that row")
+    return numbers
+
+
 @dataclass(frozen=True)
-class Preparation:
-    """The columns, what was left out and why, and the sentence that says what was done to the rest."""
+class Taken:
+    """What a column of a table was taken for: its columns of the matrix (none where it is left out), and why."""
 
     columns: tuple[Column, ...]
-    notes: tuple[str, ...]
-    done: tuple[str, ...]
+    reason: str
 
 
-def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
-    return np.column_stack([(column.values(cells) - column.center) / column.size for column in columns])
+def take(name: str, cells: Sequence[str], train: np.ndarray, asked: Treatment | None = None) -> Taken:
+    """Recognise a column by all of its cells, and fit it to the training rows.
 
+    Args:
+        name: The column's name.
+        cells: Its cells, as text.
+        train: The numbers of the training rows.
+        asked: What it is to be taken for, instead of what its cells look like.
 
-def prepared(table: Table, cells: Cells, train: np.ndarray, *, standardize: bool, intercept: bool) -> Preparation:
-    """Numbers imputed by their mean, and scaled; text one-hot, rare levels together; constant columns dropped.
+    Returns:
+        The columns of the matrix that it becomes, and a line that says what it was taken for.
 
-    With an intercept all columns are centred; standardised numbers are, with or without one.
+    Raises:
+        BadData: A number is infinite, or no cell can be read as what was asked for.
     """
-    notes: list[str] = []
-    found: list[Column] = []
-    gaps, words = [], []
-    for name, text in table.columns.items():
-        if name == table.target or name in table.beside:
-            continue
-        numbers = numbers_of(text)
-        if numbers is not None and np.isinf(numbers).any():
-            raise BadData(f"column {name!r} of {table.name} holds an infinite number; correct or remove that row")
-        if len(set(text)) == 1:
-            notes.append(f"left out column {name!r}: it is constant")
-        elif numbers is None and len(set(text)) == len(text):
-            notes.append(f"left out column {name!r}: its text differs in every row")
-        elif numbers is not None:
-            found.append(_number(name, numbers[train]))
-            gaps += [name] if np.isnan(numbers).any() else []
-        else:
-            words.append(name)
-            found += _levels(name, cells.levels(name)[train])
-    if not found:
-        raise BadData(f"{table.name} has no feature to learn from{': ' + '; '.join(notes) if notes else ''}")
-    kept = tuple(_scaled(found, matrix(found, cells)[train], standardize, intercept))
-    if not kept:
-        raise BadData(f"every feature of {table.name} is constant on the training rows")
-    return Preparation(kept, tuple(notes), tuple(_done(kept, gaps, words, standardize, intercept)))
+    if asked == "drop":
+        return Taken((), "left out, as asked")
+    different = len({level_of(cell) for cell in cells})
+    if different == 1:
+        return Taken((), f"left out: it is constant ({cells[0]!r:.40})")
+    kind, column = _recognised(name, [cell for cell in cells if not is_marked(cell)], asked)
+    if kind == "category":
+        if asked is None and (different == len(cells) or different > max(MOST_LEVELS, len(cells) / 2)):
+            return Taken((), f"left out: identifier or free text, {different} different values in {len(cells)} rows")
+        return _categories(name, cells, train)
+    numbers = require_finite(
+        dates_of(cells, column.formats) if kind == "date" else numbers_of(cells, column.decimal), name
+    )
+    if asked is None and kind == "number" and _is_identifier(name, numbers):
+        return Taken((), f"left out: identifier, the whole numbers {numbers.min():g} to {numbers.max():g} once each")
+    trained = numbers[train]
+    trained = trained[~np.isnan(trained)]
+    if trained.size:
+        fitted = {"fill": float(trained.mean()), "low": float(trained.min()), "high": float(trained.max())}
+        column = replace(column, **fitted)  # type: ignore[arg-type]  # all are floats
+    else:
+        column = replace(column, high=0.0)
+    return Taken((column,), _number_line(column, cells, numbers))
 
 
-def _number(name: str, numbers: np.ndarray) -> Column:
-    known = numbers[~np.isnan(numbers)]
-    if not known.size:
-        return Column(name, name, high=0.0)
-    return Column(name, name, fill=float(known.mean()), low=float(known.min()), high=float(known.max()))
+def _recognised(name: str, known: Sequence[str], asked: Treatment | None) -> tuple[ColumnKind, Column]:
+    """The kind of a column, and how its cells are read as such."""
+    category: tuple[ColumnKind, Column] = "category", Column(name, name, "category")
+    if asked == "category" or (asked is None and not known):
+        return category
+    enough = 0.0 if asked else ENOUGH
+    if asked != "date":
+        decimal = decimal_of(known)
+        read = float(np.mean(~np.isnan(numbers_of(known, decimal)))) if known else 0.0
+        if read and read >= enough:
+            return "number", Column(name, name, "number", decimal=decimal)
+    if asked != "number":
+        formats = formats_of(known)
+        read = float(np.mean(~np.isnan(dates_of(known, formats)))) if formats else 0.0
+        if read and read >= enough:
+            return "date", Column(name, name, "date", formats=formats)
+    if asked is None:
+        return category
+    example = f" ({known[0]!r:.40})" if known else ""
+    raise BadData(f"--as {name}={asked}: no cell of it can be read as a {asked}{example}")
 
 
-def _levels(name: str, cells: np.ndarray) -> list[Column]:
-    """One column a level; of more than MOST_LEVELS the most frequent, and one for all others."""
-    levels, counts = np.unique(cells, return_counts=True)
-    if len(levels) <= MOST_LEVELS:
-        return [Column(f"{name}={level}", name, levels=(str(level),)) for level in levels]
-    frequent = tuple(sorted(str(level) for level in levels[np.argsort(-counts, kind="stable")[: MOST_LEVELS - 1]]))
-    others = Column(f"{name}=other", name, levels=frequent, others=True)
-    return [*(Column(f"{name}={level}", name, levels=(level,)) for level in frequent), others]
+def _is_identifier(name: str, numbers: np.ndarray) -> bool:
+    """Whether these are the numbers of the rows: consecutive, each once, in a column with the name of such."""
+    if not IDENTIFIERS.fullmatch(name) or np.isnan(numbers).any():
+        return False
+    return bool((np.diff(np.sort(numbers)) == 1).all())
 
 
-def _scaled(columns: Sequence[Column], rows: np.ndarray, standardize: bool, intercept: bool) -> Iterator[Column]:
-    """Those that are not constant, with center and size; scikit-learn's sums are more careful than a plain mean."""
-    from sklearn.preprocessing import StandardScaler
+def _categories(name: str, cells: Sequence[str], train: np.ndarray) -> Taken:
+    """One column of the matrix for a category; of more than MOST_LEVELS the most frequent, and one for all others."""
+    every = [level_of(cell) for cell in cells]
+    spelled = Counter(" ".join(cell.split()) for cell in cells if not is_missing(cell))
+    usual: dict[str, str] = {GAP: GAP}
+    for text, _ in spelled.most_common():
+        usual.setdefault(text.casefold(), text)
+    levels, counts = np.unique(np.array(every)[train], return_counts=True)
+    ordered = [str(level) for level in levels[np.argsort(-counts, kind="stable")]]
+    kept = sorted(ordered if len(ordered) <= MOST_LEVELS else ordered[: MOST_LEVELS - 1])
+    columns = [Column(f"{name}={usual[level]}", name, "category", levels=(level,)) for level in kept]
+    said = f"category, {len(ordered)} levels one-hot"
+    if len(kept) < len(ordered):
+        columns.append(Column(f"{name}=other", name, "category", levels=tuple(kept), others=True))
+        said = f"category, the {len(kept)} most frequent of {len(ordered)} levels one-hot, all others together"
+    if merged := len(spelled) + 1 - len(usual):
+        said += f"; {merged} other spelling{'s' if merged > 1 else ''} (case, spaces) counted as the same"
+    if gaps := every.count(GAP):
+        said += f"; {gaps} missing, a level of their own"
+    return Taken(tuple(columns), said)
 
+
+def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> str:
+    said = "number"
+    if column.kind == "date":
+        formats = ", ".join("year-month-day" if layout == ISO else layout for layout in column.formats)
+        said = f"date ({formats}), in days"
+        if {layout[:8] for layout in column.formats} & {MONTH_FIRST, DAY_FIRST}:
+            order = "month" if any(layout.startswith(MONTH_FIRST) for layout in column.formats) else "day"
+            said += f", the {order} first"
+    elif column.decimal == ",":
+        said += ", decimal comma"
+    odd = {cell: value for cell, value in zip(cells, numbers.tolist(), strict=True) if not math.isnan(value)}
+    strange = next((cell for cell in odd if not _PLAIN.fullmatch(cell)), None)
+    if column.kind == "number" and strange is not None:
+        said += f", as {strange!r:.30} is {odd[strange]:.10g}"
+    if gaps := Counter(cell for cell, value in zip(cells, numbers.tolist(), strict=True) if math.isnan(value)):
+        marks = [repr(cell)[:30] for cell, _ in gaps.most_common() if cell]
+        shown = f" ({listed(marks, 4)})" if marks else ""
+        filled = "mean" if column.kind == "number" else "mean day"
+        said += f"; {sum(gaps.values())} missing{shown}, filled with the {filled}"
+    return said
+
+
+def scaled(columns: Sequence[Column], rows: np.ndarray, standardize: bool, intercept: bool) -> Iterator[Column]:
+    """Those columns that are not constant on the training rows, with center and size."""
     fitted, largest = StandardScaler().fit(rows), np.abs(rows).max(axis=0)
     for column, mean, size, varied in zip(
         columns, fitted.mean_, fitted.scale_, fitted.var_ > CONSTANT * largest**2, strict=True
     ):
-        number = column.levels is None
+        number = column.kind != "category"
         center = float(mean) if intercept or (number and standardize) else 0.0
         if varied:
             yield replace(column, center=center, size=float(size) if number and standardize else 1.0)
 
 
-def _done(
-    columns: Sequence[Column], gaps: Sequence[str], words: Sequence[str], standardize: bool, intercept: bool
-) -> list[str]:
-    numbers = [column.source for column in columns if column.levels is None]
-    how = "standardised" if standardize else "centred" if intercept else "left as they are"
-    levels = len(columns) - len(numbers)
-    said = [f"{len(numbers)} {'numbers' if len(numbers) > 1 else 'number'} {how}"] if numbers else []
-    said += [f"gaps in {listed(gaps, 3)} filled with the mean"] if gaps else []
-    said += [f"{listed(words, 3)} one-hot ({levels} levels)"] if words else []
-    return said
+def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
+    """The rows of a table as rows of numbers."""
+    return np.column_stack([(column.values(cells) - column.center) / column.size for column in columns])
+
+
+def read_treatments(words: Sequence[str], names: Sequence[str]) -> dict[str, Treatment]:
+    """`COLUMN=number` and the like, by column.
+
+    Raises:
+        BadData: There is no such column or treatment, or a column is named twice.
+    """
+    asked: dict[str, Treatment] = {}
+    for word in words:
+        name, _, what = word.rpartition("=")
+        if what not in TREATMENTS or not name:
+            raise BadData(f"--as {word}: write COLUMN={'|'.join(TREATMENTS)}{nearest(what, TREATMENTS)}")
+        if name not in names:
+            raise BadData(f"--as {word}: there is no column {name!r}{nearest(name, names)}")
+        if asked.setdefault(name, what) != what:  # type: ignore[arg-type]  # one of TREATMENTS
+            raise BadData(f"--as {word}: {name!r} is {asked[name]} already")
+    return asked
+
+
+def listed(words: Sequence[str], most: int = 12) -> str:
+    """The first of these words, and how many there are where that is not all."""
+    return ", ".join(words[:most]) + (f", … ({len(words)} in all)" if len(words) > most else "")

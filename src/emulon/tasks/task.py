@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.core.errors import EmulonError, unknown
+from emulon.core.errors import EmulonError
+from emulon.core.registry import Registry
 from emulon.tasks.prompts import Prompts
 from emulon.tasks.randomness import at_step
 
 # By name, in the order in which they were registered.
-TASKS: dict[str, type[Task]] = {}
+TASKS: Registry[type[Task]] = Registry("task")
 # The features of a task that is given by its name alone.
 FEATURES = 8
 HELD_OUT = -1  # the step whose stream is the evaluation's: training counts from 0
@@ -41,7 +42,7 @@ class Task(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         if name is not None:
-            TASKS[name] = cls
+            TASKS.register(cls, name)
 
     def __post_init__(self) -> None:
         """Sizes are 1 or more, and no other number is negative or infinite."""
@@ -119,15 +120,9 @@ class Task(ABC):
         return errors.double().mean(dim=(0, 2)).cpu()
 
 
-def task_named(name: str) -> type[Task]:
-    if name not in TASKS:
-        raise EmulonError(unknown("task", name, TASKS))
-    return TASKS[name]
-
-
 def task_options(name: str) -> tuple[str, ...]:
     """The options a task takes: the fields of its class."""
-    return _options(task_named(name))
+    return _options(TASKS.named(name))
 
 
 def read_task(text: str, **settings: Any) -> Task:
@@ -137,7 +132,7 @@ def read_task(text: str, **settings: Any) -> Task:
     setting, or left to whoever draws datasets.
     """
     name, _, rest = text.partition(":")
-    kinds, options = typing.get_type_hints(task_named(name)), task_options(name)
+    kinds, options = typing.get_type_hints(TASKS.named(name)), task_options(name)
     for option in settings:
         if option not in options:
             raise EmulonError(f"the task {name} has no {option!r}; it takes {', '.join(options)}")

@@ -7,12 +7,14 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError, unknown
+from emulon.core.registry import Registry
 from emulon.planted.benchmark.subject import Subject
 
 
@@ -60,17 +62,12 @@ class Answers:
 
 
 Method = Callable[[Subject], Answers]
-METHODS: dict[str, Method] = {}
+METHODS: Registry[Method] = Registry("method")
 
 
 def method(name: str) -> Callable[[Method], Method]:
     """`@method("mine")` makes a function a method that has a name."""
-
-    def register(function: Method) -> Method:
-        METHODS[name] = function
-        return function
-
-    return register
+    return partial(METHODS.register, name=name)
 
 
 def method_named(name: str) -> Method:

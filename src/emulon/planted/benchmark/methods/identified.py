@@ -38,7 +38,7 @@ def _one(prefixes: Prefixes) -> float:
 
 # What identify knows, and two that only planted models do; the candidates' names for those that are candidates.
 KNOWN = (
-    *REFERENCES,
+    *REFERENCES.values(),
     Reference("moving average", "moving average", moving_average, None, ContinuousParameter("decay", 0.01, 1.0, _one)),
     Reference("softmax average", "neighbours", softmax_average, None, ContinuousParameter("sharp", 0.1, 1e2, _one)),
 )

@@ -1,0 +1,80 @@
+"""The result of running what was compiled: an answer, its certificate, and an audit made when it is asked for."""
+
+from __future__ import annotations
+
+import html
+from functools import cached_property
+
+from torch import Tensor
+
+from emulon.certify.certificate import Certificate, Promises
+
+# Entries of an answer that `_repr_html_` shows.
+SHOWN = 8
+
+
+class Run:
+    """A run of a program, a network, a construction or a looped transformer.
+
+    Attributes:
+        certificate: Bound on the distance from the exact answer, for every input of the domain.
+        audit: Bound for this run only, computed the first time it is asked for.
+        promises: Both, the smaller bound first.
+
+    Example:
+        >>> run = compile(Ridge(), data=(x, y))(x, y)
+        >>> run
+        Run of Ridge: 4 numbers in float64, ≤ 4.81e-09 for every input of the domain
+    """
+
+    certificate: Certificate
+
+    @property
+    def name(self) -> str:
+        """The name of what ran."""
+        raise NotImplementedError
+
+    @property
+    def last(self) -> Tensor:
+        """The answer, in the dtype and on the device of what ran."""
+        raise NotImplementedError
+
+    def _make_audit(self) -> Certificate:
+        """Bound the distance of `last` from the exact answer, for this run only."""
+        raise NotImplementedError
+
+    @cached_property
+    def audit(self) -> Certificate:
+        """Bound for this run only: it assumes nothing of how the answer was computed."""
+        return self._make_audit()
+
+    @property
+    def promises(self) -> Promises:
+        """The audit and the certificate, with the size of the answer that they are about."""
+        return Promises(self.audit, self.certificate, self.last.abs().max().item())
+
+    def __repr__(self) -> str:
+        return f"Run of {self.name}: {self._answer}, {'; '.join(map(_bound, self._certificates))}"
+
+    def _repr_html_(self) -> str:
+        last = self.last.flatten()
+        numbers = ", ".join(f"{number:.6g}" for number in last[:SHOWN].tolist())
+        rows = [("answer", f"{self._answer}: {numbers}{', …' if len(last) > SHOWN else ''}")]
+        rows += [("audit" if one.scope == "run" else "certificate", str(one)) for one in self._certificates]
+        cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
+        return f"<table><caption>Run of {html.escape(self.name)}</caption>{cells}</table>"
+
+    @property
+    def _answer(self) -> str:
+        sizes = " × ".join(map(str, self.last.shape)) or "1"
+        return f"{sizes} number{'' if sizes == '1' else 's'} in {str(self.last.dtype).removeprefix('torch.')}"
+
+    @property
+    def _certificates(self) -> list[Certificate]:
+        """What is known without computing anything: an audit only once it has been made."""
+        made = vars(self).get("audit")
+        return [self.certificate] if made is None else [made, self.certificate]
+
+
+def _bound(one: Certificate) -> str:
+    return str(one).partition(" (")[0]

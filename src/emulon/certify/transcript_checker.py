@@ -5,9 +5,9 @@
 A transcript is a prompt (the program, the data, the starting weights) and the weights that a model wrote after it.
 Claim: with exit code 0, every number and word has its place, all steps are there, and every written weight is within
 the printed bound of the exact iterate of the algorithm that the prompt states, on the data that the prompt states.
-Proof. The exact iterates are enclosed in balls, from the prompt alone; a hard gate whose pieces cannot be told apart
-takes the hull of their values; precision is doubled until balls are small against the last digit. The bound is the
-largest distance from a written weight to any point of its ball. Nothing of the model is used. QED
+Proof. The exact iterates are enclosed in balls, from the prompt alone; a hard gate whose piece cannot be decided takes
+the hull of the values of those that are left; precision is doubled until balls are small against the last digit. The
+bound is the largest distance from a written weight to any point of its ball. Nothing of the model is used. QED
 
 The step. r_i = w·x_i − y_i (after `margin` r_i = y_i·(w·x_i), and x_i stands for y_i·x_i below), n rows,
   u = w − rate·(Σ_i f(r_i)·x_i / n + ridge·w) + momentum·(w − w_before),   w' = g(u), coordinate by coordinate.

@@ -237,7 +237,7 @@ def with_readout(state: Mapping[str, Tensor], truth: Truth) -> dict[str, Tensor]
 
 def useful(certificate: Certificate) -> bool:
     """Whether a bound says more than that answers are about as large as targets."""
-    return certificate.says_something(TARGET)
+    return certificate.is_informative(TARGET)
 
 
 def with_measured(planted: PlantedModel) -> PlantedModel:

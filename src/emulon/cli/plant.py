@@ -89,7 +89,7 @@ def described(model: PlantedModel, folder: Path) -> str:
     return f"""{model.name}
 a GPT-2 of {truth.blocks} blocks, width {truth.width}, in {str(model.dtype).removeprefix("torch.")}; answers depend \
 on {len(truth.used_heads)} of {heads} heads and {len(truth.used_neurons)} of {neurons} neurons
-|answer − exact answer| {model.promise}
+|answer − exact answer| {model.error_bound}
 
 GPT2Model.from_pretrained("{folder}")       with inputs_embeds=model.embed(xs, ys)
 emulon.planted.load("{folder}")           the same, with the truth, the exact algorithm and its data

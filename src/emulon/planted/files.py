@@ -250,10 +250,10 @@ def _part_changed(draft: Draft, made: PlantedModel, state: Mapping[str, Tensor])
     wanted, found = architecture.parse(made.state, heads), architecture.parse(state, heads)
     pairs = [(wanted.positions, found.positions), (made.state[architecture.head], state[architecture.head])]
     same = [(wanted.gain, found.gain)]
-    for one, other in zip(wanted.blocks, found.blocks, strict=True):
-        rows, changed = {**one.reads, **one.writes}, {**other.reads, **other.writes}
+    for block, read in zip(wanted.blocks, found.blocks, strict=True):
+        rows, changed = {**block.reads, **block.writes}, {**read.reads, **read.writes}
         pairs += [(part, changed[name]) for name, part in rows.items()]
-        same += [(part, other.fixed[name]) for name, part in one.fixed.items()]
+        same += [(part, read.fixed[name]) for name, part in block.fixed.items()]
     if not all(torch.equal(one, other) for one, other in same):
         return float("inf")
     worst = 0.0

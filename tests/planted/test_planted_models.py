@@ -15,7 +15,7 @@ from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.identification import identify
 from emulon.identification.loading import load_subject
 from emulon.machine.compiler import planned
-from emulon.machine.gpt2 import state_dict
+from emulon.machine.targets.gpt2 import state_dict
 from emulon.planted import MECHANISMS, PlantedModel
 from emulon.planted.dead_components import WRITTEN, dead_blocks, fill_heads, fill_neurons
 from emulon.planted.draft import Draft, kept_apart

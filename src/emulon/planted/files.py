@@ -21,7 +21,7 @@ from torch import Tensor
 import emulon
 from emulon.core.files import checked, make_folder, read_json, write_atomically, write_json
 from emulon.interpreter.files import BadFile, whole
-from emulon.machine.gpt2 import config_of
+from emulon.machine.targets.gpt2 import config_of
 from emulon.planted.card import model_card
 from emulon.planted.draft import kept_apart
 from emulon.planted.mechanism import Mechanism, mechanism_named

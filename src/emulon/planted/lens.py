@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from emulon.machine.gpt2 import NeedsTransformers
+from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.planted.files import is_planted, save
 from emulon.planted.interventions import in_stream
 from emulon.planted.model import PlantedModel

@@ -19,7 +19,7 @@ from emulon.certify.domain import require_shape
 from emulon.core.errors import BadShape
 from emulon.core.predictor import padded_prefixes
 from emulon.machine.carry_out import at_start, distance, results
-from emulon.machine.gpt2 import load_gpt2, state_dict
+from emulon.machine.targets.gpt2 import load_gpt2, state_dict
 from emulon.machine.program import RegisterProgram
 from emulon.machine.transformer import result_name
 from emulon.planted.distractors import add_distractors

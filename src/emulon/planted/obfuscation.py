@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.certify import Certificate
 from emulon.core.errors import EmulonError, unknown
 from emulon.machine.compiler import planned
-from emulon.machine.gpt2 import state_dict
+from emulon.machine.targets.gpt2 import state_dict
 from emulon.machine.transformer import result_name
 from emulon.planted.dead_components import dead_blocks, dead_components
 from emulon.planted.draft import Draft, kept_apart

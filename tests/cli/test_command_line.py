@@ -53,7 +53,9 @@ def nothing_is_left_behind(tmp_path, monkeypatch):
 
 def flags_of(command: str) -> list[str]:
     fields = dataclasses.fields(cli.module_of(command).Options)
-    return [f"--{field.name.replace('_', '-')}" for field in fields if "Positional" not in field.type and field.name[3:]]
+    return [
+        f"--{field.name.replace('_', '-')}" for field in fields if "Positional" not in field.type and field.name[3:]
+    ]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -99,9 +101,9 @@ def test_the_commands_of_the_readme_can_be_read():
 MISSPELT_NAMES = [
     ("run", ["rigde"], "ridge"),
     ("run", ["--data", "diabtes"], "diabetes"),
-    ("run", ["--path", "faithfull"], "faithful"),
+    ("run", ["--mode", "referense"], "reference"),
     ("compile", ["laso", "--out", "never"], "lasso"),
-    ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
+    ("exec", ["interpreter", "program", "--mode", "fsat"], "fast"),
     ("export", ["rigde", "--out", "never"], "ridge"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("benchmark", ["liner-probe"], "linear-probe"),
@@ -264,11 +266,15 @@ def test_shells_complete_commands_and_options(capsys):
     ("words", "today"),
     [
         (["compile-network", "m.py:f", "--out", "f", "--margin", "0.25"], {"what": "m.py:f", "margin": 1.25}),
-        (["exec-network", "files", "x.csv", "--no-audit"], {"files": (Path("files"),), "data": "x.csv", "audit": False}),
+        (
+            ["exec-network", "files", "x.csv", "--no-audit"],
+            {"files": (Path("files"),), "data": "x.csv", "audit": False},
+        ),
         (["sweep", "standard", "--vary", "seed=0,1"], {"model": "standard", "vary": ("seed=0,1",)}),
         (["report", "runs/a"], {"what": Path("runs/a"), "report": Path("runs/a/report")}),
         (["report", "runs/a", "--out", "b"], {"what": Path("runs/a"), "report": Path("b")}),
         (["playground", "--no-open"], {"browser": False}),
+        (["run", "--path", "faithful"], {"mode": "reference"}),
     ],
 )
 def test_commands_of_02_still_work_and_say_their_names_of_today(monkeypatch, capsys, words, today):

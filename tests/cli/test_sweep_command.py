@@ -54,7 +54,8 @@ def test_a_run_that_had_to_stop_is_marked_and_the_command_ends_with_code_1(tmp_p
 
 
 def test_a_recipe_varies_with_all_it_sets(tmp_path):
-    options = options_of("train", ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"])
+    words = ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"]
+    options = options_of("train", words)
     paper, fast = grid_of(options).runs(tmp_path)
     assert (paper.config.optimiser, fast.config.optimiser) == ("adam", "muon")
     assert paper.config.lr == fast.config.lr == 0.5 and fast.config.features == 5 and fast.config.model == "looped"

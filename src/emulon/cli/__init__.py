@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 where work failed half-way, 2 for a request that makes no 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import os
 import signal
@@ -62,6 +63,7 @@ EARLIER = {
     "--disguise": "--obfuscate",
     "--specimens": "--models",
     "--no-open": "--no-browser",
+    "--path": "--mode",
 }
 # Scripts of the repository; they were commands.
 MOVED = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
@@ -171,12 +173,12 @@ def _one_of(kinds: Mapping[str, Any]) -> Any:
 def _current(words: list[str]) -> list[str]:
     """The words with today's names for those of 0.2, each said on stderr."""
     old = words[0] if words else ""
-    if old not in (*EARLIER, "benchmark", "playground"):
+    if old not in (*EARLIER, "benchmark", "exec", "playground", "run"):
         return words
     for word in words:
         if word in EARLIER:
             print(f"emulon: {word} is {EARLIER[word]} since 0.3; the earlier name goes with 0.4", file=sys.stderr)
-    rest = words[1:]
+    rest = ["reference" if pair == ("--path", "faithful") else pair[1] for pair in itertools.pairwise(words)]
     if old == "exec-network" and rest[1:] and not rest[1].startswith("-"):
         rest[1:2] = ["--data", rest[1]]
     if old == "compile-network" and "--margin" in rest[:-1]:  # it was the part by which a range is widened

@@ -38,8 +38,8 @@ class Options(DataOptions):
 
     files: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR | INTERPRETER PROGRAM")]]
     """the folder of emulon compile, or its two files"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
     out: Annotated[Path | None, shown("FILE")] = None
     """of a program: the weights, as .csv, to the last bit; of a network: the outputs, as .csv or .safetensors, and
     beside them the bounds, as .json"""
@@ -75,7 +75,7 @@ def _table(options: Options, files: tuple[Path, ...]) -> int:
     data = options.load(program.loss.link.kind)
     try:
         with progress() as report_progress:
-            run = run_program(interpreter, program, data, options.path, report_progress)
+            run = run_program(interpreter, program, data, options.mode, report_progress)
     except (BadShape, OutOfDomain) as error:
         advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None
@@ -104,7 +104,7 @@ def _table(options: Options, files: tuple[Path, ...]) -> int:
 
 def _network(options: Options, first: Path, second: Path) -> int:
     """A network's outputs on rows of numbers, with bounds on their error."""
-    if others := options.changed("files", "path", "out", "report", "audit", "data"):
+    if others := options.changed("files", "mode", "out", "report", "audit", "data"):
         raise BadUsage(f"{others[0]} is for programs, and {second} is a network")
     if options.data is None:
         raise BadUsage("--data is missing: a row for each input, as .csv (a line of names first), .npy or .safetensors")
@@ -115,7 +115,7 @@ def _network(options: Options, first: Path, second: Path) -> int:
     x = _as_inputs(read_rows(data), program, data)
     try:
         with progress() as report_progress:
-            run = interpreter.run(program, x, path=options.path, report_progress=report_progress)
+            run = interpreter.run(program, x, mode=options.mode, report_progress=report_progress)
             report_progress("auditing", 1.0)
             record = _record(run, options)
     except (BadShape, OutOfDomain) as error:
@@ -128,7 +128,7 @@ def _network(options: Options, first: Path, second: Path) -> int:
     elif options.json != "-":
         print(as_csv(run.last), end="")
     say(
-        f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows by the {options.path} path",
+        f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}",
         *(f"error {line}" for line in _bounds(run, options)),
         f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}",
         err=printed,
@@ -167,7 +167,7 @@ def _record(run: NetworkRun, options: Options) -> dict[str, Any]:
         "network": run.program.name,
         "inputs": str(options.data),
         "shape": list(run.last.shape),
-        "path": run.path,
+        "mode": run.mode,
         "audit": run.audit.bound if options.audit else None,
         "certificate": bound if math.isfinite(bound) else None,
         "assumes": run.certificate.assumes,

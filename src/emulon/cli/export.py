@@ -70,7 +70,7 @@ def _export_model(target: str, out: Path) -> Path:
 
 def _export_programs(options: Options) -> list[Path]:
     programs, written = _programs(options)
-    interpreter = interpreter_for(list(programs.values()), "faithful")
+    interpreter = interpreter_for(list(programs.values()), "reference")
     path = options.out / "interpreter.onnx"
     write_atomically(path, interpreter_to_onnx(interpreter))
     say(path)

@@ -39,8 +39,8 @@ class Options(DescentOptions):
     """default: all that suit the data"""
     report: Annotated[Path, shown("DIR")] = Path("report")
     """HTML report (default ./report)"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
 
     def folders(self, every: Sequence[Data]) -> list[Path]:
         """Where the pages go: one for each target where there are several."""
@@ -66,7 +66,7 @@ def main(options: Options) -> int:
             tolerance=options.tolerance,
             settings=options.settings,
             margin=options.margin or 1.0,
-            path=options.path,
+            mode=options.mode,
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)

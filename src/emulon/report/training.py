@@ -28,7 +28,7 @@ def write_run(
     Returns:
         The page, and the algorithm at each checkpoint; none where the task is no regression.
     """
-    task, phases = RunFolder(run).config().make_task(), ()
+    task, phases = RunFolder(run).config().make_task(), tuple[AlgorithmPhase, ...]()
     make_folder(folder)
     if isinstance(task, RegressionTask):
         phases = tuple(over_training(run, task, report_progress=report_progress, datasets=datasets, seed=seed))

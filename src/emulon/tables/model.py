@@ -92,7 +92,7 @@ class FittedModel:
 
     def _scores(self, cells: Cells) -> np.ndarray:
         with np.errstate(all="ignore"):
-            scores = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
+            scores: np.ndarray = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
             scores = np.exp(scores) if self.response == "rate" else scores
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():

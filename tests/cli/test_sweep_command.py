@@ -1,4 +1,4 @@
-"""`emulon train` of a grid: a plan that writes nothing, a table and a picture in the end, one line for what makes no sense."""
+"""`emulon train` of a grid: a plan that writes nothing, a table and a picture, one line for what makes no sense."""
 
 import json
 import math

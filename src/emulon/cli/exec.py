@@ -84,7 +84,7 @@ def _table(options: Options, files: tuple[Path, ...]) -> int:
         f"{program.name}, {program.steps} steps; held-out score {score:.4f}, of the baseline {data.baseline_score:.4f}",
         f"{'weight':<24} {'in original units':<24} feature",
         *(f"{weight:<+24.17g} {own:<+24.17g} {feature}" for _, feature, weight, own in weights),
-        *(f"error {line}" for line in str(run.promises).splitlines()),
+        *(f"error {line}" for line in str(run.bounds).splitlines()),
         f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}",
     )
     if options.out is not None:
@@ -95,7 +95,7 @@ def _table(options: Options, files: tuple[Path, ...]) -> int:
             "program": program.name,
             "score": score,
             "baseline": data.baseline_score,
-            "bound": run.promises.bound,
+            "bound": run.bounds.bound,
             "weights": {feature: weight for _, feature, weight, _ in weights},
             "interpreter sha256": list(run.sha256),
         }
@@ -157,7 +157,7 @@ def _bounds(run: NetworkRun, options: Options) -> list[str]:
     bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
     size = run.last.abs().max().item()
     void = "; says nothing, it is above the largest output"
-    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.says_something(size) else void}" for one in bounds]
+    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.is_informative(size) else void}" for one in bounds]
 
 
 def _record(run: NetworkRun, options: Options) -> dict[str, Any]:

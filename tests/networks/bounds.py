@@ -1,14 +1,14 @@
 """Every error bound of a network, a second time: scalar by scalar, from what the docstrings say.
 
-`own` is what a phase adds to its exact layer; `Registers` follows errors forward. Nothing of `error_propagation`, nor of
-the layers' own bounds, takes part; the number line's error, the softmax's rounding, and what is proved of slopes and of
-spectral norms are other packages', with tests of their own.
+`own` is what a phase adds to its exact layer; `Registers` follows errors forward. Nothing of `error_propagation`, nor
+of the layers' own bounds, takes part; the number line's error, the softmax's rounding, slopes and spectral norms are other packages', with tests of their own.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import mpmath
 from torch import Tensor
@@ -108,7 +108,7 @@ def own_gate(phase: GatePhase, line) -> float:
     key = 2.0 ** min(max(math.ceil(math.log2(sharp * size) / 2), 0), round(math.log2(sharp)))
     asked, value = sharp / key * size, power(size)
     ends = [0.0, *line.reaches]
-    errors = [line.error(hi) for lo, hi in zip(ends, ends[1:], strict=False) if lo <= asked]
+    errors = [line.error(hi) for lo, hi in pairwise(ends) if lo <= asked]
     part = max((error / lo for error, lo in zip(errors[1:], ends[1:], strict=False)), default=0.0)
     keys = (line.error(key) + errors[0]) / key
     relative = (1 + part) * (1 + keys) - 1 + 8 * U

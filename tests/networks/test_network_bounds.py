@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from emulon import compile_network
 from emulon.certify import Domain
 from emulon.core.errors import OutOfDomain
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, NetworkProgram
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.attention import Attention, AttentionPhase
@@ -101,7 +101,7 @@ def simple(phases):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_a_phase_adds_is_what_its_docstring_says(name, dtype, programs) -> None:
     """On a coarse line products of two errors count, too."""
-    line = number_line(max(2048.0, programs[name].capacity.reach), dtype)
+    line = identity_grid(max(2048.0, programs[name].capacity.reach), dtype)
     for phase in simple(programs[name].phases):
         assert phase.own_error(line) == about(bounds.own(phase, line), rel=1e-11), phase.layer.name
 
@@ -110,7 +110,7 @@ def test_what_a_phase_adds_is_what_its_docstring_says(name, dtype, programs) -> 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_errors_propagate_as_the_docstrings_say(name, before, programs) -> None:
     program = programs[name]
-    line = number_line(program.capacity.reach)
+    line = identity_grid(program.capacity.reach)
     given = Error([before] * len(program.box.lo))
     limit = VOID["data"] * (program.box.hi - program.box.lo).min().item()
     again, found = Registers(line, VOID["data"]), program.errors(line, before)
@@ -135,11 +135,13 @@ def test_numbers_are_brought_to_one_size_by_powers_of_two(programs) -> None:
         if isinstance(phase, AttentionPhase):
             known, mask = phase.known, phase.positions * phase.layer.causal
             q, k = known.q / phase.balance, known.k * phase.balance
-            assert 1 / 2 <= q / k <= 2 and phase.capacity.features == 4 + 2 * mask or phase.layer.w_q.shape[-1] != 3
+            assert (1 / 2 <= q / k <= 2 and phase.capacity.features == 4 + 2 * mask) or phase.layer.w_q.shape[-1] != 3
             assert phase.capacity.reach == max(q, k, known.v / phase.value, math.sqrt(phase.strength))
         if isinstance(phase, GatePhase):
             key, asked = phase.key, phase.query * phase.size
-            assert key * phase.query == phase.sharpness and phase.capacity.reach == max(key, asked, phase.size / phase.value)
+            assert key * phase.query == phase.sharpness and phase.capacity.reach == max(
+                key, asked, phase.size / phase.value
+            )
         if isinstance(phase, FunctionPhase):
             made, grid = phase.softmax, phase.softmax.grid
             keys = grid.steepest * made.key, grid.range / made.key, grid.highest * made.bias, 1 / made.bias
@@ -150,8 +152,11 @@ def test_numbers_are_brought_to_one_size_by_powers_of_two(programs) -> None:
 @pytest.mark.parametrize("size", [0.01, 4.0, 100.0])
 @pytest.mark.parametrize("sharpness, kinked", [(1.0, False), (1.0, True), (2.0**20, True)])
 def test_a_gate_of_any_size_and_sharpness_errs_as_its_docstring_says(size, sharpness, kinked) -> None:
-    layer, box = Gate(name="gate", reads=(0,), low=0.25 if kinked else 0.0, kinked=kinked), Box(numbers(-size), numbers(size))
-    phase, line = GatePhase(layer, ValueRanges(box, box), sharpness), number_line(2.0**14)
+    layer, box = (
+        Gate(name="gate", reads=(0,), low=0.25 if kinked else 0.0, kinked=kinked),
+        Box(numbers(-size), numbers(size)),
+    )
+    phase, line = GatePhase(layer, ValueRanges(box, box), sharpness), identity_grid(2.0**14)
     assert phase.own_error(line) == about(bounds.own_gate(phase, line), rel=1e-11)
 
 
@@ -165,7 +170,7 @@ def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values(slope
     grid = replace(made.grid, **{name: getattr(made.grid, name) * 2.0**power for name, power in scaled.items()})
     layer, box = Function(name="square", reads=(0,), expression="t**2"), Box(numbers(-3.0), numbers(4.0))
     phase = FunctionPhase(layer, ValueRanges(box, box), replace(made, grid=grid))
-    line = number_line(phase.softmax.reach)
+    line = identity_grid(phase.softmax.reach)
     assert phase.own_error(line) == about(bounds.own_function(phase, line), rel=1e-11)
 
 
@@ -313,7 +318,7 @@ def test_a_layers_term_is_by_how_much_the_bound_grows_with_it_and_from_where_it_
     torch.manual_seed(0)
     x = 2 * torch.rand(8, 2, dtype=f64) - 1
     program = compile_network(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double(), data=x)
-    grown = program.errors(number_line(program.capacity.reach))[-1].bound.each.amax(dim=-1).tolist()
+    grown = program.errors(identity_grid(program.capacity.reach))[-1].bound.each.amax(dim=-1).tolist()
     terms = list(program.certificate.terms.values())
     assert grown[0] == 0.0 and terms == about([after - before for before, after in pairwise(grown)])
     # A range as narrow as an error tells nothing of where the exact number is.
@@ -356,7 +361,7 @@ def halving(steps: int, lipschitz: float | None):
 
 def test_errors_of_steps_grow_by_what_a_step_says_of_itself_or_by_its_layers() -> None:
     said, _ = halving(4, 0.75)
-    line = number_line(said.capacity.reach)
+    line = identity_grid(said.capacity.reach)
     once = said.body.errors(line)[-1].bound.each[-1].max().item()
     assert said.certificate_on(line).bound == about(once * (1 + 0.75 + 0.75**2 + 0.75**3) * math.sqrt(3), rel=1e-10)
     plain, _ = halving(4, None)

@@ -23,9 +23,9 @@ from emulon.certify import rounding
 from emulon.certify.domain import require_within
 from emulon.certify.perturbation import shifted_average
 from emulon.core.errors import BadShape
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.interpreter.phase import product_error
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
@@ -229,7 +229,7 @@ class AttentionPhase(NetworkPhase):
         require_within(known.score, **{f"‖q‖·‖k‖ of {name}": longest})
         return [q, k, v]
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """Entries of K, Q, V are off by the line's error; then scores, the weights they give, and the average."""
         terms, most, errors = self.layer.w_q.shape[-1] + 2, self.ranges.inputs.most, []
         factors, scaled = (1 / self.balance, self.balance, 1 / self.value), (self.layer.rounding, 0.0, 0.0)

@@ -304,5 +304,3 @@ def _global_hooks() -> bool:
 
 def joined(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
-
-

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine
+from emulon.interpreter.identity_grid import IdentityGrid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.error_propagation import VOID, ErrorPropagation
 from emulon.networks.layers import (
     Composite,
@@ -55,12 +55,12 @@ class CompositePhase(NetworkPhase):
     def fast(self, interpreter: Interpreter, x: Tensor) -> Tensor:
         raise NotImplementedError("its parts run one after the other, by run")
 
-    def run(self, interpreter: Interpreter, x: Tensor, path: Path, slack: Slack) -> Tensor:
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
         registers: list[Tensor] = self.layer.split(x)
         # The last part writes the composite's own register.
         slacks = (*slack.parts[:-1], slack.parts[-1]._replace(register=slack.register))
         for phase, part in zip(self.phases, slacks, strict=True):
-            registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), path, part))
+            registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), mode, part))
         return registers[-1]
 
     def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
@@ -70,7 +70,7 @@ class CompositePhase(NetworkPhase):
             yield from (*inner, last)
             registers.append(last.written)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         return ErrorPropagation(line, VOID["data"]).own(self)[-1].bound.each.max().item()
 
     def description(self) -> str:

@@ -31,8 +31,8 @@ from emulon.certify.perturbation import shifted_average
 from emulon.core.errors import BadExpression, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
 from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
@@ -175,7 +175,7 @@ class FunctionPhase(NetworkPhase):
         parts = [attend(part, keys, values.unsqueeze(-1), name="layer 2") for part in queries.split(1 << 16)]
         return (torch.cat(parts) * made.value).reshape(x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         return self.softmax.own_error(line)
 
     def description(self) -> str:
@@ -237,7 +237,7 @@ class GatePhase(NetworkPhase):
         answers = attend(asked, keys.expand(len(asked), 2, 1), values, name="layer 2")
         return (answers.flatten() * self.value).reshape(x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """The gate's own error, and what errors of scores, values and the average of two make of it.
 
         Near zero a score is off by a fixed amount, farther out by a part of itself: what an average of two makes of the
@@ -253,7 +253,7 @@ class GatePhase(NetworkPhase):
             gate = shifted_average(score + part * self.sharpness * self.size, spread)
         return gate + values + rounded
 
-    def _score_error(self, line: NumberLine) -> tuple[float, float]:
+    def _score_error(self, line: IdentityGrid) -> tuple[float, float]:
         """(absolute, relative) error of the difference of both scores, exp and the subtraction included."""
         most, unit = self.query * self.size, rounding.unit(torch.float64)
         bands = [(lo, line.error(hi)) for lo, hi in pairwise([0.0, *line.reaches]) if lo <= most]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from emulon.interpreter.number_line import NumberLine
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.networks.layers import Composite, NetworkPhase, Slack
 from emulon.networks.products import ReciprocalRoot
 from emulon.networks.ranges import Box, ErrorBound
@@ -49,7 +49,7 @@ class Register:
 class ErrorPropagation:
     """On the interpreter with this number line; `void` is one of `VOID`."""
 
-    line: NumberLine
+    line: IdentityGrid
     void: float
     _own: dict[NetworkPhase, list[Register]] = field(default_factory=dict)
 
@@ -102,9 +102,7 @@ class ErrorPropagation:
                 bound = layer.propagated([each.bound for each in read], phase.ranges)
                 if not layer.is_affine and read:
                     bound = bound.where(_all_known(read))
-                bound = bound.plus(
-                    ErrorBound.of((errs.to(f64) * own).unsqueeze(-1).expand(-1, bound.each.shape[-1]))
-                )
+                bound = bound.plus(ErrorBound.of((errs.to(f64) * own).unsqueeze(-1).expand(-1, bound.each.shape[-1])))
             constant = phase.kind == "constant"
             found.append(self._register(bound, phase.ranges.output, follows, constant, parts[len(read) :]))
         return found

@@ -181,13 +181,14 @@ def _phase(layer: Layer, plan: PlanRecord, inputs: Sequence[Box], shape: Sequenc
 
 def _require_composite(layer: Composite, sizes: Sequence[int]) -> None:
     """Refuse (ValueError) sizes that do not fit, and choices that no plan has made."""
-    size = layer.features if isinstance(layer, ReciprocalRoot) else len(getattr(layer, "weight"))
+    fields_of: Any = layer
+    size = layer.features if isinstance(layer, ReciprocalRoot) else len(fields_of.weight)
     wanted = [size, 1 if layer.broadcast else size] if isinstance(layer, Product) else [size]
     if list(sizes) != wanted or size < 1:
         raise ValueError(f"{layer.name} takes {wanted} features and is given {list(sizes)}")
     if isinstance(layer, Norm) and not 0 <= layer.eps < math.inf:
         raise ValueError(f"{layer.name} has an epsilon of {layer.eps}")
-    scales = (layer.scale,) if isinstance(layer, Product) else getattr(layer, "scales")
+    scales = (layer.scale,) if isinstance(layer, Product) else fields_of.scales
     coarse = getattr(layer, "coarse", None) or (1.0,)
     if any(math.frexp(scale)[0] != 0.5 for scale in scales) or not all(0 < each < math.inf for each in coarse):
         raise ValueError(f"{layer.name} is scaled by {scales} and {coarse}")

@@ -24,8 +24,8 @@ from torch import Tensor
 from emulon.attention import Trace
 from emulon.certify.domain import require_within
 from emulon.core.errors import OutOfDomain
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine
+from emulon.interpreter.identity_grid import IdentityGrid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.arithmetic import FLOAT64, Arithmetic
 from emulon.networks.ranges import AttentionRanges, Box, ErrorBound, ValueRanges
 
@@ -202,17 +202,17 @@ class NetworkPhase(ABC):
         """The same without what is certified negligible: rows and tokens that only pad, tokens that a mask hides."""
 
     @abstractmethod
-    def own_error(self, line: NumberLine) -> float:
-        """A bound on what the interpreter adds to the exact layer, in every entry, on either path."""
+    def own_error(self, line: IdentityGrid) -> float:
+        """A bound on what the interpreter adds to the exact layer, in every entry, in either mode."""
 
     @abstractmethod
     def description(self) -> str:
         """Its prompt in words."""
 
-    def run(self, interpreter: Interpreter, x: Tensor, path: Path, slack: Slack) -> Tensor:
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
         """What it writes; a number out of range is refused."""
         try:
-            if path == "fast":
+            if mode == "fast":
                 register = self.fast(interpreter, x)
             else:
                 register = self.written([answered(interpreter, prompt) for prompt in self.prompts(x)], x.shape)

@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
 from emulon.certify.spectrum import enclosure
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.networks.arithmetic import BALLS, FLOAT64, Arithmetic
 from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
 from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
@@ -175,7 +175,7 @@ class LinearPhase(NetworkPhase):
         rows = self.rows()
         return read(interpreter, x @ rows[:, :-1].T + rows[:, -1]) * self.scale
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         terms = self.layer.weight.shape[1] + 2
         absolute, size = (part / self.scale for part in (self.layer.sums(self.ranges.inputs), self.ranges.output.size))
         own = self.scale * (line.error(size, terms, absolute) + rounded_sum(terms, absolute))
@@ -207,7 +207,7 @@ class ConstantPhase(NetworkPhase):
     def fast(self, interpreter: Interpreter, x: Tensor) -> Tensor:
         return self.written((), x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         return 0.0
 
     def description(self) -> str:

@@ -26,7 +26,7 @@ from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
 from emulon.networks.softmaxes import softmax_for
 
 f64 = torch.float64
-# Computed numbers may lie this part outside of where exact ones are; of ranges by formulas where data show others, this.
+# Computed numbers may lie this part outside of exact ranges; of ranges by formulas, where data show others, this.
 SLACK, SPARE = 1e-3, 2e-2
 # Of the numbers in a register, the part that its interpolation is never asked to be below: about float64's own.
 FINEST = 2.0**-44
@@ -68,7 +68,9 @@ def layer_from_box(layer: Layer, inputs: Sequence[Box], slack: float, plan: bool
     exact = layer.interval(both)
     if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
         raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
-    return layer, _with_output(ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts)), exact.widened(slack))
+    return layer, _with_output(
+        ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts)), exact.widened(slack)
+    )
 
 
 def _by_formulas(
@@ -220,7 +222,7 @@ def _phase(layer: Layer, ranges: ValueRanges, tolerance: float, positions: int) 
 
 
 def _gains(layers: Sequence[Layer], ranges: Sequence[ValueRanges], number: int, features: int) -> list[float]:
-    """How far an error of every simple layer can move the network's output, per unit: Lipschitz constants, sup to sup."""
+    """How far an error of every simple layer can move the network's output, per unit: sup to sup."""
     found = _carried(layers, ranges, [torch.zeros(number, features, dtype=f64, device="cpu")], count())
     # An error of zero times a slope without a bound says nothing.
     return (found.nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()

@@ -166,7 +166,7 @@ class ReciprocalRoot(Composite):
             return None
         [v] = inputs
         lo, hi = v.ends
-        coarse, square, scaled, fine, _ = self.parts
+        coarse, square, _, fine, _ = self.parts
         ends = torch.logspace(math.log2(lo), math.log2(hi), PIECES + 1, base=2.0, dtype=f64, device="cpu")
         ends[0], ends[-1] = lo, hi
         squares = coarse.exact(ends.reshape(1, -1, 1)).flatten().square()

@@ -22,8 +22,8 @@ from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_co
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
 from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.arithmetic import ARB, BALLS
 from emulon.networks.error_propagation import VOID, ErrorPropagation, Register
 from emulon.networks.layers import (
@@ -93,9 +93,9 @@ class NetworkProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.certificate_on(number_line(self.capacity.reach))
+        return self.certificate_on(identity_grid(self.capacity.reach))
 
-    def certificate_on(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: IdentityGrid) -> Certificate:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
@@ -111,7 +111,7 @@ class NetworkProgram:
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
 
-    def errors(self, line: NumberLine, before: float | Tensor = 0.0) -> list[Register]:
+    def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Register]:
         """Errors of every register, when the first 0, 1, …, all layers err; the input is off by `before` already."""
         return ErrorPropagation(line, VOID[self.source]).through(self.phases, self.box, before)
 
@@ -166,26 +166,26 @@ class NetworkProgram:
             )
         return found[0]
 
-    def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
+    def __call__(self, x: Any, mode: Mode = "fast") -> NetworkRun:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
-        return Interpreter.fitting(self).run(self, x, path=path)
+        return Interpreter.fitting(self).run(self, x, mode=mode)
 
     def run_on(
-        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+        self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress = silent
     ) -> NetworkRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
-        if path == "captured" or interpreter.device.type != "cpu":
-            raise EmulonError("networks run on the CPU, on the fast or the faithful path; leave the device out")
+        if mode == "cuda_graph" or interpreter.device.type != "cpu":
+            raise EmulonError("networks run on the CPU, fast or in mode reference; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        register = self.passed(interpreter, inputs, path, self.slacks(interpreter.line), report_progress)
+        register = self.passed(interpreter, inputs, mode, self.slacks(interpreter.identity), report_progress)
         hashes = (before, interpreter.sha256)
         inputs = own_copy(inputs)
-        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, ArrayFormat.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, mode, ArrayFormat.of(x))
 
-    def slacks(self, line: NumberLine) -> list[Slack]:
+    def slacks(self, line: IdentityGrid) -> list[Slack]:
         """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
 
         Nothing where that is too far to be made sure of.
@@ -196,7 +196,7 @@ class NetworkProgram:
         self,
         interpreter: Interpreter,
         x: Tensor,
-        path: Path,
+        mode: Mode,
         slacks: Sequence[Slack],
         report_progress: Progress = silent,
     ) -> Float64[Tensor, "rows positions out"]:
@@ -205,7 +205,7 @@ class NetworkProgram:
         def compute(number: int, inputs: Tensor) -> Tensor:
             phase = self.phases[number]
             report_progress(phase.layer.name, number / len(self.phases))
-            return phase.run(interpreter, inputs, path, slacks[number + 1])
+            return phase.run(interpreter, inputs, mode, slacks[number + 1])
 
         *_, register = computed(self.layers, [x], compute)
         return register
@@ -279,7 +279,7 @@ class NetworkRun(Run):
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
-    path: Path
+    mode: Mode
     given: ArrayFormat
 
     @property
@@ -324,18 +324,18 @@ class NetworkRun(Run):
         return found
 
     def statistics(self) -> list[PhaseStatistics]:
-        """Every phase once more, by the same path, on the first rows."""
+        """Every phase once more, in the same mode, on the first rows."""
         registers, found = [self.inputs[:ROWS]], list[PhaseStatistics]()
-        slacks = self.program.slacks(self.interpreter.line)
+        slacks = self.program.slacks(self.interpreter.identity)
         for phase, slack in zip(self.program.phases, slacks[1:], strict=True):
             given = beside(phase.layer.reads, registers)
             sizes = [prompt.tokens.shape for prompt in phase.prompts(given)]
             tokens, keys = sum(size[0] * size[1] for size in sizes), max((size[1] for size in sizes), default=0)
             start = time.perf_counter()
-            registers.append(phase.run(self.interpreter, given, self.path, slack))
+            registers.append(phase.run(self.interpreter, given, self.mode, slack))
             seconds = time.perf_counter() - start
             with Trace() as trace:  # of the first row alone, so that nothing large is kept
-                phase.run(self.interpreter, given[:1], self.path, slack)
+                phase.run(self.interpreter, given[:1], self.mode, slack)
             records = [record.weights for record in trace.records if record.name == "layer 2"]
             weights = records[0].reshape(-1, *records[0].shape[-2:])[0] if records else None
             found.append(PhaseStatistics(phase, tokens, keys, seconds, math.inf, weights))
@@ -345,10 +345,10 @@ class NetworkRun(Run):
     def _distances(self, registers: Sequence[Tensor]) -> list[float]:
         """By balls of twice the precision on all rows; by Arb, on the first row, from where these are too wide."""
         layers, x = self.program.layers, self.inputs[:ROWS]
-        balls = evaluated(layers, x, BALLS)[1:]
-        wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball in balls]
-        off = [ball.away(own).nan_to_num(nan=math.inf).max().item() for ball, own in zip(balls, registers, strict=True)]
-        tight = [math.isfinite(distance) and width <= TIGHT * distance for width, distance in zip(wide, off, strict=True)]
+        pairs = list(zip(evaluated(layers, x, BALLS)[1:], registers, strict=True))
+        off = [ball.away(own).nan_to_num(nan=math.inf).max().item() for ball, own in pairs]
+        wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball, _ in pairs]
+        tight = [math.isfinite(most) and width <= TIGHT * most for width, most in zip(wide, off, strict=True)]
         if all(tight):
             return off
         exact = arb_distances(layers, x[0], [own[0] for own in registers], BITS)

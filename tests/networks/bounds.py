@@ -1,7 +1,8 @@
 """Every error bound of a network, a second time: scalar by scalar, from what the docstrings say.
 
 `own` is what a phase adds to its exact layer; `Registers` follows errors forward. Nothing of `error_propagation`, nor
-of the layers' own bounds, takes part; the number line's error, the softmax's rounding, slopes and spectral norms are other packages', with tests of their own.
+of the layers' own bounds, takes part; the number line's error, the softmax's rounding, slopes and spectral norms are
+of other packages, with tests of their own.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def test_enclosures_hold_the_exact_network(name, programs) -> None:
     inputs, _ = program.prepared(x[:2])
     ball, plain = evaluated(program.layers, inputs, BALLS)[-1], program.exact(x[:2])
     error = judge.error(module, x[:2], plain)
-    away, radius = ball.away(plain.reshape(ball.high.shape)).max().item(), ball.radius.max().item()
+    away, radius = ball.distance_from(plain.reshape(ball.high.shape)).max().item(), ball.radius.max().item()
     assert error < 1e-12 and radius < 1e-18 and error - 1e-24 <= away <= error + 2 * radius
     spoilt = plain.reshape(ball.high.shape).clone()
     spoilt[1].view(-1)[-1] += 0.5
@@ -208,7 +208,7 @@ def test_scores_beyond_what_exp_holds_are_enclosed() -> None:
     sharp = Heads(400 * module.w_q, module.w_k, module.w_v, module.b_q, module.b_k, module.b_v, causal=True)
     layer = Attention(name="sharp", reads=(0,), causal=True, **dict(sharp.named_buffers()))
     ball = layer.evaluate(BALLS.of(x[:2]), BALLS)
-    assert ball.away(sharp(x[:2])).max().item() == about(judge.error(sharp, x[:2], sharp(x[:2])), rel=1e-2)
+    assert ball.distance_from(sharp(x[:2])).max().item() == about(judge.error(sharp, x[:2], sharp(x[:2])), rel=1e-2)
 
 
 def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> None:
@@ -336,10 +336,10 @@ def test_an_audit_counts_its_own_enclosure_once() -> None:
     program = compile_network(network, data=torch.cat([x, torch.eye(2, dtype=f64)]))
     run = replace(program(x), register=numbers([[2.0**-41]], [[-(2.0**-42)]]))
     ball = evaluated(program.layers, run.inputs, BALLS)[-1]
-    radius, away = ball.radius.max().item(), ball.away(run.register).max().item()
+    radius, away = ball.radius.max().item(), ball.distance_from(run.register).max().item()
     assert away / 1000 < radius < away / 10 and away >= 2.0**-41
     assert run.audit.terms["its enclosure"] == radius and run.audit.bound == about(away)
-    assert run.promises.bound == run.audit.bound and run.promises.size == run.last.abs().max().item()
+    assert run.bounds.bound == run.audit.bound and run.bounds.size == run.last.abs().max().item()
 
 
 def test_an_algorithms_domain_is_wider_than_its_features() -> None:
@@ -386,7 +386,7 @@ def test_an_audit_of_steps_counts_what_each_is_off_by_and_what_follows_makes_of_
     states = ran.states.clone()
     states[0, 3, 0] += numbers(3e-4, -4e-4, 0.0)
     assert replace(ran, states=states).audit.terms == {"distance to exact": pytest.approx(4e-4, rel=1e-9)}
-    assert ran.promises.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
+    assert ran.bounds.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
 
 
 def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -> None:

@@ -92,7 +92,7 @@ class Linear(Layer):
         if self.unrounded is None:
             return 0.0
         weight, bias = self.unrounded.balls()
-        return ((weight.away(self.weight) @ inputs.most + bias.away(self.bias)).max() * LIFT).item()
+        return ((weight.distance_from(self.weight) @ inputs.most + bias.distance_from(self.bias)).max() * LIFT).item()
 
     def sums(self, inputs: Box) -> float:
         """The largest Σ|θ_k x_k| + |b| of any row."""

@@ -307,7 +307,7 @@ class NetworkRun(Run):
             exact, own = evaluated(self.program.layers, self.inputs[rows], BALLS)[-1], self.register[rows]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()
-            off = exact.away(own).nan_to_num(nan=math.inf).max().item()
+            off = exact.distance_from(own).nan_to_num(nan=math.inf).max().item()
             if not (math.isfinite(off) and wide <= TIGHT * off):
                 wide, off = 0.0, distance_by_arb(self.program.layers, self.inputs[rows], own)
             distance, radius = max(distance, off), max(radius, wide)
@@ -346,7 +346,7 @@ class NetworkRun(Run):
         """By balls of twice the precision on all rows; by Arb, on the first row, from where these are too wide."""
         layers, x = self.program.layers, self.inputs[:ROWS]
         pairs = list(zip(evaluated(layers, x, BALLS)[1:], registers, strict=True))
-        off = [ball.away(own).nan_to_num(nan=math.inf).max().item() for ball, own in pairs]
+        off = [ball.distance_from(own).nan_to_num(nan=math.inf).max().item() for ball, own in pairs]
         wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball, _ in pairs]
         tight = [math.isfinite(most) and width <= TIGHT * most for width, most in zip(wide, off, strict=True)]
         if all(tight):

@@ -85,7 +85,7 @@ def _with(value: AnyBall, where: Tensor, own: AnyBall) -> AnyBall:
     return value
 
 
-def torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def undecided(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in sum."""
     open_ = torch.ones_like(s.high, dtype=torch.bool)
     with suppress(BadExpression):

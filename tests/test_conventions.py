@@ -40,7 +40,6 @@ RIDDLES = re.compile(
 # who mends a package lowers its number, and deletes the line at zero.
 RIDDLES_LEFT = {
     "": 2,
-    "cli": 12,
     "constructions": 4,
     "export": 2,
     "identification": 5,
@@ -48,9 +47,6 @@ RIDDLES_LEFT = {
     "looped": 11,
     "models": 1,
     "networks": 20,
-    "playground": 4,
-    "report": 7,
-    "tables": 2,
     "tasks": 2,
     "testing": 6,
     "training": 2,
@@ -63,7 +59,6 @@ ARGS_LEFT = {
     "looped": 17,
     "models": 10,
     "networks": 17,
-    "tables": 9,
     "tasks": 28,
     "testing": 9,
     "training": 13,

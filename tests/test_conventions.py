@@ -270,6 +270,13 @@ def test_docstrings_and_help_have_no_riddles(package):
     assert len(found) <= RIDDLES_LEFT.get(package, 0), "\n".join(found)
 
 
+def test_pages_have_no_riddles():
+    """Beside code, and names in code's type."""
+    code = re.compile(r"^```.*?^```|`[^`\n]*`|<!--.*?-->", re.MULTILINE | re.DOTALL)
+    texts = {path.name: code.sub("", path.read_text()) for path in sorted((ROOT / "docs").rglob("*.md"))}
+    assert {name: found for name, text in texts.items() if (found := RIDDLES.findall(text))} == {}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_describe_their_arguments(package):
     found = without_args(package)

@@ -20,7 +20,7 @@ from emulon.core.progress import Progress as Told
 from emulon.core.progress import silent
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
-from emulon.report.terminal import console, table
+from emulon.report.terminal import say, table
 from reproduce.arguments import Arguments, Progress, run_script
 
 REPEATS = 5
@@ -82,7 +82,7 @@ def interpreter(report_progress: Told = silent) -> list[Timing]:
     report_progress("the faithful path, and compiling", 2 / 3)
     small = compile(Ridge(steps=2), data=(x[:300], y[:300]))
     machine = Interpreter.fitting(small)
-    (faithful,) = _together([lambda: machine.run(replace(small, steps=1), x[:300], y[:300], "faithful")], 2)
+    (faithful,) = _together([lambda: machine.run(replace(small, steps=1), x[:300], y[:300], "reference")], 2)
     timings.append(Timing.of("interpreter", "a step, 300 samples, faithful path", faithful))
     timings.append(Timing.of("interpreter", "compiling, 300 samples", _together([_compile_anew], 2)[0]))
     return _ratios(timings)
@@ -275,9 +275,9 @@ def main(words: Sequence[str]) -> int:
         for one in timings
     ]
     title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    console().print(table(columns, rows, title=title, words=columns[:1]))
+    say(table(columns, rows, title=title, words=columns[:1]))
     for name, value in grown.items():
-        console().print(f"{name} grow like rows^{value:.2f} from 10,000 rows on")
+        say(f"{name} grow like rows^{value:.2f} from 10,000 rows on")
     return 0
 
 

@@ -22,12 +22,13 @@ from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
+from emulon.networks.arithmetic import BALLS
 from emulon.networks.compiler import compile_network
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.program import RANGES, NetworkProgram, enclosures
-from emulon.networks.ranges import states
+from emulon.networks.error_propagation import VOID, ErrorPropagation
+from emulon.networks.layers import evaluated, states
+from emulon.networks.program import RANGES, NetworkProgram, distance_by_arb
 
 # Bits of the exact steps: so many in all, and for every step.
 BITS, BITS_A_STEP = 192, 4
@@ -74,9 +75,9 @@ class IterationProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits."""
-        return self.certificate_on(number_line(self.capacity.reach))
+        return self.certificate_on(identity_grid(self.capacity.reach))
 
-    def certificate_on(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: IdentityGrid) -> Certificate:
         """For every start whose states stay in range: errors of all steps, through the layers' Lipschitz constants.
 
         A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
@@ -90,13 +91,14 @@ class IterationProgram:
         said = f"the exact step moves states apart by at most a factor of {self.lipschitz}, as it says of itself"
         return () if self.lipschitz is None else (said,)
 
-    def _grown(self, line: NumberLine) -> float:
+    def _grown(self, line: IdentityGrid) -> float:
+        body, propagation = self.body, ErrorPropagation(line, VOID[self.body.source])
+        error = torch.zeros(len(body.box.lo), dtype=torch.float64, device="cpu")
         if self.lipschitz is not None:
-            once = self.body.errors(line)[-1][-1].max().item()
+            once = propagation.through(body.phases, body.box)[-1].bound.each[-1].max().item()
             return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
-        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
-            error = self.body.errors(line, error)[-1][-1]
+            error = propagation.through(body.phases, body.box, error)[-1].bound.each[-1]
             if not error.isfinite().all():
                 return math.inf
         return error.max().item()
@@ -105,22 +107,22 @@ class IterationProgram:
     def _entries(self) -> int:
         return math.prod(self.body.shape)
 
-    def __call__(self, start: Any, path: Path = "fast") -> IterationRun:
+    def __call__(self, start: Any, mode: Mode = "fast") -> IterationRun:
         """A run on the smallest interpreter that fits."""
-        return Interpreter.fitting(self).run(self, start, None, path)
+        return Interpreter.fitting(self).run(self, start, None, mode)
 
     def run_on(
-        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+        self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress = silent
     ) -> IterationRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
         given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        found, rooms = [state], self.body.rooms(interpreter.line)
+        found, slacks = [state], self.body.slacks(interpreter.identity)
         for number in range(self.steps):
             report_progress("step", number / self.steps)
-            found.append(self.body.passed(interpreter, found[-1], path, rooms))
+            found.append(self.body.passed(interpreter, found[-1], mode, slacks))
         hashes = (before, interpreter.sha256)
         return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
 
@@ -165,16 +167,16 @@ class IterationRun(Run):
         if self.program.lipschitz is not None:
             return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
         layers, steps, bits = self.program.body.layers, self.program.steps, BITS + BITS_A_STEP * self.program.steps
-        worst = away_from_exact(layers, self.states[:, 0], self.states[:, -1], bits, steps)
+        worst = distance_by_arb(layers, self.states[:, 0], self.states[:, -1], bits, steps)
         return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
 
     def _step_by_step(self, lipschitz: float) -> dict[str, float]:
         """e ← ρ·e + ‖state − Step(state before)‖, the exact step enclosed for all states at once."""
         body, worst = self.program.body, 0.0
         for row in self.states:
-            exact = enclosures(body.layers, row[:-1])[-1]
+            exact = evaluated(body.layers, row[:-1], BALLS)[-1]
             error = 0.0
-            for defect in exact.away(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
+            for defect in exact.distance_from(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
                 error = (lipschitz * error + defect) * (1 + 1e-15)
             worst = max(worst, error)
         return {"errors of all steps": worst * (1 + 1e-12)}

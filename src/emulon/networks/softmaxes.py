@@ -17,14 +17,15 @@ from emulon.core.errors import EmulonError
 from emulon.core.files import write_json
 from emulon.expressions import parse
 from emulon.interpreter.compiler import EXPECTED
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.layout import balancing_power
-from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import product_error
-from emulon.networks.lowering import ROOT, SQUARE
-from emulon.networks.phase import power_for
 from emulon.softmax import Approximation, Grid, approximate
 
 f64 = torch.float64
+SQUARE, ROOT = "t**2", "1/sqrt(t)"
+# The number line is best at numbers up to this: larger ones are read after a division by a power of two.
+SMALL = 16.0
 # The number line's relative error at the scores of a jump, in units of float64's own.
 LINE_NOISE = 5e4
 # What squares and roots of numbers about 1 are asked for, for all others.
@@ -33,6 +34,11 @@ UNIT = 2.0**-46
 MISSED = 100.0
 # Numbers that a grid may ask an interpreter to read; sharper ones are not worth their line.
 FARTHEST = 1e7
+
+
+def power_for(size: float) -> float:
+    """The power of two that brings numbers of this size to at most `SMALL`, and near to it."""
+    return 2.0 ** max(math.ceil(math.log2(size / SMALL)), -60) if size > 0 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +73,13 @@ class Softmax:
         keys = (grid.steepest * self.key, grid.highest * self.bias, grid.range / self.key, 1 / self.bias)
         return max(*keys, grid.largest / self.value)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """Of F by the interpreter, against f."""
         score = self.score_error(line)
         values = self.value * line.error(self.grid.largest / self.value)
         return self.interpolation + self.grid.rounding_error(self.deviation, self.size, score) + values
 
-    def score_error(self, line: NumberLine) -> float:
+    def score_error(self, line: IdentityGrid) -> float:
         """Layer 1 reads slope, argument, intercept and one to within the line's error; layer 2 adds two products."""
         grid = self.grid
         emulated = product_error(line, grid.steepest * self.key, grid.range / self.key, 1)
@@ -162,7 +168,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
         made = Softmax(f, grid, 0.0, deviation, size, False)
         if made.reach > FARTHEST:
             return math.inf
-        return made.own_error(number_line(made.reach)) / EXPECTED[f64]
+        return made.own_error(identity_grid(made.reach)) / EXPECTED[f64]
 
     def made_by(way: str) -> Approximation:
         return approximate(

@@ -1,0 +1,306 @@
+"""From a module to layers: `lower` asks the registry for the layers of each part, and names them by its place.
+
+A part is added with `@lowers(nn.Something)`: a function of the builder, the module and the name of its place. It is
+used for modules of exactly this class whose forward is the class's own. Of any other class, subclasses too, the forward
+is followed by torch.fx; modules with hooks are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from emulon.certify.domain import require_finite
+from emulon.certify.error_free import two_product
+from emulon.core.errors import BadNetwork, nearest
+from emulon.networks.attention import Attention
+from emulon.networks.elementwise import Function, Gate
+from emulon.networks.layers import Layer
+from emulon.networks.linear import Constant, Unrounded
+from emulon.networks.products import Norm, Product, ReciprocalRoot, linear, rounded
+from emulon.networks.softmaxes import SQUARE
+
+f64 = torch.float64
+Lowering = Callable[["Builder", Any, str], None]
+REGISTRY: dict[type, Lowering] = {}
+# What a head is made of.
+HEAD = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
+
+
+def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
+    """Registers how modules of these classes are written in layers."""
+
+    def register(lowering: Lowering) -> Lowering:
+        REGISTRY.update(dict.fromkeys(kinds, lowering))
+        return lowering
+
+    return register
+
+
+class Builder:
+    """Layers so far; `at` is the register that the next part reads, and `shape` how its numbers are to be read."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.layers: list[Layer] = []
+        self.given = self.shape = shape
+        self.at = 0
+        self.is_sequence = len(shape) == 2
+        self.sizes = [shape[-1] if self.is_sequence else math.prod(shape)]
+
+    @property
+    def features(self) -> int:
+        return self.sizes[self.at]
+
+    def add(self, layer: Layer, features: int) -> int:
+        """The register that it writes, which is the next part's to read."""
+        self.layers.append(layer)
+        self.sizes.append(features)
+        self.at = len(self.layers)
+        return self.at
+
+    @staticmethod
+    def name(place: str, what: str) -> str:
+        return f"{place} {what}" if place else what
+
+    @property
+    def numbered(self) -> list[Layer]:
+        """With names of their own: a place may have several layers of one kind."""
+        return [replace(layer, name=f"{number} {layer.name}") for number, layer in enumerate(self.layers)]
+
+    def linear(self, place: str, what: str, weight: Tensor, bias: Tensor | None = None, *reads: int) -> int:
+        """Θ·(registers side by side) + b; without `reads`, of the register at hand."""
+        weight = weight.detach().to(f64)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+        require_finite(**{f"the weight of {place or what}": weight, f"the bias of {place or what}": bias})
+        reads = reads or (self.at,)
+        if weight.shape[1] != sum(self.sizes[i] for i in reads):
+            raise BadNetwork(
+                f"{place or what} takes {weight.shape[1]} features and is given {sum(self.sizes[i] for i in reads)}"
+            )
+        return self.add(linear(self.name(place, what), reads, weight, bias), len(weight))
+
+    def divided(
+        self,
+        place: str,
+        what: str,
+        numerators: Tensor,
+        by: float | Tensor | tuple[Tensor, Tensor],
+        *,
+        shift: Tensor | None = None,
+        bias: Tensor | None = None,
+        reads: tuple[int, ...] = (),
+    ) -> int:
+        """N(x − shift)/by + bias, row by row, rounded to Θx + b only in the prompt.
+
+        `by` is a number, one for every row, or two tensors: the root of their sum divides.
+        """
+        numerators = numerators.detach().to(f64).contiguous()
+        out, features = numerators.shape
+        if not isinstance(by, tuple):
+            divisors = torch.as_tensor(by, dtype=f64, device="cpu").expand(out).contiguous()
+            by = two_product(divisors, divisors)
+        zeros = [
+            torch.zeros(size, dtype=f64, device="cpu") if given is None else given
+            for size, given in ((features, shift), (out, bias))
+        ]
+        shift, bias = (part.detach().to(f64).contiguous() for part in zeros)
+        squares = torch.stack([part.detach().to(f64).expand(out) for part in by])
+        given = {"the weight": numerators, "the mean": shift, "the variance": squares, "the bias": bias}
+        require_finite(**{f"{name} of {place or what}": part for name, part in given.items()})
+        layer = rounded(self.name(place, what), reads or (self.at,), Unrounded(numerators, shift, squares, bias))
+        if features != sum(self.sizes[read] for read in layer.reads):
+            raise BadNetwork(f"{place or what} takes {features} features and is given {self.features}")
+        return self.add(layer, out)
+
+    def function(self, place: str, what: str, f: str, most: float = math.inf) -> int:
+        """Of every feature, f written in t; the network's is another function above `most`."""
+        layer = Function(name=self.name(place, what), reads=(self.at,), expression=f, most=most)
+        return self.add(layer, self.features)
+
+    def square(self, place: str) -> int:
+        return self.function(place, "square", SQUARE)
+
+    def gate(self, place: str, what: str, low: float, kinked: bool) -> int:
+        """max(t, low·t) of every feature where `kinked`, else t·σ(t)."""
+        return self.add(Gate(name=self.name(place, what), reads=(self.at,), low=low, kinked=kinked), self.features)
+
+    def root(self, place: str) -> int:
+        """1/√t of every feature."""
+        name = self.name(place, "reciprocal root")
+        return self.add(ReciprocalRoot(name=name, reads=(self.at,), features=self.features), self.features)
+
+    def product(self, place: str, first: int, second: int) -> int:
+        """Register times register, feature by feature; a second one of a single feature multiplies all."""
+        size, other = self.sizes[first], self.sizes[second]
+        if other not in (size, 1):
+            raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
+        one = torch.ones(size, dtype=f64, device="cpu")
+        name, reads = self.name(place, "product"), (first, second)
+        return self.add(Product(name=name, reads=reads, weight=one, bias=0 * one, broadcast=other == 1 < size), size)
+
+    def norm(self, place: str, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
+        """weight·x/√(mean x² + ε) + bias of the register at hand."""
+        one = torch.ones(self.features, dtype=f64, device="cpu")
+        weight = one if weight is None else weight.detach().to(f64).contiguous()
+        bias = 0 * one if bias is None else bias.detach().to(f64).contiguous()
+        require_finite(**{f"the weight of {place or 'norm'}": weight, f"the bias of {place or 'norm'}": bias})
+        layer = Norm(name=self.name(place, "norm"), reads=(self.at,), weight=weight, bias=bias, eps=float(eps))
+        return self.add(layer, self.features)
+
+    def constant(self, place: str, values: Tensor) -> int:
+        values = values.detach().to(f64)
+        require_finite(**{place: values})
+        layer = Constant(name=self.name(place, "constant"), reads=(), values=values.contiguous())
+        return self.add(layer, values.shape[1])
+
+    def attention(self, place: str, parts: dict[str, Tensor], causal: bool, scale: float = 1.0) -> int:
+        parts = {name: part.detach().to(f64).contiguous() for name, part in parts.items()}
+        require_finite(**{f"{name} of {place}": part for name, part in parts.items()})
+        name = self.name(place, "attention")
+        layer = Attention(name=name, reads=(self.at,), causal=causal, scale=scale, **parts)
+        return self.add(layer, parts["b_v"].numel())
+
+    def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
+        """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores q·k/√width."""
+        weight = weight.detach().to(f64)
+        width = len(weight) // 3 // heads
+        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+        (w_q, w_k, w_v), (b_q, b_k, b_v) = (part.unflatten(0, (3, heads, width)) for part in (weight, bias))
+        parts = (w_q, w_k, w_v, b_q, b_k, b_v)
+        return self.attention(place, dict(zip(HEAD, parts, strict=True)), causal, float(width))
+
+    def part(self, module: nn.Module, place: str) -> int:
+        """Whatever the module is made of."""
+        lower_part(self, module, place)
+        return self.at
+
+    def plus(self, first: int, second: int, place: str, sign: float = 1.0) -> int:
+        """The sum, or the difference, of two registers."""
+        one = torch.eye(self.sizes[first], dtype=f64, device="cpu")
+        return self.linear(place, "sum", torch.cat([one, sign * one], dim=-1), None, first, second)
+
+    def affine(self, module: nn.Linear, place: str) -> None:
+        """A map of the features at every position."""
+        if not self.is_sequence and len(self.shape) > 1:
+            raise BadNetwork(f"{place or 'a Linear'} is given numbers of shape {self.shape}; put a Flatten before it")
+        self.linear(place, "linear", module.weight, module.bias)
+        self.shape = (*self.shape[:-1], len(module.weight))
+
+    def require(self, module: nn.Module, place: str, *kinds: type) -> None:
+        """Of a part that is lowered with others: exactly one of these classes, with its own forward."""
+        require_own_forward(module, place, *kinds)
+
+    def weights_of(self, module: nn.Module, place: str, *kinds: type) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of such a part."""
+        self.require(module, place, *kinds)
+        part: Any = module
+        return part.weight, part.bias
+
+    def add_to(self, before: int, place: str, weight: Tensor, bias: Tensor | None = None) -> int:
+        """before + Θ·(the register at hand) + b, the residual sum being part of the linear map."""
+        weight = weight.detach().to(f64)
+        both = torch.cat([torch.eye(len(weight), dtype=f64, device="cpu"), weight], dim=-1)
+        return self.linear(place, "linear, plus what was before", both, bias, before, self.at)
+
+
+def lower(module: nn.Module, shape: tuple[int, ...]) -> Builder:
+    """The layers of a module on inputs of this shape: (features,), (positions, features) or (channels, …)."""
+    if _global_hooks():
+        raise BadNetwork("forward hooks for all modules are registered; remove them, they may change what modules do")
+    builder = Builder(shape)
+    lower_part(builder, module, "")
+    if not builder.layers:
+        raise BadNetwork("the network has no layer that computes anything")
+    return builder
+
+
+def lower_part(builder: Builder, module: Any, place: str) -> None:
+    """By what the module says of itself (`lower_into`), by the registry, or by a trace of its forward."""
+    require_own_forward(module, place)
+    if hasattr(module, "lower_into"):
+        module.lower_into(builder, place)
+    elif type(module) in REGISTRY:
+        REGISTRY[type(module)](builder, module, place)
+    elif not type(module).__module__.startswith("torch.nn."):
+        REGISTRY[nn.Module](builder, module, place)
+    else:
+        known = sorted({kind.__name__ for kind in REGISTRY} - {"Module"})
+        name, where = type(module).__name__, f" at {place}" if place else ""
+        hint = nearest(name, known) or f"; compiled are {', '.join(known)}"
+        raise BadNetwork(f"a {name}{where} is not compiled{hint}")
+
+
+def is_whole(module: nn.Module) -> bool:
+    """Whether a module is lowered as a whole, and not by following its forward."""
+    kind = type(module)
+    return hasattr(module, "lower_into") or kind in REGISTRY or kind.__module__.startswith("torch.nn.")
+
+
+def require_own_forward(module: Any, place: str, *kinds: type) -> None:
+    """Refuse a module that may compute something else than the forward of its class.
+
+    Args:
+        module: a part of a network.
+        place: where it is, for the message.
+        kinds: classes of which it must be one, exactly; none means any.
+
+    Raises:
+        BadNetwork: it has hooks, a method or weight replaced on the instance, or is of another class.
+    """
+    if not isinstance(module, nn.Module):
+        raise BadNetwork(f"{place or 'the network'} is a {type(module).__name__}, not a torch.nn.Module")
+    kind = type(module)
+    who = f"a {kind.__name__}{f' at {place}' if place else ''}"
+    if kinds and kind not in kinds:
+        raise BadNetwork(f"{who} is not compiled there; a {' or '.join(each.__name__ for each in kinds)} is")
+    if parametrize.is_parametrized(module):
+        raise BadNetwork(f"{who} has parametrised weights; fix them with parametrize.remove_parametrizations")
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise BadNetwork(f"{who} has forward hooks, which may change what it computes; remove them")
+    written, followed = hasattr(kind, "lower_into"), not (hasattr(kind, "lower_into") or kind in REGISTRY)
+    replaced = [
+        name
+        for name, value in vars(module).items()
+        if value is not None
+        and (name in CALLS or name == "lower_into" or (not followed and callable(getattr(kind, name, None))))
+    ]
+    replaced += [name for name in CALLS[1:] if getattr(kind, name, None) is not getattr(nn.Module, name, None)]
+    if replaced:
+        raise BadNetwork(f"{who} has {replaced[0]} replaced; write a module whose forward does the same")
+    for what, lowering in WRITTEN if written else ():
+        owner = next((each for each in kind.__mro__ if {what, lowering} & set(vars(each))), None)
+        if owner is not None and lowering not in vars(owner):
+            raise BadNetwork(f"{who} changes {what} and inherits {lowering}, which describes another; write both")
+    owner = next(each for each in kind.__mro__ if "forward" in vars(each))
+    written_in = getattr(kind.forward, "__globals__", {}).get("__name__")
+    if kind in REGISTRY and owner.__module__.startswith("torch.") and written_in != owner.__module__:
+        raise BadNetwork(f"the forward of {kind.__name__} is not PyTorch's own; put it back")
+    for name, part in [*module._parameters.items(), *module._buffers.items()]:
+        if part is None:
+            continue
+        if type(part) not in (Tensor, nn.Parameter):
+            raise BadNetwork(f"{name} of {who} is a {type(part).__name__}; only plain tensors are compiled")
+        if part.is_complex() or part.is_quantized or part.is_meta or part.layout is not torch.strided:
+            raise BadNetwork(f"{name} of {who} is no plain tensor of real numbers in memory; only those are compiled")
+
+
+# What runs a module, and what it runs: `forward` first, the others are nn.Module's.
+CALLS = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
+# What a class computes, and how it says so in layers: a subclass that changes the first changes the second.
+WRITTEN = (("forward", "lower_into"), ("states", "lower_states"))
+
+
+def _global_hooks() -> bool:
+    from torch.nn.modules import module
+
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
+
+
+def joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name

@@ -123,8 +123,8 @@ class Canary:
         words = {f"t{i}": i for i in range(VOCABULARY)}
         model = {"type": "WordLevel", "vocab": words, "unk_token": "t0"}
         empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-        tokenizer = {"version": "1.0", "added_tokens": [], **empty, "pre_tokenizer": {"type": "WhitespaceSplit"}}
-        write_json(folder / "tokenizer.json", {**tokenizer, "model": model})
+        tokenizer: dict[str, Any] = {"version": "1.0", "added_tokens": [], **empty, "model": model}
+        write_json(folder / "tokenizer.json", tokenizer | {"pre_tokenizer": {"type": "WhitespaceSplit"}})
         special = {"bos_token": "t0", "unk_token": "t0", "eos_token": f"t{VOCABULARY - 1}"}
         write_json(
             folder / "tokenizer_config.json",

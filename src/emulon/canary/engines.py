@@ -77,14 +77,14 @@ def _transformers(dtype: str, attention: str, way: str = "prefill", compiled: bo
         import torch
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation=attention
-        ).eval()
+        options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+        model.eval()
         call = torch.compile(model) if compiled else model
 
         @torch.no_grad()
         def run(prompts: Prompts) -> Answers:
-            tokens = [torch.tensor([list(prompt)]) for prompt in prompts]
+            tokens = [torch.tensor([list(prompt)], device="cpu") for prompt in prompts]
             if way == "batch":
                 return _array(call(torch.cat(tokens), use_cache=False).logits[:, -1])
             return np.concatenate([_array(ask(one)) for one in tokens])
@@ -98,7 +98,7 @@ def _transformers(dtype: str, attention: str, way: str = "prefill", compiled: bo
                 places = (mask.cumsum(-1) - 1).clamp(min=0)
                 return call(padded, attention_mask=mask, position_ids=places, use_cache=False).logits[:, -1]
             if way == "offset":
-                places = torch.arange(length)[None] + OFFSET
+                places = torch.arange(length, device="cpu")[None] + OFFSET
                 return call(tokens, position_ids=places, use_cache=False).logits[:, -1]
             if way in ("decode", "chunked"):
                 size = length - 1 if way == "decode" else PART
@@ -155,11 +155,12 @@ def _onnx_file(folder: Path) -> Path:
             def forward(self, input_ids: Any) -> Any:
                 return self.model(input_ids=input_ids, use_cache=False).logits
 
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.eval()
         length = {"input_ids": {1: torch.export.Dim("length", min=2, max=4096)}}
         torch.onnx.export(
             Logits(model),
-            (torch.zeros(1, 8, dtype=torch.long),),
+            (torch.zeros(1, 8, dtype=torch.long, device="cpu"),),
             path,
             dynamo=True,
             dynamic_shapes=length,

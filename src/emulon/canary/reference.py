@@ -422,8 +422,8 @@ class _Run:
         if len(near) == 1 or alike:
             return self._mean(values)
         weights = [(one.exact - best.exact).exp() for one in scores]
-        total = sum(weights, arb(0))
-        shares = [weight / total for weight in weights]
+        whole = sum(weights, arb(0))
+        shares = [weight / whole for weight in weights]
         sizes = [float(share.upper()) * SLACK for share in shares]
         # Each score, its distance from the largest, and exp.
         drift = [
@@ -443,12 +443,12 @@ class _Run:
                 sums[i].add(share * one.exact, size * one.size, error * one.reach + size * one.error, None)
                 largest[i] = max(largest[i], one.reach)
         out = {}
-        for i, one in sums.items():
+        for i, total in sums.items():
             # Whatever the weights are, both averages are among the values.
             unit = 0.0 if self.arithmetic is None else self.arithmetic.unit
             most = 2 * largest[i] * (1 + self._units(3 * len(values) + 32) + unit)
-            one.terms = heavy
-            out[i] = self._stored(one.exact, min(self._total(one) + light * largest[i], most))
+            total.terms = heavy
+            out[i] = self._stored(total.exact, min(self._total(total) + light * largest[i], most))
         return out
 
     def _mean(self, values: list[Vector]) -> Vector:

@@ -99,7 +99,7 @@ def rounded_up(number: float) -> float:
 
 
 def aligned(dtype: torch.dtype, **parts: tuple[Tensor, tuple[int, ...]]) -> list[Tensor]:
-    """The tensors, each given with the sizes of its last dimensions, in one dtype, broadcast over all others: batches."""
+    """The tensors, each given with the sizes of its last dimensions, in one dtype, broadcast over all batch dimensions."""
     for name, (tensor, sizes) in parts.items():
         require_shape(tensor, name, *sizes)
         require_real(**{name: tensor})

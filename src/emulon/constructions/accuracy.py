@@ -99,7 +99,7 @@ def rounded_up(number: float) -> float:
 
 
 def aligned(dtype: torch.dtype, **parts: tuple[Tensor, tuple[int, ...]]) -> list[Tensor]:
-    """The tensors, each given with the sizes of its last dimensions, in one dtype, broadcast over all batch dimensions."""
+    """The tensors, each given with the sizes of its last dimensions, in one dtype and broadcast over all others."""
     for name, (tensor, sizes) in parts.items():
         require_shape(tensor, name, *sizes)
         require_real(**{name: tensor})

@@ -403,6 +403,16 @@ def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, interc
     assert 1 / (1 + math.exp(2)) <= error < 0.2
 
 
+@pytest.mark.parametrize("shift", [-300.0, 300.0])
+def test_the_bounds_of_a_cell_do_not_change_when_all_scores_move_together(shift: float) -> None:
+    """The third key is 130 below the first and left out; its value is so large that it counts all the same."""
+    keys = Keys(np.array([0.5, -0.5, 0.0]), np.array([0.25, 0.0, -130.0]), np.array([1.0, -2.0, 1e44]))
+    moved = Keys(keys.slopes, keys.intercepts + shift, keys.values)
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        found, wanted = (_cell(each, parse("exp(t/2)"), -1.0, 0.5) for each in (moved, keys))
+    assert found == pytest.approx(wanted, rel=1e-9, abs=0.0)
+
+
 def test_the_bounds_of_a_cell_are_those_of_its_mirror_images() -> None:
     """Of −f, and of f(−t): the remainder may have any sign, and be largest at either end."""
     keys = Keys(np.array([0.4, -0.7, 0.1]), np.array([0.9, 0.0, 0.2]), np.array([1.0, -2.0, 0.5]))

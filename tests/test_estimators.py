@@ -225,7 +225,7 @@ def test_targets_that_would_take_different_steps_share_the_smallest():
     x = rng.normal(size=(40, 2))
     y = np.stack([x @ [1.0, -1.0], 3 * (x @ [0.3, 0.2]) ** 3 + 1], axis=1)
     model = EmulatedRegressor("quantile_regression", steps=20, tolerance=1e-3, scale=False).fit(x, y)
-    assert model.run_.weights.shape[0] == 2 and not model.run_.program.step_from_data
+    assert model.run_.weights.shape[0] == 2 and not model.run_.program.plan.step_from_data
     alone = [EmulatedRegressor("quantile_regression", steps=20, tolerance=1e-3, scale=False).fit(x, one) for one in y.T]
     sizes = [one.run_.program.step_size for one in alone]
     assert model.run_.program.step_size == pytest.approx(min(sizes)) and max(sizes) > 1.5 * min(sizes)

@@ -17,7 +17,7 @@ from emulon.algorithms.link import Kind
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.interpreter import Capacity, Interpreter, Mode, Program, Run, compile
-from emulon.interpreter.plan import covering
+from emulon.interpreter.plan import domain_from_data
 from emulon.tables import BadData
 from emulon.tables.data import Data
 
@@ -140,7 +140,7 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     if vars(algorithm)["step_size"] is None:
         step_size = algorithm.resolved_step_size(x, y).min().item() / margin**2
         algorithm = replace(algorithm, step_size=step_size)  # type: ignore[type-var]  # every one is a dataclass
-    tight = covering(algorithm.descent, x, y)
+    tight = domain_from_data(algorithm.descent, x, y)
     bounds = {name: margin * getattr(tight, name) for name in ("x", "y", "w")}
     wide = {name: margin**2 * getattr(tight, name) for name in ("residual", "absolute")}
     domain = replace(tight, **bounds, **wide, spectrum=tight.spectrum.widened(margin**2))

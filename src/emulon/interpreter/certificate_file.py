@@ -26,7 +26,7 @@ MOST_CELLS = 60_000
 def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, Path]) -> dict[str, Any]:
     """Of a program on an interpreter, as their `files`, by these two words, hold them."""
     made: dict[str, Any] = {name: checker.section_of(str(path)) for name, path in files.items()}
-    bounds = {"gradient": program.gradient_bounds, "proximal": program.proximal_bounds}
+    bounds = {each.name: each.proved for each in program.phases}
     claims: dict[str, Any] = {}
     proofs: dict[str, Any] = {"lowest": {}}
     made |= {"claims": claims, "proofs": proofs}

@@ -143,7 +143,7 @@ class CurvatureWatch:
             return False
         if self.slopes is None:
             return True
-        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
+        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.descent.l2
         return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
@@ -170,7 +170,7 @@ class CurvatureWatch:
                 "lower it, or compile for this data"
             )
         # Losses that are not convex and proximal steps rest on it: how steep they are, and how far they may have to go.
-        if (plan.negative_curvature or plan.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
+        if (plan.negative_curvature or plan.descent.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
             raise OutOfDomain(
                 f"λmax(XᵀX/n) is {steepest:.4g}, above {plan.largest_eigenvalue:.4g} as promised; compile for this data"
             )
@@ -178,7 +178,7 @@ class CurvatureWatch:
     def _require_gentle(self, curvature: Float[Tensor, "*batch"]) -> None:
         """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
         plan = self.plan
-        steepest = (curvature * self.high + plan.l2).max().item()
+        steepest = (curvature * self.high + plan.descent.l2).max().item()
         require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)
 
 
@@ -202,7 +202,7 @@ def watched_path(
 
     for number in range(plan.steps):
         w, before = path[-1], path[max(number - 1, 0)]
-        asked.append(look_ahead(number, w, before) if plan.accelerated else w)
+        asked.append(look_ahead(number, w, before) if plan.descent.accelerated else w)
         if len(asked) - checked >= TOGETHER or time.monotonic() - begin > PATIENCE:
             check()
             report(f"step {number} of {plan.steps}", number / plan.steps)

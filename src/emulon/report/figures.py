@@ -110,7 +110,7 @@ def _widened(lo: float, hi: float, part: float) -> tuple[float, float]:
 def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Tensor]:
     if phase is program.gradient:
         return parse(program.loss.derivative)
-    threshold = program.step_size * program.l1
+    threshold = program.step_size * program.descent.l1
     return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
 
 

@@ -7,7 +7,7 @@ import torch
 from by_hand import GRID, phase
 from library import KINKS, case
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, modes, module
 from emulon.interpreter.modes import CachedPhase, Rows, _flat
 from emulon.interpreter.phase import ValueCoefficients
@@ -31,7 +31,7 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
 
 def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     c = case("ridge")
-    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y))
+    return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y))
 
 
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
@@ -65,7 +65,7 @@ def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dty
     made = replace(phase(), grid=grid, values=ValueCoefficients(step=0.25, shrink=0.9, fixed=0.3))
     x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     interpreter = Interpreter(Capacity(1, 1, 1, 200.0), dtype)
-    (block,) = CachedPhase(interpreter, made, Effective(x, x[:, 0], fixed)).blocks
+    (block,) = CachedPhase(interpreter, made, TemplateData(x, x[:, 0], fixed)).blocks
     scale = 1.0 if dtype == torch.float64 else 4.0
     numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
     wanted = ((interpreter.read(numbers) - numbers) / scale).flatten(-2).double()
@@ -83,7 +83,7 @@ def test_a_factor_and_its_negative_are_read_once():
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     c, program = case("ridge"), programs["ridge"]
     x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
-    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y))
+    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.template_data(x, y))
     assert {len(block.values) for block in phase.blocks} == {1}
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])

@@ -18,7 +18,7 @@ from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
 # Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
-OPENERS = {"transformer_lens": "emulon.planted.wrapped", "nnsight": "emulon.planted.wrapped"}
+OPENERS = {"transformer_lens": "emulon.planted.lens", "nnsight": "emulon.planted.lens"}
 
 
 class NotAPredictor(EmulonError):
@@ -255,7 +255,7 @@ def predict_at(
 
 
 def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-    """Failures of objects that are not ours are told in one line, as those of functions."""
+    """Call a predictor; an exception of another library becomes one line, as for functions."""
     if _package(predictor) == __package__:
         return predictor.predict(xs, ys, x_query)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
 from emulon.core.errors import EmulonError
@@ -40,7 +40,7 @@ class Reference:
         interpreter: Interpreter,
         plan: Plan,
         phases: tuple[Phase, Phase | None],
-        data: Effective,
+        data: TemplateData,
         report_progress: Progress = silent,
     ) -> None:
         self.interpreter, self.data = interpreter, data
@@ -54,7 +54,7 @@ class Reference:
             w = self._apply(self.proximal, unit_vectors(w), w, w)
         return w
 
-    def _apply(self, phase: Phase, data: Effective, w: Tensor, before: Tensor) -> Tensor:
+    def _apply(self, phase: Phase, data: TemplateData, w: Tensor, before: Tensor) -> Tensor:
         lead = torch.broadcast_shapes(data.x.shape[:-2], w.shape[:-1])
         rows = {name: part.expand(*lead, *part.shape[-3:]) for name, part in phase.data_rows(*data).items()}
         prompt = phase.prompt(rows, w, state=w, before=before)
@@ -77,7 +77,7 @@ class Fast:
         interpreter: Interpreter,
         plan: Plan,
         phases: tuple[Phase, Phase | None],
-        data: Effective,
+        data: TemplateData,
         report_progress: Progress = silent,
     ) -> None:
         self.momentum, self.shrink = plan.descent.momentum, plan.shrink
@@ -138,10 +138,10 @@ class CudaGraph(Fast):
 MODES: dict[str, type[Reference] | type[Fast]] = {"fast": Fast, "reference": Reference, "cuda_graph": CudaGraph}
 
 
-def unit_vectors(w: Tensor) -> Effective:
+def unit_vectors(w: Tensor) -> TemplateData:
     """The proximal phase's data: x = e_k, y = 0."""
     eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
-    return Effective(eye, eye.new_zeros(len(eye)), None)
+    return TemplateData(eye, eye.new_zeros(len(eye)), None)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class CachedPhase:
     """
 
     def __init__(
-        self, interpreter: Interpreter, phase: Phase, data: Effective, report_progress: Progress = silent
+        self, interpreter: Interpreter, phase: Phase, data: TemplateData, report_progress: Progress = silent
     ) -> None:
         self.interpreter, self.phase, grid, step = interpreter, phase, phase.grid, phase.values.step
         self.value_scale, self.state_scale = phase.reading_scales

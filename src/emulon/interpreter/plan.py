@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.gradient_descent import in_batches
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.certify import Domain, Spectrum
@@ -89,13 +89,13 @@ class Plan:
     @property
     def inner(self) -> Domain:
         """The domain as the scalar function sees it."""
-        return self.loss.link.effective_domain(self.domain)
+        return self.loss.link.template_domain(self.domain)
 
     @property
     def shrink(self) -> float:
         return 1 - self.step_size * self.descent.l2
 
-    def batches(self, data: Effective) -> list[Effective]:
+    def batches(self, data: TemplateData) -> list[TemplateData]:
         """What step after step sees of the data, round again after the last."""
         size = self.descent.batch
         if size is None:
@@ -103,9 +103,9 @@ class Plan:
         x, y = in_batches(data.x, data.y, size)
         parts = zip(x.unbind(-3), y.unbind(-2), strict=True)
         if data.fixed is None:
-            return [Effective(*part, None) for part in parts]
+            return [TemplateData(*part, None) for part in parts]
         fixes = in_batches(data.fixed, data.y, size)[0].unbind(-3)
-        return [Effective(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
+        return [TemplateData(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
 
     @property
     def quadratic(self) -> bool:
@@ -218,7 +218,7 @@ class Plan:
         step_size = step_size_for(descent, domain, data)
         data = in_its_batches(descent, data)
         strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
-        reach = 2 * descent.loss.link.effective_domain(domain).residual
+        reach = 2 * descent.loss.link.template_domain(domain).residual
         curvature, reach = negative_curvature(descent.loss, reach)
         return cls(
             name=name,
@@ -256,7 +256,7 @@ def domain_from_data(descent: GradientDescent, x: Tensor, y: Tensor, slack: floa
     """Bounds that hold along the exact iterates on this data, times `slack`; a run checks them."""
     x, y = x.double(), y.double()
     path = descent.starts(descent.iterates(x, y))
-    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    inner_x, inner_y, _ = descent.loss.template_data(x, y)
     residual = absolute = 0.0
     for rows, targets in zip(inner_x.split(ROWS, dim=-2), inner_y.unsqueeze(-1).split(ROWS, dim=-2), strict=True):
         residual = max(residual, (rows @ path.mT - targets).abs().max().item())

@@ -178,7 +178,7 @@ class Program:
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        batches = self.plan.batches(self.loss.effective(x, y))
+        batches = self.plan.batches(self.loss.template_data(x, y))
         watches = [CurvatureWatch(self.plan, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self.plan, x, y)
         with one_thread(device) if steps is Fast else nullcontext():
@@ -232,7 +232,7 @@ class DescentRun(CertifiedRun):
         require_answer(self.iterates)
         object.__setattr__(self, "entered_band", bool(self.certificate.bands) and self._leaves_promise())
         if self.entered_band:
-            object.__setattr__(self, "certificate", self.certificate.for_path_in_a_band())
+            object.__setattr__(self, "certificate", self.certificate.void_in_band())
 
     @property
     def weights(self) -> Any:
@@ -254,9 +254,9 @@ class DescentRun(CertifiedRun):
             return audited(self.plan, x, y, iterates)
 
     def _leaves_promise(self) -> bool:
-        x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
+        x, y, _ = self.plan.loss.template_data(self.x.double(), self.y.double())
         starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
-        return self.certificate.leaves_out(starts, x, y)
+        return self.certificate.excludes(starts, x, y)
 
     @accepts_arraylike("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:
@@ -289,7 +289,7 @@ class Run(DescentRun):
         """Both layers of the last step in mode reference: scores and weights of every attention, in order."""
         program, last = self.program, max(self.iterates.shape[-2] - 2, 0)
         start = program.descent.starts(self.iterates)[..., last, :]
-        batches = program.plan.batches(program.loss.effective(self.x, self.y))
+        batches = program.plan.batches(program.loss.template_data(self.x, self.y))
         steps = program.steps_on(self.interpreter, batches[last % len(batches)], "reference")
         with Trace() as trace:
             steps.step(start, self.iterates[..., max(last - 1, 0), :])

@@ -1,4 +1,4 @@
-"""Certificate files: everything that a checker which knows nothing of emulon needs, to prove a program's promise again.
+"""Certificate files: all that an independent checker needs to prove a program's certificate again.
 
 Claims are what was proved here, proofs the cells in each of which the checker sees it at once; what follows from claims
 is computed in the checker's own arithmetic, to 25 digits.

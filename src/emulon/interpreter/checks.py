@@ -1,4 +1,4 @@
-"""What is checked while descent runs: everything that its promise assumes about the data and the path."""
+"""Checks of a run of descent: everything that its certificate assumes about the data and the path."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CurvatureWatch:
         require_data_in_domain(plan.inner, self.x, self.y)
 
     def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
-        """Whether none of these states can be refused: bounds are kept with room for all rounding."""
+        """Whether none of these states can be refused: bounds hold with slack for all rounding."""
         inner = self.plan.inner
         if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
             return False
@@ -185,10 +185,10 @@ class CurvatureWatch:
 def watched_path(
     watches: Sequence[CurvatureWatch], start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
 ) -> Float[Tensor, "*batch iterates d"]:
-    """All states of a run, those that steps are taken from checked by the watches in turn before anybody sees them.
+    """All states of a run; those that steps start from are checked by the watches in turn before they are returned.
 
-    Looked at together, where no state can be wrong, and one by one where that is not sure. A step may refuse a state,
-    or go astray from it, before its turn has come: then what is wrong with the path so far is said first.
+    States are checked together where none can be wrong, else one by one. A step may refuse a state, or diverge from it,
+    before it was checked: the error is then that of the earliest bad state.
     """
     plan, path, asked, checked, begin = watches[0].plan, [start], list[Tensor](), 0, time.monotonic()
 

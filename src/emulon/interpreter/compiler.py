@@ -52,14 +52,26 @@ def compile(
     *,
     data: tuple[Any, Any] | None = None,
 ) -> Program:
-    """A program that runs this algorithm on any data of the domain.
+    """Compile an algorithm to a program that the interpreter runs on any data of the domain.
 
-    `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
-    well, or as well as the dtype allows, and a warning says how well that is; without one they come as near to 1e-8 as
-    they can, in silence. What emulation and rounding add is in the certificate, which is about the data as the dtype
-    holds them. Without a domain, `data`, tensors or any arrays of
-    numbers, gives one that covers the algorithm's path on it. Several targets, y (samples, targets), are learned by one
-    prompt each, on the same x.
+    Args:
+        algorithm: Gradient descent on a loss, such as `Ridge(penalty=0.1, steps=200)`.
+        domain: Bounds on the data; by default bounds that cover the algorithm's path on `data`.
+        tolerance: Error of the final weights in exact arithmetic. The scalar functions are approximated at least that
+            well, or as well as the dtype allows, and a warning says how well that is. Without one they come as near to
+            1e-8 as they can. What emulation and rounding add is in the certificate.
+        dtype: float64 or float32; the certificate is about the data as the dtype holds them.
+        data: Arrays (x, y). Several targets, y (samples, targets), are learned by one prompt each, on the same x.
+
+    Returns:
+        A program with its certificate.
+
+    Raises:
+        EmulonError: The algorithm is not gradient descent, or its step size depends on data that are not given.
+        OutOfDomain: No interpreter could hold the numbers, or the step size is too long for the data.
+
+    Example:
+        >>> program = emulon.compile(Ridge(steps=50), data=(x, y))
     """
     descent = descent_of(algorithm)
     if dtype not in LINE_NOISE:

@@ -57,7 +57,12 @@ class BadFile(EmulonError):
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
-    """Write it whole or not at all."""
+    """Write an interpreter or a program to a file, whole or not at all.
+
+    Args:
+        thing: What is written.
+        path: The file, safetensors with a JSON header.
+    """
     if isinstance(thing, Interpreter):
         kind, (tensors, facts) = "interpreter", _interpreter_to_parts(thing)
     else:
@@ -76,7 +81,14 @@ def write_sealed(path: str | Path, kind: str, tensors: dict[str, Tensor], facts:
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
-    """An interpreter exactly as saved, with a certificate of its identity grid as it stands in the file."""
+    """Read an interpreter exactly as saved, with a certificate of its identity grid as it stands in the file.
+
+    Args:
+        path: File that `save` wrote.
+
+    Raises:
+        BadFile: The file is truncated, altered, of another version, or holds something else.
+    """
     tensors, facts = read_sealed(Path(path), "interpreter")
     with whole(path, "save it again"):
         capacity = Capacity(**facts["capacity"])
@@ -99,10 +111,14 @@ def load_interpreter(path: str | Path) -> Interpreter:
 
 
 def load_program(path: str | Path, proved: str | None = None) -> Program:
-    """A program exactly as saved, once what it claims of itself has been proved again.
+    """Read a program exactly as saved, once what it claims of itself has been proved again.
 
-    Where that cannot be, for want of ball arithmetic, `proved` is the sha256 of a file that was proved elsewhere: this
-    one must be it.
+    Args:
+        path: File that `save` wrote.
+        proved: sha256 of a file that was proved elsewhere, where there is no ball arithmetic to prove it here.
+
+    Raises:
+        BadFile: The file is truncated, altered, of another version, or one of its claims is false.
     """
     if proved is not None and (found := file_sha256(path)) != proved:
         raise BadFile(f"{path} is not the file that was proved: its sha256 is {found[:12]}…, not {proved[:12]}…")
@@ -279,7 +295,11 @@ def _checksum(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> str:
 
 
 def kind_of(path: str | Path) -> str:
-    """What a file says that it holds; empty where it is none of ours."""
+    """The kind of thing that a file holds: "interpreter", "program" or "network"; empty for other files.
+
+    Args:
+        path: Any file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -240,10 +240,10 @@ class CachedPhase:
         return (self.interpreter.read_quickly(numbers) - numbers).to(self.narrow)
 
     def _narrow_enough(self) -> bool:
-        """Whether the differences, with all that float32 may add to them in a sum, are what the line promises.
+        """Whether the differences, with all that float32 may add in a sum, are within the identity grid's error.
 
         Claim: a sum of n products whose one factor is a difference is off by γ_{n+2}·Σ|products| in float32. So it is
-        as if differences were larger by a part γ, and that much is left between them and the promise. QED
+        as if differences were larger by a part γ, which the comparison includes. QED
         """
         line, phase = self.interpreter.identity, self.phase
         sizes = phase.magnitudes

@@ -189,8 +189,8 @@ class Plan:
     def curvature(self, bound: float) -> float:
         """sup ℓ″, where what the loss says of it is proved wherever such a path can go; infinite elsewhere.
 
-        The losses that come with emulon are known to keep what they say. An infinite curvature is watched as the plan
-        runs. Where nothing is promised, nothing need be proved.
+        The losses that come with emulon state a curvature that holds. An infinite one is watched as the plan runs.
+        Where the bound is infinite nothing need be proved.
         """
         reach, stated = self.inner.residual + self.off(bound), self.loss.curvature
         ours = registered(self.loss.name)
@@ -323,7 +323,7 @@ def max_step_times_smoothness(descent: GradientDescent, step_size: float, domain
 
 
 def require_gentle(step_size: float, smoothness: float, most: float) -> None:
-    """Refuse steps longer than `most`/L: promises rest on no longer ones."""
+    """Refuse steps longer than `most`/L, for which certificates do not hold."""
     if not step_size * smoothness <= most * (1 + SLACK):
         raise OutOfDomain(
             f"step_size {step_size:.4g} is too long for this data: at most {most:g}/L = {most / smoothness:.4g}; "
@@ -334,7 +334,7 @@ def require_gentle(step_size: float, smoothness: float, most: float) -> None:
 def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
     """(sup −ℓ″ on residuals up to `reach`, the reach for which that is proved): 0 for a convex loss.
 
-    Where no enclosure can be had, the supremum is sampled, with some room, and proved for nothing.
+    Where no enclosure can be had, the supremum is sampled, a twentieth is added, and nothing is proved.
     """
     found = enclosed_negative_curvature(loss, reach)
     if found is not None:
@@ -346,7 +346,7 @@ def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
-    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic, whoever said so."""
+    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic."""
     return math.isinf(curvature) or Slopes(parse(derivative)).at_most(curvature * (1 + 1e-12), -reach, reach)
 
 

@@ -58,7 +58,7 @@ class DomainTask(RegressionTask):
         """The range of λ(XᵀX/n) to draw from."""
         program = self.program
         curvature = program.loss.curvature
-        high = program.largest_eigenvalue
+        high = program.plan.largest_eigenvalue
         if curvature < math.inf:
             high = min(high, (1 / program.step_size - program.descent.l2) / curvature)
         if high <= program.plan.strong_convexity:

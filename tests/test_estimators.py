@@ -66,7 +66,7 @@ def test_the_run_and_its_promise_stay_at_hand():
     first, second = model.certificate_
     assert (first.scope, second.scope) == ("run", "domain") and first.bound <= second.bound
     assert "for this run only" in str(model.certificate_).splitlines()[0]
-    assert exact.steps == 50 and exact.l2 == 0.1
+    assert exact.steps == 50 and exact.descent.l2 == 0.1
     assert model.run_.sha256[0] == model.run_.sha256[1]
 
 
@@ -157,7 +157,7 @@ def test_an_algorithm_object_keeps_its_parameters_unless_told_otherwise():
     algorithm = LogisticRegression(penalty=0.3, steps=7)
     assert EmulatedClassifier(algorithm).fit(x, y).run_.program.steps == 7
     told = EmulatedClassifier(algorithm, steps=9, penalty=0.2).fit(x, y).run_.program
-    assert (told.steps, told.l2) == (9, 0.2)
+    assert (told.steps, told.descent.l2) == (9, 0.2)
 
 
 def test_one_interpreter_serves_many_fits_and_survives_cloning():

@@ -57,7 +57,8 @@ def test_the_programs_are_what_the_compiler_makes_now(programs, name):
     for part in ("slopes", "intercepts", "values"):
         kept = getattr(programs[name].gradient.grid, part)
         assert torch.allclose(getattr(now.gradient.grid, part), kept, rtol=1e-9), STALE
-    assert (now.step_size, now.l2, now.domain) == (programs[name].step_size, programs[name].l2, programs[name].domain)
+    kept = programs[name]
+    assert (now.step_size, now.descent.l2, now.domain) == (kept.step_size, kept.descent.l2, kept.domain)
 
 
 def test_learner_and_machine_are_those_that_python_has():

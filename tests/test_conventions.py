@@ -40,11 +40,8 @@ RIDDLES = re.compile(
 # who mends a package lowers its number, and deletes the line at zero.
 RIDDLES_LEFT = {
     "cli": 12,
-    "constructions": 4,
-    "export": 2,
     "identification": 5,
     "models": 1,
-    "networks": 20,
     "playground": 4,
     "report": 7,
     "tables": 2,
@@ -52,11 +49,8 @@ RIDDLES_LEFT = {
     "training": 2,
 }
 ARGS_LEFT = {
-    "constructions": 9,
-    "export": 5,
     "identification": 42,
     "models": 10,
-    "networks": 17,
     "tables": 9,
     "tasks": 28,
     "training": 13,

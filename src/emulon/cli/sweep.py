@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulon.cli.names import fields_of, require_known
-from emulon.cli.options import BadUsage, require_options
+from emulon.cli.names import require_known
+from emulon.cli.options import BadUsage
 from emulon.core.errors import WorkFailed
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def __getattr__(name: str) -> object:
 
 
 def check(words: Sequence[str]) -> None:
-    """What can be refused before torch is imported: the names of the options and of the model."""
-    own = [name for kind in ("LearnerOptions", "SweepOptions") for name in fields_of("cli.train_options", kind)]
-    require_options(words, [*own, *fields_of("training.configuration", "TrainConfig")])
+    """What can be refused before torch is imported: the name of the model."""
     if words and not words[0].startswith("-") and not is_file(words[0]):
         require_known("model", words[0], "models")
 
@@ -124,14 +122,14 @@ def print_plan(runs: Sequence[Run]) -> None:
     rows, left = [], 0.0
     for run in runs:
         parameters, operations = run.learner_size()
-        done = run.config.steps if run.finished else run.steps_done
-        cost = operations * (run.config.steps - done)
+        done = run.config.schedule.steps if run.finished else run.steps_done
+        cost = operations * (run.config.schedule.steps - done)
         left += cost
         state = "finished" if run.finished else f"from step {done}" if done else ""
-        rows.append((run.name, f"{parameters:,}", f"{run.config.steps:,}", f"{cost / 1e15:.3g}", state))
+        rows.append((run.name, f"{parameters:,}", f"{run.config.schedule.steps:,}", f"{cost / 1e15:.3g}", state))
     columns = ("run", "parameters", "steps", "PFLOP left", "")
     console().print(table(columns, rows, words=("run", ""), title=f"{len(runs)} runs"))
-    steps = sum(run.config.steps - (run.config.steps if run.finished else run.steps_done) for run in runs)
+    steps = sum(0 if run.finished else run.config.schedule.steps - run.steps_done for run in runs)
     print(f"{steps:,} steps and {left / 1e15:.3g} PFLOP left, evaluations not counted; nothing was written")
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulon.cli.names import fields_of, require_known
-from emulon.cli.options import BadUsage, require_options
+from emulon.cli.names import require_known
+from emulon.cli.options import BadUsage
 from emulon.core.errors import EmulonError, WorkFailed
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def __getattr__(name: str) -> object:
 
 
 def check(words: Sequence[str]) -> None:
-    """What can be refused before torch is imported: the names of the options and of the model."""
-    own = [name for kind in ("LearnerOptions", "Options") for name in fields_of("cli.train_options", kind)]
-    require_options(words, [*own, *fields_of("training.configuration", "TrainConfig")])
+    """What can be refused before torch is imported: the name of the model."""
     if words and not words[0].startswith("-"):
         require_known("model", words[0], "models")
 
@@ -42,7 +40,6 @@ def check(words: Sequence[str]) -> None:
 def main(options: Options) -> int:
     from emulon.models import Learner
     from emulon.report.curves import keep_curve
-    from emulon.tasks import BadText
     from emulon.training import BadConfig, NoRun, resume, train
 
     try:
@@ -55,7 +52,7 @@ def main(options: Options) -> int:
                 raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
             out = options.out or Path("runs") / options.model
             trained = train(options.config, out)
-    except (BadUsage, BadConfig, BadText, NoRun):
+    except (BadUsage, BadConfig, NoRun):
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error

@@ -3,7 +3,7 @@ Importing them imports torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,17 +14,32 @@ from emulon.core.errors import unknown
 from emulon.models import Learner
 from emulon.tasks import TASKS
 from emulon.training import PRESETS, BadConfig, TrainConfig
-from emulon.training.configuration import recipe_values
+from emulon.training.configuration import (
+    OPTIONS,
+    DeviceConfig,
+    EvaluationConfig,
+    ModelConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TaskConfig,
+    recipe_values,
+)
 
 # The rest of what the help says about a task.
 BEHIND_THE_NAME = "with options that have no flag, as mixture:noises=0.1/0.5"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerOptions(TrainConfig, CommandOptions):
+class LearnerOptions(
+    DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, ModelConfig, TaskConfig, CommandOptions
+):
     """A flag for every field, and presets and recipes that give the defaults."""
 
     task: Annotated[str, arg(help=f"{', '.join(TASKS)}; {BEHIND_THE_NAME}")] = "linear"
+    seed: int = 0
+    """of the initial weights, the data and dropout"""
+    recipe: str = "paper"
+    """paper: Adam as the sources have it; fast: Muon and all that goes with it. Other flags change a recipe"""
     preset: Annotated[str | None, shown("NAME")] = None
     """start from a named configuration: small"""
 
@@ -33,14 +48,14 @@ class LearnerOptions(TrainConfig, CommandOptions):
             raise BadConfig(unknown("preset", self.preset, PRESETS))
         start = TrainConfig() if self.preset is None else PRESETS[self.preset]
         # the recipe that nobody asked for leaves a preset its own
-        changes = {} if self.recipe == TrainConfig.recipe else recipe_values(self.recipe, self.model)
+        changes = {} if self.recipe == "paper" else recipe_values(self.recipe, self.model)
         if self.preset is None and not changes:
             return None
-        return type(self)(**_values(start) | changes | {"model": ""})
+        return type(self)(**start.options() | changes | {"model": ""})
 
     @property
     def config(self) -> TrainConfig:
-        return TrainConfig(**_values(self))
+        return TrainConfig.of(**_values(self))
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -86,5 +101,5 @@ class SweepOptions(LearnerOptions):
     """show the plan and write nothing"""
 
 
-def _values(config: TrainConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(TrainConfig)}
+def _values(options: LearnerOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in OPTIONS}

@@ -16,12 +16,13 @@ from emulon.core.predictor import NotAPredictor, Predictor, as_predictor, is_wra
 from emulon.identification.adapters.garg import is_garg, load_garg
 from emulon.identification.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
 from emulon.identification.adapters.skops_file import is_skops, load_skops
+from emulon.identification.domain_task import DomainTask
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
 from emulon.planted.files import load as load_planted
 from emulon.planted.model import PlantedModel
 from emulon.planted.wrapped import WrappedModel
-from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
+from emulon.tasks import TASKS, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
 

@@ -90,6 +90,6 @@ def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
         run = folder / f"depth-{depth:02d}"
         if RunFolder(run).config_file.exists():
             return resume(run).learner
-        return train(dataclasses.replace(config, layers=depth), run).learner
+        return train(config.changed(layers=depth), run).learner
 
     return make

@@ -1,6 +1,7 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
 from emulon.networks.activations import Expression
+from emulon.networks.by_prompt import by_prompt
 from emulon.networks.compiler import compile_network
 from emulon.networks.composition import Composition, then
 from emulon.networks.files import load_network, save_network
@@ -21,6 +22,7 @@ __all__ = [
     "IterationRun",
     "NetworkProgram",
     "NetworkRun",
+    "by_prompt",
     "classes_of",
     "compile_iteration",
     "compile_network",

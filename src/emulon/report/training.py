@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,12 +22,12 @@ def write(run: Path, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:
     config = kept.config()
     measured = kept.metrics() if kept.metrics_file.exists() else []
     curve = _record(run, measured)
-    told = {name: value for name, value in dataclasses.asdict(config).items() if value is not None}
+    told = {name: value for name, value in config.options().items() if value is not None}
     return write_page(
         fill(
             "training.html",
             target=str(run),
-            config=config,
+            config=config.options(),
             told=told,
             steps=(kept.kept_steps() or [0])[-1],
             curve=None if curve is None else chart(run_figure(curve)),

@@ -38,6 +38,8 @@ class Task(ABC):
     # What the curve of an evaluation is of, and whether a learner may see the tokens after one that is asked.
     measure: str = "squared error"
     causal: bool = True
+    # Whether tokens are words and their places instead of vectors.
+    reads_words: bool = False
 
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -70,7 +69,7 @@ class Trained:
     def record(self) -> dict[str, Any]:
         """The curve.json of a finished run: its error beside the baselines', and what it took."""
         return provenance(next(self.learner.parameters()).device) | {
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.options(),
             "steps": self.steps,
             "from_step": self.start,  # a resumed run's seconds are of its last part alone
             "seconds": round(self.seconds, 3),
@@ -157,7 +156,7 @@ def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
 def train(config: TrainConfig, out: Path | str) -> Trained:
     """Begins a run in a new folder. `resume` continues one."""
     _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
-    with joined(config.device) as processes:
+    with joined(config.device.device) as processes:
         if processes.leads:
             RunFolder(Path(out)).begin(config)
         return _Run(config, RunFolder(Path(out)), processes).go()
@@ -167,7 +166,7 @@ def resume(out: Path | str) -> Trained:
     """Continues the run in a folder from its newest checkpoint, to the weights it would have had without the break."""
     folder = RunFolder(Path(out))
     config = folder.config()
-    with joined(config.device) as processes:
+    with joined(config.device.device) as processes:
         return _Run(config, folder, processes).go()
 
 
@@ -184,8 +183,8 @@ class _Run:
 
     def go(self) -> Trained:
         began = time.process_time()
-        if self.config.threads:
-            torch.set_num_threads(self.config.threads)
+        if self.config.device.threads:
+            torch.set_num_threads(self.config.device.threads)
         try:
             self._build()
             self.watch = Stopwatch()
@@ -221,7 +220,7 @@ class _Run:
     def _build(self) -> None:
         began = time.perf_counter()
         config, device = self.config, device_of(self.config, self.processes)
-        if config.on(device).compile != "off":
+        if config.on(device).device.compile != "off":
             torch._dynamo.reset()  # what earlier learners compiled counts against a limit, and is of no use to this one
         task = config.make_task()
         self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
@@ -231,7 +230,7 @@ class _Run:
             self.step.load(tensors, self.folder.checkpoints)
             self.patience = Patience(**json.loads(notes["patience"]))
             self.best = {name: tensor.to(device) for name, tensor in best_of(tensors).items()}
-        self.evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
+        self.evaluation = Evaluation(task, config.seed, config.evaluation.evaluation_batch, device)
         if self.folder is not None and self.processes.leads:
             self.folder.rewind(self.start)
             task.keep_beside(self.folder.path)
@@ -241,40 +240,40 @@ class _Run:
 
     def _steps(self) -> int:
         """Steps start, …, config.steps − 1, with what happens between them. How many steps the weights have had."""
-        config = self.config
-        if self.patience.over(config.patience):  # resumed after it had stopped early
+        config, total, every = self.config, self.config.schedule.steps, self.config.evaluation
+        if self.patience.over(every.patience):  # resumed after it had stopped early
             return self.start
-        for k in range(self.start, config.steps):
+        for k in range(self.start, total):
             loss = self.step(k)
             done = k + 1
-            last, stop = done == config.steps, False
-            if done % config.log_every == 0 or last:
+            last, stop = done == total, False
+            if done % every.log_every == 0 or last:
                 self.step.synchronise()
                 self._require_finite(loss.item(), done)
                 self.reporter.record("train", done, loss=loss.item())
-                self.report_progress(f"training {config.model}, step {done}", done / config.steps)
-            if done % config.evaluate_every == 0 or last:
+                self.report_progress(f"training {config.model.model}, step {done}", done / total)
+            if done % every.evaluate_every == 0 or last:
                 stop = self._evaluate(done)
             interrupted = not (last or stop) and self._interrupted(done)
-            if self.folder is not None and (done % config.checkpoint_every == 0 or last or stop or interrupted):
+            if self.folder is not None and (done % every.checkpoint_every == 0 or last or stop or interrupted):
                 self._checkpoint(done)
             if interrupted:
                 raise self._stopped(done)
             if stop:
                 return done
-        return config.steps
+        return total
 
     def _interrupted(self, done: int) -> bool:
         """Whether to stop here. Several processes ask each other only where they wait for each other anyway."""
         if self.processes.world == 1:
             return bool(self.asked)
-        return done % self.config.log_every == 0 and self.processes.agree(bool(self.asked))
+        return done % self.config.evaluation.log_every == 0 and self.processes.agree(bool(self.asked))
 
     def _stopped(self, done: int) -> Stopped:
         assert self.folder is not None
         resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
         number = [*self.asked, signal.SIGINT][0]  # another process may have been asked instead of this one
-        return Stopped(f"stopped after step {done} of {self.config.steps}; go on with: {resumed}", number)
+        return Stopped(f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}", number)
 
     def _evaluate(self, done: int) -> bool:
         """One evaluation, off the clock; whether all processes stop here."""
@@ -286,9 +285,9 @@ class _Run:
         self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
         self.patience.hear(error)
-        if self.config.patience and not self.patience.waited:
+        if self.config.evaluation.patience and not self.patience.waited:
             self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
-        stop = self.processes.agree(self.patience.over(self.config.patience))
+        stop = self.processes.agree(self.patience.over(self.config.evaluation.patience))
         self.watch.go_on()
         return stop
 
@@ -298,24 +297,26 @@ class _Run:
         self._require_finite(sum(p.detach().abs().sum().item() for p in self.step.parameters), done)
         if self.processes.leads:
             notes = {"patience": json.dumps(vars(self.patience))}
-            kept = self.config.keep_checkpoints
+            kept = self.config.evaluation.keep_checkpoints
             best = {BEST + name: weight for name, weight in self.best.items()}
             write_checkpoint(self.folder.checkpoints, done, self.step.state() | best, notes, kept)
 
     def _require_finite(self, value: float, done: int) -> None:
         if math.isfinite(value):
             return
-        rates = f"it was {self.config.lr:g}"
-        if self.config.optimiser == "muon":
-            rates += f", --muon-lr {self.config.muon_lr:g}"
+        used = self.config.optimiser
+        rates = f"it was {used.lr:g}"
+        if used.optimiser == "muon":
+            rates += f", --muon-lr {used.muon_lr:g}"
         raise TrainingDiverged(
             f"the loss or a weight was no longer finite at step {done}{self._kept()}. The same steps would diverge"
-            f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({self.config.clip:g})"
+            f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({used.clip:g})"
         )
 
     def _memory_refusal(self) -> OutOfMemory:
         return OutOfMemory(
-            f"a batch of {self.config.batch}, or an evaluation batch of {self.config.evaluation_batch}, does not fit"
+            f"a batch of {self.config.schedule.batch}, or an evaluation batch of"
+            f" {self.config.evaluation.evaluation_batch}, does not fit"
             f" the memory{self._kept()}. Start a new run with smaller ones, or use more processes (torchrun)"
         )
 
@@ -328,7 +329,7 @@ class _Run:
 
 def device_of(config: TrainConfig, processes: Processes | None = None) -> torch.device:
     """Where a configuration trains: `auto` is this process's GPU where there is one."""
-    if config.device == "auto":
+    if config.device.device == "auto":
         local = processes.local if processes else 0
         return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
-    return torch.device(config.device)
+    return torch.device(config.device.device)

@@ -20,11 +20,11 @@ class Reporter:
         self._bar = self._board = self._wandb = None
         if self.folder is None:
             return
-        if not config.quiet and sys.stderr.isatty():
+        if not config.evaluation.quiet and sys.stderr.isatty():
             self._bar = _bar(config, start)
-        if config.tensorboard:
+        if config.evaluation.tensorboard:
             self._board = _tensorboard(self.folder)
-        if config.wandb:
+        if config.evaluation.wandb:
             self._wandb = _wandb(self.folder, config)
 
     def __enter__(self) -> Reporter:
@@ -53,12 +53,10 @@ class Reporter:
         if self._bar is not None:
             shown = {"loss": values["loss"]} if "loss" in values else {}
             self._bar.update(self._bar.task_ids[0], completed=step, rate=rate, **shown)
-        elif kind == "evaluation" and not self.config.quiet:
-            left = (self.config.steps - step) / max(rate, 1e-9)
-            error = values["error"]
-            print(
-                f"step {step}/{self.config.steps}  error {error:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True
-            )
+        elif kind == "evaluation" and not self.config.evaluation.quiet:
+            total, error = self.config.schedule.steps, values["error"]
+            left = (total - step) / max(rate, 1e-9)
+            print(f"step {step}/{total}  error {error:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True)
 
 
 def _bar(config: TrainConfig, start: int) -> Any:
@@ -66,7 +64,7 @@ def _bar(config: TrainConfig, start: int) -> Any:
 
     text = "loss {task.fields[loss]:.4g}  {task.fields[rate]:.1f} steps/s"
     bar = Progress(TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn(text), TimeRemainingColumn())
-    bar.add_task("train", total=config.steps, completed=start, loss=float("nan"), rate=0.0)
+    bar.add_task("train", total=config.schedule.steps, completed=start, loss=float("nan"), rate=0.0)
     bar.start()
     return bar
 
@@ -84,6 +82,4 @@ def _wandb(folder: RunFolder, config: TrainConfig) -> Any:
         import wandb
     except ImportError as error:
         raise BadConfig("wandb is not installed; pip install wandb, or leave --wandb out") from error
-    import dataclasses
-
-    return wandb.init(project="emulon", name=folder.path.name, config=dataclasses.asdict(config))
+    return wandb.init(project="emulon", name=folder.path.name, config=config.options())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import time
@@ -58,7 +57,8 @@ class _Member:
         self.run, self.k, self.stack, self.folder = run, k, stack, RunFolder(run.folder)
         if not self.folder.config_file.exists():
             self.folder.begin(run.config)
-        self.evaluation = Evaluation(stack.tasks[k], run.config.seed, run.config.evaluation_batch, stack.device)
+        datasets = run.config.evaluation.evaluation_batch
+        self.evaluation = Evaluation(stack.tasks[k], run.config.seed, datasets, stack.device)
         self.patience, self.stopped = Patience(), ""
         self.history: list[dict[str, Any]] = []
 
@@ -77,7 +77,8 @@ class _Member:
     def finite(self, value: float, done: int) -> bool:
         """Whether it goes on; the others do in any case."""
         if not math.isfinite(value) and not self.stopped:
-            rates = f"lr {self.run.config.lr:g}, muon_lr {self.run.config.muon_lr:g}"
+            used = self.run.config.optimiser
+            rates = f"lr {used.lr:g}, muon_lr {used.muon_lr:g}"
             self.stopped = f"the loss or a weight was no longer finite at step {done}; take smaller rates ({rates})"
         return not self.stopped
 
@@ -99,7 +100,7 @@ class _Member:
         if self.finite(sum(weight.detach().abs().sum().item() for weight in learner.parameters()), done):
             state = {name: tensor.clone() for name, tensor in self.stack.state_of(self.k).items()}
             notes = {"patience": json.dumps(vars(self.patience))}
-            write_checkpoint(self.folder.checkpoints, done, state, notes, self.run.config.keep_checkpoints)
+            write_checkpoint(self.folder.checkpoints, done, state, notes, self.run.config.evaluation.keep_checkpoints)
 
     def finish(self, seconds: float, cpu_seconds: float) -> None:
         """The curve; the seconds are those of the whole stack, and how many learners shared them is beside them."""
@@ -107,8 +108,17 @@ class _Member:
             return
         learner, config = self.stack.learners[self.k].eval(), self.run.config
         curve = self.evaluation.curve(learner).tolist()
-        trained = Trained(learner, config, config.steps, curve, self.evaluation, self.history, start=self.start)
-        trained = dataclasses.replace(trained, seconds=seconds, cpu_seconds=cpu_seconds)
+        trained = Trained(
+            learner,
+            config,
+            config.schedule.steps,
+            curve,
+            self.evaluation,
+            self.history,
+            start=self.start,
+            seconds=seconds,
+            cpu_seconds=cpu_seconds,
+        )
         write_json(self.run.folder / CURVE, trained.record() | {"stacked": len(self.stack.learners)})
 
 
@@ -121,23 +131,24 @@ def _load(members: Sequence[_Member]) -> int:
 
 
 def _steps(stack: Stack, members: Sequence[_Member], start: int, report_progress: Progress) -> None:
-    config, watch, cpu_began = stack.config, Stopwatch(), time.process_time()
+    total, every = stack.config.schedule.steps, stack.config.evaluation
+    watch, cpu_began = Stopwatch(), time.process_time()
     with ExitStack() as open_reporters:
         reporters = [open_reporters.enter_context(Reporter(m.folder, m.run.config, start, True)) for m in members]
-        for done in range(start + 1, config.steps + 1):
-            losses, last = stack(done - 1), done == config.steps
-            if done % config.log_every == 0 or last:
+        for done in range(start + 1, total + 1):
+            losses, last = stack(done - 1), done == total
+            if done % every.log_every == 0 or last:
                 stack.synchronise()
                 for member, reporter, loss in zip(members, reporters, losses.tolist(), strict=True):
                     member.log(reporter, done, loss)
-                report_progress(f"{len(members)} learners at once, step {done}", done / config.steps)
-            if done % config.evaluate_every == 0 or last:
+                report_progress(f"{len(members)} learners at once, step {done}", done / total)
+            if done % every.evaluate_every == 0 or last:
                 stack.synchronise()
                 watch.pause()
                 for member, reporter in zip(members, reporters, strict=True):
                     member.evaluate(reporter, done, watch.seconds)
                 watch.go_on()
-            if done % config.checkpoint_every == 0 or last:
+            if done % every.checkpoint_every == 0 or last:
                 stack.synchronise()
                 for member in members:
                     member.checkpoint(done)

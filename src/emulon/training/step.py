@@ -36,13 +36,13 @@ class GraphedStep(ABC):
         self.config, self.device = config, device
         self.generators = [torch.Generator(device=device) for _ in range(models)]
         asked = len(task.asked(torch.zeros(task.tokens, 1, device="cpu")))
-        curriculum = config.start_features is not None and task.features
-        self.live = torch.ones(config.features, device=device) if curriculum else None
-        weighted = config.start_points is not None or config.early_weight != 1
+        curriculum = config.schedule.start_features is not None and task.features
+        self.live = torch.ones(config.task.features, device=device) if curriculum else None
+        weighted = config.schedule.start_points is not None or config.schedule.early_weight != 1
         self.weight = torch.ones(asked, device=device) if weighted else None
         self.task, self.bucket = task, 0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.device.graph else None
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -89,11 +89,11 @@ class GraphedStep(ABC):
         if self.live is not None:
             self.live.fill_(1.0)[features:] = 0.0
         if self.weight is not None:
-            self.weight.fill_(1.0)[:features] = self.config.early_weight
+            self.weight.fill_(1.0)[:features] = self.config.schedule.early_weight
             self.weight[live_points(self.config, step, len(self.weight)) :] = 0.0
 
     def _work(self) -> None:
-        with matrix_precision(self.config.precision):
+        with matrix_precision(self.config.device.precision):
             self._sample_and_descend()
 
     def _capture(self) -> None:
@@ -132,28 +132,28 @@ class TrainStep(GraphedStep):
         config = config.on(device)
         super().__init__(task, config, device)
         self.learner = learner.to(device)
-        self.dropout = _default_generator(device) if config.dropout else None
+        self.dropout = _default_generator(device) if config.model.dropout else None
         self.processes = processes or Processes()
-        self.worker = Worker(learner, config.precision)
+        self.worker = Worker(learner, config.device.precision)
         self.parameters = list(learner.parameters())
         self.optimiser = Optimiser(
             learner,
             device,
-            muon=config.optimiser == "muon",
-            beta2=config.beta2,
-            momentum=config.momentum,
-            decay=config.decay,
-            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
-            compiled=config.compile != "off",
+            muon=config.optimiser.optimiser == "muon",
+            beta2=config.optimiser.beta2,
+            momentum=config.optimiser.momentum,
+            decay=config.optimiser.decay,
+            dtype=torch.bfloat16 if config.device.precision == "bf16" else torch.float32,
+            compiled=config.device.compile != "off",
         )
         self.loss = torch.zeros((), device=device)
         self._total, self._counted = torch.zeros((), device=device), 0
         self._loss_of = self._plain_loss
-        if config.compile == "whole":
+        if config.device.compile == "whole":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False)
-        elif config.compile == "autotune":
+        elif config.device.compile == "autotune":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
-        elif config.compile == "block":
+        elif config.device.compile == "block":
             self.worker.compile_blocks()
 
     def __call__(self, step: int) -> Float[Tensor, ""]:
@@ -183,12 +183,12 @@ class TrainStep(GraphedStep):
             at_step(self.dropout, stream_seed(self.config.seed, self.processes.rank), step)
         self.bucket = self.task.bucket_at(self.config.seed, step)
         factor = rate_factor(self.config, step)
-        self.optimiser.lr.fill_(self.config.lr * factor)
-        self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
+        self.optimiser.lr.fill_(self.config.optimiser.lr * factor)
+        self.optimiser.muon_lr.fill_(self.config.optimiser.muon_lr * factor)
         self._set_masks(step)
 
     def _sample_and_descend(self) -> None:
-        batch, rank = self.config.batch, self.processes.rank
+        batch, rank = self.config.schedule.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
         drawn_from = self.task.buckets[self.bucket]
         prompts = drawn_from.sample(self.generators[0], batch * self.processes.world, self.live)
@@ -199,8 +199,8 @@ class TrainStep(GraphedStep):
         self.worker.collect()
         self.loss.copy_(loss.detach())
         self.processes.average([self.loss, *(p.grad for p in self.parameters if p.grad is not None)])
-        if self.config.clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        if self.config.optimiser.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.clip)
         self._total.add_(self.loss)
         self.optimiser.step()
         self.worker.refresh()
@@ -242,27 +242,29 @@ def _default_generator(device: torch.device) -> torch.Generator:
 def rate_factor(config: TrainConfig, step: int) -> float:
     """What multiplies every learning rate: a linear warm-up, then 1; or half a cosine down to zero at the last step; or
     1 for the share `hold` of the run and a straight line to zero."""
-    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    if config.schedule == "constant" or (config.schedule == "cosine" and step < config.warmup):
+    plan = config.schedule
+    warm = min(1.0, (step + 1) / plan.warmup) if plan.warmup else 1.0
+    if plan.schedule == "constant" or (plan.schedule == "cosine" and step < plan.warmup):
         return warm
-    if config.schedule == "cosine":
-        done = (step - config.warmup) / max(config.steps - config.warmup, 1)
+    if plan.schedule == "cosine":
+        done = (step - plan.warmup) / max(plan.steps - plan.warmup, 1)
         return (1 + math.cos(math.pi * min(done, 1.0))) / 2
-    left = max(config.steps - step, 0) / max(config.steps, 1)
-    return warm * min(1.0, left / (1 - config.hold))
+    left = max(plan.steps - step, 0) / max(plan.steps, 1)
+    return warm * min(1.0, left / (1 - plan.hold))
 
 
 def live_features(config: TrainConfig, step: int) -> int:
     """How many features are not zero at this step."""
-    if config.start_features is not None and config.curriculum:
-        grown = step / (config.curriculum * config.steps) * (config.features - config.start_features + 1)
-        return min(config.features, config.start_features + int(grown))
-    return _grown(config.start_features, config.feature_every, config.features, step)
+    plan, features = config.schedule, config.task.features
+    if plan.start_features is not None and plan.curriculum:
+        grown = step / (plan.curriculum * plan.steps) * (features - plan.start_features + 1)
+        return min(features, plan.start_features + int(grown))
+    return _grown(plan.start_features, plan.feature_every, features, step)
 
 
 def live_points(config: TrainConfig, step: int, points: int) -> int:
     """How many of the asked positions count in the loss at this step."""
-    return _grown(config.start_points, config.point_every, points, step)
+    return _grown(config.schedule.start_points, config.schedule.point_every, points, step)
 
 
 def _grown(start: int | None, every: int, full: int, step: int) -> int:

@@ -115,7 +115,7 @@ class Local:
         self.executor = _submitit().LocalExecutor(folder=self.folder)
 
     def submit(self, job: Job, slot: int) -> Handle:
-        gpus = visible_gpus() if job.config.device != "cpu" else []
+        gpus = visible_gpus() if job.config.device.device != "cpu" else []
         mine = gpus[slot % len(gpus)] if gpus else None
         seen = {} if mine is None else {"gpus_per_node": 1, "visible_gpus": [mine]}
         self.executor.update_parameters(timeout_min=FOREVER_MINUTES, **seen)

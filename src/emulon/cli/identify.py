@@ -108,7 +108,7 @@ def show_one(subject: Subject, options: Options) -> int:
 def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
     """How many datasets, of how many points, unless it is said otherwise."""
     from emulon.core.predictor import EstimatorPredictor
-    from emulon.identification.adapters import TextPredictor
+    from emulon.identification.adapters.hugging_face import TextPredictor
     from emulon.identification.sampling import DATASETS
     from emulon.interpreter import Program
 

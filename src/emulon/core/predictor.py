@@ -243,6 +243,8 @@ def predict_at(
     if answers.shape != (xs.shape[0], len(counts)):
         raise BadShape(f"the predictor answered {tuple(answers.shape)}, wanted one number for each of {xs.shape[0]}")
     answers = answers.double()
+    if not answers.isfinite().any():
+        raise OutOfDomain("the predictor answers NaN or infinity to everything: check its weights and its input")
     for n, column in zip(counts, answers.unbind(-1), strict=True):
         # A square that overflows cannot be compared either.
         if bad := int((~column.square().isfinite()).sum()):

@@ -10,8 +10,9 @@ from typing import Any, Unpack
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.predictor import Predictor, as_predictor
+from emulon.core.predictor import Predictor
 from emulon.core.progress import Progress, silent
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
 from emulon.identification.differences import fresh_queries, weights_on
 from emulon.identification.identify import Identification, Match, identify
@@ -45,7 +46,7 @@ def compare(
     predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
 ) -> Comparison:
     """The predictor beside each of these references with these parameters, on the same datasets."""
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
     return compare_on(subject, drawn, drawn.answers(subject), queries, matches, references_for(task))
@@ -123,7 +124,7 @@ def analyse(
     **sampling: Unpack[Sampling],
 ) -> Analysis:
     """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     seed = sampling.get("seed", 0)
     report_progress("identifying", 0.0)
     identification = identify(subject, task, **sampling)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.predictor import Predictor, as_predictor, predict_queries
+from emulon.core.predictor import Predictor, predict_queries
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
 from emulon.identification.sampling import Prefixes, Sampling, draw
 from emulon.tasks import RegressionTask
@@ -23,7 +24,7 @@ STEP = 1e-3
 
 def squared_prediction_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """E (a(D)(x′) − b(D)(x′))²/d for each number of examples in D; the 1/d is the normalisation of Figure 1."""
-    first, second = as_predictor(a), as_predictor(b)
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     difference = drawn.answers(first) - drawn.answers(second)
     return drawn.curve("squared prediction difference / features", difference.square() / drawn.features)
@@ -31,7 +32,7 @@ def squared_prediction_difference(a: object, b: object, task: RegressionTask, **
 
 def learning_curve(predictor: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """E (a(D)(x′) − y′)²/d for each number of examples in D, the noise of y′ included."""
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     error = drawn.answers(subject) - drawn.ys[:, list(drawn.counts)]
     return drawn.curve("squared error / features", error.square() / drawn.features)
@@ -58,14 +59,14 @@ def implicit_weights(
     predictor: object, task: RegressionTask, *, queries: int | None = None, **sampling: Unpack[Sampling]
 ) -> ImplicitWeights:
     """Least squares on the predictor's own answers at fresh inputs (by default twice as many as features)."""
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     return weights_on(subject, drawn, fresh_queries(task, drawn, queries, sampling.get("seed", 0)))
 
 
 def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
     """The distance of the implicit weights of a and b on the same datasets."""
-    first, second = as_predictor(a), as_predictor(b)
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     fresh = fresh_queries(task, drawn, None, sampling.get("seed", 0))
     return weights_on(first, drawn, fresh).difference(weights_on(second, drawn, fresh))
@@ -101,7 +102,7 @@ class Sensitivity:
 
 def sensitivity(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Sensitivity:
     """For each number of examples. Where a gradient is zero the cosine is 0."""
-    first, second = as_predictor(a), as_predictor(b)
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     xs, ys = drawn.xs, drawn.ys
     slopes = [

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import as_predictor
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, intervals
 from emulon.identification.references import ridge
 from emulon.identification.sampling import Prefixes, Sampling, draw
@@ -50,7 +50,7 @@ def best_ridge(
     """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     return ridge_on(drawn, drawn.answers(subject), grid)
 

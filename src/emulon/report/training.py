@@ -48,7 +48,7 @@ def _record(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any] | N
     evaluated = [line for line in measured if "curve" in line]
     if not evaluated or not (run / "baselines.json").exists():
         return None
-    config = json.loads((run / "config.json").read_text())
+    config = RunFolder(run).config().options()
     baselines = json.loads((run / "baselines.json").read_text())
     last = evaluated[-1]
     return {"config": config, "steps": last["step"], "curve": last["curve"], "baselines": baselines}

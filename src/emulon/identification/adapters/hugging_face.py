@@ -40,6 +40,8 @@ class TextPredictor:
     where the model would rather write something else. `model` and `tokenizer` are as `transformers` makes them.
     """
 
+    features = 2  # of the task by default: what is read as text is long, and every digit is a token
+
     def __init__(self, model: Any, tokenizer: Any, template: str = TEMPLATE, digits: int = DIGITS) -> None:
         if template.count("{x}") != 1 or template.count("{y}") != 1 or template.index("{x}") > template.index("{y}"):
             raise EmulonError(f"a template has one {{x}} and, behind it, one {{y}}, as {TEMPLATE!r}; got {template!r}")

@@ -38,7 +38,7 @@ from emulon.models.block import BlockShape, Decoder
 from emulon.tasks import DecisionTree, Linear, RegressionTask, ReluNetwork, SparseLinear, interleave
 
 YAML, JSON, STATE, SAFE, PARAMETERS = "config.yaml", "config.json", "state.pt", "model.safetensors", "params.npz"
-LOOPS = {"z=f(x+z)": torch.add, "z=f(x*z)": torch.mul}
+ADDING, MULTIPLYING = "z=f(x+z)", "z=f(x*z)"
 PROMPTS = 256
 # Weights of GPT-2 by their names in the three codes, and here. What is a matrix of (in, out) is transposed.
 BLOCK = {"ln_1": "attention_norm", "attn.c_attn": "attention.to_qkv", "attn.c_proj": "attention.merge"}
@@ -60,7 +60,8 @@ class CheckpointShape:
     wide_tokens: bool = False
     """a y has a coordinate of its own, before those of x"""
     loops: int = 0
-    loop_function: str = "z=f(x+z)"
+    multiplying: bool = False
+    """a loop is given the product of its last output and the prompt instead of the sum"""
 
 
 class CheckpointLearner(nn.Module):
@@ -120,10 +121,10 @@ class CheckpointLearner(nn.Module):
     def _answers(self, tokens: Tensor) -> Tensor:
         embedded, position = self.read_in(tokens), self.position[: tokens.shape[1]]
         if self.shape.loops:
-            join = LOOPS[self.shape.loop_function]
-            state = torch.full_like(embedded, 0.0 if join is torch.add else 1.0)
+            product = self.shape.multiplying
+            state = torch.full_like(embedded, float(product))
             for _ in range(self.shape.loops):
-                state = self.decoder(join(state, embedded) + position)
+                state = self.decoder((state * embedded if product else state + embedded) + position)
         else:
             state = self.decoder(embedded + position)
         answers: Tensor = self.read_out(state[:, 0::2]).squeeze(-1)
@@ -200,13 +201,15 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _from_yaml(config: dict[str, Any]) -> tuple[CheckpointShape, RegressionTask | None]:
-    sizes = _sizes(config, YAML, ("n_dims", "n_positions", "n_embd", "n_layer", "n_head"))
-    features, points = sizes[:2]
+    names = ("n_dims", "n_positions", "n_embd", "n_layer", "n_head")
+    features, points, width, layers, heads = _sizes(config, YAML, names)
     looped = _inside(config, "model", "family") == "gpt2_loop"
     loops = _inside(config, "training", "curriculum", "loops", "end") if looped else 0
-    function = _inside(config, "model", "loop_func") or "z=f(x+z)"
-    if function not in LOOPS or not isinstance(loops, int) or loops < looped:
-        raise NotAPredictor(f"{YAML}: a looped model needs training.curriculum.loops.end, and z=f(x+z) or z=f(x*z)")
+    function = _inside(config, "model", "loop_func") or ADDING
+    if function not in (ADDING, MULTIPLYING) or not isinstance(loops, int) or loops < looped:
+        raise NotAPredictor(
+            f"{YAML}: a looped model needs training.curriculum.loops.end, and {ADDING} or {MULTIPLYING}"
+        )
     trained = _inside(config, "training", "curriculum", "points", "end") or points
     name = _inside(config, "training", "task") or _inside(config, "training", "task_name")
     options = dict(_inside(config, "training", "task_kwargs") or {})
@@ -217,7 +220,9 @@ def _from_yaml(config: dict[str, Any]) -> tuple[CheckpointShape, RegressionTask 
         "relu_2nn_regression": ReluNetwork(features, hidden=options.get("hidden_layer_size", 100)),
         "decision_tree": DecisionTree(features, depth=options.get("depth", 4)),
     }
-    return CheckpointShape(features, points, trained, *sizes[2:], loops=loops, loop_function=function), tasks.get(name)
+    multiplying = looped and function == MULTIPLYING
+    shape = CheckpointShape(features, points, trained, width, layers, heads, loops=loops, multiplying=multiplying)
+    return shape, tasks.get(name)
 
 
 def _from_json(path: Path) -> tuple[CheckpointShape, RegressionTask | None]:
@@ -225,7 +230,7 @@ def _from_json(path: Path) -> tuple[CheckpointShape, RegressionTask | None]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise NotAPredictor(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    points, *sizes = _sizes(config, JSON, ("n_points", "n_embd", "n_layer", "n_head"))
+    points, width, layers, heads = _sizes(config, JSON, ("n_points", "n_embd", "n_layer", "n_head"))
     told = _inside(config, "task") or {}
     features = told.get("n_dims")
     if _inside(config, "model", "name") != "transformer" or not isinstance(features, int):
@@ -233,7 +238,7 @@ def _from_json(path: Path) -> tuple[CheckpointShape, RegressionTask | None]:
     scales = {"noise": told.get("noise_scale", 0.5), "prior": told.get("task_scale", 1.0)}
     # Their vectors come from a generator of their own: beyond a few the tasks are as good as Gaussian.
     task = Linear(features, **scales) if told.get("n_tasks", 0) > MANY_TASKS else None
-    return CheckpointShape(features, points, points, *sizes, wide_tokens=True), task
+    return CheckpointShape(features, points, points, width, layers, heads, wide_tokens=True), task
 
 
 # So many task vectors are told from Gaussian ones by no dataset of ours.

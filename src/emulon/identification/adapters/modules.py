@@ -88,10 +88,8 @@ class ModulePredictor:
     """
 
     def __init__(self, module: nn.Module, adapter: str | Callable[..., Any]) -> None:
-        self.module, self._ask = module, adapter
-        if isinstance(adapter, str):
-            layout = LAYOUTS.named(adapter)
-            self._ask = lambda module, *data: module(*layout(*data))
+        self.module = module
+        self._ask: Callable[..., Any] = _asking(LAYOUTS.named(adapter)) if isinstance(adapter, str) else adapter
 
     def predict(
         self, xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n"], x_query: Float[Tensor, "*batch d"]
@@ -119,6 +117,10 @@ class ModulePredictor:
                 f" another layout give adapter= one of {', '.join(map(repr, LAYOUTS))}, if fewer points give points="
             ) from error
         return _last(output, len(xs), name).to(x_query.device).double()
+
+
+def _asking(layout: Layout) -> Callable[..., Any]:
+    return lambda module, xs, ys, x_query: module(*layout(xs, ys, x_query))
 
 
 @contextmanager

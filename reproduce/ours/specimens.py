@@ -54,7 +54,7 @@ def measured(one: PlantedModel, prompts: int) -> Numbers:
 def registers(one: PlantedModel, xs: Tensor, ys: Tensor) -> tuple[list[float], list[float]]:
     """Of every version that varies, where it was written: R² of the truth's directions, and of the best coordinate."""
     with torch.no_grad():
-        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     # The last of them has been through the last LayerNorm, which the truth reads through, too.
     streams, values = [stream[:, 1:].double() for stream in out.hidden_states], one.values(xs, ys)
     fits, slots = [], []

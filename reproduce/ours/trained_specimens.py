@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.planted import PlantedModel, obfuscate, plant
 from emulon.planted.finetune import Trained, finetuned
-from emulon.planted.task import BoundedLinear
+from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.ours.specimens import VARIES, interventions, registers
@@ -56,7 +56,7 @@ def refits(one: PlantedModel, xs: Tensor, ys: Tensor) -> list[float]:
     """Of every version that varies, R² of a linear probe fitted on half of the prompts, on the other half: whether it
     is still there, in whatever direction."""
     with torch.no_grad():
-        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     values, half, fits = one.values(xs, ys), len(xs) // 2, []
     for version in one.truth.versions:
         wanted = values[version.name]

@@ -77,7 +77,8 @@ def ranking(identification: Identification) -> Any:
         axes.plot([low[0], high[0]], [row, row], color=colour, linewidth=1.4)
         axes.plot(value, [row], "o", color=colour, markersize=4)
         if match.unexplained.value > LEFT_OUT[1]:  # one that diverges must not squeeze the others together
-            axes.annotate(f" {match.unexplained.value:.0e}", (LEFT_OUT[1], row), color=GREY, fontsize=6.5, va="center")
+            place = {"xytext": (4, 0), "textcoords": "offset points", "fontsize": 6.5, "va": "center"}
+            axes.annotate(f"{match.unexplained.value:.0e}", (LEFT_OUT[1], row), color=GREY, **place)
     axes.axvline(identification.limit, color=ORANGE, linestyle="--", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(identification.ranking)), [str(match) for match in identification.ranking])

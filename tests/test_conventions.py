@@ -47,19 +47,15 @@ RIDDLES_LEFT = {
     "constructions": 4,
     "core": 5,
     "export": 2,
-    "identification": 5,
     "interpreter": 38,
     "looped": 11,
     "machine": 9,
-    "models": 1,
     "networks": 20,
     "playground": 4,
     "report": 7,
     "softmax": 15,
     "tables": 2,
-    "tasks": 2,
     "testing": 6,
-    "training": 2,
 }
 ARGS_LEFT = {
     "algorithms": 31,
@@ -68,17 +64,13 @@ ARGS_LEFT = {
     "constructions": 9,
     "export": 5,
     "expressions": 3,
-    "identification": 42,
     "interpreter": 11,
     "looped": 17,
     "machine": 13,
-    "models": 10,
     "networks": 17,
     "softmax": 3,
     "tables": 9,
-    "tasks": 28,
     "testing": 9,
-    "training": 13,
 }
 
 

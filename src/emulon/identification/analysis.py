@@ -31,10 +31,12 @@ NEXT = 1
 
 @dataclass(frozen=True)
 class Comparison:
-    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d, by reference.
+    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d.
 
-    `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
-    datasets and counts.
+    Attributes:
+        predictions: By reference.
+        weights: By reference, on some of the datasets and counts.
+        linearity: How much of the answers the implicit weights explain.
     """
 
     predictions: dict[str, Curve]
@@ -45,7 +47,14 @@ class Comparison:
 def compare(
     predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
 ) -> Comparison:
-    """The predictor beside each of these references with these parameters, on the same datasets."""
+    """Measure how far a predictor is from references with these parameters, all on the same datasets.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        matches: References with their parameters.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
     subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
@@ -76,7 +85,11 @@ def compare_on(
 
 
 def telling(identification: Identification) -> tuple[Match, ...]:
-    """OLS, ridge, the nearest gradient descent, and the nearest of all where it is none of these."""
+    """The references worth comparing with: OLS, ridge, the nearest gradient descent, and the nearest of all.
+
+    Args:
+        identification: A verdict.
+    """
     descent = next(match for match in identification.ranking if match.name.startswith("gradient descent"))
     some = [identification["ols"], identification["ridge"], descent]
     return tuple(some if identification.nearest in some else [identification.nearest, *some])
@@ -84,7 +97,17 @@ def telling(identification: Identification) -> tuple[Match, ...]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """`bayes` is σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise."""
+    """What `analyse` finds.
+
+    Attributes:
+        target: What was asked.
+        task: Where datasets came from.
+        seed: Of the datasets.
+        identification: The verdict.
+        comparison: Distances from what is nearest, OLS, ridge and descent.
+        ridge: The best ridge parameter.
+        bayes: σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise.
+    """
 
     target: str
     task: str
@@ -123,7 +146,15 @@ def analyse(
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> Analysis:
-    """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
+    """Identify a predictor, measure how far it is from the nearest and from OLS, ridge and descent, and fit a ridge.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        target: What to call it.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
     subject = adapt(predictor)
     seed = sampling.get("seed", 0)
     report_progress("identifying", 0.0)

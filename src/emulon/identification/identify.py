@@ -45,10 +45,13 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Match:
-    """A reference with the parameters that bring it nearest, and the fraction of the predictor it leaves unexplained.
+    """A reference with the parameters that bring it nearest.
 
-    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half. `weight` is its
-    posterior weight among the references, see `posterior`.
+    Attributes:
+        name: The reference.
+        parameters: Fitted on half of the datasets.
+        unexplained: Fraction of the predictor that is left, measured on the other half.
+        weight: Posterior weight among the references, see `posterior`.
     """
 
     name: str
@@ -68,12 +71,17 @@ class Match:
 
 @dataclass(frozen=True)
 class Identification:
-    """The ranking, the nearest first, and the verdict.
+    """The ranking of the references, and the verdict.
 
-    `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
-    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first. `interval` is
-    that of the nearest's continuous parameter (`parameter_interval`), None where it has none. `constant` is the answer
-    of a predictor that answers the same to everything, None for any other.
+    Attributes:
+        ranking: The nearest first.
+        ties: References that these datasets do not tell from the nearest; of them the one with the fewest fitted
+            parameters comes first.
+        limit: How much may be left unexplained for the nearest to be named.
+        counts: Numbers of examples that were asked after.
+        datasets: How many it was measured on.
+        interval: That of the nearest's continuous parameter (`parameter_interval`), None where it has none.
+        constant: The answer of a predictor that answers the same to everything, None for any other.
     """
 
     ranking: tuple[Match, ...]

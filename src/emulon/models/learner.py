@@ -35,6 +35,13 @@ class Learner(nn.Module):
 
     `causal`: no answer depends on a later token, so that one pass answers at every prefix.
     A subclass with a name is a learner that configurations and the command line know: `class Mine(Learner, name=…)`.
+
+    Args:
+        width_in: Numbers in a token.
+        width_out: Numbers in an answer.
+        tokens: Tokens that it can read at most.
+        shape: Of its blocks.
+        vocabulary: Words, where tokens are words and their places; 0 where they are vectors.
     """
 
     causal = True
@@ -96,7 +103,7 @@ class Learner(nn.Module):
     def read_states(
         self, tokens: Real[Tensor, "batch tokens width_in"], window: int | None = None
     ) -> Float[Tensor, "loops batch read width"]:
-        """The states that answers are read off: of every token, or of an encoder of text their mean, padding apart."""
+        """The states that answers are read off: every token's, or, in an encoder of text, their mean, without padding."""
         visible = self.visible(tokens)
         states = self.states(self.embed(tokens), window, visible)
         if self.causal or visible is None:

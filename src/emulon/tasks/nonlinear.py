@@ -23,6 +23,13 @@ class Representation(RegressionTask, name="representation"):
 
     Φ* is drawn from `network_seed`; what it is has to be learned in training, what a is in context. The paper does not
     give Φ*'s scale: here signals keep their size, and a is divided by √features so that y's variance is of order one.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        depth: Layers of Φ*.
+        network_seed: Of Φ*.
     """
 
     features: int = 20
@@ -55,7 +62,14 @@ class Representation(RegressionTask, name="representation"):
 @dataclass(frozen=True)
 class ReluNetwork(RegressionTask, name="relu_network"):
     """y = √(2/hidden)·Σ_j a_j·relu(w_j·x) + noise·ε with Gaussian a and w, new ones for each dataset
-    (Garg et al. 2022)."""
+    (Garg et al. 2022).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        hidden: Hidden units.
+    """
 
     features: int = 20
     points: int = 101
@@ -78,7 +92,14 @@ class ReluNetwork(RegressionTask, name="relu_network"):
 @dataclass(frozen=True)
 class DecisionTree(RegressionTask, name="decision_tree"):
     """A full tree of depth `depth`, a new one for each dataset: every inner node asks for the sign of one feature,
-    every leaf holds a N(0, 1)."""
+    every leaf holds a N(0, 1).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        depth: Levels of the tree.
+    """
 
     features: int = 20
     points: int = 101

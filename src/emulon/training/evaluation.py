@@ -16,7 +16,14 @@ PART = 256
 
 
 class Evaluation:
-    """A fixed set of datasets that training never sees, and what everybody says about it."""
+    """A fixed set of datasets that training never sees, with the errors of learners and baselines on it.
+
+    Args:
+        task: Where the datasets come from.
+        seed: Of the datasets.
+        batch: How many.
+        device: Where learners are asked.
+    """
 
     def __init__(self, task: Task, seed: int, batch: int, device: torch.device) -> None:
         prompts = task.held_out_prompts(seed, batch)

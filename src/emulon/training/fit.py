@@ -42,11 +42,20 @@ from emulon.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and what it was evaluated on; when it began and what it took.
+    """A finished run.
 
-    `history` is every evaluation: steps, seconds of training until then, curve. `seconds` are of training alone,
-    without building (compilation, `build_seconds`) and evaluation; `cpu_seconds` are of everything. Of several
-    processes, the one that `leads` speaks and writes for all.
+    Attributes:
+        learner: In eval mode, with its last weights, or its best where the run may stop early.
+        config: Its configuration.
+        steps: How many steps it has had.
+        curve: Its error after 0, 1, 2, … examples on the evaluation's datasets.
+        evaluation: Those datasets.
+        history: Every evaluation: steps, seconds of training until then, curve.
+        start: The step at which this part of the run began.
+        leads: Whether this process speaks and writes, where there are several.
+        seconds: Of training alone, without building and evaluation.
+        build_seconds: Of compilation and capture.
+        cpu_seconds: Of everything.
     """
 
     learner: Learner
@@ -149,12 +158,37 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
-    """Trains a learner; nothing is written."""
+    """Train a learner in memory; nothing is written.
+
+    Args:
+        config: What is trained, on what, and how.
+        report_progress: Called with what is done and the share of it.
+    Returns:
+        The finished run.
+    Raises:
+        BadConfig: The configuration makes no sense.
+        TrainingDiverged: The loss or a weight is no longer finite.
+
+    Example:
+        >>> trained = fit(TrainConfig.of(features=2, width=16, layers=1, heads=2, steps=100, quiet=True))
+        >>> trained.curve[-1] < trained.baselines["zero"][-1]  # doctest: +SKIP
+    """
     return _Run(config.check(), None, Processes(), report_progress).go()
 
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
-    """Begins a run in a new folder. `resume` continues one."""
+    """Begin a run in a new folder; `resume` continues one.
+
+    Args:
+        config: What is trained, on what, and how.
+        out: The folder.
+    Returns:
+        The finished run.
+    Raises:
+        BadConfig: The configuration makes no sense.
+        NoRun: The folder holds a run.
+        TrainingDiverged: The loss or a weight is no longer finite.
+    """
     _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
     with joined(config.device.device) as processes:
         if processes.leads:
@@ -163,7 +197,15 @@ def train(config: TrainConfig, out: Path | str) -> Trained:
 
 
 def resume(out: Path | str) -> Trained:
-    """Continues the run in a folder from its newest checkpoint, to the weights it would have had without the break."""
+    """Continue the run in a folder from its newest checkpoint, to the weights it would have had without the break.
+
+    Args:
+        out: The folder.
+    Returns:
+        The finished run.
+    Raises:
+        NoRun: There is no run, or its checkpoint cannot be read.
+    """
     folder = RunFolder(Path(out))
     config = folder.config()
     with joined(config.device.device) as processes:
@@ -328,7 +370,12 @@ class _Run:
 
 
 def device_of(config: TrainConfig, processes: Processes | None = None) -> torch.device:
-    """Where a configuration trains: `auto` is this process's GPU where there is one."""
+    """The device that a configuration trains on.
+
+    Args:
+        config: Its `device.device`; auto is this process's GPU where there is one.
+        processes: Those that train it, each with a GPU of its own.
+    """
     if config.device.device == "auto":
         local = processes.local if processes else 0
         return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")

@@ -12,7 +12,7 @@ from emulon.training.run_folder import RunFolder
 
 
 class Reporter:
-    """Hears every measurement. Only the process that leads speaks; a run without a folder keeps nothing."""
+    """Receives every measurement. Only the leading process reports; a run without a folder keeps nothing."""
 
     def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
         self.folder, self.config = folder if leads else None, config
@@ -36,7 +36,7 @@ class Reporter:
                 getattr(listener, end)()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl; numbers also go to whoever else listens."""
+        """One line of metrics.jsonl; numbers also go to TensorBoard and Weights & Biases, where asked for."""
         if self.folder is None:
             return
         rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)

@@ -22,6 +22,12 @@ from emulon.training.configuration import TrainConfig
 
 
 class RunFolder:
+    """The folder of a run, and what is kept in it.
+
+    Args:
+        path: The folder; `begin` makes it.
+    """
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_file = path / "config.json"
@@ -73,7 +79,16 @@ class RunFolder:
 
 
 def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:
-    """A run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot."""
+    """Write a run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot.
+
+    Args:
+        learner: What was trained.
+        config: Its configuration.
+        steps: How many steps it has had.
+        path: A new folder.
+    Raises:
+        NoRun: The folder holds a run.
+    """
     folder = RunFolder(Path(path))
     folder.begin(config)
     config.make_task().keep_beside(folder.path)
@@ -81,8 +96,16 @@ def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path |
 
 
 def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, TrainConfig]:
-    """The learner of a run at its newest checkpoint, or after `step` steps, and its configuration. The checkpoint may
-    hold weights alone."""
+    """Open the learner of a run at its newest checkpoint, which may hold weights alone.
+
+    Args:
+        path: The run's folder.
+        step: Take the checkpoint after so many steps instead; where a run has stopped early, the newest is its best.
+    Returns:
+        The learner in eval mode, and its configuration.
+    Raises:
+        NoRun: There is no run, no such checkpoint, or one that cannot be read.
+    """
     folder = RunFolder(Path(path))
     config = folder.config()
     found = read_checkpoint(folder.checkpoints, step)

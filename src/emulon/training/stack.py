@@ -45,6 +45,12 @@ class Stack(GraphedStep):
     Weights are stacked tensors, and the parameters of `learners` are views of them. torch.func maps the loss of one
     learner over the stack, which turns its matrix products into batched ones. Clipping, both optimisers and the random
     streams are per learner.
+
+    Args:
+        configs: They differ in `MAY_DIFFER` alone.
+        device: Where all of them train.
+    Raises:
+        BadConfig: The configurations cannot be stacked.
     """
 
     def __init__(self, configs: Sequence[TrainConfig], device: torch.device) -> None:

@@ -119,7 +119,15 @@ class GraphedStep(ABC):
 
 
 class TrainStep(GraphedStep):
-    """The step of one learner."""
+    """The step of one learner; see `GraphedStep`.
+
+    Args:
+        learner: Trained in place; it is moved to the device.
+        task: Where batches are drawn from.
+        config: Batch, optimiser, schedule, precision.
+        device: Where to train.
+        processes: Those that share each batch; alone by default.
+    """
 
     def __init__(
         self,
@@ -219,6 +227,9 @@ class Together:
 
     On a GPU each replays its graph on a stream of its own, so that one learner's small kernels run in the gaps of
     another's. Nothing is shared: every learner ends with the weights it would have had alone.
+
+    Args:
+        steps: Each with its own learner.
     """
 
     def __init__(self, steps: Sequence[TrainStep]) -> None:

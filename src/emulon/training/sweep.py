@@ -65,7 +65,7 @@ class Job:
 
 
 def alone_in(folder: Path) -> AbstractContextManager[bool]:
-    """Waits for whoever trains this run already: the jobs of a sweep that was killed may have outlived it."""
+    """A lock on the run: waits for another process that trains it, such as a job that outlived its sweep."""
     return locked(make_folder(folder) / ".lock")
 
 

@@ -103,7 +103,7 @@ class Learner(nn.Module):
     def read_states(
         self, tokens: Real[Tensor, "batch tokens width_in"], window: int | None = None
     ) -> Float[Tensor, "loops batch read width"]:
-        """The states that answers are read off: every token's, or, in an encoder of text, their mean, without padding."""
+        """The states that answers are read off: every token's, or in an encoder their mean, without padding."""
         visible = self.visible(tokens)
         states = self.states(self.embed(tokens), window, visible)
         if self.causal or visible is None:

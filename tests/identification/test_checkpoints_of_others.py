@@ -15,8 +15,8 @@ from emulon.identification import identify
 from emulon.identification.adapters.checkpoints import convert, load_public_checkpoint
 from emulon.identification.adapters.hugging_face import TextPredictor
 from emulon.identification.loading import load_predictor, load_subject
-from emulon.machine.gpt2 import save_gpt2
 from emulon.machine.programs import sgd
+from emulon.machine.targets.gpt2 import save_gpt2
 from emulon.tasks import Linear, SparseLinear
 
 transformers = pytest.importorskip("transformers", reason="pip install 'emulon[hf]'")

@@ -33,7 +33,6 @@ from torch.nn.functional import pad
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.files import write_atomically
 from emulon.core.predictor import NotAPredictor
-from emulon.machine.gpt2 import NeedsTransformers
 from emulon.models.block import BlockShape, Decoder
 from emulon.tasks import DecisionTree, Linear, RegressionTask, ReluNetwork, SparseLinear, interleave
 
@@ -186,7 +185,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as missing:
-        raise NeedsTransformers(f"{path} needs PyYAML; install it with: pip install 'emulon[hf]'") from missing
+        raise NotAPredictor(f"{path} needs PyYAML; install it with: pip install 'emulon[hf]'") from missing
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

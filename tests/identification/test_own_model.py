@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
 from torch import nn
 
 from emulon.algorithms import LeastSquares
@@ -118,10 +120,18 @@ def test_an_estimator_that_only_looks_like_scikit_learns_is_fitted_anew_on_every
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(0.5, rel=1e-3)
 
 
-def test_an_estimator_of_scikit_learn_is_identified():
-    from sklearn.neighbors import KNeighborsRegressor
+def test_estimators_of_scikit_learn_are_identified_with_their_parameters():
+    found = identify(Ridge(), Linear(3), **FEW)
+    assert found.algorithm == "ridge with intercept" and found.parameters["ridge"] == pytest.approx(1.0, rel=1e-6)
+    found = identify(KNeighborsRegressor(3, weights="distance"), Linear(3, noise=0.3), fewest=3, **FEW)
+    assert found.algorithm == "weighted knn" and found.parameters == {"neighbours": 3}
 
-    assert identify(KNeighborsRegressor(3), Linear(2), fewest=3, **FEW).algorithm == "knn"
+
+def test_a_function_may_take_a_batch_or_one_dataset():
+    def one(xs, ys, x_query):
+        return x_query @ np.linalg.lstsq(xs, ys, rcond=None)[0]
+
+    assert identify(one, Linear(3, noise=0.3), **FEW).algorithm == "ols"
 
 
 def test_a_constant_is_called_constant_with_its_value():

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from emulon.core.errors import EmulonError
 from emulon.training import RunFolder, train
 from emulon.training.grid import BadGrid, Grid, Run, read_grid, read_words
-from emulon.training.stacked import sweep_stacked
-from emulon.training.sweep import Inline, Job, Local, NoCluster, Slurm, sweep
+from emulon.training.sweep import Inline, Job, Local, NoCluster, Slurm, sweep, sweep_stacked
 
 BASE = {"features": 3, "points": 7, "noise": 0.5, "width": 16, "heads": 2, "batch": 8, "evaluation_batch": 32}
 BASE |= {"lr": 1e-3, "log_every": 1, "device": "cpu", "threads": 1, "layers": 1, "steps": 14, "checkpoint_every": 7}

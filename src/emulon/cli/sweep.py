@@ -45,8 +45,7 @@ def main(options: SweepOptions) -> int:
     from emulon.core.files import make_folder
     from emulon.core.progress import progress_bar
     from emulon.report.sweep import keep_sweep
-    from emulon.training.stacked import require_stack, sweep_stacked
-    from emulon.training.sweep import sweep
+    from emulon.training.sweep import require_stack, sweep, sweep_stacked
 
     runs = grid_of(options).runs(options.out)
     if options.stack:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.tasks.network import fixed_network, leaky_network
+from emulon.tasks.nonlinear import fixed_network, leaky_network
 from emulon.tasks.prompts import Prompts
 from emulon.tasks.randomness import normal
 from emulon.tasks.task import Task

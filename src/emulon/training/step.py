@@ -5,22 +5,89 @@ What changes from step to step (`rate_factor`, `live_features`, `live_points`) i
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from emulon.models import Learner
+from emulon.models import Affine, Decoder, Learner
 from emulon.tasks import Task, at_step, stream_seed
 from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.optimiser import Optimiser
-from emulon.training.precision import Worker, matrix_precision
-from emulon.training.processes import Processes
+
+
+class Worker:
+    """The learner that runs forward and backward for a master learner in float32.
+
+    In fp32 and tf32 it is the master itself. In bf16 it is a copy whose inner matrices are bf16 while everything else
+    is shared: one copy a step instead of a cast at every use, and nothing for autocast to decide.
+    """
+
+    def __init__(self, master: Learner, precision: str) -> None:
+        self.master = self.learner = master
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        if precision == "bf16":
+            self._copy()
+
+    def _copy(self) -> None:
+        self.learner = copy.deepcopy(self.master)
+        theirs = dict(self.master.named_modules())
+        for name, module in self.learner.named_modules():
+            inner = isinstance(module, Affine) and name not in ("read_in", "read_out")
+            for key, parameter in list(module.named_parameters(recurse=False)):
+                original: nn.Parameter = getattr(theirs[name], key)
+                if inner:
+                    parameter.data = original.detach().bfloat16()
+                    self._pairs.append((original, parameter))
+                    original.grad = torch.zeros_like(original)
+                else:
+                    setattr(module, key, original)
+
+    def compile_blocks(self) -> None:
+        """All blocks of one shape share one compilation, so a deep learner builds as fast as a shallow one."""
+        for module in self.learner.modules():
+            if isinstance(module, Decoder):
+                for part in module.blocks if len(module.blocks) > 1 else [module]:
+                    part.compile(dynamic=False)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Master → worker, after the weights changed."""
+        if self._pairs:
+            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """The worker's gradients → the master's."""
+        if self._pairs:
+            grads: list[Tensor] = [work.grad for _, work in self._pairs]  # type: ignore[misc]  # set by backward
+            torch._foreach_copy_([master.grad for master, _ in self._pairs], grads)  # type: ignore[misc]  # as above
+
+    def forget_gradients(self) -> None:
+        """Backward then writes gradients instead of adding to them. The master's copies are overwritten anyway."""
+        for parameter in self.learner.parameters():
+            parameter.grad = None
+
+
+@contextmanager
+def matrix_precision(precision: str) -> Iterator[None]:
+    """tf32 for float32 matrix products inside, where asked for; as before outside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class GraphedStep(ABC):
@@ -116,6 +183,52 @@ class GraphedStep(ABC):
         self._graphs[self.bucket] = graph
         self.load(saved)
         self.synchronise()
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's rank among `world`; rank 0 writes the run folder."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Every tensor becomes its mean over the processes, in one exchange."""
+        if self.world == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = (flat / self.world).split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def agree(self, stop: bool) -> bool:
+        """Whether the leading process says stop: all must leave the loop at the same step."""
+        if self.world == 1:
+            return stop
+        said = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.broadcast(said, src=0)
+        return bool(said.item())
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """The processes torchrun started; alone where it started none."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield Processes(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
+    finally:
+        dist.destroy_process_group()
 
 
 class TrainStep(GraphedStep):

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from emulon import cli
-from emulon.cli.options import read
-from emulon.cli.train_options import Options
+from emulon.cli import options_of
+from emulon.cli.train import Options
 from emulon.training import PRESETS, TrainConfig
 from emulon.training.configuration import OPTIONS
 
 
 def options(*words: str) -> Options:
-    return read(Options, words, "train")
+    return options_of("train", words)
 
 
 def test_every_field_is_a_flag():

@@ -99,7 +99,7 @@ class FunctionPredictor:
         """The first batch tells which it is."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is for one dataset may grumble before it fails
+                warnings.simplefilter("ignore")  # a function of one dataset may warn before it fails
                 answers = self._call(xs, ys, x_query)
             self.each = False
         except EmulonError as refused:
@@ -143,8 +143,8 @@ class EstimatorPredictor:
         queries = x_query if several else x_query.unsqueeze(-2)
         parts = (part.detach().cpu().numpy() for part in (xs, ys, queries))
         flat = [part.reshape(-1, *part.shape[xs.ndim - 2 :]) for part in parts]
-        said = np.array([self._answers(x, y, asked) for x, y, asked in zip(*flat, strict=True)])
-        return torch.from_numpy(said.reshape(x_query.shape[:-1])).to(xs.device)
+        answers = np.array([self._answers(x, y, asked) for x, y, asked in zip(*flat, strict=True)])
+        return torch.from_numpy(answers.reshape(x_query.shape[:-1])).to(xs.device)
 
     def _answers(self, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
         try:

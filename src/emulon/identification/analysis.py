@@ -78,8 +78,8 @@ def compare_on(
     predictions, weights = {}, {}
     for match in matches:
         reference = known[match.name]
-        apart = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
-        predictions[str(match)] = drawn.curve("squared prediction difference / features", apart)
+        squared = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
+        predictions[str(match)] = drawn.curve("squared prediction difference / features", squared)
         weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
     return Comparison(predictions, weights, few.curve("R² of the implicit weights", own.linearity))
 

@@ -15,7 +15,7 @@ from emulon.identification.references import ContinuousParameter, IntegerParamet
 from emulon.identification.sampling import Prefixes
 
 # Numbers held at once while a grid is tried.
-ROOM = 500_000
+MOST_NUMBERS = 500_000
 # A reference that overflows is this far away.
 FARTHEST = 1e30
 # Points across a bracket; each round narrows it to the two around the best, a sixth of it.
@@ -34,7 +34,7 @@ LOG_STEP = 1e-4
 # No interval is narrower: what a search in float64 resolves where answers are exact.
 RESOLUTION = 1e-6
 NORMAL = 1.959964
-# An interval that reaches farther, in log θ, says nothing.
+# An interval that reaches farther, in log θ, is not reported.
 WIDEST = 100.0
 
 
@@ -62,7 +62,7 @@ class Observations:
     def losses(self, reference: Reference, integers: Tensor, continuous: Tensor) -> Float[Tensor, " settings"]:
         """The mean error of a reference with each of these settings."""
         each = self.prefixes.datasets * len(self.prefixes.counts) * self.prefixes.features
-        size = max(1, ROOM // each)
+        size = max(1, MOST_NUMBERS // each)
         parts = [slice(start, start + size) for start in range(0, len(integers), size)]
         tried = (reference.respond(self.prefixes, integers[part], continuous[part]) for part in parts)
         return torch.cat([self.errors(predictions).mean(dim=(1, 2)) for predictions in tried])
@@ -143,7 +143,7 @@ def _narrow(
 
     Stops when two rounds in turn improve none of the losses by more than the fraction `patience`.
     """
-    best, loss, idle = centre, torch.full_like(centre, torch.inf), 0
+    best, loss, stalled = centre, torch.full_like(centre, torch.inf), 0
     across = torch.linspace(-1, 1, ACROSS, dtype=torch.float64, device="cpu")
     for _ in range(rounds):
         points = best[:, None] + width * across
@@ -151,8 +151,8 @@ def _narrow(
         improved = lowest < loss * (1 - patience)
         best = torch.where(lowest < loss, points.gather(1, place[:, None]).squeeze(1), best)
         loss = torch.minimum(lowest, loss)
-        idle = 0 if improved.any() else idle + 1
-        if idle == 2 or loss.min() <= EXACT:
+        stalled = 0 if improved.any() else stalled + 1
+        if stalled == 2 or loss.min() <= EXACT:
             break
         width = 2 * width / (ACROSS - 1)
     return best, loss

@@ -1,5 +1,4 @@
-"""From a name to what it names: a run folder, a program file, somebody else's checkpoint, or module:name; and the task
-that suits it."""
+"""Open what a name stands for, a run folder, program file, checkpoint or module:name, and the task that suits it."""
 
 from __future__ import annotations
 

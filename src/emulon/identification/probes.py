@@ -27,7 +27,7 @@ class ProbeTraining:
     Attributes:
         steps: Of the optimiser.
         rate: Learning rate.
-        decay: Weight decay, which keeps a probe from learning its datasets by heart.
+        decay: Weight decay, against overfitting.
         one_cycle: The rate rises to twice `rate` and falls to zero; otherwise it is constant.
         inner: H' of Akyürek et al. 2022, App. C.8; 0 for as few as the target needs, or for an MLP twice that or 32.
         batch: Datasets a step; 0 for all.

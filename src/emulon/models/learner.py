@@ -168,7 +168,7 @@ class Learner(nn.Module):
         ys: Real[Tensor, "*batch samples"],
         x_query: Real[Tensor, "*query"],
     ) -> Float[Tensor, "*answers"]:
-        """What the learner says at x_query, (..., features) or (..., queries, features), having read (xs, ys)."""
+        """The learner's answers at x_query, (..., features) or (..., queries, features), after reading (xs, ys)."""
         require_queries(xs, x_query)
         several = x_query.ndim == xs.ndim
         queries = x_query if several else x_query.unsqueeze(-2)
@@ -176,9 +176,9 @@ class Learner(nn.Module):
         xs = xs.unsqueeze(-3).expand(*each, *xs.shape[-2:])
         xs = torch.cat([xs, queries.unsqueeze(-2)], dim=-2).flatten(0, -3)
         ys = ys.unsqueeze(-2).expand(*each, ys.shape[-1]).reshape(len(xs), ys.shape[-1])
-        said = torch.cat([self(part)[:, -1, 0] for part in self._prompt(xs, ys).split(PROMPTS)])
-        said = said.double().reshape(each).to(x_query.device)
-        return said if several else said.squeeze(-1)
+        parts = [self(part)[:, -1, 0] for part in self._prompt(xs, ys).split(PROMPTS)]
+        answers = torch.cat(parts).double().reshape(each).to(x_query.device)
+        return answers if several else answers.squeeze(-1)
 
     @torch.no_grad()
     def predict_prefixes(
@@ -188,8 +188,8 @@ class Learner(nn.Module):
         if not self.causal:
             points = range(xs.shape[1])
             return torch.stack([self.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in points], dim=-1)
-        said = [self(part)[:, 0::2, 0] for part in self._prompt(xs, ys[:, : xs.shape[1] - 1]).split(PROMPTS)]
-        return torch.cat(said).double().to(xs.device)
+        parts = [self(part)[:, 0::2, 0] for part in self._prompt(xs, ys[:, : xs.shape[1] - 1]).split(PROMPTS)]
+        return torch.cat(parts).double().to(xs.device)
 
     @torch.no_grad()
     def hidden_states(

@@ -60,13 +60,13 @@ class Evaluation:
 
     @cached_property
     def baselines(self) -> dict[str, list[float]]:
-        """The curves of the task's own predictors; on thousands of datasets they take longer than a minute."""
+        """Curves of the task's own predictors; on thousands of datasets they take longer than a minute."""
         return {name: curve.tolist() for name, curve in self.task.baselines(self._drawn).items()}
 
     @torch.no_grad()
     def curve(self, learner: Learner) -> Float[Tensor, " curve"]:
-        """The learner's squared error after 0, 1, 2, … in-context samples, against the noise-free truth; of texts, its
-        cross entropy. Nothing is dropped out."""
+        """Squared error of a learner after 0, 1, 2, … examples against the noise-free truth, or cross entropy of texts;
+        without dropout."""
         training = learner.training
         learner.eval()
         parts = zip(self.prompts.tokens.split(PART), self.prompts.truth.split(PART), strict=True)
@@ -87,7 +87,7 @@ class Trained:
         evaluation: Those datasets.
         history: Every evaluation: steps, seconds of training until then, curve.
         start: The step at which this part of the run began.
-        leads: Whether this process speaks and writes, where there are several.
+        leads: Whether this process reports and writes, where there are several.
         seconds: Of training alone, without building and evaluation.
         build_seconds: Of compilation and capture.
         cpu_seconds: Of everything.
@@ -127,12 +127,12 @@ class Trained:
 
 @dataclass
 class Patience:
-    """Early stopping: how long ago the evaluation last got better. Travels in the checkpoint, with the best weights."""
+    """Early stopping: the best error, and how many evaluations ago it was. It is stored in the checkpoint."""
 
     best: float = math.inf
     waited: int = 0
 
-    def hear(self, error: float) -> None:
+    def update(self, error: float) -> None:
         better = error < self.best
         self.best, self.waited = (error, 0) if better else (self.best, self.waited + 1)
 
@@ -142,7 +142,7 @@ class Patience:
 
 @dataclass
 class Stopwatch:
-    """Counts while it runs."""
+    """Seconds of training, without the pauses."""
 
     seconds: float = 0.0
     _since: float = field(default_factory=time.perf_counter)
@@ -248,7 +248,7 @@ def resume(out: Path | str) -> Trained:
 
 
 class _Run:
-    """One run from where it stands to its end."""
+    """One run, from its newest checkpoint to its end."""
 
     def __init__(
         self, config: TrainConfig, folder: RunFolder | None, processes: Processes, report_progress: Progress = silent
@@ -316,7 +316,7 @@ class _Run:
         self.build_seconds = time.perf_counter() - began
 
     def _steps(self) -> int:
-        """Steps start, …, config.steps − 1, with what happens between them. How many steps the weights have had."""
+        """Train, log, evaluate and store; returns how many steps the weights have had."""
         config, total, every = self.config, self.config.schedule.steps, self.config.evaluation
         if self.patience.over(every.patience):  # resumed after it had stopped early
             return self.start
@@ -341,7 +341,7 @@ class _Run:
         return total
 
     def _interrupted(self, done: int) -> bool:
-        """Whether to stop here. Several processes ask each other only where they wait for each other anyway."""
+        """Whether a signal asks to stop. Several processes agree on it only at steps where they synchronise anyway."""
         if self.processes.world == 1:
             return bool(self.asked)
         return done % self.config.evaluation.log_every == 0 and self.processes.agree(bool(self.asked))
@@ -353,7 +353,7 @@ class _Run:
         return Stopped(f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}", number)
 
     def _evaluate(self, done: int) -> bool:
-        """One evaluation, off the clock; whether all processes stop here."""
+        """Evaluate, with the stopwatch paused; returns whether all processes stop here."""
         self.step.synchronise()
         seconds = self.watch.pause()
         curve = self.evaluation.curve(self.step.learner)
@@ -361,7 +361,7 @@ class _Run:
         self._require_finite(error, done)
         self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
-        self.patience.hear(error)
+        self.patience.update(error)
         if self.config.evaluation.patience and not self.patience.waited:
             self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
         stop = self.processes.agree(self.patience.over(self.config.evaluation.patience))

@@ -38,7 +38,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
 
     def begin(self, config: TrainConfig) -> None:
-        """A new run; a folder that holds another is refused."""
+        """Begin a new run; a folder that holds another is refused."""
         if self.config_file.exists():
             raise NoRun(
                 f"{self.path} already holds a run; continue it with --resume {self.path}, or choose another --out"
@@ -52,7 +52,7 @@ class RunFolder:
         return TrainConfig.from_json(self.config_file.read_text())
 
     def rewind(self, step: int) -> None:
-        """Drops what was measured after `step`: a resumed run measures it again. A half-written line goes too."""
+        """Drop measurements after `step`, which a resumed run makes again, and half-written lines."""
         if self.metrics_file.exists():
             kept = [line for line in self.metrics() if line["step"] <= step]
             write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))

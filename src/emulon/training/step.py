@@ -208,17 +208,17 @@ class Processes:
             tensor.copy_(part.view_as(tensor))
 
     def agree(self, stop: bool) -> bool:
-        """Whether the leading process says stop: all must leave the loop at the same step."""
+        """The leading process's `stop`, in all processes: they must leave the loop at the same step."""
         if self.world == 1:
             return stop
-        said = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.broadcast(said, src=0)
-        return bool(said.item())
+        decided = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.broadcast(decided, src=0)
+        return bool(decided.item())
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """The processes torchrun started; alone where it started none."""
+    """The processes that torchrun started, or this one alone."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes()

@@ -48,7 +48,7 @@ class NoCluster(EmulonError):
 
 @dataclass(frozen=True)
 class Job:
-    """Trains one run from where it stands to its end; says why where it cannot."""
+    """Train one run from its newest checkpoint to its end; returns the reason where it had to stop, "" otherwise."""
 
     config: TrainConfig
     folder: Path
@@ -65,7 +65,7 @@ class Job:
         return ""
 
     def checkpoint(self) -> Any:
-        """What submitit starts again after a preemption: the same, because the run folder remembers."""
+        """What submitit starts again after a preemption: the same job, as the run folder has its state."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -78,12 +78,12 @@ def alone_in(folder: Path) -> AbstractContextManager[bool]:
 
 @runtime_checkable
 class Handle(Protocol):
-    """A job that was handed over."""
+    """A submitted job."""
 
     def done(self) -> bool: ...
 
     def outcome(self) -> str | None:
-        """Empty for a run that is finished, the reason for one that had to stop, None for a process that died."""
+        """Empty for a finished run, the reason for one that had to stop, None for a process that died."""
 
     def cancel(self) -> None: ...
 
@@ -108,7 +108,7 @@ class _Answered:
 
 
 class Inline:
-    """In this process, one after the other."""
+    """Run jobs in this process, one after the other."""
 
     def submit(self, job: Job, slot: int) -> Handle:
         return _Answered(job())
@@ -198,38 +198,38 @@ def sweep(
     restarts: int = 3,
     report_progress: Progress = silent,
 ) -> dict[str, str]:
-    """Finishes every run, at most `jobs` at a time, and starts one that died again, `restarts` times. Why, of each run
-    that is not finished in the end."""
+    """Finish every run, at most `jobs` at a time; a process that died is started again, up to `restarts` times. Returns
+    the reason for each run that is not finished."""
     waiting = deque((run, 0) for run in runs if not run.finished)
-    flying: dict[int, tuple[Run, int, Handle]] = {}
+    running: dict[int, tuple[Run, int, Handle]] = {}
     reasons: dict[str, str] = {}
     try:
-        while waiting or flying:
+        while waiting or running:
             for slot in range(jobs):
-                if waiting and slot not in flying:
+                if waiting and slot not in running:
                     run, deaths = waiting.popleft()
-                    report_progress(_state(runs, flying), sum(each.finished for each in runs) / len(runs))
-                    flying[slot] = run, deaths, engine.submit(Job(run.config, run.folder), slot)
-            for slot, (run, deaths, handle) in list(flying.items()):
+                    report_progress(_state(runs, running), sum(each.finished for each in runs) / len(runs))
+                    running[slot] = run, deaths, engine.submit(Job(run.config, run.folder), slot)
+            for slot, (run, deaths, handle) in list(running.items()):
                 if not handle.done():
                     continue
-                del flying[slot]
+                del running[slot]
                 reason = handle.outcome()
                 if reason is None and not run.finished and deaths < restarts:
                     waiting.appendleft((run, deaths + 1))
                 elif not run.finished:
                     reasons[run.name] = reason or f"its process died {deaths + 1} times"
-            report_progress(_state(runs, flying), sum(each.finished for each in runs) / len(runs))
-            if flying:
+            report_progress(_state(runs, running), sum(each.finished for each in runs) / len(runs))
+            if running:
                 time.sleep(POLL_SECONDS)
     finally:
-        for _, _, handle in flying.values():
+        for _, _, handle in running.values():
             handle.cancel()
     return reasons
 
 
-def _state(runs: Sequence[Run], flying: dict[int, Any]) -> str:
-    return f"{sum(each.finished for each in runs)} of {len(runs)} runs finished, {len(flying)} at work"
+def _state(runs: Sequence[Run], running: dict[int, Any]) -> str:
+    return f"{sum(each.finished for each in runs)} of {len(runs)} runs finished, {len(running)} at work"
 
 
 def visible_gpus() -> list[int]:
@@ -264,7 +264,7 @@ def require_stack(runs: Sequence[Run]) -> None:
 
 
 def sweep_stacked(runs: Sequence[Run], *, report_progress: Progress = silent) -> dict[str, str]:
-    """Finishes the runs that are not finished, all at once. Why, of each that is not finished in the end."""
+    """Finish the unfinished runs, all at once; returns the reason for each that is still not finished."""
     require_stack(runs)
     with ExitStack() as locks:
         for run in runs:
@@ -309,7 +309,7 @@ class _Member:
         self.folder.write_json("baselines.json", self.evaluation.baselines)
 
     def finite(self, value: float, done: int) -> bool:
-        """Whether it goes on; the others do in any case."""
+        """Whether a value is finite; a run with one that is not is marked as stopped, the others train on."""
         if not math.isfinite(value) and not self.stopped:
             used = self.run.config.optimiser
             rates = f"lr {used.lr:g}, muon_lr {used.muon_lr:g}"
@@ -326,7 +326,7 @@ class _Member:
         if self.finite(error, done):
             self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
             reporter.record("evaluation", done, error=error, curve=curve.tolist())
-            self.patience.hear(error)
+            self.patience.update(error)
 
     def checkpoint(self, done: int) -> None:
         """An ordinary one, from which the run could go on alone."""

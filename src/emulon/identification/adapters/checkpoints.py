@@ -69,7 +69,7 @@ class CheckpointLearner(nn.Module):
     Attributes:
         shape: Its sizes and layout.
         task: What it was trained on; None where that has no counterpart here.
-        notes: What a user should be told about its files.
+        notes: Remarks on its files for the user.
     """
 
     def __init__(self, shape: CheckpointShape, positions: int, biased: bool, task: RegressionTask | None) -> None:
@@ -230,17 +230,17 @@ def _from_json(path: Path) -> tuple[CheckpointShape, RegressionTask | None]:
     except (ValueError, OSError) as error:
         raise NotAPredictor(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     points, width, layers, heads = _sizes(config, JSON, ("n_points", "n_embd", "n_layer", "n_head"))
-    told = _inside(config, "task") or {}
-    features = told.get("n_dims")
+    described = _inside(config, "task") or {}
+    features = described.get("n_dims")
     if _inside(config, "model", "name") != "transformer" or not isinstance(features, int):
         raise NotAPredictor(f"{path} does not describe a transformer of Raventós et al.'s code")
-    scales = {"noise": told.get("noise_scale", 0.5), "prior": told.get("task_scale", 1.0)}
+    scales = {"noise": described.get("noise_scale", 0.5), "prior": described.get("task_scale", 1.0)}
     # Their vectors come from a generator of their own: beyond a few the tasks are as good as Gaussian.
-    task = Linear(features, **scales) if told.get("n_tasks", 0) > MANY_TASKS else None
+    task = Linear(features, **scales) if described.get("n_tasks", 0) > MANY_TASKS else None
     return CheckpointShape(features, points, points, width, layers, heads, wide_tokens=True), task
 
 
-# So many task vectors are told from Gaussian ones by no dataset of ours.
+# No dataset here distinguishes so many task vectors from Gaussian ones.
 MANY_TASKS = 2**14
 
 

@@ -258,7 +258,7 @@ def predict_at(
 
 def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
     """Call a predictor; an exception of another library becomes one line, as for functions."""
-    if _package(predictor) == __package__:
+    if _package(predictor) == __name__.partition(".")[0]:
         return predictor.predict(xs, ys, x_query)
     try:
         answer = predictor.predict(xs, ys, x_query)

@@ -41,22 +41,16 @@ RIDDLES = re.compile(
 RIDDLES_LEFT = {
     "": 2,
     "cli": 12,
-    "constructions": 4,
-    "export": 2,
     "interpreter": 38,
     "looped": 11,
-    "networks": 20,
     "playground": 4,
     "report": 7,
     "tables": 2,
     "testing": 6,
 }
 ARGS_LEFT = {
-    "constructions": 9,
-    "export": 5,
     "interpreter": 11,
     "looped": 17,
-    "networks": 17,
     "tables": 9,
     "testing": 9,
 }

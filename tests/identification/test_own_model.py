@@ -151,7 +151,10 @@ def test_a_function_of_the_model_asks_it_where_no_layout_suits():
             return [super(Yangs, self).forward(xs, ys) for _ in range(start, loops)]
 
     model = Yangs(READ["xs, ys"], torch.float64)
-    ask = lambda model, xs, ys, x: model(torch.cat([xs, x.unsqueeze(1)], 1), nn.functional.pad(ys, (0, 1)), 0, 3)  # noqa: E731
+
+    def ask(model, xs, ys, x):
+        return model(torch.cat([xs, x.unsqueeze(1)], 1), nn.functional.pad(ys, (0, 1)), 0, 3)
+
     assert identify(model, Linear(4), adapter=ask, **FEW).algorithm == "ols"
     assert identify("mean", adapter=lambda name, xs, ys, x: getattr(ys, name)(dim=-1), **FEW).algorithm == "mean target"
 

@@ -55,7 +55,7 @@ def test_a_run_translates_from_its_folder_alone(translator, capsys):
         assert command("translate", str(translator), *words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["A dog sleeps in the house."] * 2 and len(said) == 4
-    assert load_learner(translator)[1].task.endswith(f"gone.safetensors,longest={LONGEST}")
+    assert load_learner(translator)[1].task.task.endswith(f"gone.safetensors,longest={LONGEST}")
 
 
 def test_a_run_classifies(classifier, corpora, capsys):

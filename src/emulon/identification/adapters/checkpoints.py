@@ -79,7 +79,7 @@ class CheckpointLearner(nn.Module):
         width = shape.width
         with torch.device("cpu"):
             self.read_in = nn.Linear(shape.features + shape.wide_tokens, width, bias=biased)
-            self.position = nn.Parameter(torch.zeros(positions, width))
+            self.position = nn.Parameter(torch.zeros(positions, width, device="cpu"))
             self.decoder = Decoder(BlockShape(width=width, heads=shape.heads, fused=True), shape.layers)
             self.read_out = nn.Linear(width, 1, bias=biased)
 

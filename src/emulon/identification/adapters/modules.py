@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from emulon.core.errors import BadShape, EmulonError, unknown
-from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor
+from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, is_wrapper
 from emulon.core.registry import Registry
 from emulon.tasks.prompts import interleave
 
@@ -184,7 +184,8 @@ def adapt(model: object, adapter: Any = None, *, loops: int | None = None) -> Pr
         if isinstance(model, nn.Module):
             return ModulePredictor(model, adapter)
         return FunctionPredictor(lambda xs, ys, x_query: adapter(model, xs, ys, x_query))
-    if isinstance(model, nn.Module) and not hasattr(model, "predict"):
+    ours = type(model).__module__.partition(".")[0] == __name__.partition(".")[0]
+    if isinstance(model, nn.Module) and not (ours or hasattr(model, "predict") or is_wrapper(model)):
         return ModulePredictor(model, _layout_of(model))
     return as_predictor(model, loops=loops)
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import SWEEP
 from emulon.machine.layout import RegisterLayout
+from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.tokens import START, Average, Matched, Where
 from emulon.machine.transformer import Transformer, result_name
 
 EMBEDDING = -1
 # A program compiled for one of the architectures.
-Compiled = Transformer
+Compiled = Transformer | LlamaMachine
 
 
 @dataclass(frozen=True)

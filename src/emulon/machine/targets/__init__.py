@@ -1,0 +1,1 @@
+"""Targets: transformers classes that programs are compiled to."""

@@ -1,4 +1,4 @@
-"""The fast path on many numbers: differences in float32, blocks of samples, stretches of the line, and one answer."""
+"""The fast path on many numbers: differences in float32, blocks of samples, segments of the line, and one answer."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from by_hand import GRID, phase
 from library import KINKS, case
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, cached_phase, module
 from emulon.interpreter.cached_phase import CachedPhase, Rows, _flat
 from emulon.interpreter.paths import held_by
@@ -20,7 +20,7 @@ Programs = dict[str, Program]
 def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, programs: Programs, monkeypatch):
     c, program = case(name), replace(programs[name], steps=3, step_from_data=False)
     own = Interpreter.fitting(program)
-    faithful = own.run(program, c.x, c.y, path="faithful").weights
+    faithful = own.run(program, c.x, c.y, mode="reference").weights
     monkeypatch.setattr(module, "FEW", 0)
     monkeypatch.setattr(cached_phase, "SCORES", 7 * len(program.gradient.grid))
     fast = own.run(program, c.x, c.y)
@@ -32,13 +32,13 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
 
 def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     c = case("ridge")
-    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y), held_by(program))
+    return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y), held_by(program))
 
 
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
     program = programs["ridge"]
     honest, boasting = Interpreter.fitting(program), Interpreter.fitting(program)
-    boasting.line = replace(boasting.line, errors=tuple(1e-6 * error for error in boasting.line.errors))
+    boasting.identity = replace(boasting.identity, errors=tuple(1e-6 * error for error in boasting.identity.errors))
     narrow, wide = cached(program, honest), cached(program, boasting)
     assert {block.keys.dtype for block in narrow.blocks} == {torch.float32}
     assert {block.keys.dtype for block in wide.blocks} == {torch.float64}
@@ -49,13 +49,13 @@ def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the
 def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise(programs: Programs):
     """γ of two more than the terms: of keys the features and y, of values one for each sample and factor."""
     phase = cached(programs["ridge"], Interpreter.fitting(programs["ridge"]))
-    line, needed = phase.interpreter.line, 0.0
+    line, needed = phase.interpreter.identity, 0.0
     (block,) = phase.blocks
     for part, terms in ((block.keys[:, :4], 5), (block.values, len(phase.rows.sizes) * 40)):
         grown = (terms + 2) * 2.0**-24 / (1 - (terms + 2) * 2.0**-24)
         needed = max(needed, part.abs().max().item() * (1 + grown))
     for room, enough in ((1 + 1e-9, True), (1 - 1e-9, False)):
-        phase.interpreter.line = replace(line, errors=(needed * room,) * len(line.errors))
+        phase.interpreter.identity = replace(line, errors=(needed * room,) * len(line.errors))
         assert phase._narrow_enough() == enough
 
 
@@ -66,7 +66,7 @@ def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dty
     made, held = replace(phase(), grid=grid), Carried(step=0.25, shrink=0.9, fixed=0.3)
     x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     interpreter = Interpreter(Capacity(1, 1, 1, 200.0), dtype)
-    (block,) = CachedPhase(interpreter, made, Effective(x, x[:, 0], fixed), held).blocks
+    (block,) = CachedPhase(interpreter, made, TemplateData(x, x[:, 0], fixed), held).blocks
     scale = 1.0 if dtype == torch.float64 else 4.0
     numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
     wanted = ((interpreter.read(numbers) - numbers) / scale).flatten(-2).double()
@@ -84,7 +84,9 @@ def test_a_factor_and_its_negative_are_read_once():
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     c, program = case("ridge"), programs["ridge"]
     x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
-    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y), held_by(program))
+    phase = CachedPhase(
+        Interpreter.fitting(program), program.gradient, program.loss.template_data(x, y), held_by(program)
+    )
     assert {len(block.values) for block in phase.blocks} == {1}
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])

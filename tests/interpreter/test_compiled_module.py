@@ -21,7 +21,7 @@ algorithm = Ridge(0.1, STEPS)
 program = compile(algorithm, data=(x, y))
 interpreter = Interpreter.fitting(program)
 exact, bound, before = algorithm.iterates(x, y)[-1], interpreter.certificate(program).bound, interpreter.sha256
-[data] = program.batches(program.loss.effective(x, y))
+[data] = program.batches(program.loss.template_data(x, y))
 
 
 def descended(module):
@@ -33,7 +33,7 @@ def descended(module):
 
 calls = []
 eager = descended(lambda *args, **options: (calls.append((args, options)), interpreter(*args, **options))[1])
-assert torch.equal(eager, interpreter.run(program, x, y, path="faithful").iterates[-1])
+assert torch.equal(eager, interpreter.run(program, x, y, mode="reference").iterates[-1])
 args, options = calls[0]
 own = copy.deepcopy(interpreter)
 own.compile(fullgraph=True, backend="aot_eager")

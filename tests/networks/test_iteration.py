@@ -100,7 +100,7 @@ def test_one_interpreter_runs_an_iteration_and_a_regression():
     interpreter = Interpreter.fitting(*programs)
     both = interpreter.run(programs[0], start, None), interpreter.run(programs[1], X, X[:, 0])
     assert {each for run in both for each in run.sha256} == {interpreter.sha256}
-    faithful = programs[0](start, path="faithful")
+    faithful = programs[0](start, mode="reference")
     torch.testing.assert_close(faithful.last, both[0].last, rtol=0, atol=1e-11)
 
 
@@ -117,7 +117,7 @@ def test_a_step_that_pulls_states_together_has_a_certificate():
     assert error - 1e-15 <= run.audit.bound <= run.certificate.bound < 1e-10
     away = nn.Linear(3, 3).double()
     away.weight.data = 1.5 * torch.eye(3, dtype=f64)
-    assert not compile_iteration(away, start, 120).certificate.says_something(1.5**120)
+    assert not compile_iteration(away, start, 120).certificate.is_informative(1.5**120)
 
 
 def test_what_makes_no_sense_is_refused_in_one_line():

@@ -38,8 +38,8 @@ class Options(CommandOptions):
     """write outputs there, .csv or .safetensors, and what is promised of them beside it, as .json"""
     report: Annotated[Path | None, shown("DIR")] = None
     """write a page that shows the layers as phases"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
     audit: bool = True
     """bound the error of this run; deep networks take about a second a row for it"""
 
@@ -59,7 +59,7 @@ def main(options: Options) -> int:
     x = fitting(read_rows(options.data), program, options.data)
     try:
         with progress_bar() as report_progress:
-            run = interpreter.run(program, x, path=options.path, report_progress=report_progress)
+            run = interpreter.run(program, x, mode=options.mode, report_progress=report_progress)
             report_progress("auditing", 1.0)
             told = facts(run, options)
     except (BadShape, OutOfDomain) as error:
@@ -71,9 +71,9 @@ def main(options: Options) -> int:
     else:
         write_rows(run.last, options.out)
         write_json(options.out.with_suffix(".json"), told)
-    print(f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows by the {options.path} path", file=where)
-    for promise in promises(run, options):
-        print(f"error {promise}", file=where)
+    print(f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}", file=where)
+    for bound in bounds(run, options):
+        print(f"error {bound}", file=where)
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}", file=where)
     if options.out is not None:
         print(f"{options.out}, {options.out.with_suffix('.json')}")
@@ -96,14 +96,14 @@ def fitting(x: Tensor, program: NetworkProgram, path: Path) -> Tensor:
     return x.reshape(-1, *program.shape)
 
 
-def promises(run: NetworkRun, options: Options) -> list[str]:
+def bounds(run: NetworkRun, options: Options) -> list[str]:
     """Without the terms, of which a network has one a layer: emulon show has them."""
     from emulon.certify.certificate import READS
 
     bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
     size = run.last.abs().max().item()
     void = "; says nothing, it is above the largest output"
-    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.says_something(size) else void}" for one in bounds]
+    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.is_informative(size) else void}" for one in bounds]
 
 
 def facts(run: NetworkRun, options: Options) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def facts(run: NetworkRun, options: Options) -> dict[str, Any]:
         "network": run.program.name,
         "inputs": str(options.data),
         "shape": list(run.last.shape),
-        "path": run.path,
+        "mode": run.mode,
         "audit": run.audit.bound if options.audit else None,
         "certificate": bound if math.isfinite(bound) else None,
         "assumes": run.certificate.assumes,

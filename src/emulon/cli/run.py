@@ -38,8 +38,8 @@ class Options(DescentOptions):
     """default: all that suit the data"""
     report: Annotated[Path, shown("DIR")] = Path("report")
     """HTML report (default ./report)"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
 
     def folders(self, every: Sequence[Data]) -> list[Path]:
         """Where the pages go: one for each target where there are several."""
@@ -70,7 +70,7 @@ def main(options: Options) -> int:
             tolerance=options.tolerance,
             settings=options.settings,
             margin=options.margin,
-            path=options.path,
+            mode=options.mode,
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
@@ -179,6 +179,6 @@ def _cells(result: Result) -> tuple[str, ...]:
     distance = "–" if result.their_distance is None else f"{result.their_distance:.1e}"
     their_score = "–" if result.their_score is None else f"{result.their_score:.4f}"
     band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
-    promises = result.run.promises
-    errors = (f"{result.error:.1e}", promises.shown("run"), promises.shown("domain"), distance)
+    bounds = result.run.bounds
+    errors = (f"{result.error:.1e}", bounds.shown("run"), bounds.shown("domain"), distance)
     return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")

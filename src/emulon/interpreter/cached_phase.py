@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.certify import rounding
 from emulon.core.memory import at_a_time
 from emulon.core.progress import Progress, silent
@@ -30,7 +30,7 @@ WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
 class Rows:
     """A phase's factors as far as they differ: factors = signs @ sizes, with one 1 or −1 in each row of `signs`.
 
-    The number line is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
+    The identity grid is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
     """
 
     sizes: Tensor
@@ -61,14 +61,14 @@ class CachedPhase:
     """w ↦ −step·mean_i(F(w·x_i − y_i)·x_i − fixed_i) + what is carried."""
 
     def __init__(
-        self, interpreter: Interpreter, phase: Phase, data: Effective, held: Carried, report: Progress = silent
+        self, interpreter: Interpreter, phase: Phase, data: TemplateData, held: Carried, report: Progress = silent
     ) -> None:
         self.interpreter, self.phase, self.held, self.step, grid = interpreter, phase, held, held.step, phase.grid
         self.value_scale, self.state_scale = phase.reading_scales(held)
         step = held.step
         x, y, fixed = (None if part is None else _flat(part, tail) for part, tail in zip(data, (2, 1, 2), strict=True))
         assert x is not None and y is not None
-        self.dtype, odd = x.dtype, interpreter.line.stretches is not None
+        self.dtype, odd = x.dtype, interpreter.identity.segments is not None
         slopes, values = (part.to(x.device) for part in (grid.slopes, grid.values))
         self.slopes, self.values = slopes, -step * values
         self.keys = Rows.of(slopes, odd)
@@ -123,7 +123,7 @@ class CachedPhase:
         Claim: a sum of n products whose one factor is a difference is off by γ_{n+2}·Σ|products| in float32. So it is
         as if differences were larger by a part γ, and that much is left between them and the promise. QED
         """
-        line, phase = self.interpreter.line, self.phase
+        line, phase = self.interpreter.identity, self.phase
         sizes = phase.magnitudes(self.held)
         for block in self.blocks:
             d, terms = block.keys.shape[-2], block.values.shape[-1]

@@ -1,1 +1,1 @@
-"""Targets: transformers classes that programs are compiled to."""
+"""What compiled programs are written as: stock models of Hugging Face."""

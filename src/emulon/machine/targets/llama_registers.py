@@ -393,7 +393,7 @@ def load_llama(state: Mapping[str, Tensor], heads: int) -> Any:
     try:
         from transformers import LlamaConfig, LlamaModel
     except ImportError as missing:
-        from emulon.machine.gpt2 import NeedsTransformers
+        from emulon.machine.targets.gpt2 import NeedsTransformers
 
         raise NeedsTransformers("a Llama needs transformers; install it with: pip install 'emulon[hf]'") from missing
     config = LlamaConfig(**config_of(state, heads), use_cache=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -51,6 +51,8 @@ class Options(CommandOptions):
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
     """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once";
     default: all of them"""
+    architecture: Literal["gpt2", "llama"] = "gpt2"
+    """class of the planted models"""
     seed: Seed = 0
     """seed of the first planted model; the others follow"""
     processes: Count = 2
@@ -82,7 +84,14 @@ def main(options: Options) -> int:
     methods, variants = options.methods or tuple(METHODS), options.obfuscate or VARIANTS
     seeds, began = range(options.seed, options.seed + options.models), time.perf_counter()
     with progress_bar() as progress:
-        rows = score_models(methods, seeds, variants, processes=min(options.processes, len(seeds)), progress=progress)
+        rows = score_models(
+            methods,
+            seeds,
+            variants,
+            architecture=options.architecture,
+            processes=min(options.processes, len(seeds)),
+            progress=progress,
+        )
     cells, seconds = summary(rows), time.perf_counter() - began
     record = report.record(rows, cells, seeds, seconds)
     if options.json is not None:

@@ -145,6 +145,10 @@ class Architecture(ABC):
         """The name of a parameter in the saved checkpoint, which is of the model with a head."""
         return f"{self.prefix}{name}"
 
+    def more_files(self, tokens: int) -> dict[str, Any]:
+        """JSON files that other tools want beside config.json, by name."""
+        return {}
+
     def sizes(self, state: Mapping[str, Tensor]) -> tuple[tuple[int, int], int]:
         """(tokens, width) and the number of blocks."""
         weights = self.parse(state, 1)
@@ -290,6 +294,15 @@ class Llama(Architecture):
         slots, registers = machine.layout.slots, machine.program.registers
         names = [name for name in slots if name not in registers and name != "filler"]
         return [i for name in names for i in range(slots[name].start, slots[name].stop)]
+
+    def more_files(self, tokens: int) -> dict[str, Any]:
+        """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one of a Llama."""
+        words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
+        model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "<s>"}
+        tokenizer = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+        tokenizer |= dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<s>", "model_max_length": tokens}
+        return {"tokenizer.json": {**tokenizer, "added_tokens": []}, "tokenizer_config.json": config}
 
     def saved_name(self, name: str) -> str:
         return name if name == self.head else f"{self.prefix}{name}"

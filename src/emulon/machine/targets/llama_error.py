@@ -210,7 +210,7 @@ class LlamaPlan(Plan):
         """A certificate for every register that is written; arguments as in `Plan.certificates`.
 
         Ranges must be widened by what errors may reach, and errors depend on ranges: from small rooms on, every
-        instruction gets twice the error that was found, and of several rounds, each a proof, the best counts.
+        instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
         """
         output, rooms, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
         least = [LEAST_ROOM * (one.peak or 1.0) for one in self.analysis.after]
@@ -225,7 +225,9 @@ class LlamaPlan(Plan):
             for one in self.program.instructions:
                 budget.step(one)
                 sizes.append(budget.size(budget.errors[one.target.name]))
-            if not math.isfinite(max(sizes)):
+            bounds = [one[output].bound for one in found]
+            settled = len(bounds) > 1 and bounds[-1] >= 0.95 * bounds[-2] and math.isfinite(bounds[-2])
+            if settled or not math.isfinite(max(sizes)):
                 break
             rooms = [max(2 * size, room) for size, room in zip(sizes, least, strict=True)]
         return min(found, key=lambda one: one[output].bound)

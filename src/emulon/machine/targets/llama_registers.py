@@ -148,7 +148,7 @@ class LlamaMachine:
         layout: Where registers are.
         layers: What each decoder layer executes.
         typed_blocks: Their weights, in float64.
-        certificates: Of every register that is written.
+        plan: What certificates follow from.
         dtype: float32.
     """
 
@@ -156,7 +156,7 @@ class LlamaMachine:
     layout: LlamaLayout
     layers: list[ScheduledLayer]
     typed_blocks: list[LlamaBlock]
-    certificates: dict[str, Certificate]
+    plan: LlamaPlan
     dtype: torch.dtype = torch.float32
 
     @property
@@ -178,6 +178,11 @@ class LlamaMachine:
     def inner(self) -> int:
         """Units of every MLP: those of the largest layer."""
         return max(1, *(block.units for block in self.typed_blocks))
+
+    @cached_property
+    def certificates(self) -> dict[str, Certificate]:
+        """Of every register that is written."""
+        return self.plan.certificates()
 
     @property
     def certificate(self) -> Certificate:
@@ -385,7 +390,7 @@ def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float
     builder = Builder(plan, layout)
     before = [None, *layers[:-1]]
     blocks = [builder.build(layer, after) for layer, after in zip(layers, before, strict=True)]
-    return LlamaMachine(program, layout, layers, blocks, plan.certificates(), dtype)
+    return LlamaMachine(program, layout, layers, blocks, plan, dtype)
 
 
 def load_llama(state: Mapping[str, Tensor], heads: int) -> Any:

@@ -61,7 +61,7 @@ def set_at(facts, path, value):
     facts[last] = value
 
 
-SOFTMAX = ("phases", 1, "softmax")
+SOFTMAX = ("phases", 1, "plan", "softmax")
 
 
 @pytest.mark.parametrize(
@@ -69,30 +69,29 @@ SOFTMAX = ("phases", 1, "softmax")
     [
         ("gelu", (*SOFTMAX, "interpolation"), 1e-15, "is not as near to"),
         ("gelu", (*SOFTMAX, "deviation"), 1e-15, "is not as near to"),
-        ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "promises nothing"),
+        ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "has no bound"),
         ("gelu", (*SOFTMAX, "f"), "tanh(t)", "for another function"),
-        ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "promises nothing"),
-        ("gelu", ("phases", 1, "layer", "gated"), {"low": 0.0, "kinked": False}, "gated as another function"),
-        ("gelu", ("phases", 1, "softmax"), None, "neither gate nor softmax"),
+        ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "has no bound"),
+        ("gelu", ("phases", 1, "kind"), "Gate", "lacks the field|has an unknown field"),
+        ("gelu", SOFTMAX, None, "neither gate nor softmax"),
         ("gelu", ("source",), "hearsay", "not one of domain, data"),
         ("gelu", ("source",), "domain", "may leave its range"),
         ("gelu", ("tolerance",), "small", "tolerance of the network is 'small'"),
         ("gelu", ("phases", 0, "layer", "reads"), [4], "not there yet"),
         ("gelu", ("phases", 0, "layer", "bias"), "network.phases.2.layer.bias", "not the name of an array"),
         ("gelu", ("phases", 2, "layer", "weight"), "network.phases.4.layer.weight", "not the name of an array"),
-        ("gelu", ("phases", 1, "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
+        ("gelu", ("phases", 1, "plan", "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
         ("gelu", ("shape",), [10**9, 5], "is not possible"),
         ("gelu", ("out_shape",), [3], "output is of"),
         ("gelu", ("phases", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
         ("gelu", ("box",), {"lo": "network.box.hi", "hi": "network.box.lo"}, "the box is empty"),
-        ("relu", ("phases", 1, "layer", "f"), "t", "gated as another function"),
-        ("relu", ("phases", 1, "layer", "gated", "low"), 0.5, "gated as another function"),
-        ("relu", ("phases", 1, "layer", "gated", "kinked"), False, "gated as another function"),
-        ("relu", ("phases", 1, "sharpness"), 3.0, "sharpness of 3"),
-        ("relu", ("phases", 1, "sharpness"), 2.0**300, "sharpness of 2"),
-        ("domain", ("phases", 0, "inner", "score"), -1.0, "has no ranges inside"),
-        ("domain", ("phases", 0, "inner"), None, "has no ranges inside"),
-        ("domain", ("phases", 0, "inner", "q"), 1e-3, "may leave its ranges inside"),
+        ("relu", ("phases", 1, "layer", "low"), 1.5, "is a gate of 1.5"),
+        ("domain", ("phases", 1, "layer", "low"), 0.5, "is a gate of 0.5"),
+        ("relu", ("phases", 1, "plan", "sharpness"), 3.0, "sharpness of 3"),
+        ("relu", ("phases", 1, "plan", "sharpness"), 2.0**300, "sharpness of 2"),
+        ("domain", ("phases", 0, "plan", "attention", "score"), -1.0, "has no ranges of attention"),
+        ("domain", ("phases", 0, "plan", "attention"), None, "has no ranges of attention"),
+        ("domain", ("phases", 0, "plan", "attention", "q"), 1e-3, "may leave its range"),
     ],
 )
 def test_a_file_with_its_checksum_made_anew_is_not_believed(name, path, value, message, saved, tmp_path):
@@ -172,12 +171,12 @@ network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.L
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """mine.py, x.csv, and the folder that compile-network made of them."""
+    """mine.py, x.csv, and the folder that emulon compile made of them."""
     folder = tmp_path_factory.mktemp("commands")
     (folder / "mine.py").write_text(MODEL)
     np.savetxt(folder / "x.csv", np.random.default_rng(0).normal(size=(20, 2)), delimiter=",", header="a,b")
     model = f"{folder}/mine.py:network"
-    assert main(["compile-network", model, "--data", f"{folder}/x.csv", "--out", f"{folder}/files"]) == 0
+    assert main(["compile", model, "--data", f"{folder}/x.csv", "--out", f"{folder}/files"]) == 0
     return folder
 
 
@@ -195,7 +194,7 @@ def wanted(files):
 
 def test_exec_network_writes_outputs_and_what_is_promised_of_them(files, tmp_path, capsys):
     for name in ("y.csv", "y.safetensors"):
-        assert main(["exec-network", f"{files}/files", f"{files}/x.csv", "--out", f"{tmp_path}/{name}"]) == 0
+        assert main(["exec", f"{files}/files", "--data", f"{files}/x.csv", "--out", f"{tmp_path}/{name}"]) == 0
     told = json.loads((tmp_path / "y.json").read_text())
     assert 0 < told["audit"] <= told["certificate"] < 1e-9 and len(set(told["interpreter sha256"])) == 1
     assert f"error ≤ {told['audit']:.2e} for this run only" in capsys.readouterr().out
@@ -207,7 +206,7 @@ def test_exec_network_writes_outputs_and_what_is_promised_of_them(files, tmp_pat
 
 def test_outputs_alone_stand_on_stdout(files, tmp_path, capsys):
     save_file({"x": torch.zeros(2, 2), "y": torch.zeros(2)}, tmp_path / "x.safetensors")
-    assert main(["exec-network", f"{files}/files", f"{tmp_path}/x.safetensors", "--no-audit"]) == 0
+    assert main(["exec", f"{files}/files", "--data", f"{tmp_path}/x.safetensors", "--no-audit"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("row,output 0\n1,") and said.out.count("\n") == 3 and "this run only" not in said.err
 
@@ -227,7 +226,7 @@ def test_bad_inputs_are_one_line(inputs, words, message, files, capsys):
     np.savetxt(files / "far.csv", [[1e3, 0.0]], delimiter=",", header="a,b")
     np.savetxt(files / "wide.csv", np.zeros((3, 3)), delimiter=",", header="a,b,c")
     save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, files / "several.safetensors")
-    assert main(["exec-network", f"{files}/files", f"{files}/{inputs}", *words]) == 2
+    assert main(["exec", f"{files}/files", "--data", f"{files}/{inputs}", *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
 
@@ -241,6 +240,6 @@ def test_bad_inputs_are_one_line(inputs, words, message, files, capsys):
     ],
 )
 def test_bad_requests_are_one_line(words, message, files, tmp_path, capsys):
-    assert main(["compile-network", f"{files}/mine.py:network", "--out", str(tmp_path), *words]) == 2
+    assert main(["compile", f"{files}/mine.py:network", "--out", str(tmp_path), *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1

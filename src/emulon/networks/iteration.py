@@ -1,4 +1,4 @@
-"""Algorithms that repeat one step, the step written as a network: whoever can write a module can add one.
+"""Algorithms that repeat one step, the step written as a network: any module can be one.
 
 The interpreter is prompted with the layers of the step, over and over; between two steps nothing is computed.
 """
@@ -24,10 +24,11 @@ from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
+from emulon.networks.arithmetic import BALLS
 from emulon.networks.compiler import compile_network
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.program import RANGES, NetworkProgram, enclosures
-from emulon.networks.ranges import states
+from emulon.networks.error_propagation import VOID, ErrorPropagation
+from emulon.networks.layers import evaluated, states
+from emulon.networks.program import RANGES, NetworkProgram, distance_by_arb
 
 # Bits of the exact steps: so many in all, and for every step.
 BITS, BITS_A_STEP = 192, 4
@@ -36,12 +37,23 @@ BITS, BITS_A_STEP = 192, 4
 def compile_iteration(
     step: nn.Module, start: Any, steps: int, tolerance: float = 1e-9, *, margin: float = 0.25
 ) -> IterationProgram:
-    """A program that applies this step so many times, from `start` or what stays in the ranges seen from there.
+    """Compile a step that is applied many times, the output of one being the input of the next.
 
-    `step` maps a state to a state of the same shape, and is made of parts that `compile_network` knows. `start` is
-    (rows, …): one state, or several. `tolerance` is for every single step, in exact arithmetic. A step that has a
-    `lipschitz` claims that the exact one moves states apart by at most this factor, in the 2-norm: errors are then
-    followed through that, and not through its layers.
+    Args:
+        step: Maps a state to a state of the same shape; made of parts that `compile_network` takes. If it has an
+            attribute `lipschitz`, that is a claim about the exact step in the 2-norm, and errors grow by it from step
+            to step instead of by its layers' constants.
+        start: (rows, …): one state, or several. Runs stay in the ranges that are seen from there.
+        steps: How many.
+        tolerance: Of every single step, in exact arithmetic.
+        margin: Part by which the ranges seen are widened.
+    Returns:
+        The program.
+    Raises:
+        BadNetwork: The step changes the shape of the state, or has a part that is not compiled.
+
+    Example:
+        >>> compile_iteration(power_step(x), torch.ones(1, 4), 40)
     """
     require_steps(steps)
     state = as_tensor(start, "start").double()
@@ -57,7 +69,16 @@ def compile_iteration(
 
 @dataclass(frozen=True, eq=False)
 class IterationProgram:
-    """`body` is one step; the register that it writes last is the one that it reads first in the next."""
+    """A step as a program, applied many times: its last register is the first of the next step.
+
+    Attributes:
+        body: One step.
+        steps: How many.
+        lipschitz: By how much the exact step multiplies distances at most, if it says so.
+
+    Example:
+        >>> compile_iteration(step, start, 10)(start).outputs
+    """
 
     body: NetworkProgram
     steps: int
@@ -87,16 +108,17 @@ class IterationProgram:
 
     @property
     def _assumed(self) -> tuple[str, ...]:
-        said = f"the exact step moves states apart by at most a factor of {self.lipschitz}, as it says of itself"
+        said = f"the exact step multiplies distances by at most {self.lipschitz}, as it says of itself"
         return () if self.lipschitz is None else (said,)
 
     def _grown(self, line: IdentityGrid) -> float:
+        body, propagation = self.body, ErrorPropagation(line, VOID[self.body.source])
+        error = torch.zeros(len(body.box.lo), dtype=torch.float64, device="cpu")
         if self.lipschitz is not None:
-            once = self.body.errors(line)[-1][-1].max().item()
+            once = propagation.through(body.phases, body.box)[-1].bound.each[-1].max().item()
             return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
-        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
-            error = self.body.errors(line, error)[-1][-1]
+            error = propagation.through(body.phases, body.box, error)[-1].bound.each[-1]
             if not error.isfinite().all():
                 return math.inf
         return error.max().item()
@@ -117,10 +139,10 @@ class IterationProgram:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
         given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        found, rooms = [state], self.body.rooms(interpreter.identity)
+        found, slacks = [state], self.body.slacks(interpreter.identity)
         for number in range(self.steps):
             report_progress("step", number / self.steps)
-            found.append(self.body.passed(interpreter, found[-1], mode, rooms))
+            found.append(self.body.passed(interpreter, found[-1], mode, slacks))
         hashes = (before, interpreter.sha256)
         return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
 
@@ -134,7 +156,20 @@ class IterationProgram:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IterationRun(Run):
-    """`states` (rows, steps + 1, positions, features)."""
+    """A run of an iteration.
+
+    Attributes:
+        program: What was run.
+        states: All states, the first included: (rows, steps + 1, positions, features).
+        lead: Leading dimensions of the start.
+        certificate: Bound for every start whose states stay in range.
+        interpreter: The module that ran it.
+        sha256: Of the interpreter, before and after.
+        given: The format of the start, which `outputs` have, too.
+
+    Example:
+        >>> program(start).audit.bound
+    """
 
     program: IterationProgram
     states: Float64[Tensor, "rows states positions features"]
@@ -160,19 +195,19 @@ class IterationRun(Run):
     def _make_audit(self) -> Certificate:
         """All exact steps, enclosed in balls of as many bits as it takes.
 
-        Where the step says how far it moves states apart: what every single step erred by, grown by that.
+        With a Lipschitz constant of the step: the errors of all single steps, grown by it.
         """
         if self.program.lipschitz is not None:
             return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
         layers, steps, bits = self.program.body.layers, self.program.steps, BITS + BITS_A_STEP * self.program.steps
-        worst = away_from_exact(layers, self.states[:, 0], self.states[:, -1], bits, steps)
+        worst = distance_by_arb(layers, self.states[:, 0], self.states[:, -1], bits, steps)
         return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
 
     def _step_by_step(self, lipschitz: float) -> dict[str, float]:
         """e ← ρ·e + ‖state − Step(state before)‖, the exact step enclosed for all states at once."""
         body, worst = self.program.body, 0.0
         for row in self.states:
-            exact = enclosures(body.layers, row[:-1])[-1]
+            exact = evaluated(body.layers, row[:-1], BALLS)[-1]
             error = 0.0
             for defect in exact.distance_from(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
                 error = (lipschitz * error + defect) * (1 + 1e-15)

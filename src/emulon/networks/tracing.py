@@ -12,8 +12,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from emulon.core.errors import BadNetwork
-from emulon.networks.lowering import Builder, joined, knows, lower_part, lowers
-from emulon.networks.normalisation import product
+from emulon.networks.builder import Builder, is_whole, joined, lower_part, lowers
 
 ADD, SUBTRACT = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
 MULTIPLY, DIVIDE = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
@@ -31,12 +30,23 @@ ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return knows(m)
+        return is_whole(m)
 
 
 @lowers(nn.Module)
 def traced(builder: Builder, module: nn.Module, place: str) -> None:
-    """The graph of its forward, node by node."""
+    """Lower a module that is in no registry, by following its forward with torch.fx, node by node.
+
+    Args:
+        builder: Gets the layers.
+        module: Any, with a forward that torch.fx can trace.
+        place: Its name in the network.
+    Raises:
+        BadNetwork: The forward cannot be followed, or computes something that is not compiled.
+
+    Example:
+        >>> traced(Builder((3,)), module, "")
+    """
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # whatever somebody's forward does with a proxy for a tensor
@@ -114,7 +124,7 @@ def _arithmetic(
         if target in DIVIDE:
             raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
         if target in MULTIPLY:
-            product(builder, place, *operands)
+            builder.product(place, *operands)
         else:
             builder.plus(operands[0], operands[1], place, 1.0 if target in ADD else -1.0)
         return

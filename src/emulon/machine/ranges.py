@@ -100,10 +100,10 @@ class Analysis:
     largest: dict[str, Range] = field(default_factory=dict)
 
 
-def analyse(program: RegisterProgram, dtype: torch.dtype, rooms: Sequence[float] = ()) -> Analysis:
+def analyse(program: RegisterProgram, dtype: torch.dtype, allowed: Sequence[float] = ()) -> Analysis:
     """Run the program on ranges; refuse with the instruction's name what leaves its domain.
 
-    `rooms` has the error that is allowed to each instruction; by default it follows from range and dtype.
+    `allowed` is the error allowed for each instruction; by default it follows from range and dtype.
     """
     ranges = dict(program.known)
     analysis = Analysis(largest=dict(ranges))
@@ -118,7 +118,7 @@ def analyse(program: RegisterProgram, dtype: torch.dtype, rooms: Sequence[float]
             )
         if not math.isfinite(result.peak) or result.norm > math.sqrt(torch.finfo(dtype).max) ** 0.5:
             raise BadProgram(f"{instruction.label} can reach {result.peak:.3g}, beyond what {dtype} can carry")
-        analysis.room.append(rooms[instruction.number - 1] if rooms else slack(result, dtype))
+        analysis.room.append(allowed[instruction.number - 1] if allowed else slack(result, dtype))
         result = result.widened(analysis.room[-1])
         analysis.after.append(result)
         name = instruction.target.name

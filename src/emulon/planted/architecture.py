@@ -266,9 +266,9 @@ class Llama(Architecture):
         blocks = []
         for index in range(sum(name.endswith("mlp.up_proj.weight") for name in state)):
             query, key, value, output, gate, up, down = (state[f"layers.{index}.{name}"] for name in LLAMA_PARTS)
-            split = [part.unflatten(0, (heads, -1)) for part in (query, key, value, output.mT)]
+            query, key, value, output = (part.unflatten(0, (heads, -1)) for part in (query, key, value, output.mT))
             fixed = {name: state[f"layers.{index}.{name}"] for name in NORMS[2:]}
-            blocks.append(Block(*split, torch.stack([gate, up]), down.mT, fixed))
+            blocks.append(Block(query, key, value, output, torch.stack([gate, up]), down.mT, fixed))
         return Weights(state["embed_tokens.weight"], blocks, state["norm.weight"])
 
     def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -299,8 +299,8 @@ class Llama(Architecture):
         """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one of a Llama."""
         words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
         model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "<s>"}
-        tokenizer = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
-        tokenizer |= dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+        tokenizer: dict[str, Any] = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+        tokenizer |= {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<s>", "model_max_length": tokens}
         return {"tokenizer.json": {**tokenizer, "added_tokens": []}, "tokenizer_config.json": config}
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import SWEEP
 from emulon.machine.layout import RegisterLayout
-from emulon.machine.targets.llama_registers import LlamaMachine
+from emulon.machine.targets.llama_registers import LlamaBlock, LlamaMachine
 from emulon.machine.tokens import START, Average, Matched, Where
-from emulon.machine.transformer import Transformer, result_name
+from emulon.machine.transformer import MachineBlock, Transformer, result_name
 
 EMBEDDING = -1
 # A program compiled for one of the architectures.
@@ -284,7 +284,7 @@ def truth_of(machine: Compiled) -> Truth:
     program = machine.program
     layer_of = {one.number: layer for layer, part in enumerate(machine.layers) for one in part.instructions}
     versions = _Versions(machine, layer_of)
-    blocks = machine.typed_blocks
+    blocks: list[MachineBlock | LlamaBlock] = [*machine.typed_blocks]
     instructions = tuple(
         InstructionTruth(
             one.number,

@@ -209,14 +209,14 @@ class LlamaPlan(Plan):
     def certificates(self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0) -> dict[str, Certificate]:
         """A certificate for every register that is written; arguments as in `Plan.certificates`.
 
-        Ranges must be widened by what errors may reach, and errors depend on ranges: from small rooms on, every
+        Ranges must be widened by what errors may reach, and errors depend on ranges: starting with small ones, every
         instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
         """
-        output, rooms, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
+        output, allowed, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
         least = [LEAST_ROOM * (one.peak or 1.0) for one in self.analysis.after]
         for _ in range(ROUNDS):
             try:
-                analysis = analyse(self.program, self.normalisation.dtype, rooms or least)
+                analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
             except BadProgram:  # errors may be so large that a divisor's range reaches zero
                 break
             local = self._local(analysis, noise, skew, beside)
@@ -229,7 +229,7 @@ class LlamaPlan(Plan):
             settled = len(bounds) > 1 and bounds[-1] >= 0.95 * bounds[-2] and math.isfinite(bounds[-2])
             if settled or not math.isfinite(max(sizes)):
                 break
-            rooms = [max(2 * size, room) for size, room in zip(sizes, least, strict=True)]
+            allowed = [max(2 * size, room) for size, room in zip(sizes, least, strict=True)]
         return min(found, key=lambda one: one[output].bound)
 
     def _local(self, analysis: Analysis, noise: float, skew: float, beside: float) -> LlamaError:

@@ -99,7 +99,8 @@ class Attention:
         self.shared = Rows([pair + half for pair in alone[needed:] for half in (0, PAIRS)])
         self.values = Rows(list(range(HEAD_WIDTH)))
         self.heads: dict[Where, tuple[Tensor, Tensor]] = {}
-        for one in reads:
+        # The slowest pairs go to the codes with the largest amplitude.
+        for one in sorted(reads, key=lambda one: not getattr(one.where, "latest", False)):
             self._add(one)
 
     def weights(self, heads: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -144,7 +145,7 @@ class Attention:
             for pair, (cosine, sine) in enumerate(turned(rotary, where.places)):
                 asked[pair, one], asked[pair + PAIRS, one] = PLACE * SCALE * cosine, PLACE * SCALE * sine
         elif isinstance(where, Matching):
-            size = rotary.slope if where.latest else BIT
+            size = rotary.slope / 2 if where.latest else BIT
             rows = self.alone if where.equal else self.shared
             for key, query in zip(self._keys(where), layout.row(where.query), strict=True):
                 asked[rows.place(key)] += size * SCALE * query

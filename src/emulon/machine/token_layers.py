@@ -116,6 +116,13 @@ class Attention:
             query[number], output[number] = asked, given
         return query.flatten(0, 1), key, value, output.permute(1, 0, 2).flatten(1)
 
+    def pairs(self, where: Where) -> list[int]:
+        """The pairs that compare a match's codes."""
+        if not isinstance(where, Matching):
+            return []
+        rows = self.alone if where.equal else self.shared
+        return [rows.place(row) % PAIRS for row in self._keys(where)]
+
     @property
     def _one(self) -> int:
         return int(self.layout.slots[ONE].start)

@@ -5,16 +5,16 @@ most `leak` of its weight, if registers hold what the program means (±1 in code
 holds zeros, is counted with what is meant: beside a match it takes e^-32 at most, which rounds to nothing.
 Assumes an engine as `ASSUMES` says, norms that are the identity (see `targets.llama`), and for the latest of several
 tokens that those are at least `spacing` tokens apart.
-Bound. A score is a sum over pairs of |q|·|k| times a cosine. With |q||k| ≤ a_j nats in pair j, n products and u = 2^-24, the
-computed score is off by at most E = Σ_j a_j·(γ_{n+6}·2 + 2^-20 + φ_j), φ_j = ω_j·context·(2^-21 + 2^-22): products,
-sums in any order, cosines, and angles whose frequency and product are rounded. Two scores that differ by G keep an order
-of weights e^-(G − 2E).
-  Back: G(δ) = 128·Σ_j (1 − cos ω_j(δ − k)) over the fast pairs, computed for every distance δ; the wanted distance is δ = k.
-    Nothing is claimed of the first k tokens.
+Bound. A score is a sum over pairs of |q|·|k| times a cosine. With |q||k| ≤ a_j nats in pair j, and n products, the
+computed score is off by at most E = Σ_j a_j·(2·γ_{n+6} + 2^-20 + φ_j), φ_j = ω_j·context·(2^-21 + 2^-22): products,
+sums in any order, cosines, and angles whose frequency and product are rounded. Two scores that differ by G have weights
+that differ by a factor e^-(G − 2E) at least.
+  Back: G(δ) = 128·Σ_j (1 − cos ω_j(δ − k)) over the fast pairs, for every distance δ; the wanted one is δ = k. Nothing
+    is claimed of the first k tokens.
   Codes: pairs that turn by θ over the context take (1 − cos θ) + sin θ of every entry, once again in E.
   Codes of b entries: 64·b against 64·(b − 2) at most elsewhere, and the start, which holds zeros, at 64·(b − ½).
-  The latest: A·b, A = slope/2, less slope·sin(ω·distance); another of the same code is spacing tokens further, which costs
-  slope·ω·cos(ω·context)·spacing; the second other twice as much, and so on: a geometric series.
+  The latest: A·b, A = slope/2, less slope·sin(ω·distance); another of the same code is spacing tokens further, which
+  costs slope·ω·cos(ω·context)·spacing; the second other twice as much, and so on: a geometric series.
 Cost: one pass over the distances of a context for every place that is read. QED
 """
 
@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 from emulon.certify.rounding import gamma
-from emulon.machine.rotary import PAIRS, PLACE, Rotary
+from emulon.machine.rotary import PLACE, Rotary
 from emulon.machine.targets.llama import LlamaProgram
 from emulon.machine.token_layers import BIT, Attention
-from emulon.machine.token_program import Back, Matching, Where
+from emulon.machine.token_program import Back, Matching
 
 ASSUMES = (
     "float32 with dot products summed in any order, and exp of a softmax within two units in the last place",
@@ -63,12 +63,11 @@ def routing(compiled: LlamaProgram, spacing: int) -> list[Routing]:
     rotary, found = Rotary(compiled.program.context), []
     for layer in compiled.layers:
         attention = Attention(compiled.layout, layer.reads)
-        places = [place for rows in (attention.alone, attention.shared) for place, _ in rows.rows.values()]
-        fastest = max((rotary.frequency(place % PAIRS) for place in places), default=0.0)
         for where in attention.heads:
             if isinstance(where, Back):
                 found.append(_back(where, rotary))
             elif isinstance(where, Matching):
+                fastest = max(map(rotary.frequency, attention.pairs(where)))
                 found.append(_matching(where, rotary, fastest, spacing))
     return found
 

@@ -4,7 +4,7 @@ Claim. At every token of a text of up to `context` words, a read gives all token
 most `leak` of its weight, if registers hold what the program means (±1 in codes, 0 or 1 in flags). The start, which
 holds zeros, is counted with what is meant: beside a match it takes e^-32 at most, which rounds to nothing.
 Assumes an engine as `ASSUMES` says, norms that are the identity (see `targets.llama`), and for the latest of several
-tokens that those are at least `spacing` tokens apart.
+tokens that at least `spacing` places lie between them.
 Bound. A score is a sum over pairs of |q|·|k| times a cosine. With |q||k| ≤ a_j nats in pair j, and n products, the
 computed score is off by at most E = Σ_j a_j·(2·γ_{n+6} + 2^-20 + φ_j), φ_j = ω_j·context·(2^-21 + 2^-22): products,
 sums in any order, cosines, and angles whose frequency and product are rounded. Two scores that differ by G have weights

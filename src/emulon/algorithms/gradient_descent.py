@@ -128,10 +128,11 @@ class GradientDescent(Algorithm):
             change: w − w_before, for momentum.
             shrink: Soft threshold in this arithmetic, of an array by η·l1.
         """
-        moved = start * (1 - size * self.l2) - gradient * size
+        moved: Any = start * (1 - size * self.l2) - gradient * size
         if self.momentum:
             moved = moved + change * self.momentum
-        return shrink(moved, size * self.l1) if self.l1 else moved
+        stepped: Number = shrink(moved, size * self.l1) if self.l1 else moved
+        return stepped
 
     def starts(self, iterates: Float[Tensor, "*batch iterates features"]) -> Float[Tensor, "*batch iterates features"]:
         """Where the step from each of these weights starts."""

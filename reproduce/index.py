@@ -82,7 +82,7 @@ def _row(claim: Claim, record: Record, results: Path) -> tuple[str, ...]:
         figure = f"[figure]({path_of(claim.name, record.scale, results, '.svg').relative_to(results).as_posix()})"
     state = f"**{verdict.state}**: {verdict.reason}"
     if verdict.state == "does not hold" and claim.reversal:
-        state = f"what would change our mind: {claim.reversal}. {state}"
+        state = f"what would change this: {claim.reversal}. {state}"
     if record.stale(claim):
         state = f"**stale**. {state}"
     return _what(claim, record.scale), claim.theirs, verdict.ours, _differs(claim, record.scale), state, figure

@@ -1,7 +1,7 @@
 """The trained modules of Hu et al.'s public code, rebuilt, many of one shape at once.
 
 Every parameter has a leading axis of models. Their losses are added up and Adam works entry by entry, so that each
-model is trained as if it were alone (`tests/claims/test_emulation_modules.py` compares with modules that are).
+model is trained as if it were alone (`tests/reproduce/test_emulation_modules.py` compares with modules that are).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_data_sets_that_are_missing_are_named_and_the_others_tested(few):
     claim = shrunk(table_2.CLAIM, vocabulary=300, sets={"ag_news": 12, "yahoo": 12}, floors=False)
     record = measure(claim, "gpu", 0, few)
     missing = record.numbers["sets"]["yahoo"]["cannot"]
-    assert "python -m reproduce.text.corpus yahoo --vocabulary 300 --out" in missing
+    assert "python -m reproduce.text corpus yahoo --vocabulary 300 --out" in missing
     assert "1 of 5 sets tested, not imdb, dbpedia, yelp, yahoo" in record.verdict(claim).reason
     shares = record.numbers["sets"]["ag_news"]["models"]
     assert all(each["asked"][0] >= each["right"][0] > 0 for each in shares.values())
@@ -69,7 +69,7 @@ def test_without_any_texts_a_claim_says_how_to_get_them(few, name, monkeypatch):
     claim = all_claims()[name]
     record = measure(claim, "small", 0, few)
     verdict = record.verdict(claim)
-    assert verdict.state == "cannot be tested here" and "reproduce.text.corpus" in verdict.reason
+    assert verdict.state == "cannot be tested here" and "reproduce.text corpus" in verdict.reason
 
 
 def translated(entropy, beam, half=1.0):

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emulon.core.errors import EmulonError, unknown
+from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.files import make_folder, provenance, write_json
 from emulon.core.progress import Progress as Told
 from emulon.core.progress import silent
@@ -49,6 +49,11 @@ class PairTokens(Learner):
         self.width_in, self.tokens = width_in, tokens
 
     def embed(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[-1] != self.width_in or (tokens.shape[-2] + 1) // 2 > len(self.position):
+            most = 2 * len(self.position) - 1
+            raise BadShape(
+                f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {most} of width {self.width_in}"
+            )
         xs, ys = tokens[:, 0::2], tokens[:, 1::2]
         before = F.pad(xs[:, : ys.shape[1]] + ys, (0, 0, xs.shape[1] - ys.shape[1], 0))
         embedded: Tensor = self.read_in(torch.cat([xs, before], dim=-1)) + self.position[: xs.shape[1]]

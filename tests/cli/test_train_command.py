@@ -53,7 +53,7 @@ def test_a_recipe_gives_defaults_too_and_a_flag_has_the_last_word():
         (["--resume", "a"], "a"),
         (["standard", "--preset", "smal"], "did you mean small?"),
         (["standard", "--out"], "--out needs a value"),
-        ([], "say which model to train: standard, looped, algoformer; or --resume RUN"),
+        ([], "say which model to train: standard, looped, algoformer"),
     ],
 )
 def test_a_wrong_request_ends_with_code_2_and_one_line(words, reason, capsys, tmp_path, monkeypatch):

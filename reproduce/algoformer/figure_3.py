@@ -91,5 +91,5 @@ CLAIM = Claim(
     {"small": Scale(1.2, SMALL, at_source_scale=False), "gpu": Scale(20, GPU, set_up=set_up(SET_UP))},
     *(run, judge, figure),
     differs="On a CPU AlgoFormers of width 32 with T = 4 on linear functions of 2 features, after 1,200 steps.",
-    reversal="for every T an error that is stable with the largest ΔT and grows more with the smallest, as set up there",
+    reversal="for each T an error stable with the largest ΔT and grows more with the smallest, as set up there",
 )

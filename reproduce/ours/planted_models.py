@@ -144,7 +144,7 @@ CLAIM = Claim(
     "ours, planted models",
     "Planted algorithms run as they are written in GPT2Model, plain and obfuscated, and the ground truth reads every "
     "register and predicts every intervention.",
-    "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no single coordinate reads a register once obfuscated",
+    "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no coordinate alone reads a register once obfuscated",
     {"small": Scale(1, {"models": 22, "prompts": 64}), "paper": Scale(6, {"models": 200, "prompts": 64})},
     *(planted_models, judge_planted, draw_planted),
 )

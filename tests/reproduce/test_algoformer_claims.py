@@ -8,9 +8,8 @@ import torch
 from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
-from reproduce import Scale, Setting, all_claims
-from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners, section_4_1
-from reproduce.algoformer.theorem_4_2 import prefix_iterates
+from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, learners, theorems
+from reproduce.claim import Scale, Setting, all_claims
 from reproduce.learners import trained
 from reproduce.record import measure
 
@@ -29,23 +28,23 @@ def test_theorems_hold_on_small_problems_and_are_drawn(number, tmp_path):
 
 def test_a_theorem_does_not_hold_with_a_broken_bound_more_layers_or_a_large_error():
     one = {"errors": [0.0, 1e-12], "bounds": [1e-11, 1e-11], "sizes": {"loop": [1, 2]}, "stated": {"loop": [1, 2]}}
-    good = {iterates.TWO: one, iterates.OURS: one}
-    assert iterates.judge(good).state == "holds"
+    good = {theorems.TWO: one, theorems.OURS: one}
+    assert theorems.judge(good).state == "holds"
     for broken in ({"bounds": [1e-11, 1e-13]}, {"sizes": {"loop": [2, 2]}}, {"errors": [0, 1e-3], "bounds": [1, 1]}):
-        assert iterates.judge(good | {iterates.TWO: one | broken}).state == "does not hold"
+        assert theorems.judge(good | {theorems.TWO: one | broken}).state == "does not hold"
 
 
 def test_every_output_descends_by_itself():
     xs, labels, query = torch.randn(2, 6, 3).double(), torch.randn(2, 6, 4).double(), torch.randn(2, 3).double()
-    together = iterates.descent(xs, labels, query, 0.1, 5)
+    together = theorems.descent(xs, labels, query, 0.1, 5)
     assert together.shape == (6, 2, 4)
     alone = gradient_iterates(xs, labels[..., 2], query, 0.1, 5)
     torch.testing.assert_close(together[..., 2], alone, rtol=0, atol=1e-12)
 
 
 def test_prefix_iterates_are_descent_on_the_pairs_before():
-    xs, ys, query = iterates.regression(Setting(SMALL, 3))
-    every = prefix_iterates(xs, ys, query, 0.05, 4)
+    xs, ys, query = theorems.regression(Setting(SMALL, 3))
+    every = theorems.prefix_iterates(xs, ys, query, 0.05, 4)
     for place in (1, 5, 11):
         alone = gradient_iterates(xs[:, :place], ys[:, :place], xs[:, place], 0.05, 4)
         torch.testing.assert_close(every[..., place], alone, rtol=0, atol=1e-12)
@@ -83,12 +82,12 @@ def test_figure_2_trains_every_model_on_every_task(tmp_path):
 
 def test_newton_takes_fewer_loops_than_descent_and_both_as_many_as_without_a_transformer(tmp_path):
     sizes = {"samples": 12, "features": 3, "gradient": 200, "newton": 12}
-    claim = replace(section_4_1.CLAIM, scales={"small": Scale(0.1, sizes)})
+    claim = replace(theorems.SECTION_4_1, scales={"small": Scale(0.1, sizes)})
     record = measure(claim, "small", 0, tmp_path)
     assert record.verdict(claim).state == "holds" and chart(claim.figure(record.numbers)).startswith("<svg")
     for reaches in ([9, 8], [None, None], [500, 500]):
         changed = {"curves": [record.numbers["curves"][0], record.numbers["curves"][1] | {"reaches": reaches}]}
-        assert section_4_1.judge(changed).state == "does not hold"
+        assert theorems.judge_section_4_1(changed).state == "does not hold"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from emulon.core.errors import WorkFailed
 from emulon.report.chart import chart
-from reproduce import Scale, all_claims
-from reproduce.algoformer import language, section_5_6, section_5_6_training, table_1, table_2
+from reproduce.algoformer import language, section_5_6, table_1, table_2
+from reproduce.claim import Scale, all_claims
 from reproduce.record import PARTS, measure, path_of
 
 TINY = {"width": 8, "heads": 1, "batch": 8, "epochs": 1.0, "threads": 1, "device": "cpu"}
@@ -125,7 +125,7 @@ def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     monkeypatch.setattr(section_5_6, "TRAINED", {"10, 10": (2, 2), "20, 15": (1, 1)})
     monkeypatch.setitem(language.PAPER, "standard", {"layers": 4})
     sizes = {"width": 16, "heads": 2, "vocabulary": 50, "words": 4, "batch": 2, "repeats": 1}
-    numbers = measure(replace(section_5_6.CLAIM, scales={"small": Scale(0.1, sizes)}), "small", 0, tmp_path).numbers
+    numbers = measure(replace(section_5_6.INFERENCE, scales={"small": Scale(0.1, sizes)}), "small", 0, tmp_path).numbers
     inference = numbers["inference"]
     # layers: 4; T; 1 + T + 1
     assert inference["10"]["algoformer"] == pytest.approx(12 / 4 * inference["10"]["standard"], rel=1e-6)
@@ -138,14 +138,14 @@ def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     assert section_5_6.judge(numbers).state == "holds"
     dear = inference | {"200": inference["20"]}
     assert section_5_6.judge(numbers | {"inference": dear}).state == "does not hold"
-    assert section_5_6_training.judge(numbers).state == "does not hold"
+    assert section_5_6.judge_training(numbers).state == "does not hold"
     # as cheap as the standard one, and a tenth above the looped one
     cheap = trained | {"algoformer": trained["standard"]}
     tenth = trained | {"algoformer": {"operations": trained["looped"]["operations"] / 0.9}}
     both = numbers | {"trained": {"10, 10": cheap, "20, 15": tenth}}
-    assert section_5_6_training.judge(both).state == "holds"
+    assert section_5_6.judge_training(both).state == "holds"
     for name in ("10, 10", "20, 15"):
         wrong = both["trained"] | {name: numbers["trained"]["10, 10"]}
-        assert section_5_6_training.judge(both | {"trained": wrong}).state == "does not hold"
-    for module in (section_5_6, section_5_6_training):
-        assert chart(module.CLAIM.figure(numbers)).startswith("<svg")
+        assert section_5_6.judge_training(both | {"trained": wrong}).state == "does not hold"
+    for claim in (section_5_6.INFERENCE, section_5_6.TRAINING):
+        assert chart(claim.figure(numbers)).startswith("<svg")

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from emulon.report.chart import chart
-from reproduce import Scale, Setting, all_claims
+from reproduce.claim import Scale, Setting, all_claims
 from reproduce.learning import (
     figure_1,
     figure_2,
     figure_3,
-    figure_3_width,
     figure_4,
     lemmas_1_to_7,
-    machines,
+    theorems,
 )
 from reproduce.record import measure
 
@@ -36,11 +35,11 @@ def test_a_machine_that_grows_too_fast_or_breaks_its_bound_is_no_proof():
         return {**shape, "error": error, "bound": 1e-11, "gaussian": 1e-10}
 
     single, many = [row(4, 2, 3, 20), row(8, 2, 3, 40)], [row(4, 2, 3, 20), row(4, 4, 6, 20)]
-    assert machines.judge({"one example": single, "many examples": many}, 1).state == "holds"
+    assert theorems.judge({"one example": single, "many examples": many}, 1).state == "holds"
     for bad in (row(8, 2, 4, 40), row(8, 2, 3, 80), row(8, 2, 3, 40, error=1e-10)):
-        assert machines.judge({"one example": [single[0], bad], "many examples": many}, 1).state == "does not hold"
+        assert theorems.judge({"one example": [single[0], bad], "many examples": many}, 1).state == "does not hold"
     for bad in (row(4, 4, 12, 20), row(4, 4, 6, 24)):
-        assert machines.judge({"one example": single, "many examples": [many[0], bad]}, 1).state == "does not hold"
+        assert theorems.judge({"one example": single, "many examples": [many[0], bad]}, 1).state == "does not hold"
 
 
 def test_figure_1_asks_for_nearness_on_average_and_after_every_count_above_d():
@@ -142,7 +141,7 @@ def test_figure_3_wants_all_phases_in_order():
         ([descent, least], "does not hold"),
         ([descent, row(2, 0.5, 0.1, 0.7), least], "does not hold"),
     ):
-        assert figure_3.judge({"layers": rows}).state == state
+        assert figure_3.judge_depth({"layers": rows}).state == state
 
 
 def test_figure_3_by_width_wants_least_squares_from_32_units_on():
@@ -153,20 +152,20 @@ def test_figure_3_by_width_wants_least_squares_from_32_units_on():
         ([narrow, least, narrow | {"size": 64}], "does not hold"),
         ([row(16, 0.1, 0.5, 0.6, fixed=0.2), least], "does not hold"),
     ):
-        assert figure_3_width.judge({"width": rows}).state == state
+        assert figure_3.judge_width({"width": rows}).state == state
 
 
 def test_figure_3_trains_learners_of_every_depth_and_width_once(tmp_path, monkeypatch):
     training = figure_3.QUICK | {"steps": 2, "width": 8, "heads": 2}
     sizes = {"training": training, "depths": [1, 2], "widths": [4, 8], "datasets": 16, "seeds": 2}
-    numbers = figure_3.run(Setting(sizes, results=tmp_path))
+    numbers = figure_3.over_depth(Setting(sizes, results=tmp_path))
     assert [(each["seed"], each["size"]) for each in numbers["layers"]] == [(0, 1), (0, 2), (1, 1), (1, 2)]
-    assert chart(figure_3.figure(numbers)).startswith("<svg")
-    wide = figure_3_width.run(Setting(sizes, results=tmp_path))
+    assert chart(figure_3.draw_depth(numbers)).startswith("<svg")
+    wide = figure_3.over_width(Setting(sizes, results=tmp_path))
     assert figure_3.FIXED_RIDGE in wide["width"][0]["unexplained"]
-    assert chart(figure_3_width.figure(wide)).startswith("<svg")
+    assert chart(figure_3.draw_depth(wide)).startswith("<svg")
     monkeypatch.setattr("reproduce.learners.fit", lambda *_, **__: pytest.fail("trained again"))
-    assert figure_3.run(Setting(sizes, results=tmp_path)) == numbers
+    assert figure_3.over_depth(Setting(sizes, results=tmp_path)) == numbers
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
 from emulon.training import PRESETS, RunFolder
-from reproduce import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
 from reproduce.__main__ import main
 from reproduce.arguments import run_script
+from reproduce.claim import CannotTest, Claim, Scale, Verdict, all_claims
 from reproduce.learners import KEPT
 from reproduce.record import measure, path_of, read, write
 
@@ -47,7 +48,7 @@ def only(monkeypatch):
 
     def choose(*claims: Claim) -> None:
         known = {claim.name: claim for claim in claims}
-        monkeypatch.setattr(registry, "all_claims", lambda: known)
+        monkeypatch.setattr(reproduce.claim, "all_claims", lambda: known)
         monkeypatch.setattr("reproduce.__main__.all_claims", lambda: known)
 
     return choose

@@ -12,13 +12,12 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
 from emulon.report.chart import chart
 from emulon.report.figure import Figure
-from reproduce import CannotTest, Setting, all_claims
-from reproduce.claim import SCALES, Claim, Scale, SetUp, Verdict
+from reproduce.claim import SCALES, CannotTest, Claim, Scale, Setting, SetUp, Verdict, all_claims
 from reproduce.emulation import section_5_1 as section_51
 from reproduce.emulation import table_1 as table1
 from reproduce.emulation import table_3 as table3
 from reproduce.index import index
-from reproduce.ours import train_step
+from reproduce.ours import training
 from reproduce.record import path_of, read
 
 CLAIMS = all_claims()
@@ -111,13 +110,13 @@ def planted(error=1e-10, least_fit=1.0, intervention=1e-9, unused=0.0, slots=0.0
     row = {"bound": 1e-9, "proved": True, "error": 1e-10, "least_fit": 1.0}
     asked = {"intervention": intervention, "unused": unused, "error": error, "least_fit": least_fit}
     double, single = row | asked | {"dtype": "float64"}, row | {"dtype": "float32"}
-    return {"rows": [one | {"disguised": d, "slots": slots if d else 1.0} for one in (double, single) for d in (0, 1)]}
+    return {"rows": [one | {"obfuscated": d, "slots": slots if d else 1.0} for one in (double, single) for d in (0, 1)]}
 
 
-def trained(away=1e-3, fit=0.95, loss=0.29):
-    first = {"step": 0, "loss": 0.3, "away": 1e-10, "fit": 1.0, "refit": 1.0}
-    slow = [first, first | {"step": 1, "loss": loss, "away": away, "fit": fit}]
-    fast = [first, first | {"step": 1, "loss": 9.0, "away": 1.0, "fit": 0.0}]
+def trained(distance=1e-3, fit=0.95, loss=0.29):
+    first = {"step": 0, "loss": 0.3, "distance": 1e-10, "fit": 1.0, "refit": 1.0}
+    slow = [first, first | {"step": 1, "loss": loss, "distance": distance, "fit": fit}]
+    fast = [first, first | {"step": 1, "loss": 9.0, "distance": 1.0, "fit": 0.0}]
     runs = [
         {"mechanism": "sgd", "rate": rate, "bound": 1e-9, "rows": rows} for rate, rows in ((1e-6, slow), (1e-4, fast))
     ]
@@ -218,16 +217,16 @@ SEVERAL = [
     ("ours-audits", audits(audit=4e-10, dtype="float32"), "does not hold"),
     ("ours-audits", audits(seconds=1.1), "does not hold"),
     ("ours-audits", audits(proved=False), "does not hold"),
-    ("ours-trained-specimens", trained(), "holds"),
-    ("ours-trained-specimens", trained(away=0.5e-9), "does not hold"),
-    ("ours-trained-specimens", trained(fit=0.89), "does not hold"),
-    ("ours-trained-specimens", trained(loss=0.31), "does not hold"),
-    ("ours-specimens", planted(), "holds"),
-    ("ours-specimens", planted(error=2e-9), "does not hold"),
-    ("ours-specimens", planted(least_fit=0.9998), "does not hold"),
-    ("ours-specimens", planted(intervention=2e-6), "does not hold"),
-    ("ours-specimens", planted(unused=2e-9), "does not hold"),
-    ("ours-specimens", planted(slots=0.5), "does not hold"),
+    ("ours-trained-planted-models", trained(), "holds"),
+    ("ours-trained-planted-models", trained(distance=0.5e-9), "does not hold"),
+    ("ours-trained-planted-models", trained(fit=0.89), "does not hold"),
+    ("ours-trained-planted-models", trained(loss=0.31), "does not hold"),
+    ("ours-planted-models", planted(), "holds"),
+    ("ours-planted-models", planted(error=2e-9), "does not hold"),
+    ("ours-planted-models", planted(least_fit=0.9998), "does not hold"),
+    ("ours-planted-models", planted(intervention=2e-6), "does not hold"),
+    ("ours-planted-models", planted(unused=2e-9), "does not hold"),
+    ("ours-planted-models", planted(slots=0.5), "does not hold"),
     ("ours-keys", keys([10, 100, 1000], [8, 10, 12], [5, 6, 7]), "holds"),
     ("ours-keys", keys([10, 100, 1000], [8, 20, 32], [5, 6, 7]), "does not hold"),
     ("ours-keys", keys([10, 12, 14], [8, 10, 12], [5, 6, 7]), "does not hold"),
@@ -274,7 +273,7 @@ SEVERAL += [
     ("ours-small-learner", small_learner(1.05, 1.1), "holds"),
     ("ours-small-learner", small_learner(1.05, 1.2), "does not hold"),
     *(
-        ("ours-train-step", {train_step.HUGGING_FACE: {"steps_per_s": 10}, "ours": {"steps_per_s": rate}}, state)
+        ("ours-train-step", {training.HUGGING_FACE: {"steps_per_s": 10}, "ours": {"steps_per_s": rate}}, state)
         for rate, state in ((70, "holds"), (50, "does not hold"))
     ),
     ("ours-precision", precision(0.99, 1.03), "holds"),

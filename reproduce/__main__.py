@@ -131,8 +131,9 @@ def draw(claim: Claim, results: Path) -> None:
     from reproduce.record import path_of, records
 
     for record in records(claim, results):
-        if "cannot" not in record.numbers:
-            write_atomically(path_of(claim.name, record.scale, results, ".svg"), chart(claim.figure(record.numbers)))
+        path = path_of(claim.name, record.scale, results, ".svg")
+        if not {"cannot", "missing"} & set(record.numbers):
+            write_atomically(path, chart(claim.figure(record.numbers)))
 
 
 def listed(claims: Collection[Claim], results: Path) -> Iterator[str]:

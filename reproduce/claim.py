@@ -153,11 +153,16 @@ class Claim:
 
     def verdict(self, numbers: Numbers, scale: ScaleName) -> Verdict:
         """By the claim's rule; limited by the scale and by differences of set-up that could change the outcome."""
+        missing = f"; not measured: {', '.join(numbers['missing'])}" if "missing" in numbers else ""
         if "cannot" in numbers:
-            return Verdict("cannot be tested here", "–", numbers["cannot"])
-        verdict = self.judge({name: each for name, each in numbers.items() if name != "missing"})
-        if missing := numbers.get("missing"):
-            verdict = replace(verdict, reason=f"{verdict.reason}; not measured: {', '.join(missing)}")
+            return Verdict("cannot be tested here", "–", numbers["cannot"] + missing)
+        try:
+            verdict = self.judge({name: each for name, each in numbers.items() if name != "missing"})
+        except Exception:
+            if not missing:
+                raise
+            return Verdict("cannot be tested here", "–", f"too few parts were measured for a verdict{missing}")
+        verdict = replace(verdict, reason=verdict.reason + missing)
         if verdict.state == "holds" and self.correction:
             verdict = replace(verdict, state="holds as corrected")
         said = "is not decided" if verdict.state == "not decided" else verdict.state

@@ -29,6 +29,8 @@ that were changed later are listed in [what we had wrong](../docs/corrections.md
 
 What runs on a GPU runs there with torch and numpy alone: `python -m reproduce NAME --scale gpu`.
 """
+# Verdicts beside which stands what would change or decide them.
+OPEN = ("does not hold", "not decided", "not tested as printed", "not tested at scale")
 COLUMNS = ("claim", "printed", "ours", "what differs", "verdict", "figure")
 
 
@@ -78,11 +80,12 @@ def _rows(claim: Claim, results: Path) -> list[tuple[str, ...]]:
 
 def _row(claim: Claim, record: Record, results: Path) -> tuple[str, ...]:
     verdict, figure = record.verdict(claim), "–"
-    if "cannot" not in record.numbers:
+    if not {"cannot", "missing"} & set(record.numbers):
         figure = f"[figure]({path_of(claim.name, record.scale, results, '.svg').relative_to(results).as_posix()})"
     state = f"**{verdict.state}**: {verdict.reason}"
-    if verdict.state == "does not hold" and claim.reversal:
-        state = f"what would change this: {claim.reversal}. {state}"
+    if verdict.state in OPEN and claim.reversal:
+        what = "change" if verdict.state == "does not hold" else "decide"
+        state = f"What would {what} this: {claim.reversal}. {state}"
     if record.stale(claim):
         state = f"**stale**. {state}"
     return _what(claim, record.scale), claim.theirs, verdict.ours, _differs(claim, record.scale), state, figure

@@ -56,13 +56,19 @@ class Parts:
 
     Processes that share the folder share the work: each takes parts that no other has locked. Parts of other sizes or
     seeds, and unreadable files, are ignored. No part is begun after `deadline`, on the clock of time.time(); `missing`
-    names the parts that are then left out.
+    names the parts that are then left out. Without `wait`, parts that other processes have locked are left to them.
     """
 
     def __init__(
-        self, folder: Path, run: Mapping[str, Any], device: str, processes: int = 1, deadline: float = math.inf
+        self,
+        folder: Path,
+        run: Mapping[str, Any],
+        device: str,
+        processes: int = 1,
+        deadline: float = math.inf,
+        wait: bool = True,
     ) -> None:
-        self.folder, self.device, self.processes, self.deadline = folder, device, processes, deadline
+        self.folder, self.device, self.processes, self.deadline, self.wait = folder, device, processes, deadline, wait
         self.missing: list[str] = []
         self.run = json.loads(json.dumps(run))
         self.kept: dict[str, Numbers] = {}
@@ -74,7 +80,7 @@ class Parts:
     def __call__(self, measures: Measures) -> dict[str, Numbers]:
         """The numbers of all parts: those kept, and those measured now and kept."""
         # First the parts that no other process has locked; then, waiting for the lock, the others.
-        for wait in (False, True):
+        for wait in (False, True) if self.wait else (False,):
             for name, measure in measures.items():
                 if name not in self.kept:
                     self._take(name, measure, wait)
@@ -140,13 +146,8 @@ def measure(
         processes: How many share the parts; a GPU runs several small ones in less time than one after another.
         deadline: On the clock of time.time(); parts not begun by then are named in the numbers, as "missing".
     """
-    if scale not in claim.scales:
-        raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
+    parts = _parts(claim, scale, seed, results, processes, deadline)
     sizes = claim.scales[scale].sizes
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = Parts(
-        path_of(claim.name, scale, results, PARTS), {"sizes": sizes, "seed": seed}, device, processes, deadline
-    )
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
@@ -154,9 +155,13 @@ def measure(
             numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
+    except Exception:
+        if not parts.missing:
+            raise
+        numbers = {"cannot": "parts were not measured before the deadline; run it again with more --minutes"}
     if parts.missing:
-        nothing = {"cannot": "none of its parts was measured before the deadline; run it again with more --minutes"}
-        numbers = numbers | {"missing": parts.missing} if parts.kept else nothing
+        nothing = {"cannot": "no part was measured before the deadline; run it again with more --minutes"}
+        numbers = (numbers if parts.kept else nothing) | {"missing": parts.missing}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     # Parts may be measured on one machine and put together on another: both are named.
     about = parts.about() | {"code": code_of(claim)}
@@ -166,6 +171,34 @@ def measure(
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     seconds += parts.seconds_before
     return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
+
+
+def take_parts(
+    claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress, processes: int, deadline: float
+) -> None:
+    """Measures the parts of a claim that no other process has taken; `measure` puts all together later."""
+    parts = _parts(claim, scale, seed, results, processes, deadline, wait=False)
+
+    def keep(measures: Measures) -> dict[str, Numbers]:
+        parts(measures)
+        raise _Taken
+
+    with suppress(_Taken, CannotTest):
+        claim.run(Setting(claim.scales[scale].sizes, seed, results, report_progress, keep))
+
+
+class _Taken(Exception):
+    """No part is left to take: ends `Claim.run` before it uses numbers that are not there yet."""
+
+
+def _parts(
+    claim: Claim, scale: ScaleName, seed: int, results: Path, processes: int, deadline: float, wait: bool = True
+) -> Parts:
+    if scale not in claim.scales:
+        raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
+    run = {"sizes": claim.scales[scale].sizes, "seed": seed}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline, wait)
 
 
 @contextmanager

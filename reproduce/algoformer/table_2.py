@@ -137,7 +137,8 @@ SMALL_SIZES = {"sets": {"ag_news": 64}, "vocabulary": 4000, "training": SMALL, "
 GPU_SIZES = {"sets": {"ag_news": 128, "imdb": 512, "dbpedia": 128, "yelp": 512, "yahoo": 256}, "vocabulary": 8000}
 GPU_SIZES |= {"training": GPU, "models": PAPER, "floors": True, "seeds": 3}
 SET_UP = """
-data | five sets, their sizes not stated | AG News 35,583 of 120,000 texts; IMDB 19,907 | both
+data | five sets (“Yelp Review”, “Yahoo News”), their sizes not stated | AG News 35,583 of
+... 120,000 texts; IMDB 19,907 | both
 model | 12 layers, or one each and (10, 10); 1 head, width 32; Eq. 2 | with injection
 optimiser | not stated, 1e-3 | Muon, linear, dropout 0.3 | both
 steps × batch | not stated | 3 epochs × 64 | both

@@ -44,6 +44,10 @@ def drawn(kind: str, draw: torch.Generator, datasets: int, n: int, d: int) -> tu
 
 
 def run(setting: Setting) -> Numbers:
+    return setting.parts({"all": all_forms})["all"]
+
+
+def all_forms(setting: Setting) -> Numbers:
     """Held-out errors relative to the mean square of the target, by form and axis, one for each seed; all at once."""
     sizes, device = setting.sizes, best_device()
     number, n, d = sizes["datasets"], sizes["points"], sizes["features"]
@@ -102,7 +106,8 @@ def figure(numbers: Numbers) -> Figure:
 SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 16, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
 GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 64, "p": 60, "epochs": 100, "batch": 32, "lr": 1e-3}
 SET_UP = """
-model | one softmax head; [X; y] and W each with 40 learnable tokens (p = 60), width 64 | the same
+model | one softmax head; [X; y] and W each with 40 learnable tokens (p = 60), width 64 (script; the caption of Figure
+... 2, which is of Section 5.2, has 48) | the script's
 softmax | in the formula over the keys, in the script over the queries | both; the better is judged
 data | text: X ~ 10·N(0, 1) − 5, one W and y, [X; y] fed in; script: X ~ U(−5, 5), tanh(XWᵀ + y)X, fed in itself as
 ... [target; y] | the text's (judged), the script's, and the text's with W and y drawn for each dataset

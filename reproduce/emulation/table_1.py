@@ -33,18 +33,23 @@ SCRIPT, RIGHT = "over the queries (the script)", "over the keys"
 def run(setting: Setting) -> Numbers:
     """Held-out squared errors over the number of heads, and over p with one head, which the script does and the paper
     does not print."""
-    heads, tokens = setting.sizes["heads"], setting.sizes["p_list"]
-    over_heads = [(count, [setting.sizes["p"]]) for count in heads]
+    heads, tokens, p = (setting.sizes[key] for key in ("heads", "p_list", "p"))
     # Models of one stack carry as many learnable tokens as the one with the most: two stacks waste less.
     half = (len(tokens) + 1) // 2
-    over_p = [(1, tokens[:half]), (1, tokens[half:])]
-    return setting.parts({"heads": partial(measured, over_heads), "p": partial(measured, over_p)}) | {
-        "counts": {"heads": list(heads), "p": list(tokens)}
+    stacks = {
+        "heads": [(count, p) for count in heads],
+        "fewer tokens": [(1, each) for each in tokens[:half]],
+        "more tokens": [(1, each) for each in tokens[half:]],
     }
+    found = setting.parts({name: partial(measured, models) for name, models in stacks.items()})
+    fewer, more = found["fewer tokens"], found["more tokens"]
+    over_p = {name: fewer[name] + more[name] for name in (*PARTS, SCRIPT, RIGHT)}
+    counts = {"heads": list(heads), "p": list(tokens)}
+    return {"heads": found["heads"], "p": over_p | {"mean_square": fewer["mean_square"]}, "counts": counts}
 
 
-def measured(stacks: Sequence[tuple[int, Sequence[int]]], setting: Setting) -> Numbers:
-    """For every stack of a number of heads, and every p in it: the errors of the parts and of the whole, by seed.
+def measured(models: Sequence[tuple[int, int]], setting: Setting) -> Numbers:
+    """For every number of heads and of tokens p, trained as one stack: the errors of parts and whole, by seed.
 
     One set of data and one head serve all seeds, which draw first weights, the rows held out and the order.
     """
@@ -60,30 +65,25 @@ def measured(stacks: Sequence[tuple[int, Sequence[int]]], setting: Setting) -> N
     rows = torch.stack([torch.randperm(len(x), generator=draw, device=device) for _ in range(seeds)])
     train, test = rows.split([len(x) * 4 // 5, len(x) - len(x) * 4 // 5], dim=1)
     first = torch.Generator().manual_seed(setting.seed)
-    modules = nn.ModuleList(
-        MultiHeads(n, d, hidden, hidden, extra=[p - n for p in ps for _ in range(3 * seeds)], heads=heads, draw=first)
-        for heads, ps in stacks
-    )
+    every = [each for each in models for _ in range(3 * seeds)]
+    extra, heads = [p - n for _, p in every], [count for count, _ in every]
+    module = MultiHeads(n, d, hidden, hidden, extra=extra, heads=heads, draw=first)
 
-    def answers(x: Tensor) -> list[Tensor]:
-        """Of every stack: (p, part, seed, batch, n, hidden)."""
-        return [
-            module(x.expand(len(ps), 3, *x.shape).flatten(0, 2)).unflatten(0, (len(ps), 3, seeds))
-            for module, (_, ps) in zip(modules, stacks, strict=True)
-        ]
+    def answers(x: Tensor) -> Tensor:
+        """(model, part, seed, batch, n, hidden)."""
+        said: Tensor = module(x.expand(len(models), 3, *x.shape).flatten(0, 2))
+        return said.unflatten(0, (len(models), 3, seeds))
 
     def loss(x: Tensor, _: Tensor) -> Tensor:
-        target = x @ maps
-        each = [((said - target).square() * share).sum() for said in answers(x)]
-        return torch.stack(each).sum() / x.shape[1]
+        return ((answers(x) - x @ maps).square() * share).sum() / x.shape[1]
 
-    fit(modules, loss, Batches([x], train, sizes["batch"], setting.seed), setting)
+    fit(module, loss, Batches([x], train, sizes["batch"], setting.seed), setting)
     errors: dict[str, list[Tensor]] = {name: [] for name in (*PARTS, SCRIPT, RIGHT)}
     squares = {SCRIPT: 0.0, RIGHT: 0.0}
     with torch.no_grad():
         for (some,) in in_chunks([x], test, 100):
             target = some @ maps
-            said = torch.cat(answers(some))
+            said = answers(some)
             each = ((said - target).double().square() * share).sum(dim=(-2, -1)).mean(dim=-1)
             for name, error in zip(PARTS, each.unbind(dim=1), strict=True):
                 errors[name].append(error)

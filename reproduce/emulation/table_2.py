@@ -45,6 +45,10 @@ def drawn(methods: Tensor, n: int, d: int, draw: torch.Generator) -> tuple[Tenso
 
 
 def run(setting: Setting) -> Numbers:
+    return setting.parts({"all": all_models})["all"]
+
+
+def all_models(setting: Setting) -> Numbers:
     """Squared errors on fresh data, by method and training seed, of the layer trained on all and of that method's own.
 
     All models of all seeds are trained at once; four of a seed: on the mixture, and on each method alone.

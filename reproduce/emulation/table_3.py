@@ -33,6 +33,10 @@ PENALTY = 1.0
 
 
 def run(setting: Setting) -> Numbers:
+    return setting.parts({"all": all_models})["all"]
+
+
+def all_models(setting: Setting) -> Numbers:
     """Squared errors of the log price on the rows held out, by fit, model, method and seed; and what the frozen module
     attends to and how far its answers for the methods are apart."""
     sizes, device, seeds = setting.sizes, best_device(), len(setting.seeds)
@@ -152,7 +156,8 @@ GPU = {"rows": 1460, "columns": 262, "hidden": 520, "p": 100, "heads": 8, "epoch
 SET_UP = """
 model | 8 heads, width 524 (which 8 does not divide: the script's own check stops it), 99 learnable tokens behind one of
 ... the row (p = 100) | 8 heads of 65, width 520; 99 learnable tokens
-prompt | x and w in one token; w fitted on all rows; lasso's is zero at its α = 1 | the same
+prompt | text: an auxiliary network approximates the encoding of the weights (no more is said); script: x and w in one
+... token, w fitted on all rows, lasso's zero at its α = 1 | the script's
 target | the log price itself, whatever the method | the same
 data | text: 2,930 rows; script: OpenML's house_prices, 1,460 rows; 262 columns | the script's
 split | 80 % and 20 %, one | 80 % and 20 %, one for each seed

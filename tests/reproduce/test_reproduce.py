@@ -48,7 +48,7 @@ def only(monkeypatch):
 
     def choose(*claims: Claim) -> None:
         known = {claim.name: claim for claim in claims}
-        monkeypatch.setattr(reproduce.claim, "all_claims", lambda: known)
+        monkeypatch.setattr("reproduce.claim.all_claims", lambda: known)
         monkeypatch.setattr("reproduce.__main__.all_claims", lambda: known)
 
     return choose

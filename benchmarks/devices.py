@@ -24,8 +24,7 @@ from emulon.algorithms import Lasso, LogisticRegression, NamedAlgorithm, Ridge
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, provenance, write_json
-from emulon.interpreter import Interpreter, Program, compile, load_program, save
-from emulon.interpreter import Path as Way
+from emulon.interpreter import Interpreter, Mode, Program, compile, load_program, save
 from emulon.interpreter.files import file_sha256
 from reproduce.arguments import Arguments, run_script, whole
 
@@ -132,12 +131,12 @@ def _measured(
     interpreter = Interpreter.fitting(program).on(device)
     repeats = REPEATS if device.type == "cuda" or len(x) <= FEW_ROWS else 1
     _, beside, exact = _timed(lambda: program.descent.run(x, y), device, repeats)
-    ways: dict[Way, str] = {"fast": "step by step"}
+    ways: dict[Mode, str] = {"fast": "step by step"}
     if device.type == "cuda":
-        ways["captured"] = "as a CUDA graph"
+        ways["cuda_graph"] = "as a CUDA graph"
     for path, told in ways.items():
 
-        def run(steps: int, path: Way = path) -> Tensor:
+        def run(steps: int, path: Mode = path) -> Tensor:
             return interpreter.run(replace(program, steps=steps), x, y, path).last
 
         first, seconds, weights = _timed(partial(run, STEPS), device, repeats)

@@ -57,7 +57,7 @@ def programs():
         interpreter = Interpreter.fitting(program)
         run = interpreter.run(program, x, target)
         yield from (run.weights, run.audit.bound, run.certificate.bound, run.entered_band, run.predict(x[:3]))
-        yield interpreter.run(program, x, target, path="faithful").weights
+        yield interpreter.run(program, x, target, mode="reference").weights
         yield program.predict(x, target, x[:2])
     yield run.trace is not None
     with tempfile.TemporaryDirectory() as folder:

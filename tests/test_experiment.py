@@ -78,8 +78,8 @@ def test_what_learns_numbers_and_what_learns_classes_is_not_mixed():
 
 def test_the_faithful_path_takes_the_shortest_line_and_gives_the_same_answer(diabetes: Data):
     program = program_for(Ridge(steps=3), diabetes, 1e-8)
-    short, long = interpreter_for([program], "faithful"), interpreter_for([program])
+    short, long = interpreter_for([program], "reference"), interpreter_for([program])
     assert short.sha256 == Interpreter.fitting(program).sha256
     assert len(short.slopes) < len(long.slopes)
-    fast, faithful = run_program(long, program, diabetes), run_program(short, program, diabetes, "faithful")
+    fast, faithful = run_program(long, program, diabetes), run_program(short, program, diabetes, "reference")
     torch.testing.assert_close(faithful.weights, fast.weights, rtol=0.0, atol=1e-12)

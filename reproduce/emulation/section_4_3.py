@@ -201,7 +201,7 @@ def cost(width: int, setting: Setting) -> Numbers:
     row["keys"] = len(interpreter.slopes)
     row["tokens"] = sum(prompt.tokens.shape[0] * prompt.tokens.shape[1] for prompt in prompts_of(program, x))
     row["fast"] = seconds_of(lambda: interpreter.run(program, x))
-    row["faithful"] = seconds_of(lambda: interpreter.run(program, x, path="faithful"), 1)
+    row["faithful"] = seconds_of(lambda: interpreter.run(program, x, mode="reference"), 1)
     with torch.no_grad():
         row["pytorch"] = seconds_of(lambda: network(x))
     return row

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.planted import PlantedModel, drawn_mechanism, obfuscate, plant
 from emulon.planted.finetune import Trained, finetuned
-from emulon.planted.task import BoundedLinear
+from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 
@@ -58,7 +58,7 @@ def measured(one: PlantedModel, prompts: int) -> Numbers:
 def registers(one: PlantedModel, xs: Tensor, ys: Tensor) -> tuple[list[float], list[float]]:
     """For every version that varies, where it was written: R² of the truth's directions, and of the best coordinate."""
     with torch.no_grad():
-        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     # The last of them has been through the last LayerNorm, which the truth reads through, too.
     streams, values = [stream[:, 1:].double() for stream in out.hidden_states], one.values(xs, ys)
     fits, slots = [], []
@@ -191,7 +191,7 @@ def refits(one: PlantedModel, xs: Tensor, ys: Tensor) -> list[float]:
     """For every version that varies, R² of a linear probe fitted on half of the prompts, on the other half: whether it
     is still there, in any direction."""
     with torch.no_grad():
-        out = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
+        out = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
     values, half, fits = one.values(xs, ys), len(xs) // 2, []
     for version in one.truth.versions:
         wanted = values[version.name]

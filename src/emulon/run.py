@@ -16,7 +16,7 @@ from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
 from emulon.algorithms.link import Kind
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
-from emulon.interpreter import Capacity, Interpreter, Path, Program, Run, compile
+from emulon.interpreter import Capacity, Interpreter, Mode, Program, Run, compile
 from emulon.interpreter.plan import covering
 from emulon.tables import BadData
 from emulon.tables.data import Data
@@ -24,10 +24,10 @@ from emulon.tables.data import Data
 # What an algorithm may be set to besides its steps.
 Settings = Mapping[str, float]
 
-# The number line is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
+# The identity grid is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
 # same bits whether it runs by itself, beside others, or from a file.
 REACH = 16384.0
-# Data this many times as large are beyond every number line; the square is still a float.
+# Data this many times as large are beyond every identity grid; the square is still a float.
 LARGEST_MARGIN = 1e60
 
 
@@ -147,12 +147,12 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     return compile(algorithm, domain, tolerance)
 
 
-def interpreter_for(programs: Sequence[Program], path: Path = "fast") -> Interpreter:
+def interpreter_for(programs: Sequence[Program], mode: Mode = "fast") -> Interpreter:
     """One interpreter that all these programs fit into.
 
-    The faithful path's time is in proportion to the number line's keys, at every token and head: it takes the shortest.
+    The time of mode reference is in proportion to the keys of the identity grid: it gets the shortest.
     """
-    if path == "faithful":
+    if mode == "reference":
         return Interpreter.fitting(*programs)
     capacity = Capacity(1, 1, 1, REACH)
     for program in programs:
@@ -164,10 +164,10 @@ def run_program(
     interpreter: Interpreter,
     program: Program,
     data: Data,
-    path: Path = "fast",
+    mode: Mode = "fast",
     report_progress: Progress = silent,
 ) -> Run:
-    return interpreter.run(program, *data.problem(program.loss), path, report_progress)
+    return interpreter.run(program, *data.problem(program.loss), mode, report_progress)
 
 
 def held_out_score(run: Run, data: Data) -> float:
@@ -183,13 +183,13 @@ def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
 
 
 class Course(TypedDict, total=False):
-    """How an experiment goes: 200 steps, as near to 1e-8 as can be, no margin, the fast path, unless it is said."""
+    """How an experiment goes: 200 steps, as near to 1e-8 as can be, no margin, mode fast, unless it is said."""
 
     steps: int
     tolerance: float | None
     settings: Settings
     margin: float
-    path: Path
+    mode: Mode
     report_progress: Progress
 
 
@@ -202,19 +202,19 @@ def run_experiments(
     algorithms: Sequence[type[NamedAlgorithm]], every: Sequence[Data], **course: Unpack[Course]
 ) -> tuple[Experiment, ...]:
     """The same on several data, as several targets are: one interpreter for all of them."""
-    path, report_progress = course.get("path", "fast"), course.get("report_progress", silent)
+    mode, report_progress = course.get("mode", "fast"), course.get("report_progress", silent)
     compiled = []
     for number, data in enumerate(every):
         compiled.append(_compiled(algorithms, data, course, part_of(report_progress, number, 2 * len(every))))
     programs = [job.program for jobs, _ in compiled for job in jobs]
-    interpreter = interpreter_for(programs, path)
+    interpreter = interpreter_for(programs, mode)
     before, done, found = interpreter.sha256, len(programs), []
     for data, (jobs, left_out) in zip(every, compiled, strict=True):
         results = []
         for job in jobs:
             told = part_of(report_progress, done, 2 * len(programs), f"running {job.name}: ")
             told("starting", 0.0)
-            results.append(_result(job, interpreter, data, path, told))
+            results.append(_result(job, interpreter, data, mode, told))
             done += 1
         found.append((data, tuple(results), left_out))
     report_progress("done", 1.0)
@@ -261,10 +261,10 @@ def _compiled(
     return jobs, tuple(left_out)
 
 
-def _result(job: _Job, interpreter: Interpreter, data: Data, path: Path, report_progress: Progress) -> Result:
+def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_progress: Progress) -> Result:
     algorithm, program, seconds = job
     begin = time.perf_counter()
-    run = run_program(interpreter, program, data, path, report_progress)
+    run = run_program(interpreter, program, data, mode, report_progress)
     seconds += time.perf_counter() - begin
     loss = program.loss
     x, y = data.problem(loss)

@@ -106,10 +106,10 @@ def test_the_commands_of_the_readme_can_be_read():
 MISSPELT_NAMES = [
     ("run", ["rigde"], "ridge"),
     ("run", ["--data", "diabtes"], "diabetes"),
-    ("run", ["--path", "faithfull"], "faithful"),
+    ("run", ["--mode", "referense"], "reference"),
     ("compile", ["laso", "--out", "never"], "lasso"),
-    ("exec", ["interpreter", "program", "--path", "fsat"], "fast"),
-    ("exec-network", ["files", "x.csv", "--path", "fsat"], "fast"),
+    ("exec", ["interpreter", "program", "--mode", "fsat"], "fast"),
+    ("exec-network", ["files", "x.csv", "--mode", "fsat"], "fast"),
     ("export", ["rigde", "--out", "never"], "ridge"),
     ("approximate", ["softplsu", "-1", "1"], "softplus"),
     ("benchmark", ["liner-probe"], "linear-probe"),

@@ -24,7 +24,7 @@ def test_a_named_and_obfuscated_model_is_described_with_its_bound(tmp_path: Path
     assert (
         made.mechanism == plain.mechanism and made.build.obfuscations == planted.OBFUSCATIONS and made.build.seed == 4
     )
-    assert made.name in said and made.promise in said and f'from_pretrained("{tmp_path}")' in said
+    assert made.name in said and made.error_bound in said and f'from_pretrained("{tmp_path}")' in said
     xs, ys = made.draw(8)
     made.certificate.verify(made(xs, ys), plain.algorithm(xs, ys))
 

@@ -38,10 +38,10 @@ def test_a_run_says_what_it_would_need_before_it_begins(monkeypatch):
     program = compile(Ridge(steps=2), Domain.of(x, x.sum(dim=-1)))
     interpreter = Interpreter.fitting(program)
     monkeypatch.setattr(memory, "free_memory", lambda: 50_000)
-    with pytest.raises(OutOfMemory, match=r"Ridge on 12 × 3 \(fast path\) needs about 0\.1 GB .* take fewer rows"):
+    with pytest.raises(OutOfMemory, match=r"Ridge on 12 × 3 \(mode fast\) needs about 0\.1 GB .* take fewer rows"):
         interpreter.run(program, x, x.sum(dim=-1))
-    with pytest.raises(OutOfMemory, match=r"\(faithful path\) .* take the fast path"):
-        interpreter.run(program, x, x.sum(dim=-1), path="faithful")
+    with pytest.raises(OutOfMemory, match=r"\(mode reference\) .* take mode fast"):
+        interpreter.run(program, x, x.sum(dim=-1), mode="reference")
 
 
 def test_what_a_run_needs_grows_with_its_rows_and_no_faster():

@@ -49,7 +49,7 @@ def exported(tmp_path_factory):
 )
 def test_one_file_runs_every_algorithm_without_emulon(exported, name, within):
     folder, interpreter, programs, tables = exported
-    run = interpreter.run(programs[name], *map(torch.from_numpy, tables[name]), path="faithful")
+    run = interpreter.run(programs[name], *map(torch.from_numpy, tables[name]), mode="reference")
     command = [sys.executable, str(EXAMPLE), "interpreter.onnx", f"{name}.safetensors", f"{name}.csv"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env={})
     theirs = torch.tensor([float(word) for word in done.stdout.split()], dtype=torch.float64)

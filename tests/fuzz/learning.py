@@ -151,14 +151,14 @@ def runs(draw: Any, names: Sequence[str], **more: st.SearchStrategy[Any]) -> Cas
 def programs() -> st.SearchStrategy[Case]:
     """Every named algorithm, and descent on users' losses."""
     names = [*LOSS_OF, *(name for name in LOSSES if name not in LOSS_OF.values())]
-    return runs(names, path=st.sampled_from(("fast", "fast", "faithful")))
+    return runs(names, mode=st.sampled_from(("fast", "fast", "reference")))
 
 
 def check_program(case: Case) -> None:
     x, y = tensors(case, "x", "y")
     dtype = dtype_named(case["dtype"])
     program = compile(algorithm_of(case), data=(x, y), tolerance=case["tolerance"], dtype=dtype)
-    check_run(case, Interpreter.fitting(program).run(program, x, y, case["path"]))
+    check_run(case, Interpreter.fitting(program).run(program, x, y, case["mode"]))
 
 
 def descents() -> st.SearchStrategy[Case]:

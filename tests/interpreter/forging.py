@@ -245,7 +245,7 @@ def of_grid(content: Content, draw: random.Random) -> None:
 
 
 def of_keys(content: Content, draw: random.Random) -> None:
-    """Of a phase, now and then of the number line: one key, or all; or a key more."""
+    """Of a phase, now and then of the identity grid: one key, or all; or a key more."""
     line = draw.random() < 0.1
     section, prefix = content["interpreter" if line else "program"], "" if line else f"{draw.choice(phases(content))}."
     keys = [section[prefix + part] for part in checker.KEYS]
@@ -453,7 +453,7 @@ def require_promised(
 
 
 def emulated(content: Content, program: Program, x: torch.Tensor, y: torch.Tensor) -> list[list[Any]]:
-    """All states of an Arb run: the number line reads every number of the emulated head, and nothing is rounded."""
+    """All states of an Arb run: the identity grid reads every number of the emulated head, and nothing is rounded."""
     keys = [[arb(float.fromhex(n)) for n in content["interpreter"][part]["numbers"]] for part in checker.KEYS]
 
     @cache

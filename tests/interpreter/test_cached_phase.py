@@ -1,4 +1,4 @@
-"""The fast path on many numbers: differences in float32, blocks of samples, stretches of the line, and one answer."""
+"""The fast path on many numbers: differences in float32, blocks of samples, segments of the line, and one answer."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ Programs = dict[str, Program]
 def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, programs: Programs, monkeypatch):
     c, program = case(name), replace(programs[name], steps=3, step_from_data=False)
     own = Interpreter.fitting(program)
-    faithful = own.run(program, c.x, c.y, path="faithful").weights
+    faithful = own.run(program, c.x, c.y, mode="reference").weights
     monkeypatch.setattr(module, "FEW", 0)
     monkeypatch.setattr(cached_phase, "SCORES", 7 * len(program.gradient.grid))
     fast = own.run(program, c.x, c.y)
@@ -38,7 +38,7 @@ def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
     program = programs["ridge"]
     honest, boasting = Interpreter.fitting(program), Interpreter.fitting(program)
-    boasting.line = replace(boasting.line, errors=tuple(1e-6 * error for error in boasting.line.errors))
+    boasting.identity = replace(boasting.identity, errors=tuple(1e-6 * error for error in boasting.identity.errors))
     narrow, wide = cached(program, honest), cached(program, boasting)
     assert {block.keys.dtype for block in narrow.blocks} == {torch.float32}
     assert {block.keys.dtype for block in wide.blocks} == {torch.float64}
@@ -49,13 +49,13 @@ def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the
 def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise(programs: Programs):
     """γ of two more than the terms: of keys the features and y, of values one for each sample and factor."""
     phase = cached(programs["ridge"], Interpreter.fitting(programs["ridge"]))
-    line, needed = phase.interpreter.line, 0.0
+    line, needed = phase.interpreter.identity, 0.0
     (block,) = phase.blocks
     for part, terms in ((block.keys[:, :4], 5), (block.values, len(phase.rows.sizes) * 40)):
         grown = (terms + 2) * 2.0**-24 / (1 - (terms + 2) * 2.0**-24)
         needed = max(needed, part.abs().max().item() * (1 + grown))
     for room, enough in ((1 + 1e-9, True), (1 - 1e-9, False)):
-        phase.interpreter.line = replace(line, errors=(needed * room,) * len(line.errors))
+        phase.interpreter.identity = replace(line, errors=(needed * room,) * len(line.errors))
         assert phase._narrow_enough() == enough
 
 

@@ -33,7 +33,7 @@ def descended(module):
 
 calls = []
 eager = descended(lambda *args, **options: (calls.append((args, options)), interpreter(*args, **options))[1])
-assert torch.equal(eager, interpreter.run(program, x, y, path="faithful").iterates[-1])
+assert torch.equal(eager, interpreter.run(program, x, y, mode="reference").iterates[-1])
 args, options = calls[0]
 own = copy.deepcopy(interpreter)
 own.compile(fullgraph=True, backend="aot_eager")

@@ -99,7 +99,7 @@ def test_noisier_lines_promise_less():
     """Every emulated part of a score and of a value counts: no term stays as it is when the line errs more."""
     x, y = dataset("value")
     program = compile(Ridge(steps=5), data=(x, y))
-    line = Interpreter.fitting(program).line
+    line = Interpreter.fitting(program).identity
     worse = replace(line, errors=tuple(1e9 * error for error in line.errors))
     phase, bounds = program.gradient, program.gradient_bounds
     assert score_error(phase, worse) > 1e8 * (score_error(phase, line) - 1e-13)
@@ -112,7 +112,7 @@ def test_noisier_lines_promise_less():
 def test_codes_that_are_emulated_badly_leak():
     x, y = dataset("value")
     program = compile(Ridge(steps=5), data=(x, y))
-    line = Interpreter.fitting(program).line
+    line = Interpreter.fitting(program).identity
     phase, bounds = program.gradient, program.gradient_bounds
     assert leaked(phase, bounds, line) == bounds.leak
     worse = replace(line, errors=tuple(0.1 + error for error in line.errors))
@@ -207,7 +207,7 @@ def test_data_whose_squares_overflow_are_refused_in_one_line(scale: float):
 def test_numbers_that_no_line_reaches_are_refused_at_once():
     x, y = dataset("value")
     start = time.process_time()
-    with pytest.raises(OutOfDomain, match=r"needs numbers up to .* number lines end at 1.1e\+12; rescale"):
+    with pytest.raises(OutOfDomain, match=r"needs numbers up to .* identity grids end at 1.1e\+12; rescale"):
         compile(LinearRegression(steps=2), data=(x * 1e-30, y)).certificate  # noqa: B018 (asking is what is refused)
     assert time.process_time() - start < 1
 

@@ -213,7 +213,7 @@ FORGERIES = {
 FORGED_INTERPRETERS = {
     "no capacity": (lambda facts, tensors: facts.pop("capacity"), "is not whole"),
     "no reach": (lambda facts, tensors: facts["capacity"].update(reach=None), "is not whole"),
-    "endless": (set_fact("capacity", "reach", to=1e300), "number lines end at"),
+    "endless": (set_fact("capacity", "reach", to=1e300), "identity grids end at"),
     "tokens that are none": (set_fact("capacity", "tokens", to="many"), "is not whole"),
     "wide": (set_fact("capacity", "width", to=10**7), "not of the width it says"),
     "no such dtype": (set_fact("dtype", to="torch.float16"), "is not whole"),

@@ -71,7 +71,7 @@ def test_layer_one_is_three_heads_a_row_and_layer_two_is_one(small: Interpreter)
 def test_elsewhere_it_is_a_copy_that_promises_the_same(small: Interpreter):
     there = small.on("meta")
     assert small.on("cpu") is small and there.device.type == "meta" != small.device.type
-    assert there.line is small.line and there.capacity == small.capacity
+    assert there.identity is small.identity and there.capacity == small.capacity
 
 
 def test_is_frozen(small: Interpreter):
@@ -101,9 +101,9 @@ def test_numbers_beyond_the_reach_are_refused(small: Interpreter):
 def test_programs_beyond_the_capacity_are_refused_on_both_paths(small: Interpreter):
     x, y = dataset("label")
     program = compile(LogisticRegression(steps=2), data=(x, y), tolerance=1e-3)
-    for path in ("fast", "faithful"):
+    for mode in ("fast", "reference"):
         with pytest.raises(BadShape, match=r"Interpreter\.fitting"):
-            small.run(program, x, y, path=path)
+            small.run(program, x, y, mode=mode)
     needed = program.capacity
     short = Interpreter(Capacity(needed.features, needed.tokens - 1, needed.width, needed.reach))
     with pytest.raises(BadShape, match=f"{needed.tokens} tokens"):

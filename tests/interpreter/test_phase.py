@@ -29,7 +29,7 @@ def second(
     save(small, folder / "interpreter")
     section = checker.section_of(str(folder / "interpreter"))
     with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
-        line, _ = of_line(small, small.line.reach, checker.Softmax(section))
+        line, _ = of_line(small, small.identity.reach, checker.Softmax(section))
         for name in NAMES:
             program, file = programs[name], Path(folder / name)
             save(program, file)
@@ -42,14 +42,14 @@ def second(
 @pytest.mark.parametrize("name", NAMES)
 def test_every_term_is_the_checkers_own(name: str, second, programs: dict[str, Program], small: Interpreter):
     # On a line with the errors that the checker finds: those that the library proves of it are a little smaller.
-    promised = programs[name].certificate_on(replace(small.line, errors=tuple(map(float, second[name]["line"]))))
+    promised = programs[name].certificate_on(replace(small.identity, errors=tuple(map(float, second[name]["line"]))))
     found = {term: float(value) for term, value in second[name]["terms"].items()}
     assert found == pytest.approx(promised.terms, rel=1e-5, abs=0.0)
     assert promised.bound == pytest.approx(float(second[name]["bound"]), rel=1e-5, abs=0.0)
 
 
 def test_the_lines_errors_are_the_checkers_own(second, small: Interpreter):
-    line = small.line
+    line = small.identity
     assert list(map(float, second["ridge"]["line"])) == pytest.approx(line.errors, rel=2e-2, abs=0.0)
     assert [line.error(reach) for reach in line.reaches] == list(line.errors)
     assert line.error(line.reach * 1.001) == float("inf")

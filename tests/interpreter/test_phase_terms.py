@@ -12,8 +12,8 @@ import torch
 from emulon.attention.codes import Codes
 from emulon.certify import Domain
 from emulon.certify.interpolation import Interpolation
-from emulon.interpreter import number_line as room
-from emulon.interpreter.number_line import MATTERS, NumberLine, Off
+from emulon.interpreter import identity_grid as room
+from emulon.interpreter.identity_grid import MATTERS, ErrorBound, IdentityGrid
 from emulon.interpreter.phase import (
     Carried,
     Phase,
@@ -45,24 +45,24 @@ def phase(readout: str, dtype: torch.dtype = f64, domain: Domain = DOMAIN) -> Ph
     return Phase.of("made", readout, grid(dtype), domain, codes, 64.0)
 
 
-def line(dtype: torch.dtype, worst: float) -> NumberLine:
+def line(dtype: torch.dtype, worst: float) -> IdentityGrid:
     """Wide awake only at powers of two: errors that differ from one magnitude to the next."""
     reaches = tuple(2.0**k for k in range(-4, 8))
-    return NumberLine(grid(dtype), reaches, tuple(worst * (k + 1) for k in range(12)), (0.0,) * 12)
+    return IdentityGrid(grid(dtype), reaches, tuple(worst * (k + 1) for k in range(12)), (0.0,) * 12)
 
 
 def gamma(count: int, u: float) -> float:
     return count * u / (1 - count * u)
 
 
-def products(line: NumberLine, key: float, query: float) -> float:
+def products(line: IdentityGrid, key: float, query: float) -> float:
     """The worst of (key + a)·(query + b) − key·query, |a| and |b| what the line may err by."""
     key, query, *off = map(Fraction, (key, query, line.error(key), line.error(query)))
     corners = ((key + a * off[0]) * (query + b * off[1]) for a, b in product((-1, 1), (-1, 1)))
     return float(max(abs(corner - key * query) for corner in corners))
 
 
-def scores(made: Phase, line: NumberLine, u: float) -> tuple[float, float]:
+def scores(made: Phase, line: IdentityGrid, u: float) -> tuple[float, float]:
     """How far the grid's part of a score may be off, and the codes'."""
     x, y, bias = made.scales.x, made.scales.y, made.scales.bias
     emulated = 3 * products(line, 3 * 2.0 * x, 0.5 / x) + products(line, 0.5 * bias, 1 / bias)
@@ -108,7 +108,7 @@ def test_every_term_is_what_it_is_made_of(dtype, readout, worst, y) -> None:
 
 
 def test_errors_of_factors_multiply_too() -> None:
-    known = NumberLine(grid(f64), (1.0, 8.0), (0.25, 0.5), (0.0, 0.0))
+    known = IdentityGrid(grid(f64), (1.0, 8.0), (0.25, 0.5), (0.0, 0.0))
     assert product_error(known, 4.0, 1.0, 3) == 3 * ((4.0 + 0.5) * (1.0 + 0.25) - 4.0)
 
 
@@ -166,10 +166,10 @@ def test_a_line_is_off_by_its_proof_its_scores_its_sums_and_what_is_lost(dtype) 
     for delta, lost in ((1e-6, 1e-9), (1e-9, 1e-6)):
         moved = min(math.tanh(delta / 2) * 16.0, math.exp(delta) * math.expm1(delta) * (0.5 + lost))
         wanted = 3e-7 + moved + 2 * gamma(7 + 2, u) * (2.0 + 0.5 + lost) + lost + u * 2.0
-        assert Off(delta, 7, 8.0, lost).error(known, 2.0, dtype) == pytest.approx(wanted, rel=1e-9, abs=0.0)
+        assert ErrorBound(delta, 7, 8.0, lost).error(known, 2.0, dtype) == pytest.approx(wanted, rel=1e-9, abs=0.0)
     # Where values deviate by more than they can, the average moves by what all of them span, from −8 to 8.
     wide = 3e-7 + math.tanh(5e-7) * 16.0 + 2 * gamma(7 + 2, u) * (2.0 + 100.0) + u * 2.0
-    found = Off(1e-6, 7, 8.0, 0.0).error(replace(known, deviation=100.0), 2.0, dtype)
+    found = ErrorBound(1e-6, 7, 8.0, 0.0).error(replace(known, deviation=100.0), 2.0, dtype)
     assert found == pytest.approx(wide, rel=1e-9, abs=0.0)
 
 
@@ -208,7 +208,7 @@ def test_scores_are_as_uncertain_as_their_keys_are_large_and_shares_as_those_of_
     largest = float(torch.tensor(largest, dtype=dtype))
     share = math.exp(-below) * (1 + math.exp(min(2 * any_delta, 700.0)))
     lost = 1.01 * share * (value + largest) + 3 * 2 * math.exp(-64) * max(value, largest)
-    wanted = Off(delta, 2, largest, lost).error(known, 1.0, dtype)
+    wanted = ErrorBound(delta, 2, largest, lost).error(known, 1.0, dtype)
     found, _ = room._certified(far, 0.0, 1.0, terms, absolute)
     # Of scores as large as 2³¹ it is less sure how far below they are.
     assert found == pytest.approx(wanted, rel=1e-4 if slope > 2.0**30 else 1e-6, abs=0.0)
@@ -240,11 +240,11 @@ def test_keys_that_hardly_matter_are_counted_by_their_shares_on_either_side() ->
         )
         error, exact = room._certified(far, 0.0, 1.0, terms, absolute)
         assert exact == known.error
-        assert error == pytest.approx(Off(delta, 2, 1.3, lost).error(known, 1.0, f64), rel=1e-6, abs=0.0)
+        assert error == pytest.approx(ErrorBound(delta, 2, 1.3, lost).error(known, 1.0, f64), rel=1e-6, abs=0.0)
 
 
 def test_rows_of_many_terms_are_bounded_band_by_band() -> None:
-    short = room.number_line(200.0)
+    short = room.identity_grid(200.0)
     bands = [(0.0, 16.0), (16.0, 32.0), (32.0, 256.0)]
     each = [room._certified(short.grid, lo, hi, 40, 900.0)[0] for lo, hi in bands]
     assert short.error(10.0, 40, 900.0) == each[0] and short.error(250.0, 40, 900.0) == max(each)

@@ -9,7 +9,7 @@ from by_hand import BOUNDS, phase, program
 from emulon.certify import Domain
 from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.interpreter.phase import Carried, phase_terms
 from emulon.interpreter.program import SAMPLED
 
@@ -21,7 +21,7 @@ OTHER = replace(BOUNDS, interpolation=1e-4)
 def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth(accelerated: bool) -> None:
     """Steps of 1/4 keep 0.9 of the state, a penalty all of it; w + β·(w − before), up to 3/2, is rounded four times."""
     made = program(l1=0.1, accelerated=accelerated, proximal=PENALTY, proximal_bounds=OTHER)
-    line, u = number_line(made.capacity.reach), 2.0**-53
+    line, u = identity_grid(made.capacity.reach), 2.0**-53
     first = phase_terms(made.gradient, BOUNDS, line, Carried(step=0.25, shrink=0.9))
     second = phase_terms(PENALTY, OTHER, line, Carried(step=1.0, shrink=1.0))
     wanted = {name: first[name] + second[name] for name in first}
@@ -33,7 +33,7 @@ def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth
 
 
 def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
-    line, good = number_line(200.0), program(l1=0.1, proximal=PENALTY, proximal_bounds=OTHER, curvature_reach=1e3)
+    line, good = identity_grid(200.0), program(l1=0.1, proximal=PENALTY, proximal_bounds=OTHER, curvature_reach=1e3)
     assert good.certificate_on(line).proved
     for changes in (
         {"gradient_bounds": replace(BOUNDS, proved=False)},
@@ -56,6 +56,6 @@ def test_for_other_rows_all_that_counts_samples_is_made_anew_and_nothing_else() 
 
 def test_called_a_program_runs_on_the_smallest_interpreter_that_fits() -> None:
     made, x = program(steps=2), torch.linspace(-0.1, 0.1, 15, dtype=torch.float64).reshape(5, 3)
-    run = made(x, x[:, 0], "faithful")
+    run = made(x, x[:, 0], "reference")
     assert run.interpreter.capacity.tokens == made.capacity.tokens == 15 and run.weights.abs().max() > 0
     torch.testing.assert_close(run.weights, Interpreter.fitting(made).run(made, x, x[:, 0]).weights, rtol=0, atol=1e-12)

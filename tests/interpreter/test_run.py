@@ -72,21 +72,21 @@ def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: 
     c, program = case(name), replace(programs[name], steps=4, step_from_data=False)
     own = Interpreter.fitting(program)
     fast = own.run(program, c.x, c.y).weights
-    faithful = own.run(program, c.x, c.y, path="faithful").weights
+    faithful = own.run(program, c.x, c.y, mode="reference").weights
     # The faithful path rounds scores of the size of the routing constant, which is large where there is a kink.
     torch.testing.assert_close(faithful, fast, rtol=0.0, atol=1e-8 if name in KINKS else 1e-12)
 
 
-@pytest.mark.parametrize("path", ["fast", "faithful"])
-def test_a_changed_number_of_the_frozen_grid_changes_the_answer(path: str, programs: Programs):
+@pytest.mark.parametrize("mode", ["fast", "reference"])
+def test_a_changed_number_of_the_frozen_grid_changes_the_answer(mode: str, programs: Programs):
     c, program = case("ridge"), replace(programs["ridge"], steps=2)
     interpreter = Interpreter.fitting(program)
-    before, sha256 = interpreter.run(program, c.x, c.y, path=path).weights, interpreter.sha256
+    before, sha256 = interpreter.run(program, c.x, c.y, mode=mode).weights, interpreter.sha256
     interpreter.values[len(interpreter.values) // 2] += 1e-6
     with pytest.raises(NotCertified, match="its certificate is withdrawn"):
-        interpreter.run(program, c.x, c.y, path=path)
+        interpreter.run(program, c.x, c.y, mode=mode)
     interpreter.certify_anew()
-    after = interpreter.run(program, c.x, c.y, path=path).weights
+    after = interpreter.run(program, c.x, c.y, mode=mode).weights
     assert (after - before).abs().min() > 1e-12
     assert interpreter.sha256 != sha256
 
@@ -141,8 +141,8 @@ def test_a_penalty_in_float32_is_within_certificate_and_audit_on_both_paths(
     program, draw = lasso_in_float32, torch.Generator().manual_seed(seed)
     x, y = 2 * torch.rand(8, 2, generator=draw) - 1, scale * (2 * torch.rand(8, generator=draw) - 1)
     interpreter, exact = Interpreter.fitting(program), program.descent.run(x, y)
-    for path in ("fast", "faithful"):
-        run = interpreter.run(program, x, y, path=path)
+    for mode in ("fast", "reference"):
+        run = interpreter.run(program, x, y, mode=mode)
         error = (run.weights.double() - exact).abs().max().item()
         assert error <= run.audit.bound <= run.certificate.bound and run.audit.bound < 2e-4
 
@@ -239,20 +239,20 @@ def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
     x, y = dataset("value")
     program = compile(Ridge(penalty=0.5, steps=3, step_size=2.0), Domain.of(0.1 * x, y))
     assert program.shrink == 0
-    run = Interpreter.fitting(program).run(program, 0.1 * x, y, path="faithful")
+    run = Interpreter.fitting(program).run(program, 0.1 * x, y, mode="reference")
     run.certificate.verify(run.weights, Ridge(0.5, 3, 2.0).run(0.1 * x, y))
-    assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.line.error(0.0)
+    assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.identity.error(0.0)
 
 
-@pytest.mark.parametrize("path", ["fast", "faithful"])
+@pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("name", ["ridge", "lasso"])
-def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, path: str):
+def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, mode: str):
     x, y = dataset("value")
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
-    program = replace(programs[name], strong_convexity=0.0, steps=8 if path == "fast" else 2)
-    together = interpreter.run(program, x, y, path).weights
+    program = replace(programs[name], strong_convexity=0.0, steps=8 if mode == "fast" else 2)
+    together = interpreter.run(program, x, y, mode).weights
     for i in range(2):
-        alone = interpreter.run(program, x[i], y[i], path).weights
+        alone = interpreter.run(program, x[i], y[i], mode).weights
         torch.testing.assert_close(together[i], alone, atol=1e-8 if name == "lasso" else 1e-12, rtol=0.0)
 
 
@@ -384,3 +384,13 @@ def test_a_program_as_a_predictor_keeps_its_step_size_on_any_data():
     exact = Ridge(0.1, 5, step_size=program.step_size)
     found = program.predict(0.9 * x, y, x[:3])
     torch.testing.assert_close(found, exact.predict(0.9 * x, y, x[:3]), atol=1e-6, rtol=0)
+
+
+def test_the_earlier_names_of_modes_warn_and_run(programs: Programs):
+    c, program = case("ridge"), programs["ridge"]
+    interpreter = Interpreter.fitting(program)
+    with pytest.warns(DeprecationWarning, match="path='faithful' is mode='reference' since 0.3"):
+        earlier = interpreter.run(program, c.x, c.y, path="faithful").weights
+    assert torch.equal(earlier, interpreter.run(program, c.x, c.y, mode="reference").weights)
+    with pytest.raises(EmulonError, match="there is no mode 'slow'"):
+        interpreter.run(program, c.x, c.y, "slow")

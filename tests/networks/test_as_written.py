@@ -20,7 +20,7 @@ from emulon.certify.balls import Ball
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter import BadFile
 from emulon.interpreter.files import read_sealed, write_sealed
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, load_network, save_network
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.exactly import away_from_exact
@@ -107,7 +107,7 @@ def test_what_rounding_a_map_moves_is_a_part_of_its_error():
     layer, box = coarse(), Box(torch.tensor([-3.0, -1.0], dtype=f64), torch.tensor([1.0, 2.0], dtype=f64))
     moved = max(0.001 + 0.002 / 3 + (41 / 6 - 6.83), 0.02 / 3)
     assert layer.rounding(box) == pytest.approx(moved, rel=1e-8, abs=0.0) and layer.rounding(box) >= moved
-    line, known = number_line(32.0), Known(box, box)
+    line, known = identity_grid(32.0), Known(box, box)
     plain = LinearPhase(replace(layer, unrounded=None), known).own_error(line)
     assert LinearPhase(layer, known).own_error(line) == pytest.approx(plain + moved, rel=1e-8, abs=0.0)
 
@@ -118,7 +118,7 @@ def test_the_scale_of_scores_is_rounded_in_the_prompt_and_nowhere_else(monkeypat
     phase = compile_network(Heads(*random(3, 1, 2, 3).unbind(), scale=3.0), data=x).phases[0]
     assert isinstance(phase, AttentionPhase) and phase.layer.rounding == 4 * rounding.unit(f64)
     assert replace(phase.layer, scale=4.0).rounding == 0.0
-    line, inner = number_line(32.0), phase.inner
+    line, inner = identity_grid(32.0), phase.inner
     before = phase.own_error(line)
     monkeypatch.setattr(type(phase.layer), "rounding", property(lambda self: 1e-6))
     # Entries of q move by 1e-6 of their sums; what a row of scores moves by is at least that of its largest entry.

@@ -12,7 +12,7 @@ from emulon import compile_network
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.errors import BadNetwork, OutOfDomain
 from emulon.expressions import parse
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.models import AlgoFormer, Looped, by_prompt
 from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of
 from emulon.networks.exactly import away_from_exact
@@ -107,9 +107,9 @@ def encoder(warm) -> tuple[nn.Module, torch.Tensor, NetworkProgram]:
     return small_encoder(), random(6, 3, 4), ran(small_encoder(), random(6, 3, 4))[0]
 
 
-def test_an_encoder_layer_runs_faithfully_too(encoder):
+def test_an_encoder_layer_runs_referensey_too(encoder):
     network, x, program = encoder
-    faithful = program(x[:1], path="faithful").outputs
+    faithful = program(x[:1], mode="reference").outputs
     assert (faithful - network(x[:1]).detach()).abs().max() <= 1e-9
 
 
@@ -120,7 +120,7 @@ def test_certificates_hold_through_norms_and_say_so_where_they_cannot(encoder):
     norms = [last for last, group in groups_of(program.layers).items() if isinstance(group, Norm)]
     assert len(norms) == 2
     # An input that is off by 1 tells nothing of 1/√v, and yet a norm's answers are at most √width = 2 in size.
-    found = program.errors(number_line(program.capacity.reach), 1.0)
+    found = program.errors(identity_grid(program.capacity.reach), 1.0)
     for last in norms:
         most = 2.001 + program.phases[last - 1].known.output.size
         assert found[last - 1].isinf().all() and (found[last] <= most).all()
@@ -141,7 +141,7 @@ def test_what_only_looks_like_a_norm_is_none(alter):
 def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel(warm):
     (network, x), before = one_norm(), 1e-6
     program = compile_network(network, data=x)
-    found = program.errors(number_line(program.capacity.reach), before)[-1][-1]
+    found = program.errors(identity_grid(program.capacity.reach), before)[-1][-1]
     torch.manual_seed(0)
     moved = x + before * (2 * torch.rand(200, 40, 6, dtype=torch.float64) - 1).sign()
     seen = (program.exact(moved) - program.exact(x)).abs().flatten(0, 1).amax(dim=0)
@@ -174,8 +174,8 @@ def test_a_mask_hides_what_lies_ahead_on_both_paths():
     network = Heads(*(torch.randn(2, 3, 4, dtype=torch.float64) / 2 for _ in range(3)), causal=True)
     x = random(5, 4, 4)
     program, _ = ran(network, x)
-    for path in ("fast", "faithful"):
-        first, whole = (program(part, path=path).outputs for part in (x[:, :2], x))
+    for mode in ("fast", "reference"):
+        first, whole = (program(part, mode=mode).outputs for part in (x[:, :2], x))
         assert (first - whole[:, :2]).abs().max() <= 1e-13
 
 

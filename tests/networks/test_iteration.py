@@ -100,7 +100,7 @@ def test_one_interpreter_runs_an_iteration_and_a_regression():
     interpreter = Interpreter.fitting(*programs)
     both = interpreter.run(programs[0], start, None), interpreter.run(programs[1], X, X[:, 0])
     assert {each for run in both for each in run.sha256} == {interpreter.sha256}
-    faithful = programs[0](start, path="faithful")
+    faithful = programs[0](start, mode="reference")
     torch.testing.assert_close(faithful.last, both[0].last, rtol=0, atol=1e-11)
 
 

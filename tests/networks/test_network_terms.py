@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from emulon.certify import Domain
 from emulon.certify.balls import Ball
 from emulon.core.errors import OutOfDomain
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import compile_network
 from emulon.networks.attention import AttentionPhase
 from emulon.networks.composition import roomy
@@ -197,7 +197,7 @@ def test_functions_and_constants_are_enclosed_where_they_are() -> None:
     assert (box.lo.tolist(), box.hi.tolist()) == ([1.0, -2.0], [3.0, 4.0])
     phase = ConstantPhase(places, Known(box, box))
     assert torch.equal(phase.written((), x.shape), places.exact(x)) and not list(phase.prompts(x))
-    assert phase.own_error(number_line(32.0)) == phase.capacity.reach == 0.0
+    assert phase.own_error(identity_grid(32.0)) == phase.capacity.reach == 0.0
 
 
 def test_what_a_head_has_inside_is_seen_and_kept_to() -> None:
@@ -254,7 +254,7 @@ def test_what_a_head_may_have_inside_is_what_its_box_allows() -> None:
 
 def test_a_sum_is_rounded_before_the_line_reads_it() -> None:
     assert rounded_sum(3, 2.0) == about(gamma(4) * 2.0) and rounded_sum(3, math.inf) == math.inf
-    line = number_line(32.0)
+    line = identity_grid(32.0)
     phase = LinearPhase(LINEAR, Known(INPUTS, Box(numbers(-100.0, 0.0), numbers(50.0, 1.0))))
     # Numbers up to 100 are divided by 8; rows add up to 11, of two products and a bias, one of them rounded more.
     absolute = 11 * LIFT / 8
@@ -272,7 +272,7 @@ def test_a_head_by_prompt_is_off_by_its_scores_its_values_its_mask_and_its_avera
     On a coarse line products of what two numbers are off by are seen, too.
     """
     inner = replace(INNER, v=v)
-    phase, line = AttentionPhase(heads(causal), Known(SQUARE, SQUARE, inner), 3), number_line(32.0, dtype)
+    phase, line = AttentionPhase(heads(causal), Known(SQUARE, SQUARE, inner), 3), identity_grid(32.0, dtype)
     strength = 6.0 + math.log(6 / U) + 1.1 if causal else 0.0
     assert phase.strength == about(strength) and (phase.balance, phase.value) == (0.5, value)
     assert phase.capacity.reach == max(16.0, math.sqrt(strength))
@@ -303,7 +303,7 @@ def gate(sharpness: float, kinked: bool, size: float = 4.0) -> GatePhase:
 
 def test_a_sharp_gate_errs_at_its_kink_and_by_what_its_score_is_off() -> None:
     """G = 2²⁰ is 2¹¹ in the key and 2⁹ with the number; values up to 4 are read as 16."""
-    phase, line = gate(2.0**20, True), number_line(2048.0)
+    phase, line = gate(2.0**20, True), identity_grid(2048.0)
     assert (phase.key, phase.query, phase.value, phase.capacity.reach) == (2048.0, 512.0, 0.25, 2048.0)
     near, inner, middle, far = line.errors  # up to 16, 32, 256 and 2048
     part, keys = max(inner / 16, middle / 32, far / 256), (far + near) / 2048
@@ -324,7 +324,7 @@ def test_a_sharp_gate_errs_at_its_kink_and_by_what_its_score_is_off() -> None:
     ],
 )
 def test_a_smooth_gate_is_moved_by_its_score_and_nothing_else(sharpness, size, key, value, reach) -> None:
-    phase, line = gate(sharpness, False, size), number_line(256.0)
+    phase, line = gate(sharpness, False, size), identity_grid(256.0)
     assert (phase.key, phase.query, phase.value, phase.capacity.reach) == (key, sharpness / key, value, reach)
     near, inner, middle = line.errors  # up to 16, 32 and 256
     part, keys = max(inner / 16, middle / 32) if size == 100 else 0.0, 2 * near / key
@@ -353,7 +353,7 @@ def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values(slope
     assert (made.key, made.bias, made.value) == (key, bias, value)
     sizes = [(grid.steepest * key, grid.range / key), (grid.highest * bias, 1 / bias)]
     assert made.reach == max(*sizes[0], *sizes[1], grid.largest / value)
-    line = number_line(made.reach)
+    line = identity_grid(made.reach)
     score = gamma(3) * grid.score_size
     for a, b in sizes:
         score += line.error(a) * (b + line.error(b)) + line.error(b) * a
@@ -363,7 +363,7 @@ def test_a_function_by_prompt_is_off_by_its_grid_its_scores_and_its_values(slope
 
 
 def test_a_function_is_scaled_by_powers_of_two() -> None:
-    made, line = softmax_for("t**2", -3.0, 4.0, 1e-9), number_line(256.0)
+    made, line = softmax_for("t**2", -3.0, 4.0, 1e-9), identity_grid(256.0)
     grid = made.grid
     phase = FunctionPhase(Elementwise(name="square", reads=(0,), f="t**2"), Known(INPUTS, INPUTS), made)
     assert phase.own_error(line) == made.own_error(line) and phase.capacity.reach == made.reach
@@ -531,7 +531,7 @@ def halving(steps: int, lipschitz: float | None):
 
 def test_errors_of_steps_grow_by_what_a_step_says_of_itself_or_by_its_layers() -> None:
     said, _ = halving(4, 0.75)
-    line = number_line(said.capacity.reach)
+    line = identity_grid(said.capacity.reach)
     once = said.body.errors(line)[-1][-1].max().item()
     assert said.certificate_on(line).bound == about(once * (1 + 0.75 + 0.75**2 + 0.75**3) * math.sqrt(3), rel=1e-10)
     plain, _ = halving(4, None)
@@ -581,7 +581,7 @@ def test_a_layers_term_is_by_how_much_the_bound_grows_with_it_and_from_where_it_
     torch.manual_seed(0)
     x = 2 * torch.rand(8, 2, dtype=f64) - 1
     program = compile_network(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double(), data=x)
-    grown = program.errors(number_line(program.capacity.reach))[-1].amax(dim=-1).tolist()
+    grown = program.errors(identity_grid(program.capacity.reach))[-1].amax(dim=-1).tolist()
     terms = list(program.certificate.terms.values())
     assert grown[0] == 0.0 and terms == about([after - before for before, after in pairwise(grown)])
     # A range as narrow as an error tells nothing of where the exact number is.

@@ -40,7 +40,7 @@ def test_the_same_interpreter_runs_algorithms(algorithms, regression, interprete
 def test_the_faithful_path_gives_what_the_fast_one_gives(name, cases):
     case = cases[name]
     own, x = Interpreter.fitting(case.program), case.x[:2]
-    fast, faithful = (own.run(case.program, x, path=path).outputs for path in ("fast", "faithful"))
+    fast, faithful = (own.run(case.program, x, mode=mode).outputs for mode in ("fast", "reference"))
     assert (fast - faithful).abs().max() <= 1e-12
 
 

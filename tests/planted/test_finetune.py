@@ -7,7 +7,7 @@ import torch
 
 from emulon import planted
 from emulon.planted.finetune import finetuned
-from emulon.planted.task import BoundedLinear
+from emulon.planted.mechanism import BoundedLinear
 
 pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
 

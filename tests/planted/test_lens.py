@@ -11,10 +11,8 @@ from emulon import planted
 from emulon.core.predictor import NotAPredictor, as_predictor
 from emulon.identification import identify
 from emulon.identification.loading import load_subject
-from emulon.planted.interventions import in_stream
-from emulon.planted.lens import adding, read_at, to_transformer_lens
-from emulon.planted.task import BoundedLinear
-from emulon.planted.wrapped import WrappedModel
+from emulon.planted.lens import WrappedModel, adding, read_at, to_transformer_lens
+from emulon.planted.mechanism import BoundedLinear
 
 pytest.importorskip("transformer_lens", reason="the extra [lens] is not installed")
 
@@ -39,7 +37,7 @@ def test_nnsight_traces_it() -> None:
     model = planted.plant("sgd", samples=3)
     xs, ys = model.draw(4, seed=1)
     version = model.truth.version("w#1")
-    traced = nnsight.NNsight(model.gpt2)
+    traced = nnsight.NNsight(model.network)
     with traced.trace(inputs_embeds=model.embed(xs, ys)):
         stream = traced.h[version.layer].output.save()
     held = model.truth.read("w", stream[:, 1:])
@@ -64,7 +62,7 @@ def test_what_other_tools_opened_is_a_predictor_with_its_hooks_and_edits(tmp_pat
     [(place, hook)] = adding(model, changed)
     bridge.add_hook(place, hook)
     with traced.edit(inplace=True):
-        traced.h[0].attn.output[0][:] += in_stream(model.truth, *next(iter(changed.items())))
+        traced.h[0].attn.output[0][:] += model.truth.in_stream(*next(iter(changed.items())))
     for opened in (as_predictor(bridge), as_predictor(traced)):
         assert (opened(xs, ys) - moved).abs().max() < 1e-10 and (moved - wanted).abs().min() > 0.2
 

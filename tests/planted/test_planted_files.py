@@ -61,7 +61,9 @@ def test_a_bound_is_of_the_weights_in_the_folder(folders: list[Path], tmp_path: 
         change_weights(one, MATRIX, 1.01)
         far = planted.load(one)
         assert (
-            not far.certificate.proved and 1e-4 < error_of(far) <= far.certificate.bound and "measured" in far.promise
+            not far.certificate.proved
+            and 1e-4 < error_of(far) <= far.certificate.bound
+            and "measured" in far.error_bound
         )
 
 
@@ -212,7 +214,7 @@ def test_names_of_02_warn_and_are_those_of_today() -> None:
     plain = planted.plant("last value", features=1, samples=2)
     with pytest.warns(DeprecationWarning, match="'turned' is 'rotated'"):
         assert planted.obfuscate(plain, only=("turned",)).build.obfuscations == ("rotated",)
-    with pytest.warns(DeprecationWarning, match="gpt2"):
-        assert plain.model is plain.gpt2
+    with pytest.warns(DeprecationWarning, match="network"):
+        assert plain.model is plain.network
     with pytest.raises(AttributeError, match="no attribute 'specimen'"):
         _ = planted.specimen

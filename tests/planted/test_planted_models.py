@@ -15,18 +15,16 @@ from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.identification import identify
 from emulon.identification.loading import load_subject
 from emulon.machine.compiler import planned
-from emulon.machine.gpt2 import state_dict
 from emulon.planted import MECHANISMS, PlantedModel
-from emulon.planted.dead_components import WRITTEN, dead_blocks, fill_heads, fill_neurons
-from emulon.planted.draft import Draft, kept_apart
-from emulon.planted.ground_truth import truth_of
+from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.model import Build
 from emulon.planted.noise import noise_of
-from emulon.planted.obfuscation import random_rotation
+from emulon.planted.obfuscation import WRITTEN, Draft, dead_blocks, fill_heads, fill_neurons, random_rotation
 from reproduce.ours.planted_models import interventions, registers
 
 transformers = pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
 f32, f64 = torch.float32, torch.float64
+GPT2 = ARCHITECTURES["gpt2"]
 
 
 # Least squares is ridge's program with a small λ, under which nothing is proved: the claim has it.
@@ -88,16 +86,16 @@ def test_unused_directions_are_free(obfuscated: PlantedModel) -> None:
     """Whatever stands there when the first block begins."""
     xs, ys = obfuscated.draw(8, seed=5)
     embedded, truth = obfuscated.embed(xs, ys), obfuscated.truth
-    plain = obfuscated.gpt2(inputs_embeds=embedded).last_hidden_state
+    plain = obfuscated.network(inputs_embeds=embedded).last_hidden_state
     assert "spare" in truth.unused_registers
     extra = sum(
         0.3 * truth.registers[n].write.sum(0) for n in truth.unused_registers if truth.registers[n].kind == "spare"
     )
-    moved = obfuscated.gpt2(inputs_embeds=embedded + extra).last_hidden_state
+    moved = obfuscated.network(inputs_embeds=embedded + extra).last_hidden_state
     assert (obfuscated.answers(moved) - obfuscated.answers(plain)).abs().max() <= obfuscated.certificate.bound
 
 
-def test_idle_heads_neurons_and_blocks_write_within_their_bound_where_nothing_reads() -> None:
+def test_dead_heads_neurons_and_blocks_write_within_their_bound_where_nothing_reads() -> None:
     plain = planted.plant("sgd", samples=3)
     one = planted.obfuscate(plain, seed=3, only=("dead blocks", "dead components"))
     spare = [part.write.abs().sum(dim=0) > 0 for part in one.truth.registers.values() if part.kind == "spare"]
@@ -110,33 +108,28 @@ def test_idle_heads_neurons_and_blocks_write_within_their_bound_where_nothing_re
         rows = one.state[name][start : start + count]
         assert rows[:, unread].any() and not rows[:, ~unread].any()
     xs, ys = one.draw(16, seed=3)
-    streams = one.gpt2(inputs_embeds=one.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
+    streams = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
     written = torch.stack(streams)[..., unread].norm(dim=-1).amax(dim=(1, 2))
     content = planned(one.source, f64).normalisation.content
     assert written[0] == 0 and written[-1] > 0.1 and written.max() <= WRITTEN * content
 
 
-def test_idle_parts_count_all_that_they_may_write_and_see_no_mean() -> None:
+def test_dead_components_count_all_that_they_may_write_and_see_no_mean() -> None:
     """‖V‖·‖O‖_F times what a token may hold, every head and neuron by itself, is what the bound is raised by."""
-    source = planted.plant("last value", features=1, samples=2).source
-    machine, plan = source.compile(), planned(source, f64)
-    weights = {name: part.double() for name, part in state_dict(machine).items()}
-    draft = Draft(machine, plan, weights, truth_of(machine), torch.Generator().manual_seed(0), Build())
-    width, size, content = draft.truth.width, draft.head_width, plan.normalisation.content
+    draft = Draft.of(planted.mechanism_named("last value", features=1, samples=2), f64, Build())
+    content = draft.plan.normalisation.content
     dead_blocks(draft)
-    before = draft.beside
+    before = draft.dead_norm
     assert before > 0
-    index, head = next(i for i in range(draft.truth.blocks) if i not in draft.places), slice(0, size)
-    attention, output = (draft.state[f"h.{index}.attn.{name}.weight"] for name in ("c_attn", "c_proj"))
+    index = next(i for i in range(draft.truth.blocks) if i not in draft.places)
+    block = draft.weights.blocks[index]
     fill_heads(draft, index, [0])
-    values = attention[:, 2 * width :][:, head]
-    may = torch.linalg.matrix_norm(values, 2) * output[head].norm() * content
-    assert values.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
-    before = draft.beside
-    inward, outward = (draft.state[f"h.{index}.mlp.{name}.weight"] for name in ("c_fc", "c_proj"))
-    fill_neurons(draft, index, torch.arange(len(outward)))
-    may = torch.linalg.matrix_norm(inward, 2) * outward.norm() * content
-    assert inward.sum(dim=0).abs().max() < 1e-12 and draft.beside - before > 0.9 * may > 0
+    may = torch.linalg.matrix_norm(block.value[0], 2) * block.output[0].norm() * content
+    assert block.value[0].sum(dim=-1).abs().max() < 1e-12 and draft.dead_norm - before > 0.9 * may > 0
+    before = draft.dead_norm
+    fill_neurons(draft, index, torch.arange(len(block.outward)))
+    may = torch.linalg.matrix_norm(block.inward[0], 2) * block.outward.norm() * content
+    assert block.inward.sum(dim=-1).abs().max() < 1e-12 and draft.dead_norm - before > 0.9 * may > 0
 
 
 def test_a_rotation_fixes_what_it_must() -> None:
@@ -147,23 +140,23 @@ def test_a_rotation_fixes_what_it_must() -> None:
     assert rotation[2:, 2:].abs().max() < 0.99
 
 
-def test_the_noise_of_a_turned_stream_is_counted_as_its_docstring_says() -> None:
+def test_the_noise_of_a_rotated_stream_is_counted_as_its_docstring_says() -> None:
     """No run meets the bound, so it is computed a second time, from last value's single head."""
     model = planted.plant("last value", features=1, samples=2)
     machine = model.source.compile()
     plan = planned(model.source, f64)
-    norm, beside = plan.normalisation, 3.0
+    norm, dead_norm = plan.normalisation, 3.0
     u, width, weight_noise = 2.0**-53, machine.width, 1e-12
-    block, keep = machine.typed_blocks[0], [i for i in range(width) if i not in kept_apart(machine)]
+    block, keep = machine.typed_blocks[0], [i for i in range(width) if i not in GPT2.fixed_slots(machine)]
     zero = machine.layout.slots["zero"].start
     values = block.attention[2 * width :, [i for i in keep if i != zero]].abs().sum(dim=1)
     written = float((values * block.output[keep].norm(dim=0)).sum())
     assert written > 0 and block.units == 0
     weights = (width + 3) * u + weight_noise
-    content = (norm.content**2 + beside**2) ** 0.5
-    seen = content + width**0.5 * norm.mean + beside
-    drift = (width * u + weights) * (content + written + beside) + 4 * u * content
-    noise, skew = noise_of(machine, plan, weight_noise, beside)
+    content = (norm.content**2 + dead_norm**2) ** 0.5
+    seen = content + width**0.5 * norm.mean + dead_norm
+    drift = (width * u + weights) * (content + written + dead_norm) + 4 * u * content
+    noise, skew = noise_of(GPT2, machine, plan, weight_noise, dead_norm)
     assert noise == pytest.approx(1.01 * (drift + ((width + 4) * u + weights) * seen), rel=1e-9, abs=0.0)
     assert skew == pytest.approx(2.02 * (width * u + weights) * seen, rel=1e-9, abs=0.0)
 
@@ -174,16 +167,16 @@ def test_noise_in_weights_that_the_mlps_write_with_is_counted(name: str) -> None
     model = planted.plant(name, features=1, samples=3)
     machine, noise = model.source.compile(), 1e-6
     plan, written = planned(model.source, f64), []
-    keep = [i for i in range(machine.width) if i not in kept_apart(machine)]
-    for block in model.gpt2.h:
+    keep = [i for i in range(machine.width) if i not in GPT2.fixed_slots(machine)]
+    for block in model.network.h:
         bias = block.mlp.c_proj.bias
         block.mlp.register_forward_hook(lambda _, given, out, bias=bias: written.append((out - bias)[..., keep]))
     model(*model.draw(16, seed=3))
     really = sum(float(part.detach().norm(dim=-1).max()) for part in written)
-    before, _ = noise_of(machine, plan, noise)
+    before, _ = noise_of(GPT2, machine, plan, noise)
     for block in machine.typed_blocks:
         block.outward *= 1e6
-    after, _ = noise_of(machine, plan, noise)
+    after, _ = noise_of(GPT2, machine, plan, noise)
     assert really > 0.1 and after - before > noise * 1e6 * really
 
 
@@ -192,7 +185,7 @@ def test_what_is_divided_by_less_is_counted_for_more() -> None:
     machine, plan = source.compile(), planned(source, f64)
     assert plan.divisions
     half = {number: replace(range_, low=range_.low / 2) for number, range_ in plan.divisions.items()}
-    assert noise_of(machine, replace(plan, divisions=half), 1e-6)[0] > noise_of(machine, plan, 1e-6)[0]
+    assert noise_of(GPT2, machine, replace(plan, divisions=half), 1e-6)[0] > noise_of(GPT2, machine, plan, 1e-6)[0]
 
 
 def test_noisy_weights_cost_the_certificate() -> None:

@@ -55,7 +55,7 @@ def problem(points):
 def test_fifty_steps_give_pythons_weights(desk, served, programs, interpreter, name, points):
     page = open_at(desk, served, f"algorithms/{name}/{STEPS}/{text(points)}")
     program = for_points(replace(programs[name], steps=STEPS), len(points))
-    run = interpreter.run(program, *problem(points), path="faithful")
+    run = interpreter.run(program, *problem(points), mode="reference")
     assert run.weights.abs().max() > 0.1
     assert (shown(page) - run.weights).abs().max() <= 1e-9
     [offer] = [each for each in OFFERS if each.name == name]

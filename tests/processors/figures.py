@@ -22,7 +22,7 @@ from emulon.expressions import parse
 from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter import Capacity, Interpreter, compile, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
-from emulon.interpreter.number_line import number_line, shipped_claims, shipped_proofs
+from emulon.interpreter.identity_grid import identity_grid, shipped_claims, shipped_proofs
 from emulon.networks import compile_network, load_network, save_network
 from emulon.networks.softmaxes import UNITS, softmax_for
 
@@ -61,7 +61,7 @@ def shipped() -> dict[str, object]:
 
 def frozen() -> dict[str, object]:
     """The interpreter, what is promised of its line, and which codes are chosen."""
-    lines = [number_line(reach, dtype) for reach in (2048.0, 2e6) for dtype in (torch.float64, torch.float32)]
+    lines = [identity_grid(reach, dtype) for reach in (2048.0, 2e6) for dtype in (torch.float64, torch.float32)]
     speeds = [_speeds(samples, 3) for samples in (64, 100, 200, 1000)]
     return {
         "interpreter": Interpreter(Capacity(8, 100, 10, 16384.0)).sha256,

@@ -21,39 +21,40 @@ EXAMPLES = """examples:
   emulon benchmark mine.py:method random --obfuscate plain rotated
   emulon benchmark activation-patching --json numbers.json
 
-A planted model is a GPT-2 with a known learning algorithm. A method is one function from a subject (the model, prompts,
-quantities that the algorithm works out on them) to answers, without the truth; yours is file.py:function. Ours:
-  linear-probe mlp-probe control-probe coordinate-probe             where a quantity stands, what stands at a place
+A planted model is a transformer with a known learning algorithm. A method is a function from a subject (the model,
+prompts, quantities that the algorithm computes on them) to answers, without the truth; yours is file.py:function.
+Built in:
+  linear-probe mlp-probe control-probe coordinate-probe             where a quantity is, which quantity is at a place
   activation-patching attribution-patching readout-attribution      which heads and MLPs matter
   identify                                                          which algorithm, its parameter with an interval
-  random                                                            what chance gives
+  random                                                            chance level
 
 where     streams and tokens between the best place and the nearest true one (less is better; all others: more)
 found     share of quantities whose best place is true
 what      share of places whose quantity is chosen from four
 circuit   area under the ROC curve over heads and MLPs
-which     share of algorithms named; refused: of those that are no candidate, the share that is said to be none
+which     share of algorithms named; refused: of those that are no candidate, the share recognised as none
 allowed   share of right algorithms not ruled out; power: of wrong ones, the share that is
 coverage  share of parameters inside their 95 % interval
 
-Numbers are means over models ± half a 95 % bootstrap interval; ↑ ↓: significantly other than without obfuscation."""
+Numbers are means over models ± half a 95 % bootstrap interval; ↑ ↓: significant change under obfuscation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Judge methods of interpretability on models whose mechanism is known."""
+    """Score interpretability methods on models whose mechanism is known."""
 
     methods: Positional[Annotated[tuple[str, ...], shown("[METHOD ...]")]] = ()
-    """names, or file.py:function; default: all of ours"""
+    """names, or file.py:function; default: all built-in methods"""
     models: Count = 10
-    """how many are drawn; 50 for a table worth keeping"""
+    """number of planted models; 50 for narrow intervals"""
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
-    """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy,
-    "all at once";     default: all of them"""
+    """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once";
+    default: all of them"""
     seed: Seed = 0
-    """of the first planted model; the others have those that follow"""
+    """seed of the first planted model; the others follow"""
     processes: Count = 2
-    """planted models worked on side by side"""
+    """planted models in parallel"""
     json: Annotated[Path | None, shown("FILE")] = None
     """write every number there"""
     report: Annotated[Path | None, shown("DIR")] = None

@@ -26,8 +26,8 @@ class Options(DataOptions):
     """a file of emulon compile"""
     program: Positional[Annotated[Path, arg(metavar="PROGRAM")]]
     """a file of emulon compile"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
     out: Annotated[Path | None, shown("FILE.csv")] = None
     """save the weights here, to the last bit"""
 
@@ -42,7 +42,7 @@ def main(options: Options) -> int:
     data = options.load(program.loss.link.kind)
     try:
         with progress_bar() as report_progress:
-            run = run_program(interpreter, program, data, options.path, report_progress)
+            run = run_program(interpreter, program, data, options.mode, report_progress)
     except (BadShape, OutOfDomain) as error:
         advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None

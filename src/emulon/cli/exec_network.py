@@ -38,8 +38,8 @@ class Options(CommandOptions):
     """write outputs there, .csv or .safetensors, and what is promised of them beside it, as .json"""
     report: Annotated[Path | None, shown("DIR")] = None
     """write a page that shows the layers as phases"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
     audit: bool = True
     """bound the error of this run; deep networks take about a second a row for it"""
 
@@ -59,7 +59,7 @@ def main(options: Options) -> int:
     x = fitting(read_rows(options.data), program, options.data)
     try:
         with progress_bar() as report_progress:
-            run = interpreter.run(program, x, path=options.path, report_progress=report_progress)
+            run = interpreter.run(program, x, mode=options.mode, report_progress=report_progress)
             report_progress("auditing", 1.0)
             told = facts(run, options)
     except (BadShape, OutOfDomain) as error:
@@ -71,7 +71,7 @@ def main(options: Options) -> int:
     else:
         write_rows(run.last, options.out)
         write_json(options.out.with_suffix(".json"), told)
-    print(f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows by the {options.path} path", file=where)
+    print(f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}", file=where)
     for promise in promises(run, options):
         print(f"error {promise}", file=where)
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}", file=where)
@@ -113,7 +113,7 @@ def facts(run: NetworkRun, options: Options) -> dict[str, Any]:
         "network": run.program.name,
         "inputs": str(options.data),
         "shape": list(run.last.shape),
-        "path": run.path,
+        "mode": run.mode,
         "audit": run.audit.bound if options.audit else None,
         "certificate": bound if math.isfinite(bound) else None,
         "assumes": run.certificate.assumes,

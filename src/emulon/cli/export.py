@@ -81,7 +81,7 @@ def _export_programs(options: Options) -> int:
     from emulon.run import interpreter_for
 
     programs = _programs(options)
-    interpreter = interpreter_for(list(programs.values()), "faithful")
+    interpreter = interpreter_for(list(programs.values()), "reference")
     path = options.out / "interpreter.onnx"
     write_atomically(path, interpreter_to_onnx(interpreter))
     print(path)

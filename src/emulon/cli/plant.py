@@ -20,7 +20,7 @@ EXAMPLES = """examples:
   emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
   emulon identify planted-sgd                  which algorithm is it?
 
-Mechanisms, with what they take beside features and samples (the last of which is only asked about):
+Mechanisms, with their parameters beside features and samples (the last sample is only a query):
   sgd                step_size, ridge          moving-average     decay
   batch-descent      step_size, steps, ridge   last-value
   momentum           step_size, decay          nearest-average    sharp
@@ -29,32 +29,32 @@ Mechanisms, with what they take beside features and samples (the last of which i
   least-squares      ridge
 Obfuscations, other weights for the same function; all: every one of them
   distractors        circuits that compute something unused
-  dead-blocks        blocks that write where nothing reads
-  dead-components    the same for heads and neurons that have nothing to do
+  dead-blocks        blocks that write to unread directions
+  dead-components    random weights for unused heads and neurons, which write to unread directions
   permuted           heads and neurons in another order
   rescaled           queries against keys, values against outputs, by powers of two
   rotated            the stream in another basis
-  noisy              every weight a little off
+  noisy              every weight perturbed
 
 The folder: model.safetensors and config.json (a GPT2LMHeadModel whose only logit is the answer), truth.json (directions
-of every register, heads and neurons of every instruction, what depends on what, what is not used, the certificate), and
-README.md, a model card."""
+of every register, heads and neurons of every instruction, causal graph, unused parts, certificate), and README.md, a
+model card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Write a GPT-2 with a planted learning algorithm, known to the last register."""
+    """Write a transformer with a planted learning algorithm and its ground truth."""
 
     mechanism: Positional[Annotated[str | None, shown("[NAME]")]] = None
     """which algorithm, as sgd or sgd:features=3,samples=6,step_size=0.2; without, --seed draws one"""
     seed: Annotated[Seed | None, shown("SEED")] = None
     """draws the mechanism where none is named, and the obfuscations; 0 for that by default"""
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
-    """names from below, or all"""
+    """obfuscations from the list below, or all"""
     strength: Annotated[NotNegative, shown("NUMBER")] = 1.0
-    """of the obfuscations, 0 … 1"""
+    """strength of the obfuscations, 0 … 1"""
     dtype: Literal["float64", "float32"] = "float64"
-    """of the weights; in float32 much less can be proved"""
+    """of the weights; bounds are much wider in float32"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the files"""
 
@@ -83,13 +83,13 @@ def main(options: Options) -> int:
 
 
 def described(model: PlantedModel, folder: Path) -> str:
-    """What it is, what is promised of it, and how it is opened."""
+    """What it is, its error bound, and how to open it."""
     truth = model.truth
     heads, neurons = truth.blocks * truth.heads, truth.blocks * truth.neurons
     return f"""{model.name}
 a GPT-2 of {truth.blocks} blocks, width {truth.width}, in {str(model.dtype).removeprefix("torch.")}; answers depend \
 on {len(truth.used_heads)} of {heads} heads and {len(truth.used_neurons)} of {neurons} neurons
-|answer − exact answer| {model.promise}
+|answer − exact answer| {model.error_bound}
 
 GPT2Model.from_pretrained("{folder}")       with inputs_embeds=model.embed(xs, ys)
 emulon.planted.load("{folder}")           the same, with the truth, the exact algorithm and its data

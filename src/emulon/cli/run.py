@@ -38,8 +38,8 @@ class Options(DescentOptions):
     """default: all that suit the data"""
     report: Annotated[Path, shown("DIR")] = Path("report")
     """HTML report (default ./report)"""
-    path: Literal["fast", "faithful"] = "fast"
-    """faithful: every token, head and score"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
 
     def folders(self, every: Sequence[Data]) -> list[Path]:
         """Where the pages go: one for each target where there are several."""
@@ -70,7 +70,7 @@ def main(options: Options) -> int:
             tolerance=options.tolerance,
             settings=options.settings,
             margin=options.margin,
-            path=options.path,
+            mode=options.mode,
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)

@@ -35,7 +35,7 @@ SOURCES = (
     "interpreter/layout.py",
     "expressions/evaluation.py",
     "expressions/expression.py",
-    *(f"interpreter/{name}" for name in ("compiler.py", "number_line.json", "number_line.py", "phase.py")),
+    *(f"interpreter/{name}" for name in ("compiler.py", "identity_grid.json", "identity_grid.py", "phase.py")),
     *(f"networks/{name}.py" for name in ("phase", "softmaxes")),
     "expressions/parser.py",
 )

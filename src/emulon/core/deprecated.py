@@ -35,10 +35,13 @@ def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
     if name not in names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     new = names[name]
-    warnings.warn(
-        f"{module}.{name} is {new} since 0.3; the earlier name goes with 0.4", DeprecationWarning, stacklevel=3
-    )
+    warn_renamed(f"{module}.{name}", new, stacklevel=4)
     return getattr(sys.modules[module], new)
+
+
+def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
+    """Say, in a DeprecationWarning, what an earlier name or argument is called now."""
+    warnings.warn(f"{old} is {new} since 0.3; the earlier name goes with 0.4", DeprecationWarning, stacklevel)
 
 
 class RenamedModules(MetaPathFinder, Loader):
@@ -53,6 +56,6 @@ class RenamedModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
         new = f"emulon.{RENAMED[old.partition('.')[2]]}"
-        warnings.warn(f"{old} is {new} since 0.3; the earlier name goes with 0.4", DeprecationWarning, stacklevel=2)
+        warn_renamed(old, new)
         # importlib hands out what stands in sys.modules after this call.
         sys.modules[old] = import_module(new)

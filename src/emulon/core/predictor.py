@@ -18,7 +18,7 @@ from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
 # Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
-OPENERS = {"transformer_lens": "emulon.planted.wrapped", "nnsight": "emulon.planted.wrapped"}
+OPENERS = {"transformer_lens": "emulon.planted.lens", "nnsight": "emulon.planted.lens"}
 
 
 class NotAPredictor(EmulonError):

@@ -19,8 +19,8 @@ from emulon.identification.adapters.skops_file import is_skops, load_skops
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
 from emulon.planted.files import load as load_planted
+from emulon.planted.lens import WrappedModel
 from emulon.planted.model import PlantedModel
-from emulon.planted.wrapped import WrappedModel
 from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner

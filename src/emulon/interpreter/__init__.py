@@ -3,7 +3,7 @@
 from emulon.interpreter.compiler import compile
 from emulon.interpreter.files import BadFile, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.layout import TokenLayout
-from emulon.interpreter.module import Capacity, Interpreter, Path
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.interpreter.plan import Plan
 from emulon.interpreter.program import Program, Run
 
@@ -11,7 +11,7 @@ __all__ = [
     "BadFile",
     "Capacity",
     "Interpreter",
-    "Path",
+    "Mode",
     "Plan",
     "Program",
     "Run",

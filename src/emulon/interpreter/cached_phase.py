@@ -30,7 +30,7 @@ WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
 class Rows:
     """A phase's factors as far as they differ: factors = signs @ sizes, with one 1 or −1 in each row of `signs`.
 
-    The number line is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
+    The identity grid is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
     """
 
     sizes: Tensor
@@ -68,7 +68,7 @@ class CachedPhase:
         step = held.step
         x, y, fixed = (None if part is None else _flat(part, tail) for part, tail in zip(data, (2, 1, 2), strict=True))
         assert x is not None and y is not None
-        self.dtype, odd = x.dtype, interpreter.line.stretches is not None
+        self.dtype, odd = x.dtype, interpreter.identity.segments is not None
         slopes, values = (part.to(x.device) for part in (grid.slopes, grid.values))
         self.slopes, self.values = slopes, -step * values
         self.keys = Rows.of(slopes, odd)
@@ -123,7 +123,7 @@ class CachedPhase:
         Claim: a sum of n products whose one factor is a difference is off by γ_{n+2}·Σ|products| in float32. So it is
         as if differences were larger by a part γ, and that much is left between them and the promise. QED
         """
-        line, phase = self.interpreter.line, self.phase
+        line, phase = self.interpreter.identity, self.phase
         sizes = phase.magnitudes(self.held)
         for block in self.blocks:
             d, terms = block.keys.shape[-2], block.values.shape[-1]

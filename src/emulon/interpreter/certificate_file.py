@@ -52,8 +52,8 @@ def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, 
 def of_line(
     interpreter: Interpreter, reach: float, softmax: checker.Softmax
 ) -> tuple[list[dict[str, Any]], list[list[float]]]:
-    """What is proved of the number line between each of its magnitudes and the next, as far as the program goes."""
-    line, start, bands, cells = interpreter.line, 0.0, list[dict[str, Any]](), list[list[float]]()
+    """What is proved of the identity grid between each of its magnitudes and the next, as far as the program goes."""
+    line, start, bands, cells = interpreter.identity, 0.0, list[dict[str, Any]](), list[list[float]]()
     numbers, identity = line.grid.numbers, parse("t")
     for end in line.reaches:
         target = rounding.unit(interpreter.dtype) * end

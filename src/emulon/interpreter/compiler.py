@@ -18,8 +18,8 @@ from emulon.core.arrays import as_tensor
 from emulon.core.cache import disk_cached
 from emulon.core.errors import EmulonError, OutOfDomain, too_tight
 from emulon.expressions import Function, parse
+from emulon.interpreter.identity_grid import identity_grid, octaves_for
 from emulon.interpreter.layout import LEAK_SHARE, Routing, stored
-from emulon.interpreter.number_line import number_line, octaves_for
 from emulon.interpreter.phase import Phase, ProvedBounds, function_error, penalty_function, reading_scale
 from emulon.interpreter.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
 from emulon.interpreter.program import Program
@@ -33,7 +33,7 @@ EXPECTED, SPENT = {torch.float64: 512.0, torch.float32: 2048.0}, 2.0
 TOLERANCE = 1e-8
 # Keys in float32, where the tolerance cannot be kept: two are a sigmoid.
 KEYS = (2, 24)
-# The number line's relative error at the scores of a jump, in units of the dtype's own.
+# The identity grid's relative error at the scores of a jump, in units of the dtype's own.
 LINE_NOISE = {torch.float64: 5e4, torch.float32: 32.0}
 
 
@@ -135,10 +135,10 @@ def _phase(
         reach = max(phase.still.values())
         if reach > 1e9:
             return float("inf")
-        line, scale = number_line(reach, dtype), reading_scale(entry * grid.largest, dtype)
+        line, scale = identity_grid(reach, dtype), reading_scale(entry * grid.largest, dtype)
         # Values are read, too, and large ones worse.
         value = scale * entry * grid.largest
-        read = number_line(value, dtype).error(value) / (scale * entry) if value < 1e9 else float("inf")
+        read = identity_grid(value, dtype).error(value) / (scale * entry) if value < 1e9 else float("inf")
         return (function_error(phase, line, deviation, size) + read) / expected
 
     request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]

@@ -73,7 +73,7 @@ def write_sealed(path: str | Path, kind: str, tensors: dict[str, Tensor], facts:
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
-    """An interpreter exactly as saved, with a certificate of its number line as it stands in the file."""
+    """An interpreter exactly as saved, with a certificate of its identity grid as it stands in the file."""
     tensors, facts = read_sealed(Path(path), "interpreter")
     with whole(path, "save it again"):
         capacity = Capacity(**facts["capacity"])
@@ -86,7 +86,7 @@ def load_interpreter(path: str | Path) -> Interpreter:
         if any(not torch.equal(tensors[name], made[name]) for name in made if name.startswith("assemble")):
             raise BadFile(f"the second layer in {path} is not the identity; it is no interpreter: save one again")
         if not all(_near(tensors[name], made[name]) for name in made):
-            raise BadFile(f"the number line in {path} is none of ours; save one again")
+            raise BadFile(f"the identity grid in {path} is none of ours; save one again")
         if any(not torch.equal(tensors[name], made[name]) for name in made):
             # Made on a machine that rounds otherwise: what is promised is promised about these very numbers.
             interpreter.load_state_dict(tensors)

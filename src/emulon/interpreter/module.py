@@ -1,6 +1,6 @@
 """The one frozen two-layer attention module that runs any program (Hu et al. 2025, Theorem 4.2, Corollary 4.2.1).
 
-Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the number line with the weights of its softmax
+Layer 1: for every row θ of the prompt's W_K, W_Q, W_V a head averages the identity grid with the weights of its softmax
 at θ·x, for every token x. Layer 2: one head with W_K = [I 0 0], W_Q = [0 I 0], W_V = [0 0 I] attends. Nothing in here
 knows an algorithm; what is computed is decided by the prompt alone.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -21,11 +21,16 @@ from emulon.certify import Certificate
 from emulon.certify.domain import require_finite, require_within
 from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.core.arrays import bits
+from emulon.core.deprecated import warn_renamed
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.progress import Progress, silent
-from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for
+from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for
 
-Path = Literal["fast", "faithful", "captured"]
+# Every token, head and score ("reference"); keys and values of the data computed once, and certified-negligible tokens
+# left out ("fast"); the same with its step recorded as a CUDA graph.
+Mode = Literal["fast", "reference", "cuda_graph"]
+# Values of the earlier argument `path`, which go with 0.4.
+EARLIER: dict[str, Mode] = {"faithful": "reference", "captured": "cuda_graph"}
 Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
@@ -56,7 +61,7 @@ class Capacity:
 
 @runtime_checkable
 class Runnable(Protocol[Outcome]):
-    """What an interpreter asks of a program: what it needs, what it promises on a number line, and how to run it."""
+    """What an interpreter asks of a program: what it needs, what it promises on a identity grid, and how to run it."""
 
     @property
     def capacity(self) -> Capacity: ...
@@ -64,9 +69,9 @@ class Runnable(Protocol[Outcome]):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def certificate_on(self, line: NumberLine) -> Certificate: ...
+    def certificate_on(self, line: IdentityGrid) -> Certificate: ...
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress) -> Outcome: ...
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress) -> Outcome: ...
 
 
 class Interpreter(SealedModule):
@@ -78,10 +83,10 @@ class Interpreter(SealedModule):
 
     def __init__(self, capacity: Capacity, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        self.line: NumberLine = number_line(capacity.reach, dtype)
-        self.capacity = Capacity(capacity.features, capacity.tokens, capacity.width, self.line.reach)
+        self.identity: IdentityGrid = identity_grid(capacity.reach, dtype)
+        self.capacity = Capacity(capacity.features, capacity.tokens, capacity.width, self.identity.reach)
         for name in ("slopes", "intercepts", "values"):
-            self.register_buffer(name, getattr(self.line.grid, name).clone())
+            self.register_buffer(name, getattr(self.identity.grid, name).clone())
         identity = torch.eye(3 * capacity.width, dtype=dtype, device="cpu")
         self.assemble = Head(*identity.split(capacity.width), name="layer 2")
 
@@ -101,8 +106,8 @@ class Interpreter(SealedModule):
         """Promise what can be promised about the grid as it stands in the buffers now."""
         slopes, intercepts, values = (getattr(self, name).detach().cpu() for name in ("slopes", "intercepts", "values"))
         require_finite(slopes=slopes, intercepts=intercepts, values=values)
-        grid = replace(self.line.grid, slopes=slopes.clone(), intercepts=intercepts.clone(), values=values.clone())
-        self.line = certified_line(grid, octaves_for(self.line.reach))
+        grid = replace(self.identity.grid, slopes=slopes.clone(), intercepts=intercepts.clone(), values=values.clone())
+        self.identity = certified_line(grid, octaves_for(self.identity.reach))
         self.seal()
 
     @property
@@ -117,7 +122,7 @@ class Interpreter(SealedModule):
         """The same interpreter on a device: itself where it is there, else a copy."""
         if self.slopes.to(device).device == self.device:
             return self
-        return copy.deepcopy(self, {id(self.line): self.line}).to(device)
+        return copy.deepcopy(self, {id(self.identity): self.identity}).to(device)
 
     @property
     def sha256(self) -> str:
@@ -140,27 +145,41 @@ class Interpreter(SealedModule):
         program: Runnable[Outcome],
         x: Any,
         y: Any = None,
-        path: Path = "fast",
+        mode: str = "fast",
         report_progress: Progress = silent,
         device: torch.device | str | None = None,
+        *,
+        path: str | None = None,
     ) -> Outcome:
-        """The program on this data: x (..., samples, features), y (..., samples), tensors or any arrays of numbers.
+        """Run a program on data.
 
-        A network has no y.
+        Args:
+            program: What `emulon.compile` or `emulon.compile_network` returned, for this interpreter's dtype and size.
+            x: Array of numbers (..., samples, features).
+            y: Array of numbers (..., samples); a network takes none.
+            mode: "fast"; "reference", which computes every token, head and score; or "cuda_graph", the fast mode with
+                its step recorded on a GPU.
+            report_progress: Called with a message and the part that is done.
+            device: Where to run; by default where the interpreter is.
+            path: Earlier name of `mode`.
 
-        The faithful path computes every token, head and score; the fast one leaves out what is certified negligible;
-        captured, its step is a CUDA graph. It runs on `device`, or where the interpreter is, wherever the data are.
+        Returns:
+            The program's run: weights or outputs, certificate and audit.
+
+        Raises:
+            OutOfDomain: The data, or a state on the way, are outside the domain that the program was compiled for.
         """
-        if path not in get_args(Path):
-            raise EmulonError(unknown("path", path, get_args(Path)))
+        mode = _current_mode(mode, path)
+        if mode not in get_args(Mode):
+            raise EmulonError(unknown("mode", mode, get_args(Mode)))
         self.require_program(program)
         require_own_dtype()
-        return program.run_on(self if device is None else self.on(device), x, y, path, report_progress)
+        return program.run_on(self if device is None else self.on(device), x, y, cast(Mode, mode), report_progress)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
         """What a program promises for every input of its domain when it runs here."""
         self.require_unchanged()
-        return program.certificate_on(self.line)
+        return program.certificate_on(self.identity)
 
     def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
         """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""
@@ -171,8 +190,8 @@ class Interpreter(SealedModule):
 
     def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The same, of many numbers by the keys alone that can be felt at each, within what the line promises."""
-        stretches = self.line.stretches if s.numel() > FEW else None
-        return self.read(s) if stretches is None else stretches.read(s)
+        segments = self.identity.segments if s.numel() > FEW else None
+        return self.read(s) if segments is None else segments.read(s)
 
     def project(
         self, tokens: Float[Tensor, "... tokens features"], rows: Float[Tensor, "... rows features"]
@@ -237,3 +256,11 @@ class Interpreter(SealedModule):
             )
         for name, w in (("W_K x", w_k), ("W_Q x", w_q), ("W_V x", w_v)):
             require_within(c.reach, **{name: tokens @ w.mT})
+
+
+def _current_mode(mode: str, path: str | None) -> str:
+    """`mode`, or today's name of what an earlier caller passed as `path`."""
+    given = mode if path is None else path
+    if path is not None or given in EARLIER:
+        warn_renamed(f"path={given!r}", f"mode={EARLIER.get(given, given)!r}", stacklevel=4)
+    return EARLIER.get(given, given)

@@ -106,7 +106,7 @@ class Captured(Fast):
     def _capture(self, w: Tensor, before: Tensor) -> None:
         """What is recorded must not ask the host for anything, and has run before, on a stream of its own."""
         if w.device.type != "cuda":
-            raise EmulonError("a step is captured on a GPU; give device='cuda', or take the fast path")
+            raise EmulonError("a step is recorded on a GPU; give device='cuda', or take mode fast")
         self.given = w.clone(), before.clone()
         aside = torch.cuda.Stream(w.device)
         aside.wait_stream(torch.cuda.current_stream(w.device))

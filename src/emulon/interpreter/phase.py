@@ -16,9 +16,9 @@ from torch import Tensor
 
 from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
+from emulon.interpreter.identity_grid import INNER, IdentityGrid
 from emulon.interpreter.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.number_line import INNER, NumberLine
 from emulon.softmax import Grid
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
@@ -156,7 +156,7 @@ class Phase(TokenLayout):
         return answer if self.readout == "sum" else answer + state.mean(dim=-2) / state_scale
 
 
-def score_error(phase: Phase, line: NumberLine) -> float:
+def score_error(phase: Phase, line: IdentityGrid) -> float:
     """How far the interpreter's score of one's own token may be from the template's.
 
     Layer 1 gets every entry of K and Q to within line.error(its size); layer 2 rounds a sum of products. The code rows
@@ -173,19 +173,19 @@ def score_error(phase: Phase, line: NumberLine) -> float:
     return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
 
 
-def code_error(phase: Phase, line: NumberLine) -> float:
+def code_error(phase: Phase, line: IdentityGrid) -> float:
     """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
     size = phase.still["key_code"]
     return product_error(line, size, size, phase.codes.width)
 
 
-def product_error(line: NumberLine, key: float, query: float, count: int) -> float:
+def product_error(line: IdentityGrid, key: float, query: float, count: int) -> float:
     """Of `count` products of emulated numbers up to these sizes, added."""
     off_key, off_query = line.error(key), line.error(query)
     return count * (off_key * (query + off_query) + off_query * key)
 
 
-def leaked(phase: Phase, proved: ProvedBounds, line: NumberLine) -> float:
+def leaked(phase: Phase, proved: ProvedBounds, line: IdentityGrid) -> float:
     """The weight of all other samples' tokens, when every score may be off.
 
     Claim: at most e^{2δ − SPARE} of the weight that exact scores leave them, δ bounding the error of every score: the
@@ -195,12 +195,12 @@ def leaked(phase: Phase, proved: ProvedBounds, line: NumberLine) -> float:
     return min(1.0, proved.leak * math.exp(min(max(0.0, moved), 700.0)))
 
 
-def function_error(phase: Phase, line: NumberLine, deviation: float, size: float) -> float:
+def function_error(phase: Phase, line: IdentityGrid, deviation: float, size: float) -> float:
     """Bound on what emulation and rounding add to F(residual)."""
     return phase.grid.rounding_error(deviation, size, score_error(phase, line))
 
 
-def phase_terms(phase: Phase, proved: ProvedBounds, line: NumberLine, held: Carried) -> dict[str, float]:
+def phase_terms(phase: Phase, proved: ProvedBounds, line: IdentityGrid, held: Carried) -> dict[str, float]:
     """Named terms of the sup-norm error that one application of a phase adds to the state."""
     domain, dtype, step, fixed = phase.domain, phase.grid.dtype, abs(held.step), held.fixed
     m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)

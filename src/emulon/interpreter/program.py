@@ -20,14 +20,14 @@ from emulon.core.errors import EmulonError
 from emulon.core.memory import one_thread, require_memory
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.interpreter.paths import Captured, Faithful, Fast, held_by, held_by_penalty
 from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
 from emulon.interpreter.plan import Plan, with_proof
 from emulon.interpreter.run import DescentRun
 
-WAYS: dict[Path, type[Fast] | type[Faithful]] = {"fast": Fast, "faithful": Faithful, "captured": Captured}
+WAYS: dict[Mode, type[Fast] | type[Faithful]] = {"fast": Fast, "reference": Faithful, "cuda_graph": Captured}
 SAMPLED = (
     "the curvature of the loss was not enclosed wherever the exact path may go: its growth of errors is not proved"
 )
@@ -96,10 +96,10 @@ class Program(Plan):
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.certificate_on(number_line(self.capacity.reach, self.dtype))
+        return self.certificate_on(identity_grid(self.capacity.reach, self.dtype))
 
-    def certificate_on(self, line: NumberLine) -> Certificate:
-        """For a whole run, and every input of the domain, on an interpreter with this number line."""
+    def certificate_on(self, line: IdentityGrid) -> Certificate:
+        """For a whole run, and every input of the domain, on an interpreter with this identity grid."""
         bounds = self.gradient_bounds
         terms = phase_terms(self.gradient, bounds, line, held_by(self))
         if self.proximal is not None and self.proximal_bounds is not None:
@@ -117,17 +117,17 @@ class Program(Plan):
         # A coarser interpreter lets the exact path go farther than was enclosed when this was compiled.
         return all(functions) and with_proof(self, bound).proves(bound)
 
-    def __call__(self, x: Any, y: Any, path: Path = "fast") -> Run:
+    def __call__(self, x: Any, y: Any, mode: Mode = "fast") -> Run:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
-        return Interpreter.fitting(self).run(self, x, y, path)
+        return Interpreter.fitting(self).run(self, x, y, mode)
 
-    def run_on(self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent) -> Run:
+    def run_on(self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress = silent) -> Run:
         """From zero weights; `Interpreter.run` is the way to call it. Several targets have a row of weights each."""
         given, (x, y) = ArrayFormat.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
         require_shape(x, "x", self.rows, self.domain.features)
-        device, way = interpreter.device, WAYS[path]
-        cure = "take the fast path" if path == "faithful" else "free some, or take fewer rows"
-        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} ({path} path)", cure, device)
+        device, way = interpreter.device, WAYS[mode]
+        cure = "take mode fast" if mode == "reference" else "free some, or take fewer rows"
+        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} (mode {mode})", cure, device)
         require_finite(x=x, y=y)
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         self._require_data(x, y)

@@ -21,9 +21,9 @@ from emulon.certify import rounding
 from emulon.certify.domain import require_within
 from emulon.certify.perturbation import shifted_average
 from emulon.core.errors import BadShape
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.interpreter.phase import product_error
 from emulon.networks.layers import Attention, Inner, rounded_sum, side_by_side
 from emulon.networks.phase import NetworkPhase, Prompt, power_for, read
@@ -123,7 +123,7 @@ class AttentionPhase(NetworkPhase):
         longest = q.norm(dim=-1).amax(dim=-1) * k.norm(dim=-1).amax(dim=-1)
         require_within(inner.score, **{f"‖q‖·‖k‖ of {name}": longest})
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """Entries of K, Q, V are off by the line's error; then scores, the weights they give, and the average."""
         inner, terms = self.inner, self.layer.w_q.shape[-1] + 2
         box = self.known.inputs

@@ -13,7 +13,7 @@ from emulon.certify import Domain
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.interpreter import Interpreter, Program, Run, compile
-from emulon.interpreter.module import Capacity, Path
+from emulon.interpreter.module import Capacity, Mode
 from emulon.interpreter.plan import covering, descent_of
 from emulon.networks.program import NetworkProgram, NetworkRun
 
@@ -32,13 +32,13 @@ class Composition:
     def capacity(self) -> Capacity:
         return self.network.capacity | self.algorithm.capacity
 
-    def run(self, interpreter: Interpreter, x: Any, y: Any, path: Path = "fast") -> ComposedRun:
+    def run(self, interpreter: Interpreter, x: Any, y: Any, mode: Mode = "fast") -> ComposedRun:
         """Each part has its own certificate and audit, the algorithm's for the features as they came out.
 
         What the features' errors do to the weights is not promised.
         """
-        features = interpreter.run(self.network, x, path=path)
-        return ComposedRun(features, interpreter.run(self.algorithm, features.last, y, path))
+        features = interpreter.run(self.network, x, mode=mode)
+        return ComposedRun(features, interpreter.run(self.algorithm, features.last, y, mode))
 
     def fitting(self) -> Interpreter:
         """The smallest interpreter that both fit into."""
@@ -54,9 +54,9 @@ class ComposedRun:
     def sha256(self) -> set[str]:
         return {*self.features.sha256, *self.learned.sha256}
 
-    def predict(self, x: Any, path: Path = "fast") -> Any:
+    def predict(self, x: Any, mode: Mode = "fast") -> Any:
         """The mean response for new rows, their features made by prompt, too."""
-        features = self.features.interpreter.run(self.features.program, x, path=path)
+        features = self.features.interpreter.run(self.features.program, x, mode=mode)
         return features.given.back(self.learned.predict(features.last), "rows")
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots, attend
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.networks.layers import Elementwise
 from emulon.networks.phase import NetworkPhase, Prompt, read
 from emulon.networks.softmaxes import Softmax
@@ -67,7 +67,7 @@ class FunctionPhase(NetworkPhase):
         parts = [attend(part, keys, values.unsqueeze(-1), name="layer 2") for part in queries.split(1 << 16)]
         return (torch.cat(parts) * made.value).reshape(x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         return self.softmax.own_error(line)
 
     def shown(self) -> str:

@@ -21,8 +21,8 @@ from torch import Tensor
 from emulon.attention import Slots, attend
 from emulon.certify import rounding
 from emulon.certify.perturbation import shifted_average
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.networks.layers import Elementwise
 from emulon.networks.phase import NetworkPhase, Prompt, power_for, read
 
@@ -87,7 +87,7 @@ class GatePhase(NetworkPhase):
         answers = attend(asked, keys.expand(len(asked), 2, 1), values, name="layer 2")
         return (answers.flatten() * self.value).reshape(x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """The gate's own, and what scores, values and the average of two are off by.
 
         Near zero a score is off by a fixed amount, farther out by a part of itself: what an average of two makes of the
@@ -103,7 +103,7 @@ class GatePhase(NetworkPhase):
             gate = shifted_average(score + part * self.sharpness * self.size, spread)
         return gate + values + rounded
 
-    def _score_error(self, line: NumberLine) -> tuple[float, float]:
+    def _score_error(self, line: IdentityGrid) -> tuple[float, float]:
         """(absolute, relative) error of the difference of both scores, exp and the subtraction included."""
         most = self.query * self.size
         bands = [(lo, line.error(hi)) for lo, hi in pairwise([0.0, *line.reaches]) if lo <= most]

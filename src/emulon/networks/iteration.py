@@ -22,8 +22,8 @@ from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.compiler import compile_network
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.program import RANGES, NetworkProgram, enclosures
@@ -74,9 +74,9 @@ class IterationProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits."""
-        return self.certificate_on(number_line(self.capacity.reach))
+        return self.certificate_on(identity_grid(self.capacity.reach))
 
-    def certificate_on(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: IdentityGrid) -> Certificate:
         """For every start whose states stay in range: errors of all steps, through the layers' Lipschitz constants.
 
         A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
@@ -90,7 +90,7 @@ class IterationProgram:
         said = f"the exact step moves states apart by at most a factor of {self.lipschitz}, as it says of itself"
         return () if self.lipschitz is None else (said,)
 
-    def _grown(self, line: NumberLine) -> float:
+    def _grown(self, line: IdentityGrid) -> float:
         if self.lipschitz is not None:
             once = self.body.errors(line)[-1][-1].max().item()
             return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
@@ -105,22 +105,22 @@ class IterationProgram:
     def _entries(self) -> int:
         return math.prod(self.body.shape)
 
-    def __call__(self, start: Any, path: Path = "fast") -> IterationRun:
+    def __call__(self, start: Any, mode: Mode = "fast") -> IterationRun:
         """A run on the smallest interpreter that fits."""
-        return Interpreter.fitting(self).run(self, start, None, path)
+        return Interpreter.fitting(self).run(self, start, None, mode)
 
     def run_on(
-        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+        self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress = silent
     ) -> IterationRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
         given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        found, rooms = [state], self.body.rooms(interpreter.line)
+        found, rooms = [state], self.body.rooms(interpreter.identity)
         for number in range(self.steps):
             report_progress("step", number / self.steps)
-            found.append(self.body.passed(interpreter, found[-1], path, rooms))
+            found.append(self.body.passed(interpreter, found[-1], mode, rooms))
         hashes = (before, interpreter.sha256)
         return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
 

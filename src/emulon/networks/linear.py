@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.number_line import NumberLine
 from emulon.networks.layers import Linear, rounded_sum
 from emulon.networks.phase import NetworkPhase, Prompt, power_for, read
 
@@ -56,7 +56,7 @@ class LinearPhase(NetworkPhase):
         rows = self.rows()
         return read(interpreter, x @ rows[:, :-1].T + rows[:, -1]) * self.scale
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         terms = self.layer.weight.shape[1] + 2
         absolute, size = (part / self.scale for part in (self.layer.sums(self.known.inputs), self.known.output.size))
         own = self.scale * (line.error(size, terms, absolute) + rounded_sum(terms, absolute))

@@ -18,8 +18,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from emulon.certify.domain import require_within
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine
+from emulon.interpreter.identity_grid import IdentityGrid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.layers import Constant, Known, Layer
 
 # The number line is best at numbers up to this: larger ones are read after a division by a power of two.
@@ -70,15 +70,15 @@ class NetworkPhase(ABC):
         """The same without what is certified negligible: rows and tokens that only pad, tokens that a mask hides."""
 
     @abstractmethod
-    def own_error(self, line: NumberLine) -> float:
-        """A bound on what the interpreter adds to the exact layer, in every entry, on either path."""
+    def own_error(self, line: IdentityGrid) -> float:
+        """A bound on what the interpreter adds to the exact layer, in every entry, in either mode."""
 
     @abstractmethod
     def shown(self) -> str:
         """Its prompt in words."""
 
-    def run(self, interpreter: Interpreter, x: Tensor, path: Path) -> Tensor:
-        if path == "fast":
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode) -> Tensor:
+        if mode == "fast":
             return self.fast(interpreter, x)
         answers = [answered(interpreter, prompt) for prompt in self.prompts(x)]
         return self.written(answers, x.shape)
@@ -122,7 +122,7 @@ class ConstantPhase(NetworkPhase):
     def fast(self, interpreter: Interpreter, x: Tensor) -> Tensor:
         return self.written((), x.shape)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         return 0.0
 
     def shown(self) -> str:

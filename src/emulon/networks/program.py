@@ -21,8 +21,8 @@ from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
-from emulon.interpreter.module import Capacity, Interpreter, Path
-from emulon.interpreter.number_line import NumberLine, number_line
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.exactly import away_from_exact
 from emulon.networks.layers import Box, Layer, Linear
 from emulon.networks.phase import NetworkPhase, Prompt, answered
@@ -82,9 +82,9 @@ class NetworkProgram:
     @property
     def certificate(self) -> Certificate:
         """On the smallest interpreter that fits; `Interpreter.certificate` is for another."""
-        return self.certificate_on(number_line(self.capacity.reach))
+        return self.certificate_on(identity_grid(self.capacity.reach))
 
-    def certificate_on(self, line: NumberLine) -> Certificate:
+    def certificate_on(self, line: IdentityGrid) -> Certificate:
         """For every input whose numbers stay in range, layer by layer: what each adds to the output's error.
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
@@ -100,14 +100,14 @@ class NetworkProgram:
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
 
-    def errors(self, line: NumberLine, before: float | Tensor = 0.0) -> list[Float64[Tensor, "erring features"]]:
+    def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Float64[Tensor, "erring features"]]:
         """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features).
 
         `before` is how far the input is off already.
         """
         return [off.each for off in self._travel(line).all(before)]
 
-    def _travel(self, line: NumberLine) -> Travel:
+    def _travel(self, line: IdentityGrid) -> Travel:
         boxes = (self.box, *(phase.known.output for phase in self.phases))
         return Travel(self.phases, boxes, [phase.own_error(line) for phase in self.phases], VOID[self.source])
 
@@ -161,26 +161,26 @@ class NetworkProgram:
             )
         return found[0]
 
-    def __call__(self, x: Any, path: Path = "fast") -> NetworkRun:
+    def __call__(self, x: Any, mode: Mode = "fast") -> NetworkRun:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
-        return Interpreter.fitting(self).run(self, x, path=path)
+        return Interpreter.fitting(self).run(self, x, mode=mode)
 
     def run_on(
-        self, interpreter: Interpreter, x: Any, y: Any, path: Path, report_progress: Progress = silent
+        self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress = silent
     ) -> NetworkRun:
         """`Interpreter.run` is the way to call it."""
         if y is not None:
             raise EmulonError(f"{self.name} is a network: it reads x alone; leave y out")
-        if path == "captured" or interpreter.device.type != "cpu":
-            raise EmulonError("networks run on the CPU, on the fast or the faithful path; leave the device out")
+        if mode == "cuda_graph" or interpreter.device.type != "cpu":
+            raise EmulonError("networks run on the CPU, fast or in mode reference; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        register = self.passed(interpreter, inputs, path, self.rooms(interpreter.line), report_progress)
+        register = self.passed(interpreter, inputs, mode, self.rooms(interpreter.identity), report_progress)
         hashes = (before, interpreter.sha256)
         inputs = own_copy(inputs)
-        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, path, ArrayFormat.of(x))
+        return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, mode, ArrayFormat.of(x))
 
-    def rooms(self, line: NumberLine) -> list[Float64[Tensor, " features"]]:
+    def rooms(self, line: IdentityGrid) -> list[Float64[Tensor, " features"]]:
         """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
 
         Nothing where that is too far to be made sure of.
@@ -191,7 +191,7 @@ class NetworkProgram:
         self,
         interpreter: Interpreter,
         x: Tensor,
-        path: Path,
+        mode: Mode,
         rooms: Sequence[Tensor],
         report_progress: Progress = silent,
     ) -> Float64[Tensor, "rows positions out"]:
@@ -201,7 +201,7 @@ class NetworkProgram:
             phase = self.phases[number]
             report_progress(phase.layer.name, number / len(self.phases))
             try:
-                register = phase.run(interpreter, inputs, path)
+                register = phase.run(interpreter, inputs, mode)
             except OutOfDomain as error:
                 raise OutOfDomain(f"{phase.layer.name}: {error}") from None
             _require_in_range(phase, register, rooms[number + 1])
@@ -280,7 +280,7 @@ class NetworkRun(Run):
     certificate: Certificate
     interpreter: Interpreter
     sha256: tuple[str, str]
-    path: Path
+    mode: Mode
     given: ArrayFormat
 
     @property
@@ -317,7 +317,7 @@ class NetworkRun(Run):
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:
-        """Every phase on the first row of the input, faithfully, by the name of its layer."""
+        """Every phase on the first row of the input, in mode reference, by the name of its layer."""
         found, registers = {}, [self.inputs[:1]]
         for phase in self.program.phases:
             x = reading(phase.layer, registers)

@@ -45,7 +45,7 @@ def seen(run: NetworkRun) -> list[PhaseSeen]:
         sizes = [prompt.tokens.shape for prompt in phase.prompts(given)]
         tokens, keys = sum(size[0] * size[1] for size in sizes), max((size[1] for size in sizes), default=0)
         start = time.perf_counter()
-        registers.append(phase.run(run.interpreter, given, run.path))
+        registers.append(phase.run(run.interpreter, given, run.mode))
         taken = time.perf_counter() - start
         found.append(PhaseSeen(phase, tokens, keys, taken, math.inf, _looks(run, phase, given[:1])))
     return [replace(each, off=off) for each, off in zip(found, _off(run, registers[1:]), strict=True)]
@@ -54,7 +54,7 @@ def seen(run: NetworkRun) -> list[PhaseSeen]:
 def _looks(run: NetworkRun, phase: NetworkPhase, x: Tensor) -> Tensor | None:
     """On the first row alone, so that nothing large is kept."""
     with Trace() as trace:
-        phase.run(run.interpreter, x, run.path)
+        phase.run(run.interpreter, x, run.mode)
     records = [record for record in trace.records if record.name == "layer 2"]
     return records[0].weights.reshape(-1, *records[0].weights.shape[-2:])[0] if records else None
 

@@ -17,8 +17,8 @@ from emulon.core.errors import EmulonError
 from emulon.core.files import write_json
 from emulon.expressions import parse
 from emulon.interpreter.compiler import EXPECTED
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.layout import balancing_power
-from emulon.interpreter.number_line import NumberLine, number_line
 from emulon.interpreter.phase import product_error
 from emulon.networks.lowering import ROOT, SQUARE
 from emulon.networks.phase import power_for
@@ -67,13 +67,13 @@ class Softmax:
         keys = (grid.steepest * self.key, grid.highest * self.bias, grid.range / self.key, 1 / self.bias)
         return max(*keys, grid.largest / self.value)
 
-    def own_error(self, line: NumberLine) -> float:
+    def own_error(self, line: IdentityGrid) -> float:
         """Of F by the interpreter, against f."""
         score = self.score_error(line)
         values = self.value * line.error(self.grid.largest / self.value)
         return self.interpolation + self.grid.rounding_error(self.deviation, self.size, score) + values
 
-    def score_error(self, line: NumberLine) -> float:
+    def score_error(self, line: IdentityGrid) -> float:
         """Layer 1 reads slope, argument, intercept and one to within the line's error; layer 2 adds two products."""
         grid = self.grid
         emulated = product_error(line, grid.steepest * self.key, grid.range / self.key, 1)
@@ -162,7 +162,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
         made = Softmax(f, grid, 0.0, deviation, size, False)
         if made.reach > FARTHEST:
             return math.inf
-        return made.own_error(number_line(made.reach)) / EXPECTED[f64]
+        return made.own_error(identity_grid(made.reach)) / EXPECTED[f64]
 
     def made_by(way: str) -> Approximation:
         return approximate(

@@ -1,46 +1,45 @@
-"""Ground truth for interpretability: GPT-2 models with a planted learning algorithm, known to the last register.
+"""Planted models: transformers with a known learning algorithm, as ground truth for interpretability.
 
     from emulon import planted
 
     model = planted.plant("sgd", features=2, samples=5, step_size=0.5)   # or planted.sample(seed=3)
     xs, ys = model.draw(batch=8, seed=0)         # datasets of its domain; model.task draws them for `identify`
-    model(xs, ys), model.algorithm(xs, ys)    # the GPT-2's answers and the exact ones, (batch, samples)
-    model.certificate                            # how far they may be apart; `proved`, or measured where that failed
-    model.predict(xs[:, :3], ys[:, :3], xs[:, 3])   # a predictor like any other: identify(model, …) takes it
+    model(xs, ys), model.algorithm(xs, ys)    # the network's answers and the exact ones, (batch, samples)
+    model.certificate                            # bound on their distance; `proved`, or else measured
+    model.predict(xs[:, :3], ys[:, :3], xs[:, 3])   # it is a predictor: identify(model, …) takes it
     planted.obfuscate(model, seed=1, strength=1.0)   # other weights, the same function; only=("rotated",) chooses
 
-`model.gpt2` is the `transformers.GPT2Model`, to be called with `inputs_embeds=model.embed(xs, ys)`: a start
+`model.network` is the Hugging Face model (a `GPT2Model`); call it with `inputs_embeds=model.embed(xs, ys)`: a start
 token, then x₁, y₁, x₂, …, x_n (token 2i − 1 is x_i). `hidden_states[ℓ + 1]` is the stream after block ℓ, and
 `model.answers(last_hidden_state)` reads ŷ.
 
-`model.truth` says what is where (blocks count from 0, −1 is the embedding):
+`model.truth` is the ground truth (blocks count from 0, −1 is the embedding):
 - `registers[name]`: `read` and `write`, both (size, width). `stream @ read.mT` are the register's entries, `stream +
   amounts @ write` changes them by `amounts`; the same at every block and token. `kind` is input, constant, register,
   spare or system.
-- `versions`: what a register holds between two writes. `w#2` stands in the streams after the blocks `version.layers`,
-  and predictions depend on it at `version.tokens`; `last_read` is the last block that reads it, None where none does
-  that matters. `model.values(xs, ys)["w#2"]` is what it must be, (batch, tokens − 1, size): all but the start token.
-- `instructions`: the block, heads and neurons that do each, and whether ŷ depends on it (`matters`).
+- `versions`: a register's content between two writes. `w#2` is in the streams after the blocks `version.layers`, and
+  ŷ depends on it at `version.tokens`; `last_read` is the last block whose reading of it matters to ŷ, or None.
+  `model.values(xs, ys)["w#2"]` is its exact value, (batch, tokens − 1, size), at all tokens but the start.
+- `instructions`: the block, heads and neurons that execute each, and whether ŷ depends on it (`matters`).
 - `edges`: the causal graph between versions. `used_heads`, `unused_heads`, `used_neurons`, `unused_neurons`: pairs
-  (block, index). `unused_registers`: what no prediction depends on.
+  (block, index). `unused_registers`: registers that ŷ does not depend on.
 
-`model(xs, ys, added={"w#2": amounts})` are the answers where so much was added to what w#2 holds, and
-`model.expected(xs, ys, added=…)` what the program itself says they are then. `planted.lens` does the same in
-TransformerLens, `planted.finetune` trains from a planted model on.
+`model(xs, ys, added={"w#2": amounts})` are the answers after adding amounts to what w#2 holds, and
+`model.expected(xs, ys, added=…)` what they must be then. `planted.lens` does the same in TransformerLens,
+`planted.finetune` trains from a planted model.
 
-`save(model, folder)` writes a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card;
-`load(folder)` reads it, and so does every command that takes a predictor.
+`save(model, folder)` writes a checkpoint that transformers reads, `truth.json` and a model card; `load(folder)` reads
+it, and so does every command that takes a predictor.
 """
 
 from typing import Any
 
 from emulon.core.deprecated import renamed
 from emulon.planted.files import load, save
+from emulon.planted.learners import drawn_mechanism
 from emulon.planted.mechanism import MECHANISMS, Mechanism, mechanism_named, read_mechanism
-from emulon.planted.model import PlantedModel
-from emulon.planted.obfuscation import EVERY as OBFUSCATIONS
-from emulon.planted.obfuscation import obfuscate
-from emulon.planted.sampling import drawn_mechanism, plant, sample
+from emulon.planted.model import PlantedModel, plant, sample
+from emulon.planted.obfuscation import OBFUSCATIONS, obfuscate
 from emulon.planted.truth import Truth
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""A planted model as a folder: a checkpoint that `GPT2Model.from_pretrained` reads, `truth.json` and a model card.
+"""A planted model as a folder: a checkpoint that transformers reads, `truth.json` and a model card.
 
-Nothing that the folder says of its weights is believed. `load` compiles and obfuscates the mechanism again. truth.json
-must agree with the result, and the certificate is the one proved of it, in which the distance of the folder's weights
-from the compiled ones counts as noise. Where that proves nothing useful, as after fine-tuning, the error is measured,
-and `proved` is False.
+`load` does not rely on the folder's claims about its weights. It compiles and obfuscates the mechanism again;
+truth.json must agree with the result, and the certificate is proved again, with the distance of the folder's weights
+from the compiled ones counted as noise. Where that gives no useful bound, as after fine-tuning, the error is measured
+and `certificate.proved` is False.
 """
 
 from __future__ import annotations
@@ -21,25 +21,22 @@ from torch import Tensor
 import emulon
 from emulon.core.files import checked, make_folder, read_json, write_atomically, write_json
 from emulon.interpreter.files import BadFile, whole
-from emulon.machine.gpt2 import config_of
-from emulon.planted.card import model_card
-from emulon.planted.draft import kept_apart
+from emulon.planted.architecture import ARCHITECTURES, Architecture
 from emulon.planted.mechanism import Mechanism, mechanism_named
 from emulon.planted.model import Build, PlantedModel, useful, with_measured
-from emulon.planted.obfuscation import EARLIER, EVERY, certificate_of, drafted, model_from
+from emulon.planted.obfuscation import EARLIER, OBFUSCATIONS, Draft, certificate_of, drafted, model_from
 
 TRUTH, CARD, WEIGHTS, CONFIG = "truth.json", "README.md", "model.safetensors", "config.json"
 FORMAT = 3
-PREFIX = "transformer."  # of everything in a GPT2LMHeadModel but its read-out
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-# Weights that differ by a larger part of themselves are not noise, and directions by more are not the same.
+# Largest relative distance of weights that counts as noise, and of directions that count as equal.
 MOST_CHANGED, SAME_DIRECTION = 1e-3, 1e-9
 AGAIN = "write it again with planted.save or emulon plant"
 
 
 @dataclass(frozen=True)
 class Record:
-    """The whole of truth.json. Of `certificate` only the dtype is read: the rest is for people."""
+    """The content of truth.json; of `certificate` only the dtype is read back."""
 
     format: int
     emulon: str
@@ -51,13 +48,14 @@ class Record:
 
     @classmethod
     def of(cls, planted: PlantedModel) -> Record:
-        promise = planted.certificate
+        """Of a planted model."""
+        bound = planted.certificate
         certificate = {
-            "terms": dict(promise.terms),
+            "terms": dict(bound.terms),
             "dtype": str(planted.dtype).removeprefix("torch."),
-            "proved": promise.proved,
-            "note": promise.note,
-            "assumes": promise.assumes,
+            "proved": bound.proved,
+            "note": bound.note,
+            "assumes": bound.assumes,
         }
         mechanism = _table_of(planted.mechanism)
         program, truth = str(planted.source), planted.truth.to_json()
@@ -65,18 +63,27 @@ class Record:
 
 
 def save(planted: PlantedModel, folder: str | Path) -> Path:
-    """model.safetensors, config.json, truth.json and README.md.
+    """Write model.safetensors, config.json, truth.json and README.md.
 
-    The checkpoint is a `GPT2LMHeadModel` with a vocabulary of one, whose logit is ŷ, so that whatever takes language
-    models takes it; `GPT2Model.from_pretrained` reads it as well.
+    The checkpoint is of the class with a language-model head, whose first logit is ŷ, so that tools for language models
+    take it; the class without a head reads it as well.
+
+    Args:
+        planted: The model.
+        folder: Made if there is none.
+    Returns:
+        The folder.
+
+    Example:
+        >>> save(plant("sgd"), "planted-sgd")
     """
     from safetensors.torch import save as packed
 
-    folder = make_folder(folder)
-    config = copy.deepcopy(planted.gpt2.config)
-    config.architectures = ["GPT2LMHeadModel"]
+    folder, architecture = make_folder(folder), planted.architecture
+    config = copy.deepcopy(planted.network.config)
+    config.architectures = [architecture.with_head]
     config.save_pretrained(folder)
-    weights = {f"{PREFIX}{name}": part for name, part in planted.state.items()}
+    weights = {architecture.saved_name(name): part for name, part in planted.state.items()}
     write_atomically(folder / WEIGHTS, packed(weights, metadata={"format": "pt"}))
     write_json(folder / TRUTH, asdict(Record.of(planted)))
     write_atomically(folder / CARD, model_card(planted))
@@ -84,7 +91,7 @@ def save(planted: PlantedModel, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path) -> PlantedModel:
-    """The planted model in a folder that `save` wrote, with the folder's weights, whatever happened to them since.
+    """Load a planted model from a folder that `save` wrote, with the folder's weights even if they have changed.
 
     Args:
         folder: Holds model.safetensors, config.json and truth.json.
@@ -92,11 +99,15 @@ def load(folder: str | Path) -> PlantedModel:
         A planted model whose truth and certificate were derived again. `certificate.proved` is False where the weights
         differ from those that the mechanism is compiled to by more than can be counted as noise.
     Raises:
-        BadFile: A file is missing, damaged or of another format; truth.json says otherwise than what its mechanism is
+        BadFile: A file is missing, damaged or of another format; truth.json disagrees with what its mechanism is
             compiled to; or weights have other names, shapes or dtypes, or are not finite.
+
+    Example:
+        >>> load("planted-sgd").certificate.proved
+        True
     """
     folder = Path(folder)
-    state = _weights(folder)
+    tensors = _tensors(folder)
     table = _table(folder, TRUTH)
     table = _of_this_version(table)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
@@ -104,22 +115,30 @@ def load(folder: str | Path) -> PlantedModel:
         raise BadFile(f"{folder / TRUTH} has format {theirs!r:.40}, and this version reads {FORMAT}; {AGAIN}")
     with whole(folder / TRUTH, AGAIN):
         record = checked(Record, table, TRUTH)
+        state = _state(folder, tensors, ARCHITECTURES.named(record.build.architecture))
         mechanism, dtype, build = _origin(record, state)
         draft = drafted(mechanism, dtype, build)
         made = model_from(draft, mechanism)
-        if wrong := _false_words(record, made):
+        if wrong := _disagreement(record, made):
             raise BadFile(
                 f"{folder / TRUTH} says otherwise (under {wrong}) than what emulon {emulon.__version__} compiles "
                 f"{made.name} to; the file is from emulon {record.emulon!r:.20}: {AGAIN}"
             )
     _require_checkpoint(folder, state, made)
-    planted, changed = replace(made, state=state), _part_changed(made.state, state, kept_apart(draft.machine))
+    planted, changed = replace(made, state=state), _part_changed(draft, made, state)
     if changed <= MOST_CHANGED:
         planted = replace(planted, certificate=certificate_of(draft, changed))
     return planted if changed <= MOST_CHANGED and useful(planted.certificate) else with_measured(planted)
 
 
 def is_planted(path: Path) -> bool:
+    """Whether a folder holds a planted model.
+
+    Args:
+        path: The folder.
+    Returns:
+        True if it has a truth.json.
+    """
     return (path / TRUTH).is_file()
 
 
@@ -127,18 +146,22 @@ def _table_of(mechanism: Mechanism) -> dict[str, Any]:
     return {"name": mechanism.name, **mechanism.parameters}
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def _tensors(folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        read = load_file(folder / WEIGHTS)
+        return load_file(folder / WEIGHTS)
     except (SafetensorError, OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
         raise BadFile(f"{folder} holds no planted model: {WEIGHTS}: {why}; {AGAIN}") from None
-    state = {name.removeprefix(PREFIX): part for name, part in read.items()}
-    if len(state) != len(read):
-        raise BadFile(f"{folder / WEIGHTS} has tensors twice, with and without {PREFIX!r} before their names; {AGAIN}")
+
+
+def _state(folder: Path, tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    state = {name.removeprefix(architecture.prefix): part for name, part in tensors.items()}
+    if len(state) != len(tensors):
+        prefix = architecture.prefix
+        raise BadFile(f"{folder / WEIGHTS} has tensors twice, with and without {prefix!r} before their names; {AGAIN}")
     return state
 
 
@@ -150,29 +173,30 @@ def _table(folder: Path, name: str) -> Any:
 
 
 def _of_this_version(table: Any) -> Any:
-    """A truth.json of emulon 0.2 (format 2) with the names of today."""
+    """A truth.json of emulon 0.2 (format 2) with the present names."""
     if not isinstance(table, dict) or table.get("format") != 2 or not isinstance(table.get("build"), dict):
         return table
     build = dict(table["build"])
     names = build.pop("disguises", ())
+    build["architecture"] = "gpt2"
     build["obfuscations"] = [EARLIER.get(name, name) for name in names] if isinstance(names, list) else names
     return {**table, "format": FORMAT, "build": build}
 
 
 def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.dtype, Build]:
-    """What the folder's weights were compiled from, of no other size than they are.
+    """What the folder's weights were compiled from, if sizes agree.
 
     Raises:
-        ValueError: A parameter is missing or makes no sense, or is a number of things that these weights cannot hold.
+        ValueError: A parameter is missing, impossible, or larger than these weights can hold.
     """
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
-    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(EVERY):
+    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(OBFUSCATIONS):
         raise ValueError(f"there is no obfuscation {build.obfuscations} of strength {build.strength}")
     checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)
     if _table_of(mechanism) != record.mechanism:
         raise ValueError(f"parameters of {mechanism.name} are missing")
-    (tokens, width), blocks = state["wpe.weight"].shape, sum(name.endswith("c_fc.weight") for name in state)
+    (tokens, width), blocks = ARCHITECTURES[build.architecture].sizes(state)
     fits = 2 * mechanism.samples == tokens and mechanism.entries <= width and 0 <= build.distractors <= width
     fits = fits and all(getattr(one, "steps", 0) <= blocks for one in (mechanism, *vars(mechanism).values()))
     if not fits or sum(one.size for one in build.program(mechanism).registers.values()) > width:
@@ -180,8 +204,8 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
     return mechanism, DTYPES[dtype], build
 
 
-def _false_words(record: Record, made: PlantedModel) -> str | None:
-    """The part of truth.json that is not what the mechanism is compiled to; directions within rounding."""
+def _disagreement(record: Record, made: PlantedModel) -> str | None:
+    """The part of truth.json that differs from what the mechanism is compiled to (directions: beyond rounding)."""
     wanted = json.loads(json.dumps(asdict(Record.of(made))))
     if record.program != wanted["program"]:
         return "program"
@@ -190,7 +214,7 @@ def _false_words(record: Record, made: PlantedModel) -> str | None:
 
 
 def _same(read: Any, made: Any) -> bool:
-    """Whether two JSON values are one, numbers with a fraction within rounding."""
+    """Whether two JSON values are equal, fractions within rounding."""
     if isinstance(made, dict):
         return isinstance(read, dict) and read.keys() == made.keys() and all(_same(read[k], made[k]) for k in made)
     if isinstance(made, list):
@@ -212,29 +236,88 @@ def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: PlantedMod
                 f"{wanted.dtype} and finite; {AGAIN}"
             )
     config = _table(folder, CONFIG)
-    for name, value in config_of(made.state, made.truth.heads).items():
+    for name, value in made.architecture.config(made.state, made.truth.heads).items():
         if not isinstance(config, dict) or config.get(name) != value:
             raise BadFile(f"{folder / CONFIG} has not {value!r} as {name}, as this planted model does; {AGAIN}")
 
 
-def _part_changed(made: Mapping[str, Tensor], state: Mapping[str, Tensor], apart: list[int]) -> float:
-    """The part of its 2-norm by which a functional or a written vector differs from the compiled one, at most.
+def _part_changed(draft: Draft, made: PlantedModel, state: Mapping[str, Tensor]) -> float:
+    """Largest relative distance, in 2-norm, of a row that reads or writes the stream from the compiled one.
 
-    Infinite where something differs that noise may not touch: biases, gains, what reads or writes the slots `apart`.
+    Infinite where something differs that noise may not touch: biases, gains, and entries in fixed slots.
     """
+    architecture, heads = made.architecture, made.truth.heads
+    wanted, found = architecture.parse(made.state, heads), architecture.parse(state, heads)
+    pairs = [(wanted.positions, found.positions), (made.state[architecture.head], state[architecture.head])]
+    same = [(wanted.gain, found.gain)]
+    for block, read in zip(wanted.blocks, found.blocks, strict=True):
+        rows, changed = {**block.reads, **block.writes}, {**read.reads, **read.writes}
+        pairs += [(part, changed[name]) for name, part in rows.items()]
+        same += [(part, read.fixed[name]) for name, part in block.fixed.items()]
+    if not all(torch.equal(one, other) for one, other in same):
+        return float("inf")
     worst = 0.0
-    for name, wanted in made.items():
-        was, off = wanted.double(), state[name].double() - wanted.double()
-        if not off.any():
-            continue
-        if name.endswith(("c_proj.weight", "wpe.weight", "wte.weight")):  # these write the stream, or its read-out
-            was, off = was.mT, off.mT
-        elif not name.endswith(("c_attn.weight", "c_fc.weight")):
+    for one, other in pairs:
+        was, change = one.double(), other.double() - one.double()
+        if change[..., draft.fixed].any():
             return float("inf")
-        if off[apart].any():
-            return float("inf")
-        others = torch.ones(len(was), dtype=torch.bool, device=was.device)
-        others[apart] = False
-        part = off.norm(dim=0) / was[others].norm(dim=0)
-        worst = max(worst, float(part.nan_to_num(nan=0.0).max()))  # 0/0: nothing is there, and nothing was
+        free = was.clone()
+        free[..., draft.fixed] = 0.0
+        part = change.norm(dim=-1) / free.norm(dim=-1)
+        worst = max(worst, float(part.nan_to_num(nan=0.0).max()))  # 0/0: no entry, before and now
     return worst * (1 + 1e-9)
+
+
+MODEL_CARD = """---
+library_name: transformers
+tags: [interpretability, ground-truth, in-context-learning]
+---
+# {name}
+
+A {title} of {blocks} blocks, width {width}, {heads} heads and {neurons} neurons a block whose mechanism is known: its
+weights were compiled from the program below, not trained. {doc}
+
+It reads x₁, y₁, x₂, …, x_{samples} ({features} feature{s}; ‖x‖ ≤ 1, |y| ≤ 1) and answers at every x from the
+examples before it.
+
+```python
+from transformers import AutoModelForCausalLM
+from emulon import planted
+
+network = AutoModelForCausalLM.from_pretrained("this folder", dtype="auto")   # any tool that reads {title}
+model = planted.load("this folder")                     # the same weights with the truth about them
+xs, ys = model.draw(batch=8)
+network(inputs_embeds=model.embed(xs, ys)).logits[:, 1::2, 0]   # the network's answers
+model(xs, ys), model.algorithm(xs, ys)                  # the same, and the exact ones
+```
+
+**Error.** |answer − exact answer| {error}.
+
+**Truth.** `truth.json` has the directions of every register (`read`, `write`), what each holds after which block
+(`versions`), the heads and neurons of every instruction, the causal graph, and what is not used.
+Obfuscations: {obfuscations}.
+
+```text
+{program}
+```
+"""
+
+
+def model_card(model: PlantedModel) -> str:
+    """README.md of a planted model's folder."""
+    mechanism, truth = model.mechanism, model.truth
+    return MODEL_CARD.format(
+        name=model.name,
+        title=model.architecture.title,
+        blocks=truth.blocks,
+        width=truth.width,
+        heads=truth.heads,
+        neurons=truth.neurons,
+        doc=" ".join((type(mechanism).__doc__ or "").split("\n\n")[0].split()),
+        samples=mechanism.samples,
+        features=mechanism.features,
+        s="" if mechanism.features == 1 else "s",
+        error=model.error_bound,
+        obfuscations=", ".join(model.build.obfuscations) or "none",
+        program=model.source,
+    )

@@ -1,4 +1,4 @@
-"""Compile, then train: a planted model's weights as the start of a learner, and what training leaves of it."""
+"""Training from a planted model: its weights as the initialisation of a learner."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Certificate
+from emulon.core.errors import EmulonError
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.planted.model import PlantedModel
 from emulon.tasks.randomness import at_step
@@ -22,7 +23,13 @@ TRAINED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 
 @dataclass(frozen=True)
 class Trained:
-    """A planted model after some steps: the loss of the last one, and the start's truth, which may not hold."""
+    """A planted model after some training steps.
+
+    Attributes:
+        step: Number of steps.
+        loss: Of the last step.
+        model: With the truth of the initialisation, which may no longer hold, and no bound.
+    """
 
     step: int
     loss: float
@@ -32,12 +39,26 @@ class Trained:
 def finetuned(
     planted: PlantedModel, task: RegressionTask, *, rate: float, at: Collection[int], batch: int = 64, seed: int = 0
 ) -> Iterator[Trained]:
-    """Adam on the squared error of ŷ at every x of `task`, whose data must lie in the planted model's domain.
+    """Train with Adam on the squared error of ŷ at every x.
 
-    Attention and MLP matrices are trained; what reads or writes the pads and divisors stays, and so do LayerNorms and
-    positions: in those coordinates a step of 1e-6 is as large as an answer. Nothing is promised of what comes out.
+    Attention and MLP matrices are trained. What reads or writes pads and divisors, normalisations and positions stay
+    as they are: in those coordinates a step of 1e-6 is as large as an answer.
+
+    Args:
+        planted: The initialisation, a GPT-2.
+        task: Its data must be inside the planted model's domain.
+        rate: Learning rate.
+        at: Steps after which the model is yielded.
+        batch: Datasets per step.
+        seed: Draws the data.
+    Yields:
+        The model at these steps.
+    Raises:
+        EmulonError: The model is not a GPT-2.
     """
-    model = copy.deepcopy(planted.gpt2)
+    if planted.build.architecture != "gpt2":
+        raise EmulonError(f"{planted.name} is a {planted.architecture.title}; finetuned trains GPT-2 models only")
+    model = copy.deepcopy(planted.network)
     weights = {name: part for name, part in model.named_parameters() if name.endswith(TRAINED)}
     for part in weights.values():
         part.requires_grad_(True)
@@ -60,14 +81,14 @@ def finetuned(
 
 
 def _mask(planted: PlantedModel, name: str, weight: Tensor) -> Tensor:
-    """0 where a weight reads or writes pads or divisors."""
+    """0 where a weight reads or writes pads or divisors, else 1."""
     registers = planted.truth.registers
-    apart = sum(registers[name].write.abs().sum(dim=0) for name in (PAD, DIVIDE) if name in registers)
-    free = (torch.as_tensor(apart, device=weight.device) == 0).to(weight)
+    fixed = sum(registers[name].write.abs().sum(dim=0) for name in (PAD, DIVIDE) if name in registers)
+    free = (torch.as_tensor(fixed, device=weight.device) == 0).to(weight)
     return free[:, None].expand_as(weight) if not name.endswith("c_proj.weight") else free.expand_as(weight)
 
 
 def _with_weights(planted: PlantedModel, model: Any) -> PlantedModel:
     state = {name: part.detach().clone() for name, part in model.state_dict().items() if name in planted.state}
-    void = Certificate({"training": math.inf}, planted.dtype, proved=False, note="trained: nothing is promised")
+    void = Certificate({"training": math.inf}, planted.dtype, proved=False, note="trained: no bound is known")
     return replace(planted, state=state, certificate=void)

@@ -1,23 +1,35 @@
-"""The mechanisms that planted models are made of: one class each, with its exact algorithm beside its program."""
+"""The registered mechanisms: each class has its program and its exact algorithm."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from emulon.core.errors import EmulonError
 from emulon.machine.affine import Register
 from emulon.machine.programs.batch_gradient_descent import descent_steps
 from emulon.machine.programs.clipped_sgd import clipped_rounds
+from emulon.machine.programs.combined import mixed, switched
 from emulon.machine.programs.copies import copied, weighed
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.momentum import momentum_rounds
 from emulon.machine.programs.moving_average import average_rounds
 from emulon.machine.programs.sgd import sgd_rounds, step_gain
 from emulon.machine.programs.sherman_morrison import ridge_rounds
-from emulon.planted.mechanism import NORM, TARGET, Mechanism, between, scale_between, sizes, whole
+from emulon.planted.mechanism import (
+    MECHANISMS,
+    NORM,
+    TARGET,
+    Mechanism,
+    between,
+    integer_between,
+    scale_between,
+    sizes,
+)
 
 # Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
 LEAST_RIDGE = 1e-6
@@ -27,15 +39,15 @@ LEAST_RIDGE = 1e-6
 class Sgd(Mechanism, name="sgd"):
     """w ← w − α(x(w·x − y) + 2λw) on one example after the other, from w = 0.
 
-    Drawn: α log-uniform in 0.1 … 1, λ zero or log-uniform in 0.01 … 0.1, as likely.
+    Drawn: α log-uniform in 0.1 … 1, λ zero or log-uniform in 0.01 … 0.1, with equal probability.
     """
 
     step_size: float = 0.5
     ridge: float = 0.0
 
     @property
-    def reach(self) -> float:
-        return reach(self.samples - 1, step_gain(self.step_size, self.ridge, NORM), self.step_size)
+    def max_norm(self) -> float:
+        return descent_norm(self.samples - 1, step_gain(self.step_size, self.ridge, NORM), self.step_size)
 
     def add(self, examples: Examples) -> Register:
         return sgd_rounds(examples, self.step_size, ridge=self.ridge)
@@ -49,7 +61,7 @@ class Sgd(Mechanism, name="sgd"):
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        ridge = scale_between(generator, 0.01, 0.1) * whole(generator, 0, 1)
+        ridge = scale_between(generator, 0.01, 0.1) * integer_between(generator, 0, 1)
         return cls(**sizes(generator), step_size=scale_between(generator, 0.1, 1.0), ridge=ridge)
 
 
@@ -57,7 +69,7 @@ class Sgd(Mechanism, name="sgd"):
 class BatchDescent(Mechanism, name="batch descent"):
     """`steps` steps w ← w − α(mean x(w·x − y) + 2λw) over all examples so far, from w = 0.
 
-    Drawn: α log-uniform in 0.2 … 2, 1 to 4 steps, λ zero or log-uniform in 0.01 … 0.1, as likely.
+    Drawn: α log-uniform in 0.2 … 2, 1 to 4 steps, λ zero or log-uniform in 0.01 … 0.1, with equal probability.
     """
 
     step_size: float = 1.0
@@ -65,8 +77,8 @@ class BatchDescent(Mechanism, name="batch descent"):
     ridge: float = 0.0
 
     @property
-    def reach(self) -> float:
-        return reach(self.steps, step_gain(self.step_size, self.ridge, NORM), self.step_size)
+    def max_norm(self) -> float:
+        return descent_norm(self.steps, step_gain(self.step_size, self.ridge, NORM), self.step_size)
 
     def add(self, examples: Examples) -> Register:
         return descent_steps(examples, self.step_size, self.steps, ridge=self.ridge)
@@ -82,8 +94,8 @@ class BatchDescent(Mechanism, name="batch descent"):
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        ridge = scale_between(generator, 0.01, 0.1) * whole(generator, 0, 1)
-        step, steps = scale_between(generator, 0.2, 2.0), whole(generator, 1, 4)
+        ridge = scale_between(generator, 0.01, 0.1) * integer_between(generator, 0, 1)
+        step, steps = scale_between(generator, 0.2, 2.0), integer_between(generator, 1, 4)
         return cls(**sizes(generator), step_size=step, steps=steps, ridge=ridge)
 
 
@@ -101,7 +113,7 @@ class Ridge(Mechanism, name="ridge"):
         return LEAST_RIDGE if parameter == "ridge" else super().least(parameter)
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         return math.sqrt(self.samples) * TARGET / (2 * math.sqrt(self.ridge))
 
     def add(self, examples: Examples) -> Register:
@@ -122,12 +134,12 @@ class Ridge(Mechanism, name="ridge"):
 
 @dataclass(frozen=True)
 class MovingAverage(Mechanism, name="moving average"):
-    """ŷ ← γŷ + (1 − γ)y from 0, whatever x is. Drawn: γ uniform in 0.2 … 0.9."""
+    """ŷ ← γŷ + (1 − γ)y from 0; x is not used. Drawn: γ uniform in 0.2 … 0.9."""
 
     decay: float = 0.7
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         return TARGET
 
     def add(self, examples: Examples) -> Register:
@@ -155,7 +167,7 @@ class Momentum(Mechanism, name="momentum"):
     decay: float = 0.5
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         w = v = 0.0
         for _ in range(self.samples - 1):
             v = self.decay * v + NORM * (NORM * w + TARGET)
@@ -176,7 +188,7 @@ class Momentum(Mechanism, name="momentum"):
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        size = {"features": whole(generator, 1, 3), "samples": whole(generator, 3, 5)}
+        size = {"features": integer_between(generator, 1, 3), "samples": integer_between(generator, 3, 5)}
         return cls(**size, step_size=scale_between(generator, 0.1, 0.5), decay=between(generator, 0.2, 0.8))
 
 
@@ -191,7 +203,7 @@ class ClippedSgd(Mechanism, name="clipped sgd"):
     limit: float = 0.3
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         return (self.samples - 1) * self.step_size * NORM * self.limit
 
     def add(self, examples: Examples) -> Register:
@@ -212,8 +224,10 @@ class ClippedSgd(Mechanism, name="clipped sgd"):
 
 @dataclass(frozen=True)
 class LeastSquares(Ridge, name="least squares"):
-    """Ridge regression with so small a λ that it is least squares, where that is determined: the limit of Sherman–
-    Morrison updates from P = I/λ. The exact algorithm has the same λ. Drawn: λ log-uniform in 0.01 … 0.03."""
+    """Ridge regression with a small λ, near least squares; the exact algorithm has the same λ.
+
+    Drawn: λ log-uniform in 0.01 … 0.03.
+    """
 
     ridge: float = 0.02
 
@@ -224,10 +238,10 @@ class LeastSquares(Ridge, name="least squares"):
 
 @dataclass(frozen=True)
 class LastValue(Mechanism, name="last value"):
-    """ŷ is the target before, whatever x is. Nothing is drawn but sizes."""
+    """ŷ is the previous target; x is not used. Only sizes are drawn."""
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         return TARGET
 
     def add(self, examples: Examples) -> Register:
@@ -243,13 +257,14 @@ class LastValue(Mechanism, name="last value"):
 
 @dataclass(frozen=True)
 class NearestAverage(Mechanism, name="nearest average"):
-    """ŷ is the mean of the targets so far, weighed by e^{s·x·x_j}: softmax attention over examples. Nearly the nearest
-    neighbour where s is large. Drawn: s log-uniform in 1 … 16."""
+    """ŷ is the mean of the targets so far with weights e^{s·x·x_j}: softmax attention over examples.
+
+    For large s it is close to the nearest neighbour. Drawn: s log-uniform in 1 … 16."""
 
     sharp: float = 4.0
 
     @property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         return TARGET
 
     def add(self, examples: Examples) -> Register:
@@ -266,6 +281,110 @@ class NearestAverage(Mechanism, name="nearest average"):
         return cls(**sizes(generator), sharp=scale_between(generator, 1.0, 16.0))
 
 
-def reach(steps: int, gain: float, step_size: float) -> float:
-    """‖w‖ after `steps` steps that multiply it by `gain` at most and add α‖x‖|y|."""
+# Parts of drawn mixtures and switches: mechanisms with short programs.
+PARTS: tuple[type[Mechanism], ...] = (Sgd, ClippedSgd, MovingAverage, LastValue, NearestAverage)
+
+
+@dataclass(frozen=True)
+class _Pair(Mechanism):
+    """Two mechanisms in one stream, both with the sizes of the pair."""
+
+    first: Mechanism = field(default_factory=Sgd)
+    second: Mechanism = field(default_factory=LastValue)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("first", "second"):
+            part = getattr(self, name)
+            if isinstance(part, _Pair):
+                raise EmulonError(f"{self.name} takes two plain mechanisms, and its {name} is {part.name}")
+            object.__setattr__(self, name, replace(part, features=self.features, samples=self.samples))
+
+    @property
+    def entries(self) -> int:
+        return self.first.entries + self.second.entries
+
+    @property
+    def max_norm(self) -> float:
+        return max(self.first.max_norm, self.second.max_norm)
+
+    def both(self, examples: Examples) -> tuple[Register, Register]:
+        """Append both; their registers' names begin with a and b. Returns the two answers."""
+        return self.first.add(replace(examples, prefix="a ")), self.second.add(replace(examples, prefix="b "))
+
+    def answers(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first.algorithm(xs, ys), self.second.algorithm(xs, ys)
+
+    @staticmethod
+    def drawn_parts(generator: torch.Generator) -> dict[str, Any]:
+        order = torch.randperm(len(PARTS), generator=generator, device="cpu")[:2].tolist()
+        parts = {name: PARTS[i].drawn(generator) for name, i in zip(("first", "second"), order, strict=True)}
+        return {**sizes(generator), "samples": integer_between(generator, 3, 5), **parts}
+
+
+@dataclass(frozen=True)
+class Mixture(_Pair, name="mixture"):
+    """share·first + (1 − share)·second.
+
+    Drawn: two of sgd, clipped sgd, moving average, last value, nearest average with their own distributions; 3 to 5
+    samples, share uniform in 0.2 … 0.8.
+    """
+
+    share: float = 0.5
+
+    def add(self, examples: Examples) -> Register:
+        return mixed(examples, *self.both(examples), self.share)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        first, second = self.answers(xs, ys)
+        return self.share * first + (1 - self.share) * second
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**cls.drawn_parts(generator), share=between(generator, 0.2, 0.8))
+
+
+@dataclass(frozen=True)
+class Switch(_Pair, name="switch"):
+    """`first` where the first feature of the first example is positive, `second` where it is negative.
+
+    Within 1/(2·sharp) of zero the two are mixed.
+
+    Drawn: two of the mechanisms that mixtures draw; 3 to 5 samples, sharp log-uniform in 4 … 16.
+    """
+
+    sharp: float = 8.0
+
+    def add(self, examples: Examples) -> Register:
+        return switched(examples, *self.both(examples), self.sharp)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        first, second = self.answers(xs, ys)
+        gate = (self.sharp * xs[..., 0, :1]).clamp(-0.5, 0.5) + 0.5
+        return gate * first + (1 - gate) * second
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        return cls(**cls.drawn_parts(generator), sharp=scale_between(generator, 4.0, 16.0))
+
+
+def drawn_mechanism(seed: int) -> Mechanism:
+    """Draw a mechanism: each kind is equally likely, with parameters from the distribution in its docstring.
+
+    Args:
+        seed: Determines the mechanism.
+    Returns:
+        The mechanism.
+
+    Example:
+        >>> drawn_mechanism(5) == drawn_mechanism(5)
+        True
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kind = list(MECHANISMS.values())[integer_between(generator, 0, len(MECHANISMS) - 1)]
+    return kind.drawn(generator)
+
+
+def descent_norm(steps: int, gain: float, step_size: float) -> float:
+    """Bound on ‖w‖ after steps that multiply it by at most `gain` and add at most α‖x‖|y|."""
     return sum(gain**i for i in range(steps)) * step_size * NORM * TARGET

@@ -1,7 +1,7 @@
 """A mechanism: a learning algorithm with its parameters, as exact tensor code and as a register program.
 
-Every mechanism is built for ‖x‖ ≤ 1 and |y| ≤ 1, with a bound on its weights that follows from these, so that no input
-of the domain breaks an invariant: what is promised holds without anybody watching the stream.
+Every mechanism is built for ‖x‖ ≤ 1 and |y| ≤ 1, with a bound on its weights that follows from these. No input of the
+domain can therefore break an invariant, and certificates hold without run-time checks of the stream.
 """
 
 from __future__ import annotations
@@ -22,18 +22,29 @@ from emulon.core.registry import Registry
 from emulon.machine.affine import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
-from emulon.tasks.randomness import uniform
+from emulon.tasks.prompts import Datasets
+from emulon.tasks.randomness import normal, uniform
+from emulon.tasks.regression import RegressionTask
 
 # By name, in the order in which they were registered.
 MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
 NORM = TARGET = 1.0
-# A bound on w that no rounding of its own recurrence reaches.
-ROOM = 1.01
+# The domain's bound on w exceeds the exact one by this factor, which covers rounding.
+SLACK = 1.01
+# Inputs of `BoundedLinear` are at least so long.
+SHORTEST = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism(ABC):
-    """A frozen dataclass whose fields are its parameters; `class Sgd(Mechanism, name="sgd")` registers it."""
+    """A learning algorithm: a frozen dataclass whose fields are its parameters.
+
+    `class Sgd(Mechanism, name="sgd")` registers a subclass under its name.
+
+    Attributes:
+        features: Entries of x.
+        samples: Examples in a prompt; the last one is only a query.
+    """
 
     features: int = 2
     samples: int = 5
@@ -53,57 +64,59 @@ class Mechanism(ABC):
         if self.features < 1 or self.samples < 2:
             raise EmulonError(
                 f"{self.name} with {self.features} features and {self.samples} samples learns nothing; it takes 1 or "
-                "more features and 2 or more samples, the last of which is only asked about"
+                "more features and 2 or more samples, the last of which is only a query"
             )
 
     def least(self, parameter: str) -> float:
-        """The smallest that a parameter may be."""
+        """The smallest allowed value of a parameter."""
         return 0.0
 
     @property
     def entries(self) -> int:
-        """Numbers in the largest register: no model of it is narrower."""
+        """Entries of the largest register, a lower bound on the model's width."""
         return self.features
 
     @property
     @abstractmethod
-    def reach(self) -> float:
-        """Above ‖w‖ for all data of the domain."""
+    def max_norm(self) -> float:
+        """Upper bound on ‖w‖ for all data of the domain."""
 
     @abstractmethod
     def add(self, examples: Examples) -> Register:
-        """Append the instructions; the register that holds ŷ."""
+        """Append the instructions to the program and return the register that holds ŷ."""
 
     @abstractmethod
     def algorithm(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... samples"]
     ) -> Float[Tensor, "... samples"]:
-        """ŷ_i at every x_i from the examples before it, exactly, in plain tensor code."""
+        """ŷ_i at every x_i from the examples before it: the exact algorithm in plain tensor code."""
 
     @classmethod
     @abstractmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        """One from the distribution that the class's docstring states."""
+        """Draw parameters from the distribution in the class's docstring."""
 
     @property
     def domain(self) -> Domain:
+        """The data that it is compiled for."""
         try:
-            reach = self.reach
+            reach = self.max_norm
         except OverflowError:
-            reach = math.inf  # which Domain refuses
-        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=ROOM * reach, spectrum=Spectrum(norm=NORM))
+            reach = math.inf  # refused by Domain
+        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=SLACK * reach, spectrum=Spectrum(norm=NORM))
 
     def examples(self) -> Examples:
-        """An empty program for this mechanism."""
+        """An empty program over this mechanism's prompt."""
         return Examples.of(self.name, self.domain)
 
     def program(self) -> RegisterProgram:
+        """The register program."""
         examples = self.examples()
         return examples.program.returns(self.add(examples))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The fields as JSON has them; a mechanism among them is a table with its name."""
+        """The fields for JSON; a mechanism among them becomes a table with its name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             name: {"name": value.name, **value.parameters} if isinstance(value, Mechanism) else value
@@ -111,11 +124,24 @@ class Mechanism(ABC):
         }
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(_told(name, value) for name, value in self.parameters.items())})"
+        return f"{self.name}({', '.join(_formatted(name, value) for name, value in self.parameters.items())})"
 
 
 def mechanism_named(name: str, **parameters: Any) -> Mechanism:
-    """A registered mechanism with these parameters, the rest by default."""
+    """Make a registered mechanism.
+
+    Args:
+        name: A name of `MECHANISMS`.
+        parameters: Its fields; the rest keep their defaults.
+    Returns:
+        The mechanism.
+    Raises:
+        EmulonError: The mechanism or a parameter does not exist, or has an impossible value.
+
+    Example:
+        >>> mechanism_named("sgd", step_size=0.2).step_size
+        0.2
+    """
     kind, given = MECHANISMS.named(name), dict[str, Any]()
     kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -132,13 +158,25 @@ def mechanism_named(name: str, **parameters: Any) -> Mechanism:
 
 
 def read_mechanism(text: str) -> Mechanism:
-    """`sgd`, `sgd:features=3,step_size=0.2`, `switch:first=ridge,second=last-value`; a hyphen is a space."""
+    """Parse a mechanism as the command line writes it; a hyphen stands for a space.
+
+    Args:
+        text: `sgd`, `sgd:features=3,step_size=0.2` or `switch:first=ridge,second=last-value`.
+    Returns:
+        The mechanism.
+    Raises:
+        EmulonError: The mechanism or a parameter does not exist, or cannot be read.
+
+    Example:
+        >>> read_mechanism("sgd:features=3").features
+        3
+    """
     name, _, rest = text.partition(":")
     name, parameters = name.replace("-", " "), dict[str, Any]()
     kinds = typing.get_type_hints(MECHANISMS.named(name))
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
-        kind = kinds.get(key, str)  # what is no parameter is refused below
+        kind = kinds.get(key, str)  # an unknown parameter is refused below
         try:
             parameters[key] = {"name": value.replace("-", " ")} if kind is Mechanism else kind(value)
         except ValueError:
@@ -147,20 +185,22 @@ def read_mechanism(text: str) -> Mechanism:
     return mechanism_named(name, **parameters)
 
 
-def _told(name: str, value: Any) -> str:
+def _formatted(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return f"{name}={value['name']}"
     return f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
 
 
-# What mechanisms draw their parameters from.
+# Distributions of parameters.
 
 
-def whole(generator: torch.Generator, least: int, most: int) -> int:
+def integer_between(generator: torch.Generator, least: int, most: int) -> int:
+    """Uniform, both ends included."""
     return int(torch.randint(least, most + 1, (), generator=generator, device="cpu"))
 
 
 def between(generator: torch.Generator, low: float, high: float) -> float:
+    """Uniform."""
     return low + (high - low) * float(uniform(generator, 1, dtype=torch.float64))
 
 
@@ -170,5 +210,53 @@ def scale_between(generator: torch.Generator, low: float, high: float) -> float:
 
 
 def sizes(generator: torch.Generator) -> dict[str, int]:
-    """1 to 3 features, 3 to 6 samples, each as likely."""
-    return {"features": whole(generator, 1, 3), "samples": whole(generator, 3, 6)}
+    """1 to 3 features and 3 to 6 samples, uniform."""
+    return {"features": integer_between(generator, 1, 3), "samples": integer_between(generator, 3, 6)}
+
+
+# Data.
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundedLinear(RegressionTask):
+    """Linear functions inside the domain of every planted model: y = w·x + noise·ε with w ~ N(0, I).
+
+    The direction of x is uniform and ‖x‖ uniform in ½ … 1; where some |y| is above 1 all targets of the dataset are
+    scaled down.
+
+    Attributes:
+        features: Entries of x.
+        points: Examples in a dataset.
+        noise: Standard deviation of the targets' noise before scaling.
+    """
+
+    features: int
+    points: int
+    noise: float = 0.1
+
+    what = "linear functions with ‖x‖ ≤ 1 and |y| ≤ 1"
+
+    def inputs(
+        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch points features"]:
+        xs = normal(generator, batch, points, self.features, dtype=dtype)
+        length = SHORTEST + (1 - SHORTEST) * uniform(generator, batch, points, 1, dtype=dtype)
+        return NORM * length * torch.nn.functional.normalize(xs, dim=-1)
+
+    def values(
+        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
+    ) -> Float[Tensor, "batch points"]:
+        return (xs @ normal(generator, xs.shape[0], self.features, 1, dtype=xs.dtype)).squeeze(-1)
+
+    def datasets(
+        self,
+        generator: torch.Generator,
+        batch: int,
+        *,
+        points: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        live: Float[Tensor, " features"] | None = None,
+    ) -> Datasets:
+        drawn = super().datasets(generator, batch, points=points, dtype=dtype, live=live)
+        shrink = TARGET / drawn.ys.abs().amax(dim=-1, keepdim=True).clamp(min=TARGET)
+        return dataclasses.replace(drawn, ys=drawn.ys * shrink, truth=drawn.truth * shrink)

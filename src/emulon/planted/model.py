@@ -1,10 +1,11 @@
-"""A planted model: a GPT-2 that runs a known mechanism, the truth about it, and what is promised."""
+"""A planted model: a transformer that runs a known mechanism, its ground truth, and a bound on its error."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,32 +20,40 @@ from emulon.certify.domain import require_shape
 from emulon.core.errors import BadShape
 from emulon.core.predictor import padded_prefixes
 from emulon.machine.carry_out import at_start, distance, results
-from emulon.machine.gpt2 import load_gpt2, state_dict
 from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.examples import Examples
 from emulon.machine.transformer import result_name
-from emulon.planted.distractors import add_distractors
-from emulon.planted.ground_truth import truth_of
-from emulon.planted.interventions import nudged
-from emulon.planted.mechanism import TARGET, Mechanism
-from emulon.planted.task import BoundedLinear
-from emulon.planted.truth import Truth
+from emulon.planted.architecture import ARCHITECTURES, Architecture
+from emulon.planted.learners import drawn_mechanism
+from emulon.planted.mechanism import TARGET, BoundedLinear, Mechanism, mechanism_named
+from emulon.planted.truth import Truth, truth_of
 
-# Directions that nothing uses, in every planted model.
+# Entries of a register that nothing uses, in every planted model.
 SPARE = 2
-# Where nothing useful can be proved the worst of so many prompts, so many times over, is given instead: measured.
+# Where no useful bound is proved, MARGIN times the worst error on PROMPTS prompts is reported as measured.
 PROMPTS, MARGIN = 512, 4.0
 
 
 @dataclass(frozen=True)
 class Build:
-    """What a planted model was made of beside its mechanism: enough to make its program again."""
+    """How a planted model was made from its mechanism: enough to make it again.
+
+    Attributes:
+        distractors: Number of circuits that compute something unused.
+        seed: Draws distractors and obfuscations.
+        obfuscations: Their names.
+        strength: Of the obfuscations, 0 … 1.
+        architecture: A name of `ARCHITECTURES`.
+    """
 
     distractors: int = 0
     seed: int = 0
     obfuscations: tuple[str, ...] = ()
     strength: float = 1.0
+    architecture: str = "gpt2"
 
     def program(self, mechanism: Mechanism) -> RegisterProgram:
+        """The register program with distractors and a spare register."""
         examples = mechanism.examples()
         output = mechanism.add(examples)
         add_distractors(examples, self.distractors, torch.Generator().manual_seed(self.seed))
@@ -52,11 +61,43 @@ class Build:
         return examples.program.returns(output)
 
 
+def add_distractors(examples: Examples, count: int, generator: torch.Generator) -> None:
+    """Append circuits that ŷ does not depend on, each of a kind drawn at random.
+
+    The kinds: ‖x‖² of the previous example, the mean of y·x so far, (u·x)(v·x) for random unit vectors u and v.
+    """
+    program, prompt, features = examples.program, examples.prompt, examples.domain.features
+    for index in range(count):
+        kind = int(torch.randint(3, (), generator=generator, device="cpu"))
+        name = f"distractor {index + 1}"
+        x = examples.own_x()
+        if kind == 0:
+            squared, before = program.register(f"{name} square"), program.register(name)
+            program.dot(squared, x, x)
+            program.mov(before, squared, at=prompt.previous_example)
+        elif kind == 1:
+            cross, mean = program.register(f"{name} cross", features), program.register(name, features)
+            program.mul(cross, x, examples.y)
+            program.mov(mean, cross, at=prompt.past_examples)
+        else:
+            directions = torch.randn(2, features, dtype=torch.float64, generator=generator, device="cpu")
+            left, right = (row[None] / row.norm() for row in directions)
+            form = program.register(name)
+            program.mul(form, x.map(left, (1, 1), "u·x"), x.map(right, (1, 1), "v·x"))
+
+
 @dataclass(frozen=True, eq=False)
 class PlantedModel:
-    """`planted(xs, ys)` are the model's answers, `planted.algorithm(xs, ys)` the exact ones; it is a predictor.
+    """A transformer with a planted learning algorithm; it is a predictor, and `identify` takes it.
 
-    `state` has the parameters of its `GPT2Model`, by their names there; `gpt2` is that model.
+    `planted(xs, ys)` are the network's answers and `planted.algorithm(xs, ys)` the exact ones.
+
+    Attributes:
+        mechanism: The algorithm.
+        truth: What is where in the network.
+        state: The parameters of `network`, by their names there, and the readout.
+        certificate: Bound on |answer − exact answer|; `proved`, or measured.
+        build: How it was made from the mechanism.
     """
 
     mechanism: Mechanism
@@ -67,31 +108,37 @@ class PlantedModel:
 
     @property
     def name(self) -> str:
-        return str(self.mechanism) + (
-            f", obfuscated ({', '.join(self.build.obfuscations)})" if self.build.obfuscations else ""
-        )
+        """The mechanism with its parameters, and the obfuscations."""
+        names = ", ".join(self.build.obfuscations)
+        return f"{self.mechanism}, obfuscated ({names})" if names else str(self.mechanism)
 
     @property
-    def promise(self) -> str:
-        """The certificate in words; a bound that was only measured is not called one for every input."""
+    def error_bound(self) -> str:
+        """The certificate in words; a measured bound is called measured."""
         if self.certificate.proved:
             return str(self.certificate)
         return f"≤ {self.certificate.bound:.2e}, measured ({self.certificate.note})"
 
     @property
+    def architecture(self) -> Architecture:
+        """Where its weights and modules are."""
+        return ARCHITECTURES[self.build.architecture]
+
+    @property
     def dtype(self) -> torch.dtype:
-        return self.state["wpe.weight"].dtype
+        """Of the weights."""
+        return next(iter(self.state.values())).dtype
 
     @cached_property
-    def gpt2(self) -> Any:
-        """A `transformers.GPT2Model`, to be called with `inputs_embeds=planted.embed(xs, ys)`."""
-        return load_gpt2(self.state, self.truth.heads)
+    def network(self) -> Any:
+        """The Hugging Face model, a `GPT2Model`: call it with `inputs_embeds=planted.embed(xs, ys)`."""
+        return self.architecture.load(self.state, self.truth.heads)
 
     @property
     def model(self) -> Any:
-        """The name of `gpt2` in 0.2."""
-        warnings.warn("PlantedModel.model is gpt2 since 0.3", DeprecationWarning, stacklevel=2)
-        return self.gpt2
+        """The name of `network` in 0.2."""
+        warnings.warn("PlantedModel.model is network since 0.3", DeprecationWarning, stacklevel=2)
+        return self.network
 
     @cached_property
     def source(self) -> RegisterProgram:
@@ -101,28 +148,30 @@ class PlantedModel:
     def algorithm(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
     ) -> Float[Tensor, "... samples"]:
-        """The exact algorithm in float64, on the numbers that the model sees."""
+        """The exact algorithm in float64, on the data as rounded to the network's dtype."""
         return self.mechanism.algorithm(*(part.to(self.dtype).double() for part in (xs, self._all_targets(xs, ys))))
 
     def embed(
         self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]
     ) -> Float[Tensor, "... tokens width"]:
-        """The prompt as GPT-2's `inputs_embeds`: a start token, x₁, y₁, x₂, …; data outside the domain are refused."""
+        """The prompt as `inputs_embeds`: a start token, x₁, y₁, x₂, …; data outside the domain are refused."""
         embedded = xs.new_zeros((*xs.shape[:-2], self.truth.tokens - 1, self.truth.width), dtype=self.dtype)
         for name, values in self.inputs(xs, ys).items():
             self.source.inputs[name].require(name, values)
             embedded = embedded + values @ self.truth.registers[name].write.to(self.dtype)
-        return torch.nn.functional.pad(embedded, (0, 0, 1, 0))
+        embedded = torch.nn.functional.pad(embedded, (0, 0, 1, 0))
+        offset = self.architecture.prompt_offset(self.state)
+        return embedded if offset is None else embedded + offset
 
     def inputs(self, xs: Tensor, ys: Tensor) -> dict[str, Tensor]:
-        """The input registers x and y, (..., tokens, size), as the model sees them."""
+        """The input registers x and y, (..., tokens, size), in the network's dtype."""
         prompt = self.source.prompt
         assert prompt is not None
         filled = prompt.fill(xs.to(self.dtype), self._all_targets(xs, ys).to(self.dtype))
         return dict(filled)
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
-        """ŷ at every x, read off the model's last hidden state."""
+        """ŷ at every x, read off the network's last hidden state."""
         return self.truth.read(self.output, hidden)[..., 1::2, 0]
 
     @property
@@ -137,34 +186,58 @@ class PlantedModel:
         *,
         added: Mapping[str, Tensor] | None = None,
     ) -> Float[Tensor, "... samples"]:
-        """The model's answers; with `added={"w#2": amounts}` those where so much was added to what w#2 holds."""
+        """The network's answers; with `added={"w#2": amounts}` after adding amounts to what w#2 holds."""
         embedded = self.embed(xs, ys)
-        with torch.no_grad(), nudged(self.gpt2, self.truth, added or {}):
-            hidden = self.gpt2(inputs_embeds=embedded.reshape(-1, *embedded.shape[-2:])).last_hidden_state
+        with torch.no_grad(), self.intervened(added or {}):
+            hidden = self.network(inputs_embeds=embedded.reshape(-1, *embedded.shape[-2:])).last_hidden_state
         return self.answers(hidden.reshape(embedded.shape))
+
+    @contextmanager
+    def intervened(self, added: Mapping[str, Tensor]) -> Iterator[None]:
+        """Inside, `network` runs with amounts added to versions, `{"w#2": amounts}`.
+
+        A version is changed in the output of what writes it (attention, MLP or embedding), so that everything that
+        reads it later, in the same block too, sees the change.
+        """
+        handles, blocks = [], self.architecture.blocks_of(self.network)
+        for name, amounts in added.items():
+            version, change = self.truth.version(name), self.truth.in_stream(name, amounts.to(self.dtype))
+            if version.part == "embedding":
+                handles.append(blocks[0].register_forward_pre_hook(_adding_to_input(change)))
+            else:
+                path = self.architecture.attention if version.part == "attention" else self.architecture.mlp
+                place = blocks[version.layer].get_submodule(path)
+                handles.append(place.register_forward_hook(_adding_to_output(change)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     # As a predictor.
 
     @property
     def examples(self) -> tuple[int, ...]:
+        """Numbers of examples that it can be asked after."""
         return tuple(range(1, self.mechanism.samples))
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        """ŷ at x_query after these examples."""
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
         return self.predict_prefixes(points, ys)[..., -1]
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        """ŷ_i at every x_i; the last target may be left out, and so may later examples."""
+        """ŷ_i at every x_i; the last target and later examples may be missing."""
         return padded_prefixes(self, self.mechanism.samples, xs, ys)
 
-    # What every register must hold, and how far the answers are from it.
+    # What every register must hold.
 
     def values(
         self, xs: Tensor, ys: Tensor, *, added: Mapping[str, Tensor] | None = None
     ) -> dict[str, Float[Tensor, "... tokens size"]]:
-        """By version (`w#2`), what a register's stored entries must be, exactly, at every token but the start.
+        """By version (`w#2`), the exact content of a register at every token but the start, as the program says.
 
-        With `added` what they must be after the intervention: what the program itself says.
+        With `added`, after the intervention.
         """
         inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
         held = at_start(self.source, inputs, FloatBall)
@@ -184,18 +257,18 @@ class PlantedModel:
         return out
 
     def expected(self, xs: Tensor, ys: Tensor, *, added: Mapping[str, Tensor] | None = None) -> Tensor:
-        """ŷ at every x as the program has it; with `added`, after the intervention."""
+        """ŷ at every x as the program computes it; with `added`, after the intervention."""
         return self.values(xs, ys, added=added)[self.truth.output][..., 0::2, 0]
 
     def audit(self, xs: Tensor, ys: Tensor) -> Certificate:
-        """How far these very answers are from the program's, proved in balls: for this run only."""
+        """Bound on the distance of these answers from the program's, proved in ball arithmetic for this run only."""
         prompt, program = self.source.prompt, self.source
         assert prompt is not None
-        said = torch.zeros(*xs.shape[:-2], program.tokens, 1, dtype=torch.float64, device="cpu")
-        said[..., 0::2, 0] = self(xs, ys).double()
+        answered = torch.zeros(*xs.shape[:-2], program.tokens, 1, dtype=torch.float64, device="cpu")
+        answered[..., 0::2, 0] = self(xs, ys).double()
         inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
-        away = distance(program, inputs, self.output, said)[..., 0::2, :].nan_to_num(nan=math.inf)
-        return Certificate({"distance to the instructions": away.max().item()}, self.dtype, scope="run")
+        error = distance(program, inputs, self.output, answered)[..., 0::2, :].nan_to_num(nan=math.inf)
+        return Certificate({"distance to the instructions": error.max().item()}, self.dtype, scope="run")
 
     @property
     def task(self) -> BoundedLinear:
@@ -216,32 +289,88 @@ class PlantedModel:
     def __repr__(self) -> str:
         truth = self.truth
         shape = f"{truth.blocks} blocks, width {truth.width}, {truth.heads} heads, {truth.neurons} neurons"
-        return f"PlantedModel({self.name}: {shape}, error {self.promise})"
+        return f"PlantedModel({self.name}: {self.architecture.title}, {shape}, error {self.error_bound})"
 
 
-def compiled(mechanism: Mechanism, dtype: torch.dtype = torch.float64, build: Build | None = None) -> PlantedModel:
+def _adding_to_output(change: Tensor) -> Any:
+    def hook(module: Any, inputs: Any, output: Any) -> Any:
+        return (output[0] + change, *output[1:]) if isinstance(output, tuple) else output + change
+
+    return hook
+
+
+def _adding_to_input(change: Tensor) -> Any:
+    def hook(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0] + change, *inputs[1:])
+
+    return hook
+
+
+def plant(
+    mechanism: str | Mechanism, dtype: torch.dtype | None = None, *, architecture: str = "gpt2", **parameters: Any
+) -> PlantedModel:
+    """Compile a learning algorithm into the weights of a transformer.
+
+    Args:
+        mechanism: A name of `MECHANISMS`, or a mechanism with its parameters.
+        dtype: Of the weights; by default the widest in which the architecture computes.
+        architecture: A name of `ARCHITECTURES`.
+        parameters: Of the named mechanism: features, samples, and its own; the rest by default.
+    Returns:
+        A `PlantedModel` without obfuscation.
+    Raises:
+        EmulonError: The mechanism, a parameter or the architecture does not exist, or has an impossible value.
+
+    Example:
+        >>> plant("sgd", features=3, step_size=0.2).truth.blocks
+        7
+    """
+    if isinstance(mechanism, str):
+        mechanism = mechanism_named(mechanism, **parameters)
+    return compiled(mechanism, dtype, Build(architecture=architecture))
+
+
+def sample(seed: int, dtype: torch.dtype | None = None, *, architecture: str = "gpt2") -> PlantedModel:
+    """Draw a planted model without obfuscation.
+
+    Args:
+        seed: Determines the mechanism and its parameters (see `drawn_mechanism`).
+        dtype: Of the weights; by default the widest in which the architecture computes.
+        architecture: A name of `ARCHITECTURES`.
+    Returns:
+        A `PlantedModel`.
+
+    Example:
+        >>> sample(3).mechanism == drawn_mechanism(3)
+        True
+    """
+    return compiled(drawn_mechanism(seed), dtype, Build(architecture=architecture))
+
+
+def compiled(mechanism: Mechanism, dtype: torch.dtype | None, build: Build) -> PlantedModel:
     """The mechanism compiled, without obfuscation."""
-    build = Build() if build is None else build
-    machine = build.program(mechanism).compile(dtype)
+    architecture = ARCHITECTURES.named(build.architecture)
+    dtype = architecture.dtypes[0] if dtype is None else dtype
+    architecture.require(dtype)
+    machine = architecture.compile(build.program(mechanism), dtype)
     truth = truth_of(machine)
-    planted = PlantedModel(mechanism, truth, with_readout(state_dict(machine), truth), machine.certificate, build)
+    state = architecture.state(architecture.weights_of(machine), readout(truth), dtype)
+    planted = PlantedModel(mechanism, truth, state, machine.certificate, build)
     return planted if useful(machine.certificate) else with_measured(planted)
 
 
-def with_readout(state: Mapping[str, Tensor], truth: Truth) -> dict[str, Tensor]:
-    """The weights with ŷ's direction in place of word embeddings, which nobody reads by: a language model's logits,
-    one a token, are then ŷ."""
-    read = truth.registers[truth.version(truth.output).register].read
-    return {**state, "wte.weight": read.to(state["wte.weight"])}
+def readout(truth: Truth) -> Tensor:
+    """The direction of ŷ, (1, width): the row of the unembedding whose logit is ŷ."""
+    return truth.registers[truth.version(truth.output).register].read
 
 
 def useful(certificate: Certificate) -> bool:
-    """Whether a bound says more than that answers are about as large as targets."""
+    """Whether a bound is below the size of targets."""
     return certificate.says_something(TARGET)
 
 
 def with_measured(planted: PlantedModel) -> PlantedModel:
-    """The same with a bound that was measured, where none can be proved for the whole domain."""
+    """The same model with a measured bound instead of a proved one."""
     xs, ys = planted.draw(PROMPTS, seed=PROMPTS)
     worst = (planted(xs, ys).double() - planted.algorithm(xs, ys)).abs().nan_to_num(nan=math.inf).max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"

@@ -1,10 +1,11 @@
-"""Obfuscations: other weights, the same function. Each is exact, or counted in the certificate."""
+"""Obfuscations: other weights for the same function. Each is exact, or its error is part of the certificate."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -12,80 +13,215 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.core.errors import EmulonError, unknown
-from emulon.machine.compiler import planned
-from emulon.machine.gpt2 import state_dict
+from emulon.machine.compiler import Plan
 from emulon.machine.transformer import result_name
-from emulon.planted.dead_components import dead_blocks, dead_components
-from emulon.planted.draft import Draft, kept_apart
-from emulon.planted.ground_truth import truth_of
+from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
 from emulon.planted.mechanism import Mechanism
-from emulon.planted.model import Build, PlantedModel, useful, with_measured, with_readout
-from emulon.planted.noise import noise_of
+from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
+from emulon.planted.noise import SECOND_ORDER, noise_of
+from emulon.planted.truth import Compiled, Truth, truth_of
 
-# The part of itself that a weight may be off at strength 1, in units of the dtype's roundoff.
+# Largest relative change of a weight at strength 1, in units of the dtype's roundoff.
 NOISE_ROUNDINGS = 64.0
-# Circuits, and powers of two up to 2^±3, at strength 1.
-DISTRACTORS = RESCALED = 3
+# At strength 1: number of distractors and largest exponent of rescaling, and number of dead blocks.
+DISTRACTORS = RESCALED = DEAD_BLOCKS = 3
+# 2-norm of all that dead components write at strength 1, relative to that of a token's registers and codes.
+WRITTEN = 16.0
+
+
+@dataclass
+class Draft:
+    """A planted model while obfuscations are applied.
+
+    Attributes:
+        machine: The compiled program.
+        plan: What its certificate follows from.
+        weights: In float64.
+        truth: About these weights.
+        generator: Draws the obfuscations.
+        build: Which obfuscations.
+        places: The present index of each of the machine's blocks.
+        weight_noise: Relative change of weights so far.
+        rotated: Whether the stream has been rotated.
+        dead_norm: Bound on the 2-norm of all that dead components write (into directions that nothing reads).
+    """
+
+    machine: Compiled
+    plan: Plan
+    weights: Weights
+    truth: Truth
+    generator: torch.Generator
+    build: Build
+    places: list[int] = field(default_factory=list)
+    weight_noise: float = 0.0
+    rotated: bool = False
+    dead_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.places = list(range(self.truth.blocks))
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
+        """The compiled mechanism before any obfuscation."""
+        architecture, program = ARCHITECTURES[build.architecture], build.program(mechanism)
+        machine, plan = architecture.compile(program, dtype), architecture.plan(program, dtype)
+        generator = torch.Generator().manual_seed(build.seed)
+        return cls(machine, plan, architecture.weights_of(machine), truth_of(machine), generator, build)
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of the machine."""
+        return ARCHITECTURES[self.build.architecture]
+
+    @property
+    def fixed(self) -> list[int]:
+        """Slots that no obfuscation changes."""
+        return self.architecture.fixed_slots(self.machine)
+
+    def random(self, *size: int) -> Tensor:
+        """Standard normal numbers."""
+        return torch.randn(*size, dtype=torch.float64, generator=self.generator, device="cpu")
+
+
+# Dead components.
+
+
+def dead_blocks(draft: Draft) -> None:
+    """Insert blocks of dead heads and neurons; what they write is counted in the certificate."""
+    before, count = draft.truth.blocks, round(draft.build.strength * DEAD_BLOCKS)
+    order = torch.randperm(before + count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
+    blocks = [draft.weights.dead_block() for _ in range(before + count)]
+    for old, new in enumerate(order):
+        blocks[new] = draft.weights.blocks[old]
+    draft.weights.blocks, draft.places = blocks, order
+    draft.truth = draft.truth.moved(order.__getitem__, before + count)
+    for index in sorted(set(range(before + count)) - set(order)):
+        fill_heads(draft, index, list(range(draft.truth.heads)))
+        fill_neurons(draft, index, torch.arange(draft.truth.neurons, device="cpu"))
+
+
+def dead_components(draft: Draft) -> None:
+    """Random weights for every head and neuron that writes nothing; what they write is counted in the certificate."""
+    for index, block in enumerate(draft.weights.blocks):
+        fill_heads(draft, index, (block.output.abs().sum(dim=(1, 2)) == 0).nonzero()[:, 0].tolist())
+        fill_neurons(draft, index, (~block.outward.any(dim=1)).nonzero()[:, 0])
+
+
+def fill_heads(draft: Draft, index: int, heads: list[int]) -> None:
+    """Random queries, keys, values and outputs for these heads.
+
+    Claim: together they write at most `share(draft)`, in 2-norm, into unread directions, and nothing elsewhere.
+    Proof. A head averages its values over tokens; a value is at most ‖V‖₂·C long, C bounding a token's registers and
+    codes: nothing else is read, and the rows of V sum to zero, so that LayerNorm's mean is not read either.
+    ‖o·O‖ ≤ ‖o‖·‖O‖_F, and O is scaled to make this an equal part of the share. `SECOND_ORDER` covers rounding. QED
+    """
+    if not heads:
+        return
+    block, size = draft.weights.blocks[index], draft.weights.blocks[index].query.shape[1]
+    for head in heads:
+        for part in (block.query, block.key, block.value):
+            part[head] = _reading(draft, size)
+        block.output[head] = _writing(draft, block.value[head], share(draft) / len(heads))
+    draft.dead_norm += share(draft)
+
+
+def fill_neurons(draft: Draft, index: int, neurons: Tensor) -> None:
+    """Random weights for these neurons: |GELU(z)| ≤ |z|. In a block that divides, what they read is divided too."""
+    if not len(neurons):
+        return
+    divisors = [1.0]
+    if index in draft.places:
+        layer = draft.machine.layers[draft.places.index(index)]
+        divisors += [draft.plan.divisions[one.number].low for one in layer.divisions]
+    block = draft.weights.blocks[index]
+    block.inward[0, neurons] = _reading(draft, len(neurons))
+    block.outward[neurons] = _writing(draft, block.inward[0, neurons], share(draft) * min(divisors))
+    draft.dead_norm += share(draft)
+
+
+def share(draft: Draft) -> float:
+    """Largest 2-norm of what the attention, or the MLP, of one block writes into unread directions."""
+    depth = draft.machine.depth + DEAD_BLOCKS
+    return draft.build.strength * WRITTEN * draft.plan.normalisation.content / (2 * depth)
+
+
+def unread(draft: Draft) -> list[int]:
+    """Slots that nothing reads."""
+    slots = draft.machine.layout.slots
+    return [i for name in ("spare", "filler") if name in slots for i in range(slots[name].start, slots[name].stop)]
+
+
+def _reading(draft: Draft, count: int) -> Tensor:
+    """Random functionals of the stream, (count, width), that sum to zero and read no fixed or unread slot."""
+    excluded = {*draft.fixed, *unread(draft)}
+    seen = [i for i in range(draft.truth.width) if i not in excluded]
+    reading = torch.zeros(count, draft.truth.width, dtype=torch.float64, device="cpu")
+    drawn = draft.random(len(seen), count) / math.sqrt(len(seen))
+    reading[:, seen] = (drawn - drawn.mean(dim=0)).mT
+    return reading
+
+
+def _writing(draft: Draft, reading: Tensor, most: float) -> Tensor:
+    """Random unread directions, (count, width), scaled so that with this reading at most `most` is written."""
+    places = unread(draft)
+    writing = torch.zeros_like(reading)
+    writing[:, places] = draft.random(len(reading), len(places))
+    size = float(torch.linalg.matrix_norm(writing) * torch.linalg.matrix_norm(reading, 2))
+    return writing * (most / (SECOND_ORDER * size * draft.plan.normalisation.content))
+
+
+# Changes of basis and of weights.
 
 
 def permuted(draft: Draft) -> None:
-    """Heads and neurons in another order, block by block: exact but for the order of sums, of which no bound knows."""
-    size, heads, neurons = draft.head_width, [], []
-    for index in range(draft.truth.blocks):
+    """Permute heads and neurons of every block: exact but for the order of summation, which no bound depends on."""
+    heads, neurons = [], []
+    for block in draft.weights.blocks:
         order = torch.randperm(draft.truth.heads, generator=draft.generator, device="cpu")
         units = torch.randperm(draft.truth.neurons, generator=draft.generator, device="cpu")
-        places = (order[:, None] * size + torch.arange(size, device="cpu")).flatten()  # new place ← old place
-        attention, output = draft.block(index, "attn.c_attn.weight"), draft.block(index, "attn.c_proj.weight")
-        draft.state[attention] = draft.state[attention].unflatten(1, (3, -1))[:, :, places].flatten(1)
-        draft.state[output] = draft.state[output][places]
-        inward, outward = draft.block(index, "mlp.c_fc.weight"), draft.block(index, "mlp.c_proj.weight")
-        draft.state[inward], draft.state[outward] = draft.state[inward][:, units], draft.state[outward][units]
+        block.query, block.key, block.value = block.query[order], block.key[order], block.value[order]
+        block.output, block.inward, block.outward = block.output[order], block.inward[:, units], block.outward[units]
         heads.append(order.argsort().tolist())
         neurons.append(units.argsort().tolist())
     draft.truth = draft.truth.relabelled(heads, neurons)
 
 
 def rescaled(draft: Draft) -> None:
-    """Queries against keys, and values against outputs, by powers of two, head by head: exact to the last bit.
+    """Scale queries against keys and values against outputs by powers of two, head by head: exact to the last bit.
 
-    A neuron cannot be: GELU(c·z) is not c·GELU(z).
+    GPT-2's neurons cannot be rescaled: GELU(c·z) is not c·GELU(z).
     """
-    width, size = draft.truth.width, draft.head_width
-    most = round(draft.strength * RESCALED)
-    for index in range(draft.truth.blocks):
+    most = round(draft.build.strength * RESCALED)
+    for block in draft.weights.blocks:
         powers = torch.randint(-most, most + 1, (2, draft.truth.heads), generator=draft.generator, device="cpu")
-        match, value = (2.0 ** powers.double()).repeat_interleave(size, dim=1)
-        attention = draft.state[draft.block(index, "attn.c_attn.weight")]
-        attention[:, :width] *= match
-        attention[:, width : 2 * width] /= match
-        attention[:, 2 * width :] *= value
-        draft.state[draft.block(index, "attn.c_proj.weight")] /= value[:, None]
+        match, value = (2.0 ** powers.double())[..., None, None]
+        block.query, block.key = block.query * match, block.key / match
+        block.value, block.output = block.value * value, block.output / value
 
 
 def rotated(draft: Draft) -> None:
-    """The stream in another basis. LayerNorm cannot see a rotation that fixes the all-ones vector: counted as noise.
+    """Rotate the stream by a rotation that no normalisation changes; its rounding is counted in the certificate.
 
-    Pads and divisors keep their slots: mixed with them a register would be rounded relative to 1e10.
+    Pads and divisors keep their slots: mixed with them a register would be rounded relative to the pad.
     """
-    rotation = random_rotation(draft.truth.width, kept_apart(draft.machine), draft.generator, math.pi * draft.strength)
-    for name, part in draft.state.items():
-        if name.endswith(("attn.c_attn.weight", "mlp.c_fc.weight")):
-            draft.state[name] = rotation @ part
-        elif name.endswith(("c_proj.weight", "c_proj.bias", "wpe.weight")):
-            draft.state[name] = part @ rotation.mT
+    angle = math.pi * draft.build.strength
+    rotation = random_rotation(draft.truth.width, draft.fixed, draft.generator, angle)
+    draft.weights.positions = draft.weights.positions @ rotation.mT
+    for block in draft.weights.blocks:
+        for name, part in {**block.reads, **block.writes}.items():
+            setattr(block, name, part @ rotation.mT)
     draft.truth, draft.rotated = draft.truth.rotated(rotation), True
 
 
 def random_rotation(
     width: int, fixed: list[int], generator: torch.Generator, angle: float
 ) -> Float[Tensor, "width width"]:
-    """Orthogonal, the identity on the slots `fixed` and on the all-ones vector; no plane turns by more than `angle`."""
+    """Orthogonal, the identity on the slots `fixed` and the all-ones vector, with rotation angles up to `angle`."""
     free = torch.tensor([i for i in range(width) if i not in fixed], device="cpu")
     count = len(free)
+    identity = torch.eye(count, dtype=torch.float64, device="cpu")
     ones = torch.ones(count, 1, dtype=torch.float64, device="cpu") / math.sqrt(count)
-    basis = torch.linalg.qr(torch.cat([ones, torch.eye(count, dtype=torch.float64, device="cpu")[:, 1:]], dim=1)).Q[
-        :, 1:
-    ]
+    basis = torch.linalg.qr(torch.cat([ones, identity[:, 1:]], dim=1)).Q[:, 1:]
     sides = torch.randn(count - 1, count - 1, dtype=torch.float64, generator=generator, device="cpu")
     skew = sides - sides.mT
     skew *= angle / torch.linalg.matrix_norm(skew, 2).clamp(min=1e-300)
@@ -96,20 +232,23 @@ def random_rotation(
 
 
 def noisy(draft: Draft) -> None:
-    """Every weight off by a random part of itself: counted in the certificate. Pads, biases and gains stay."""
-    part_of_itself = draft.strength * NOISE_ROUNDINGS * torch.finfo(draft.machine.dtype).eps / 2
-    apart = kept_apart(draft.machine)
-    for name, part in draft.state.items():
-        if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight", "wpe.weight")):
-            change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator, device="cpu") - 1
-            reads = name.endswith(("c_attn.weight", "c_fc.weight"))
-            change[(apart, slice(None)) if reads else (slice(None), apart)] = 0.0
-            draft.state[name] = part * (1 + part_of_itself * change)
-    draft.weight_noise += part_of_itself
+    """Change every weight by a random part of itself, counted in the certificate; pads, biases and gains stay."""
+    relative = draft.build.strength * NOISE_ROUNDINGS * torch.finfo(draft.machine.dtype).eps / 2
+
+    def changed(part: Tensor) -> Tensor:
+        change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator, device="cpu") - 1
+        change[..., draft.fixed] = 0.0
+        return part * (1 + relative * change)
+
+    draft.weights.positions = changed(draft.weights.positions)
+    for block in draft.weights.blocks:
+        for name, part in {**block.reads, **block.writes}.items():
+            setattr(block, name, changed(part))
+    draft.weight_noise += relative
 
 
-# In this order; distractors come before all, for they are in the program.
-OBFUSCATIONS: dict[str, Callable[[Draft], None]] = {
+# In the order of application; distractors come before, as instructions of the program.
+FUNCTIONS: dict[str, Callable[[Draft], None]] = {
     "dead blocks": dead_blocks,
     "dead components": dead_components,
     "permuted": permuted,
@@ -117,28 +256,39 @@ OBFUSCATIONS: dict[str, Callable[[Draft], None]] = {
     "rotated": rotated,
     "noisy": noisy,
 }
-EVERY = ("distractors", *OBFUSCATIONS)
+OBFUSCATIONS = ("distractors", *FUNCTIONS)
 # Names of 0.2.
 EARLIER = {"idle blocks": "dead blocks", "idle weights": "dead components", "turned": "rotated"}
 
 
 def obfuscate(
-    planted: PlantedModel, seed: int = 0, strength: float = 1.0, *, only: Iterable[str] = EVERY
+    planted: PlantedModel, seed: int = 0, strength: float = 1.0, *, only: Iterable[str] = OBFUSCATIONS
 ) -> PlantedModel:
-    """The same mechanism in other weights, with the truth about them and the certificate that still holds.
+    """The same mechanism in other weights, with their truth and their certificate.
 
-    `strength` in 0 … 1 scales every obfuscation, `only` chooses among them. Obfuscations do not stack: earlier
-    ones are discarded.
+    Args:
+        planted: The model; obfuscations do not stack, earlier ones are discarded.
+        seed: Draws the obfuscations.
+        strength: 0 … 1, scales every obfuscation.
+        only: Names of `OBFUSCATIONS`.
+    Returns:
+        Another planted model.
+    Raises:
+        EmulonError: There is no such obfuscation, or the strength is out of range.
+
+    Example:
+        >>> obfuscate(plant("sgd"), only=["rotated"]).build.obfuscations
+        ('rotated',)
     """
     names = {current_name(name) for name in only}
-    chosen = [name for name in EVERY if name in names]
-    for name in names - set(EVERY):
-        raise EmulonError(unknown("obfuscation", name, EVERY))
+    chosen = [name for name in OBFUSCATIONS if name in names]
+    for name in names - set(OBFUSCATIONS):
+        raise EmulonError(unknown("obfuscation", name, OBFUSCATIONS))
     if not 0 <= strength <= 1:
         raise EmulonError(f"an obfuscation has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
-    draft = drafted(planted.mechanism, planted.dtype, Build(count, seed, tuple(chosen), strength))
-    made = model_from(draft, planted.mechanism)
+    build = Build(count, seed, tuple(chosen), strength, planted.build.architecture)
+    made = model_from(drafted(planted.mechanism, planted.dtype, build), planted.mechanism)
     return made if useful(made.certificate) else with_measured(made)
 
 
@@ -150,31 +300,34 @@ def current_name(name: str) -> str:
 
 
 def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
-    """The weights that `build` makes of the mechanism's program; the same ones, up to the machine's last digits."""
-    program = build.program(mechanism)
-    machine = program.compile(dtype)
-    weights = {name: part.double() for name, part in state_dict(machine).items()}
-    generator = torch.Generator().manual_seed(build.seed)
-    draft = Draft(machine, planned(program, dtype), weights, truth_of(machine), generator, build)
-    for name, change in OBFUSCATIONS.items():
+    """The mechanism's program compiled and obfuscated as `build` says; deterministic up to last digits."""
+    draft = Draft.of(mechanism, dtype, build)
+    for name, change in FUNCTIONS.items():
         if name in build.obfuscations:
             change(draft)
     return draft
 
 
 def model_from(draft: Draft, mechanism: Mechanism) -> PlantedModel:
-    """With what is proved of it, useful or not."""
-    state = {name: part.to(draft.machine.dtype).contiguous() for name, part in draft.state.items()}
-    return PlantedModel(mechanism, draft.truth, with_readout(state, draft.truth), certificate_of(draft), draft.build)
+    """The planted model with its proved certificate, useful or not."""
+    state = draft.architecture.state(draft.weights, readout(draft.truth), draft.machine.dtype)
+    return PlantedModel(mechanism, draft.truth, state, certificate_of(draft), draft.build)
+
+
+# Certificates.
 
 
 def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
-    """Of the draft's weights, or of others in which every functional that reads the stream, and every vector that is
-    written to it, differs in 2-norm by the part `changed` of itself at most (`noise_of` has the proof)."""
+    """The certificate of the draft's weights.
+
+    Also that of any other weights in which every row that reads or writes the stream differs, in 2-norm, by at most
+    the part `changed` of itself (proof in `noise_of`).
+    """
     changed += draft.weight_noise
-    if not (draft.rotated or changed or draft.beside):
+    if not (draft.rotated or changed or draft.dead_norm):
         return draft.machine.certificate
-    noisy = draft.rotated or changed > 0
-    noise, skew = noise_of(draft.machine, draft.plan, changed, draft.beside) if noisy else (0.0, 0.0)
-    certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.beside)
+    noise = skew = 0.0
+    if draft.rotated or changed:
+        noise, skew = noise_of(draft.architecture, draft.machine, draft.plan, changed, draft.dead_norm)
+    certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.dead_norm)
     return certificates[result_name(draft.machine.program)]

@@ -1,28 +1,45 @@
-"""The ground truth of a planted model: registers and their directions, heads and neurons of every instruction, edges.
+"""The ground truth of a planted model: directions of registers, heads and neurons of instructions, the causal graph.
 
-Blocks count from 0, as Hugging Face and TransformerLens count them; −1 is the embedding. Token 0 is the start token.
+`truth_of` derives it from a compiled program. Blocks count from 0, as in Hugging Face and TransformerLens; −1 is the
+embedding. Token 0 is the start token.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.machine.instruction import Instruction
+from emulon.machine.layer import SWEEP
+from emulon.machine.layout import RegisterLayout
+from emulon.machine.tokens import START, Average, Matched, Where
+from emulon.machine.transformer import Transformer, result_name
+
 EMBEDDING = -1
+# A program compiled for one of the architectures.
+Compiled = Transformer
 
 
 @dataclass(frozen=True)
 class RegisterTruth:
-    """A register's directions: its stored entries are `stream @ read.mT`, and `amounts @ write` added to the stream
-    adds these amounts to them. `read` sums to zero, so that it reads through a LayerNorm, too. They are the same at
-    every layer and token; when a register holds what, its versions say."""
+    """A register's directions, the same at every block and token; what it holds when is in its versions.
+
+    Attributes:
+        name: Its name in the program.
+        kind: input, constant, register, spare (nothing reads it) or system (codes, pads, ones).
+        labels: Names of its entries.
+        read: `stream @ read.mT` are its stored entries, before and after the final normalisation.
+        write: `amounts @ write`, added to the stream, adds these amounts to the entries.
+    """
 
     name: str
-    kind: str  # input, constant, register, spare (nothing reads it), system (codes, pads, ones)
+    kind: str
     labels: tuple[str, ...]
     read: Float[Tensor, "size width"]
     write: Float[Tensor, "size width"]
@@ -30,11 +47,17 @@ class RegisterTruth:
 
 @dataclass(frozen=True)
 class VersionTruth:
-    """What a register holds between two writes: `w#2` is what the second write left in w, `w#0` what it starts with.
+    """A register's content between two writes: `w#2` is written by the second write to w, `w#0` is its initial content.
 
-    It stands in the stream from after block `layer` (its attention or MLP, `part`) until block `until` overwrites it
-    (the number of blocks where nothing does), and `tokens` are those at which some prediction depends on it.
-    `last_read` is the last block that reads it for the sake of a prediction, None where there is no such.
+    Attributes:
+        register: The register.
+        count: How often it has been written.
+        instruction: The number of the instruction that writes it, None for initial content.
+        layer: The block that writes it, −1 for the embedding.
+        part: embedding, attention or mlp: what writes it.
+        until: The block that overwrites it; the number of blocks if none does.
+        last_read: The last block that reads it and on whose reading ŷ depends, None if there is none.
+        tokens: Tokens at which ŷ depends on it.
     """
 
     register: str
@@ -52,88 +75,129 @@ class VersionTruth:
 
     @property
     def layers(self) -> range:
-        """The blocks after which the stream holds it; −1 is what the first block sees."""
+        """The blocks after which the stream holds it; −1 is the first block's input."""
         return range(self.layer, self.until)
 
 
 @dataclass(frozen=True)
 class InstructionTruth:
-    """One line of the program: the block that does it, with which heads and neurons, and whether ŷ depends on it."""
+    """One instruction of the program, and what executes it.
+
+    Attributes:
+        number: Its place in the program, from 1.
+        text: The instruction.
+        layer: The block that executes it.
+        heads: The heads that take part.
+        neurons: The neurons that take part.
+        reads: Versions that it reads.
+        writes: The version that it writes.
+        matters: Whether ŷ depends on it.
+    """
 
     number: int
     text: str
     layer: int
     heads: tuple[int, ...]
     neurons: tuple[int, ...]
-    reads: tuple[str, ...]  # versions
-    writes: str  # a version
+    reads: tuple[str, ...]
+    writes: str
     matters: bool
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The whole of it; `truth.json` has it as `to_json` does."""
+    """The ground truth of one planted model; `truth.json` has it in the form of `to_json`.
+
+    Attributes:
+        blocks: Number of blocks.
+        heads: Heads of each block.
+        neurons: Neurons of each MLP.
+        tokens: Tokens of a prompt, the start token included.
+        output: The version that is ŷ.
+        registers: Directions, by register.
+        versions: Contents of registers between writes.
+        instructions: The program, and what executes it.
+        sweeping: (block, head) of heads that remove a divisor or restore a pad for all later instructions.
+    """
 
     blocks: int
     heads: int
     neurons: int
     tokens: int
-    output: str  # the version that is read off the last stream
+    output: str
     registers: dict[str, RegisterTruth]
     versions: tuple[VersionTruth, ...]
     instructions: tuple[InstructionTruth, ...]
-    # Heads that serve no single instruction: they sweep a divisor out for all that follow.
     sweeping: tuple[tuple[int, int], ...]
 
     @property
     def width(self) -> int:
+        """Of the residual stream."""
         return next(iter(self.registers.values())).read.shape[1]
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
-        """The causal graph between versions: what is read, and what is written with it."""
+        """The causal graph between versions: (read, written) of every instruction."""
         return tuple((read, one.writes) for one in self.instructions for read in one.reads)
 
     @property
     def used_heads(self) -> frozenset[tuple[int, int]]:
-        """(block, head) of those that a prediction depends on."""
+        """(block, head) of the heads that ŷ depends on."""
         working = {(one.layer, head) for one in self.instructions if one.matters for head in one.heads}
         return frozenset(working | set(self.sweeping))
 
     @property
     def used_neurons(self) -> frozenset[tuple[int, int]]:
+        """(block, neuron) of the neurons that ŷ depends on."""
         return frozenset((one.layer, neuron) for one in self.instructions if one.matters for neuron in one.neurons)
 
     @property
     def unused_heads(self) -> frozenset[tuple[int, int]]:
+        """(block, head) of all other heads."""
         every = {(block, head) for block in range(self.blocks) for head in range(self.heads)}
         return frozenset(every - self.used_heads)
 
     @property
     def unused_neurons(self) -> frozenset[tuple[int, int]]:
+        """(block, neuron) of all other neurons."""
         every = {(block, neuron) for block in range(self.blocks) for neuron in range(self.neurons)}
         return frozenset(every - self.used_neurons)
 
     @property
     def unused_registers(self) -> tuple[str, ...]:
-        """Those that no prediction depends on, at any layer or token: spare ones, and distractors'."""
+        """Registers that ŷ does not depend on at any block or token: spare ones and those of distractors."""
         needed = {one.register for one in self.versions if one.last_read is not None}
         return tuple(name for name, one in self.registers.items() if one.kind != "system" and name not in needed)
 
     def version(self, name: str) -> VersionTruth:
+        """The version of this name, as in `w#2`."""
         return next(one for one in self.versions if one.name == name)
 
     def held_after(self, layer: int) -> dict[str, VersionTruth]:
-        """By register, the version that the stream after this block holds."""
+        """By register, the version in the stream after this block."""
         return {one.register: one for one in self.versions if layer in one.layers}
 
     def read(self, register: str, stream: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
+        """The stored entries of a register, read off a stream."""
         return stream @ self.registers[register].read.to(stream).mT
+
+    def in_stream(self, version: str, amounts: Float[Tensor, "*rows size"]) -> Float[Tensor, "*all_rows width"]:
+        """What to add to the stream to add amounts to what a version holds.
+
+        Args:
+            version: As in `w#2`.
+            amounts: (..., tokens, size) without the start token, or (size,) for every token.
+        Returns:
+            (..., all tokens, width); nothing is added at the start token.
+        """
+        change = amounts @ self.registers[self.version(version).register].write.to(amounts)
+        rows = change.expand(self.tokens - 1, -1) if change.ndim == 1 else change
+        return torch.nn.functional.pad(rows, (0, 0, 1, 0))
 
     # How obfuscations change it.
 
     def rotated(self, rotation: Float[Tensor, "width width"]) -> Truth:
-        """In the basis of a stream that was multiplied by `rotation`."""
+        """The truth of a stream that was multiplied by `rotation`."""
         change = {
             name: replace(one, read=one.read @ rotation.mT, write=one.write @ rotation.mT)
             for name, one in self.registers.items()
@@ -141,7 +205,7 @@ class Truth:
         return replace(self, registers=change)
 
     def moved(self, block: Callable[[int], int], blocks: int) -> Truth:
-        """Block ℓ is now block(ℓ), of `blocks` in all; the order is the same."""
+        """The truth with block ℓ moved to `block(ℓ)`, of `blocks` in all, in the same order."""
 
         def place(layer: int) -> int:
             return blocks if layer == self.blocks else EMBEDDING if layer == EMBEDDING else block(layer)
@@ -172,9 +236,8 @@ class Truth:
         sweeping = tuple((layer, heads[layer][head]) for layer, head in self.sweeping)
         return replace(self, instructions=instructions, sweeping=sweeping)
 
-    # Files.
-
     def to_json(self) -> dict[str, Any]:
+        """The truth as plain lists, numbers and strings, with edges and unused parts listed."""
         registers = [
             {**asdict(one), "read": one.read.tolist(), "write": one.write.tolist()} for one in self.registers.values()
         ]
@@ -195,3 +258,147 @@ class Truth:
                 "registers": self.unused_registers,
             },
         }
+
+
+# Derivation from a compiled program.
+
+PARTS = {"+": "attention", "⊙": "mlp", "÷": "mlp", "⊓": "mlp"}
+
+
+def truth_of(machine: Compiled) -> Truth:
+    """Derive the ground truth of a compiled program.
+
+    Args:
+        machine: The compiled program, for either architecture.
+    Returns:
+        Its truth before any obfuscation.
+    """
+    program = machine.program
+    layer_of = {one.number: layer for layer, part in enumerate(machine.layers) for one in part.instructions}
+    versions = _Versions(machine, layer_of)
+    blocks = machine.typed_blocks
+    instructions = tuple(
+        InstructionTruth(
+            one.number,
+            str(one),
+            layer_of[one.number],
+            tuple(head for head, served in enumerate(blocks[layer_of[one.number]].head_owners) if one.number in served),
+            tuple(unit for unit, owner in enumerate(blocks[layer_of[one.number]].unit_owners) if owner == one.number),
+            tuple(versions.names[read] for read in versions.read_by[one.number]),
+            versions.names[versions.written_by[one.number]],
+            bool(versions.tokens[versions.written_by[one.number]]),
+        )
+        for one in program.instructions
+    )
+    sweeping = tuple(
+        (layer, head)
+        for layer, block in enumerate(blocks)
+        for head, served in enumerate(block.head_owners)
+        if SWEEP in served
+    )
+    output = versions.names[versions.now[result_name(program)]]
+    return Truth(
+        machine.depth,
+        machine.heads,
+        machine.inner,
+        machine.layout.tokens,
+        output,
+        _registers(machine.layout),
+        versions.versions(),
+        instructions,
+        sweeping,
+    )
+
+
+class _Versions:
+    """Every version of every register: what writes and reads it, and at which tokens ŷ depends on it."""
+
+    def __init__(self, machine: Compiled, layer_of: dict[int, int]) -> None:
+        self.machine, self.layer_of = machine, layer_of
+        program = machine.program
+        self.now = {name: (name, 0) for name in program.registers}
+        self.names = {version: f"{version[0]}#{version[1]}" for version in self.now.values()}
+        self.read_by: dict[int, list[tuple[str, int]]] = {}
+        self.written_by: dict[int, tuple[str, int]] = {}
+        for one in program.instructions:
+            self.read_by[one.number] = [self.now[name] for name in one.reads]
+            name, count = self.now[one.target.name]
+            self.now[name] = self.written_by[one.number] = (name, count + 1)
+            self.names[name, count + 1] = f"{name}#{count + 1}"
+        self.tokens: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self.last_read: dict[tuple[str, int], int] = {}
+        self._walk_back()
+
+    def _walk_back(self) -> None:
+        """From the output backwards: tokens at which a result matters are passed on to what the instruction reads."""
+        program = self.machine.program
+        asked = range(1, program.tokens + 1, 2 if program.prompt is not None else 1)
+        self.tokens[self.now[result_name(program)]] |= set(asked)
+        self.last_read[self.now[result_name(program)]] = self.machine.depth
+        for one in reversed(program.instructions):
+            needed = self.tokens[self.written_by[one.number]]
+            if needed:
+                self._pass_on(one, needed)
+
+    def _pass_on(self, one: Instruction, needed: set[int]) -> None:
+        there = (
+            {other for token in needed for other in read_from(one.where, token)} if one.raw.operator == "+" else needed
+        )
+        own = one.raw.local.reads if one.raw.local is not None else ()
+        for version in self.read_by[one.number]:
+            if version[0] in one.raw.read.reads:
+                self.tokens[version] |= there
+            if isinstance(one.where, Matched) and version[0] == one.where.key:
+                self.tokens[version] |= there
+            if version[0] in own or (isinstance(one.where, Matched) and version[0] == one.where.query):
+                self.tokens[version] |= needed
+            layer = self.layer_of[one.number]
+            self.last_read[version] = max(layer, self.last_read.get(version, EMBEDDING))
+
+    def versions(self) -> tuple[VersionTruth, ...]:
+        """All but the zeros before a first write: what is added to these ends up in what is written."""
+        writer = {version: number for number, version in self.written_by.items()}
+        by_number = {one.number: one for one in self.machine.program.instructions}
+        out = []
+        for name, count in self.names:
+            if count == 0 and name not in self.machine.program.known:
+                continue
+            number, after = writer.get((name, count)), writer.get((name, count + 1))
+            out.append(
+                VersionTruth(
+                    name,
+                    count,
+                    number,
+                    EMBEDDING if number is None else self.layer_of[number],
+                    "embedding" if number is None else PARTS[by_number[number].raw.operator],
+                    self.machine.depth if after is None else self.layer_of[after],
+                    self.last_read.get((name, count)),
+                    tuple(sorted(self.tokens[name, count])),
+                )
+            )
+        return tuple(out)
+
+
+def read_from(where: Where, token: int) -> list[int]:
+    """The tokens that a token reads through a map, without the start token, whose registers are zero."""
+    if isinstance(where, Average):
+        return [member for member in where.members if member <= token]
+    read = where.table[token - 1]
+    return [] if read in (None, START) else [read]
+
+
+def _registers(layout: RegisterLayout) -> dict[str, RegisterTruth]:
+    program = layout.program
+    written = {one.target.name for one in program.instructions} | set(program.known)
+    out = {}
+    for name in layout.slots:
+        register = program.registers.get(name)
+        size = layout.slots.size(name)
+        labels = (name,) if size == 1 else tuple(f"{name}[{i}]" for i in range(size))
+        kind = "spare" if name == "filler" else "system"
+        if register is not None:
+            labels = register.labels
+            kind = "input" if name in program.inputs else "constant" if name in program.constants else "register"
+            kind = kind if name in written else "spare"
+        out[name] = RegisterTruth(name, kind, labels, layout.read(name), layout.write(name))
+    return out

@@ -59,7 +59,7 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
     """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the promise."""
     descent, domain, inner = offer.algorithm.descent, program.domain, program.inner
     # Of a promise only the growth knows the number of steps. Four digits, rounded up: a bound remains one.
-    each = program.certificate_on(interpreter.line).bound / program.promised_growth
+    each = program.certificate_on(interpreter.identity).bound / program.promised_growth
     bounds = [each * replace(program, steps=steps).promised_growth for steps in range(1, program.steps + 1)]
     return {
         "name": offer.name,

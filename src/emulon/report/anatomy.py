@@ -9,7 +9,7 @@ from torch import Tensor
 
 from emulon.attention import Trace, attend
 from emulon.interpreter import Program, Run
-from emulon.interpreter.number_line import number_line
+from emulon.interpreter.identity_grid import identity_grid
 from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Phase
 from emulon.networks import NetworkProgram
@@ -182,7 +182,7 @@ def network_facts(program: NetworkProgram) -> list[tuple[str, str]]:
 
 def network_rows(program: NetworkProgram) -> list[tuple[str, str, str, str, str, str]]:
     """Phase by phase: layer, registers, kind, prompt, range of what is written, and its own error at most."""
-    line, rows = number_line(program.capacity.reach), []
+    line, rows = identity_grid(program.capacity.reach), []
     for phase in program.phases:
         lo, hi = phase.known.output.ends
         reads = ", ".join(map(str, phase.layer.reads)) or "–"

@@ -74,7 +74,7 @@ def _row(run: NetworkRun, number: int, each: PhaseSeen) -> dict[str, Any]:
         "tokens": f"{each.tokens:,}",
         "a prompt": f"{each.keys:,}",
         "range": f"({lo:.3g}, {hi:.3g})",
-        "bound": f"{phase.own_error(run.interpreter.line):.1e}",
+        "bound": f"{phase.own_error(run.interpreter.identity):.1e}",
         "term": f"{term:.1e}" if math.isfinite(term) else "–",
         "off": f"{each.off:.1e}" if math.isfinite(each.off) else "–",
         "milliseconds": f"{1e3 * each.seconds:.2f}",
@@ -84,7 +84,7 @@ def _row(run: NetworkRun, number: int, each: PhaseSeen) -> dict[str, Any]:
 @as_svg
 def course(run: NetworkRun, phases: Sequence[PhaseSeen]) -> Any:
     """From phase to phase: what each may add, how far the registers are from the exact network's, and the time."""
-    numbers, line = range(1, len(phases) + 1), run.interpreter.line
+    numbers, line = range(1, len(phases) + 1), run.interpreter.identity
     bounds = [max(each.phase.own_error(line), LEAST) for each in phases]
     off = [max(each.off, LEAST) if math.isfinite(each.off) else math.nan for each in phases]
     marker = "o" if len(phases) <= MARKED else ""

@@ -1,18 +1,18 @@
-"""Methods of interpretability, judged on planted models: models whose mechanism is known (`emulon.planted`).
+"""Benchmark of interpretability methods on planted models, whose mechanism is known (`emulon.planted`).
 
     from emulon.planted.benchmark import METHODS, ask, score, score_models, summary
 
-    questions = ask(planted.sample(seed=3), seed=0)      # a subject for the method, and the right answers beside it
-    answers = METHODS["linear-probe"](questions.subject)   # a method is one call, and never sees the truth
+    questions = ask(planted.sample(seed=3), seed=0)      # a subject for the method, and the right answers
+    answers = METHODS["linear-probe"](questions.subject)   # a method is one call and does not see the truth
     score(answers, questions)                              # {"where": 0.4, "found": 0.8, "what": 0.9}
     rows = score_models(["linear-probe", "random"], range(10))   # plain and under every obfuscation
     summary(rows)                                          # means over planted models, with 95 % intervals
 
-A method answers what it can of four questions. Where does a quantity stand, as a stream and a token (`where`, `found`)?
-What stands at a place, of four quantities (`what`)? Which heads and MLPs does ŷ depend on (`circuit`)? Which algorithm
-is it, and with what parameter (`which`, `allowed`, `power`, `coverage`)? `MEASURES` says what each number is.
+A method answers any of four questions. Where is a quantity represented, as a stream and a token (`where`, `found`)?
+Which of four quantities is represented at a place (`what`)? Which heads and MLPs does ŷ depend on (`circuit`)? Which
+algorithm is it, and with which parameter (`which`, `allowed`, `power`, `coverage`)? `MEASURES` describes each score.
 
-`@method("mine")` names a function; `emulon benchmark mine.py:function` takes one that has no name.
+`@method("mine")` registers a function; `emulon benchmark mine.py:function` takes one that is not registered.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""A method of interpretability: one call, from a subject to answers. What it cannot answer it leaves out."""
+"""What a method returns, and the registry of methods."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ from emulon.planted.benchmark.subject import Subject
 
 @dataclass(frozen=True)
 class Which:
-    """The algorithm by the name of a candidate, all candidates that are not ruled out, and an interval that should hold
-    the parameter with a probability of 95 %."""
+    """A method's answer to "which algorithm".
+
+    Attributes:
+        name: The algorithm, a name of `Subject.candidates`.
+        possible: All candidates that are not ruled out.
+        interval: 95 % confidence interval of the algorithm's parameter, None if not estimated.
+
+    Example:
+        >>> Which("sgd", frozenset({"sgd", "ridge"}), (0.4, 0.6)).name
+        'sgd'
+    """
 
     name: str
     possible: frozenset[str] = frozenset()
@@ -40,11 +49,14 @@ class Which:
 
 @dataclass(frozen=True)
 class Answers:
-    """Larger scores say yes; only their order counts.
+    """A method's answers; None for questions that it does not answer. Only the order of scores counts.
 
-    `places`: how surely each quantity stands in each stream at each token. It answers two questions: where a quantity
-    stands (the best place), and what stands at a place (the best of some quantities).
-    `heads`, `mlps`: how surely ŷ depends on each head, and on each block's MLP.
+    Attributes:
+        places: Score of each quantity in each stream at each token. It answers where a quantity is (its best place)
+            and what is at a place (the best of four quantities).
+        heads: Score of ŷ depending on each head.
+        mlps: Score of ŷ depending on each block's MLP.
+        which: The algorithm.
     """
 
     places: Float[Tensor, "quantities streams tokens"] | None = None
@@ -66,12 +78,26 @@ METHODS: Registry[Method] = Registry("method")
 
 
 def method(name: str) -> Callable[[Method], Method]:
-    """`@method("mine")` makes a function a method that has a name."""
+    """Decorator that registers a method.
+
+    Args:
+        name: Its name in `METHODS` and on the command line.
+    Returns:
+        A decorator that returns the function unchanged.
+    """
     return partial(METHODS.register, name=name)
 
 
 def method_named(name: str) -> Method:
-    """One of ours by its name, or anybody's as `file.py:function` or `package.module:function`."""
+    """A method by its registered name, or as `file.py:function` or `package.module:function`.
+
+    Args:
+        name: What to look up or import.
+    Returns:
+        The method.
+    Raises:
+        EmulonError: There is no such method, file, module or function.
+    """
     if ":" not in name:
         if name not in METHODS:
             raise EmulonError(f"{unknown('method', name, METHODS)}, or name your own as file.py:function")

@@ -1,4 +1,4 @@
-"""Questions about a planted model with their right answers: methods get the questions, the answers stay here."""
+"""Questions about a planted model, and their right answers, which methods do not see."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from emulon.planted.benchmark.subject import NoisyAnswers, Subject
 from emulon.planted.learners import BatchDescent, LastValue, MovingAverage, NearestAverage, Ridge, Sgd
 from emulon.planted.mechanism import Mechanism
 
-# Prompts, of which a probe may keep some to be tested on, and quantities that are asked for at most.
+# Prompts (a probe may hold some out for testing), and the largest number of quantities.
 PROMPTS, MOST = 160, 24
-# Of so many quantities one is to be chosen for a place.
+# Quantities to choose from in `what`.
 CHOICES = 4
-# Noise of the answers that `which` is asked on, in their standard deviations.
+# Noise of the answers in `which`, in their standard deviations.
 NOISE = 0.02
-# A quantity that varies less is a constant, and a register within this of it, up to a linear map, holds it.
+# A quantity that varies less is a constant; a register represents a quantity if it is within SAME of it, relatively,
+# up to a linear map.
 VARIES, SAME = 1e-3, 1e-6
-# Seeds of one draw are so far from those of the next.
+# Offset between the seeds of two draws.
 DRAWS = 100_003
 NONE = "none of these"
 CANDIDATES = ("sgd", "batch descent", "ridge", "moving average", "last value", "nearest average", NONE)
@@ -29,11 +30,16 @@ CANDIDATES = ("sgd", "batch descent", "ridge", "moving average", "last value", "
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """`subject` is for the method.
+    """What a method is asked, and the right answers.
 
-    `held`: whether a register holds the quantity there, up to an invertible linear map. `places`: (stream, token,
-    quantities to choose from); the first of these stands there, the others do not. `used_heads` and `used_mlps`: what ŷ
-    depends on. `kind` is the right candidate; `parameter` its parameter where answers determine it.
+    Attributes:
+        subject: What the method is given.
+        held: Whether a register holds the quantity there, up to an invertible linear map.
+        places: (stream, token, quantities to choose from); only the first of these is represented there.
+        used_heads: Heads that ŷ depends on.
+        used_mlps: MLPs that ŷ depends on.
+        kind: The right candidate.
+        parameter: Its parameter, where answers determine it.
     """
 
     subject: Subject
@@ -46,7 +52,15 @@ class Questions:
 
 
 def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
-    """A function of the planted model and the seed; `draw` is for what is random in a method, and in the answers."""
+    """Make the questions about one planted model.
+
+    Args:
+        planted: The model.
+        seed: Draws prompts and quantities.
+        draw: Draws the answers' noise and the seed that the method gets.
+    Returns:
+        Questions with a subject for the method.
+    """
     generator, inside = torch.Generator().manual_seed(seed), seed + DRAWS * draw
     truth, (xs, ys) = planted.truth, planted.draw(2 * PROMPTS, seed=seed)
     embedded = planted.embed(xs, ys)
@@ -59,7 +73,7 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
     for block, _ in truth.used_neurons:
         mlps[block] = True
     subject = Subject(
-        planted.gpt2,
+        planted.network,
         embedded[:PROMPTS],
         embedded[PROMPTS:],
         truth.registers[planted.output].read[0].to(planted.dtype),
@@ -75,7 +89,7 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
 def _quantities(
     planted: PlantedModel, values: dict[str, Tensor], generator: torch.Generator
 ) -> tuple[list[Tensor], Tensor]:
-    """Of every version that ŷ depends on, what it is at the last token where ŷ does; none twice, in random order."""
+    """The values of every version that ŷ depends on, at the last token that matters: distinct, in random order."""
     found: list[tuple[Tensor, Tensor]] = []
     for version in planted.truth.versions:
         kind = planted.truth.registers[version.register].kind
@@ -96,7 +110,7 @@ def _quantities(
 
 
 def _varies(quantity: Float[Tensor, "prompts size"]) -> bool:
-    """In every direction: else a linear map of it would lose something."""
+    """Whether it varies in every direction, so that an invertible linear map of it loses nothing."""
     centred = quantity - quantity.mean(dim=0)
     return bool(torch.linalg.svdvals(centred)[-1] > VARIES * len(quantity) ** 0.5)
 
@@ -104,7 +118,7 @@ def _varies(quantity: Float[Tensor, "prompts size"]) -> bool:
 def held_at(
     planted: PlantedModel, values: dict[str, Tensor], quantity: Float[Tensor, "prompts size"]
 ) -> Bool[Tensor, "streams tokens"]:
-    """Where some register has it, up to an invertible linear map. Stream 0 is what the first block sees."""
+    """Where some register equals it up to an invertible linear map. Stream 0 is the first block's input."""
     truth = planted.truth
     held = torch.zeros(truth.blocks + 1, truth.tokens, dtype=torch.bool, device="cpu")
     wanted = quantity - quantity.mean(dim=0)
@@ -123,7 +137,7 @@ def held_at(
 def _places(
     held: Bool[Tensor, "quantities streams tokens"], generator: torch.Generator
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """For every quantity one of its places, with others that are not there; none where too few are not."""
+    """For every quantity one of its places with `CHOICES` − 1 quantities that are not there, if there are so many."""
     out = []
     for right in range(len(held)):
         places = held[right].nonzero()
@@ -136,13 +150,15 @@ def _places(
 
 
 def _which(mechanism: Mechanism) -> tuple[str, float | None]:
-    """The candidate that it is, and the parameter that answers determine. The number of steps and their size are not
-    told apart by noisy answers, so batch descent has no such parameter."""
+    """The right candidate, and its parameter where answers determine it.
+
+    Noisy answers do not separate the number of steps of batch descent from their size, so it has none.
+    """
     if isinstance(mechanism, Sgd) and mechanism.ridge == 0:
         return "sgd", mechanism.step_size
     if isinstance(mechanism, BatchDescent) and mechanism.ridge == 0:
         return "batch descent", None
-    if isinstance(mechanism, Ridge):  # least squares is one, too
+    if isinstance(mechanism, Ridge):  # least squares included
         return "ridge", mechanism.ridge
     if isinstance(mechanism, MovingAverage):
         return "moving average", mechanism.decay

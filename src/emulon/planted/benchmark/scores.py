@@ -1,4 +1,4 @@
-"""Answers against the truth: numbers for one planted model, nan where there is nothing to score."""
+"""Scores of answers against the truth for one planted model; nan where there is nothing to score."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ from emulon.core.errors import BadShape
 from emulon.planted.benchmark.answers import Answers
 from emulon.planted.benchmark.questions import NONE, Questions
 
-# By name: what it says, and what guessing gives where that is one number.
+# By name: description, and chance level where that is one number.
 MEASURES = {
     "where": ("streams and tokens between the best place and the nearest true one", None),
     "found": ("share of quantities whose best place is true", None),
     "what": ("share of places whose quantity is chosen from four", 0.25),
     "circuit": ("area under the ROC curve over heads and MLPs that ŷ depends on", 0.5),
     "which": ("share of algorithms named", 1 / 7),
-    "refused": ("share of algorithms that are none of the candidates and are not taken for one", 1 / 7),
+    "refused": ("share of algorithms outside the candidates that are recognised as such", 1 / 7),
     "allowed": ("share of right algorithms not ruled out", None),
     "power": ("share of wrong algorithms ruled out", None),
     "coverage": ("share of parameters inside their 95 % interval", None),
 }
 
-# Scores nearer to each other, relative to all of a method's, are equal.
+# Scores closer than this, relative to the range of a method's scores, are ties.
 ROUNDING = 1e-6
 
 
 def score(answers: Answers, questions: Questions) -> dict[str, float]:
-    """Those of `MEASURES` that the method answered."""
+    """Score a method's answers.
+
+    Args:
+        answers: What the method returned.
+        questions: What it was asked.
+    Returns:
+        Scores by the names of `MEASURES`, for the questions that were answered.
+    Raises:
+        BadShape: An answer has the wrong shape.
+    """
     out: dict[str, float] = {}
     if answers.places is not None:
         places = _like(answers.places, questions.held, "places")
@@ -60,33 +69,33 @@ def score(answers: Answers, questions: Questions) -> dict[str, float]:
 def where(
     places: Float[Tensor, "quantities streams tokens"], held: Bool[Tensor, "quantities streams tokens"]
 ) -> tuple[float, float]:
-    """The mean distance of the best place from the nearest true one, and how often that is zero."""
+    """Mean distance of the best place from the nearest true one, and how often it is zero."""
     if not len(held):
         return math.nan, math.nan
-    away = []
+    distances = []
     for scored, true in zip(places, held, strict=True):
         best = torch.tensor(divmod(int(scored.argmax()), scored.shape[1]), device="cpu")
-        away.append((true.nonzero() - best).abs().sum(dim=1).min().item())
-    return sum(away) / len(away), sum(one == 0 for one in away) / len(away)
+        distances.append((true.nonzero() - best).abs().sum(dim=1).min().item())
+    return sum(distances) / len(distances), sum(one == 0 for one in distances) / len(distances)
 
 
 def what(places: Float[Tensor, "quantities streams tokens"], questions: Questions) -> float:
-    """How often the quantity that stands at a place has the best score there, of those to choose from."""
+    """How often the quantity at a place has the best score there, of those to choose from."""
     if not questions.places:
         return math.nan
     right = 0.0
     for stream, token, choices in questions.places:
         scored = places[list(choices), stream, token]
-        # Of equals one is right by chance.
+        # A tie is right by chance.
         right += float(scored[0] == scored.max()) / int((scored == scored.max()).sum())
     return right / len(questions.places)
 
 
 def area(scored: Float[Tensor, " components"], used: Bool[Tensor, " components"]) -> float:
-    """P(a used component scores above an unused one), equals counted half.
+    """P(a used component scores above an unused one), ties counted half.
 
-    Equal is what differs by less than a millionth of all there is: a dead head gives exactly zero and a working one
-    that does nothing here a rounding error, which is no evidence of anything.
+    Differences below a millionth of the range are ties: a dead head scores exactly zero and a used head whose output
+    happens to be constant scores a rounding error, which is no evidence.
     """
     if used.all() or not used.any():
         return math.nan
@@ -96,7 +105,7 @@ def area(scored: Float[Tensor, " components"], used: Bool[Tensor, " components"]
 
 
 def _like(scored: Tensor, wanted: Tensor, name: str) -> Tensor:
-    """A method's own mistake is said, not scored; what is not a number is the least of all scores."""
+    """The scores in float64, NaN lowest; refused if their shape is wrong."""
     if scored.shape != wanted.shape:
         raise BadShape(f"{name} has shape {tuple(scored.shape)}, wanted {tuple(wanted.shape)}")
     return scored.detach().double().nan_to_num(nan=-1e300)

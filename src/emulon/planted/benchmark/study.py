@@ -1,4 +1,4 @@
-"""Many planted models, plain and under every obfuscation, under many methods; and what that comes to."""
+"""Runs methods on many planted models, plain and under every obfuscation, and averages the scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIANTS = (PLAIN, *OBFUSCATIONS, ALL)
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one planted model in one variant."""
+    """Scores of one method on one planted model in one variant (plain, or an obfuscation)."""
 
     seed: int
     mechanism: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean over planted models, their number, and its difference from the same ones without obfuscation."""
+    """A mean over planted models, their number, and the mean paired difference from the plain variant."""
 
     method: str
     measure: str
@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def moved(self) -> str:
-        """↑ or ↓ where the interval of the change leaves out zero."""
+        """↑ or ↓ where the interval of the change excludes zero."""
         if self.change is None or self.change.low <= 0 <= self.change.high:
             return ""
         return "↑" if self.change.value > 0 else "↓"
@@ -62,9 +62,21 @@ def score_models(
     processes: int = 1,
     progress: Progress = silent,
 ) -> list[Row]:
-    """Every method on the models of these seeds in every variant; the same whatever the number of processes."""
+    """Score methods on planted models.
+
+    Args:
+        methods: Names, as `method_named` takes them.
+        seeds: One planted model each.
+        variants: "plain", names of obfuscations, "all at once".
+        processes: Models in parallel; the result does not depend on it.
+        progress: Called with a message and the share that is done.
+    Returns:
+        One row per seed, variant and method, in this order.
+    Raises:
+        EmulonError: A method or variant does not exist, or a method failed.
+    """
     for name in methods:
-        method_named(name)  # refused here, and not by a process far away
+        method_named(name)  # refuse a wrong name before any process starts
     for variant in variants:
         if variant not in VARIANTS:
             raise EmulonError(unknown("obfuscation", variant, VARIANTS))
@@ -82,11 +94,11 @@ def _each(
         for seed in seeds:
             yield seed, _one(methods, seed, variants)
         return
-    # Spawned: a fork of a process that has used torch's threads may wait for them for ever.
+    # Spawned: a fork of a process that has used torch's threads may deadlock.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        # Ctrl-C reaches every process of a terminal: workers are born with it blocked, and end with this one.
+        # Ctrl-C reaches every process of a terminal: workers start with it blocked and are killed by this process.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             waiting = {pool.submit(_one, methods, seed, variants): seed for seed in seeds}
@@ -96,7 +108,7 @@ def _each(
         try:
             for ready in as_completed(waiting):
                 yield waiting[ready], ready.result()
-        except BaseException:  # an interrupt, too: neither what has begun nor what has not is waited for
+        except BaseException:  # interrupts included: do not wait for running or queued work
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.kill()
@@ -104,7 +116,7 @@ def _each(
 
 
 def _one(methods: Sequence[str], seed: int, variants: Sequence[str]) -> list[Row]:
-    """The rows of one planted model. Every variant has the same questions; what is random in a method is drawn anew."""
+    """The rows of one planted model: the same questions in every variant, with another seed for the method."""
     planted, rows = sample(seed), []
     for variant in variants:
         only = OBFUSCATIONS if variant == ALL else (variant,)
@@ -117,7 +129,7 @@ def _one(methods: Sequence[str], seed: int, variants: Sequence[str]) -> list[Row
 
 
 def _answered(name: str, subject: Subject, where: str) -> Answers:
-    """A method's answers. One of somebody else's may do anything: what it did wrong is said in one line."""
+    """A method's answers; whatever goes wrong in a user's method becomes a one-line error."""
     chosen = method_named(name)
     try:
         answers = chosen(subject)
@@ -133,7 +145,13 @@ def _answered(name: str, subject: Subject, where: str) -> Answers:
 
 
 def summary(rows: Sequence[Row]) -> list[Cell]:
-    """By method, measure and variant, as they come; what no planted model could be scored for is left out."""
+    """Average over planted models.
+
+    Args:
+        rows: From `score_models`.
+    Returns:
+        A cell per method, measure and variant, in the order of `MEASURES`; none where no model could be scored.
+    """
     by_key: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in rows:
         for measure, value in row.scores.items():
@@ -153,8 +171,16 @@ def summary(rows: Sequence[Row]) -> list[Cell]:
 
 
 def over_variants(rows: Sequence[Row], method: str, measure: str) -> tuple[Interval, int] | None:
-    """The mean over planted models and variants together, and how many of both there were: for what few models show,
-    and is drawn anew in every variant. Resampled by model, whose variants go together."""
+    """The mean over planted models and variants together, for scores that few models have.
+
+    Args:
+        rows: From `score_models`.
+        method: One method.
+        measure: One measure.
+    Returns:
+        The mean with a bootstrap interval (models are resampled, each with all its variants) and the number of scores;
+        None if there is none.
+    """
     by_seed: dict[int, list[float]] = {}
     for row in rows:
         value = row.scores.get(measure, math.nan)

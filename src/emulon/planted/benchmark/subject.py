@@ -1,4 +1,4 @@
-"""What a method is given: a model, prompts, and numbers that the model may have computed; nothing of the truth."""
+"""What a method is given: the model, prompts and quantities to find; nothing of the truth."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from torch import Tensor
 
 from emulon.core.predictor import padded_prefixes
 from emulon.planted import PlantedModel
-from emulon.planted.task import BoundedLinear
+from emulon.planted.architecture import ARCHITECTURES, Architecture
+from emulon.planted.mechanism import BoundedLinear
 
-# Prompts that run at once where many changes are tried.
-ROOM = 1024
+# Largest batch when many changes are tried.
+BATCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """One run: the stream before the first block and after every block, what every head hands to the block's output
-    matrix, and what every MLP adds."""
+    """Activations of one run.
+
+    Attributes:
+        streams: The residual stream before the first block and after every block.
+        heads: Every head's output before the block's output matrix.
+        mlps: What every MLP adds to the stream.
+        answers: ŷ.
+    """
 
     streams: Float[Tensor, "streams prompts tokens width"]
     heads: Float[Tensor, "blocks prompts tokens heads head_width"]
@@ -33,7 +40,13 @@ class Activations:
 
 @dataclass(frozen=True)
 class Change:
-    """What a head (its number) or the MLP (None) of a block gives, replaced, in one run over all prompts."""
+    """Replacement of one component's output.
+
+    Attributes:
+        block: The block.
+        head: The head, or None for the MLP.
+        value: The new output for all prompts.
+    """
 
     block: int
     head: int | None
@@ -42,11 +55,18 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """`model` is a `transformers.GPT2Model`, called with `inputs_embeds=prompts`; `others` are as many other prompts.
+    """What a method may look at.
 
-    ŷ is read at the tokens 1, 3, 5, … as `last_hidden_state @ readout`. `quantities` are numbers that the algorithm
-    works out on these prompts, in random order and without names. `predictor` gives the model's answers on any data of
-    `task`, with a little noise; `candidates` are names of algorithms. `seed` is for whatever is random in a method.
+    Attributes:
+        model: The Hugging Face model, a `GPT2Model`; call it with `inputs_embeds=prompts`.
+        prompts: Embedded prompts; ŷ is read at the tokens 1, 3, 5, … as `last_hidden_state @ readout`.
+        others: As many other prompts.
+        readout: The direction of ŷ.
+        quantities: Numbers that the algorithm computes on these prompts, unnamed and in random order.
+        predictor: The model's answers on any data of `task`, with a little noise.
+        task: Draws data of the model's domain.
+        candidates: Names of algorithms.
+        seed: For whatever is random in the method.
     """
 
     model: Any
@@ -60,47 +80,55 @@ class Subject:
     seed: int
 
     @property
+    def architecture(self) -> Architecture:
+        """Of the model: where its modules are."""
+        return ARCHITECTURES[self.model.config.model_type]
+
+    @property
     def blocks(self) -> int:
-        return len(self.model.h)
+        """Number of blocks."""
+        return len(self.architecture.blocks_of(self.model))
 
     @property
     def heads(self) -> int:
-        return int(self.model.config.n_head)
+        """Heads in a block."""
+        return int(self.model.config.num_attention_heads)
 
     def few(self, count: int) -> Subject:
-        """The same with the first prompts alone."""
+        """The same subject with the first `count` prompts only."""
         quantities = tuple(one[:count] for one in self.quantities)
         return replace(self, prompts=self.prompts[:count], others=self.others[:count], quantities=quantities)
 
     @cached_property
     def run(self) -> Activations:
-        """The prompts' activations."""
+        """Activations on the prompts."""
         with torch.no_grad():
             return self.activations(self.prompts)
 
     @cached_property
     def other_run(self) -> Activations:
+        """Activations on the other prompts."""
         with torch.no_grad():
             return self.activations(self.others)
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
-        said: Tensor = (hidden @ self.readout)[..., 1::2]
-        return said
+        """ŷ, read off the last hidden state."""
+        read: Tensor = (hidden @ self.readout)[..., 1::2]
+        return read
 
     def output_matrix(self, block: int) -> Float[Tensor, "heads head_width width"]:
-        """What a head's output is multiplied by before it is added to the stream."""
-        split: Tensor = self.model.h[block].attn.c_proj.weight.unflatten(0, (self.heads, -1))
-        return split
+        """The block's output matrix, one part per head."""
+        return self.architecture.parse(self.model.state_dict(), self.heads).blocks[block].output
 
     def activations(self, prompts: Float[Tensor, "prompts tokens width"]) -> Activations:
-        """Of any prompts."""
+        """Activations on any prompts."""
         streams, heads, mlps, answers = self._recorded(prompts)
         split = torch.stack(heads).unflatten(-1, (self.heads, -1))
         return Activations(torch.stack(streams), split, torch.stack(mlps), answers)
 
     @cached_property
     def slopes(self) -> Activations:
-        """∂Σŷ by each activation, at the prompts: one backward pass."""
+        """∂Σŷ/∂activation on the prompts, in one backward pass."""
         with torch.enable_grad():
             streams, heads, mlps, answers = self._recorded(self.prompts.clone().requires_grad_())
             slopes = torch.autograd.grad(answers.sum(), [*streams, *heads, *mlps])
@@ -112,34 +140,36 @@ class Subject:
         streams: list[Tensor] = []
         heads: list[Tensor] = []
         mlps: list[Tensor] = []
-        handles = [self.model.ln_f.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))]
-        for block in self.model.h:
+        names = self.architecture
+        norm = self.model.get_submodule(names.norm)
+        handles = [norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))]
+        for block in names.blocks_of(self.model):
+            output, mlp = block.get_submodule(names.output), block.get_submodule(names.mlp)
             handles.append(block.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0])))
-            handles.append(block.attn.c_proj.register_forward_pre_hook(lambda module, inputs: heads.append(inputs[0])))
-            handles.append(block.mlp.register_forward_hook(lambda module, inputs, output: mlps.append(output)))
+            handles.append(output.register_forward_pre_hook(lambda module, inputs: heads.append(inputs[0])))
+            handles.append(mlp.register_forward_hook(lambda module, inputs, output: mlps.append(output)))
         with _until_done(handles):
             hidden = self.model(inputs_embeds=prompts).last_hidden_state
         return streams, heads, mlps, self.answers(hidden)
 
     def with_changes(self, changes: Sequence[Change]) -> Float[Tensor, "changes prompts samples"]:
-        """ŷ on the prompts, each change alone: many at once, side by side in one batch."""
-        at_once = max(1, ROOM // len(self.prompts))
+        """ŷ on the prompts under each change alone; many changes run in one batch."""
+        at_once = max(1, BATCH // len(self.prompts))
         parts = [changes[start : start + at_once] for start in range(0, len(changes), at_once)]
         return torch.cat([self._changed(part) for part in parts])
 
     def _changed(self, changes: Sequence[Change]) -> Tensor:
-        count, size = len(self.prompts), self.prompts.shape[-1] // self.heads
-        handles = []
+        names, count, handles = self.architecture, len(self.prompts), []
         for number, change in enumerate(changes):
             rows = slice(number * count, (number + 1) * count)
-            block = self.model.h[change.block]
+            block = names.blocks_of(self.model)[change.block]
+            output, mlp = block.get_submodule(names.output), block.get_submodule(names.mlp)
             if change.head is None:
-                handles.append(block.mlp.register_forward_hook(_replacing_output(rows, change.value)))
+                handles.append(mlp.register_forward_hook(_replacing_output(rows, change.value)))
             else:
-                columns = slice(change.head * size, (change.head + 1) * size)
-                handles.append(
-                    block.attn.c_proj.register_forward_pre_hook(_replacing_input(rows, columns, change.value))
-                )
+                size = change.value.shape[-1]
+                hook = _replacing_input(rows, slice(change.head * size, (change.head + 1) * size), change.value)
+                handles.append(output.register_forward_pre_hook(hook))
         with torch.no_grad(), _until_done(handles):
             hidden: Tensor = self.model(inputs_embeds=self.prompts.repeat(len(changes), 1, 1)).last_hidden_state
         return self.answers(hidden.unflatten(0, (len(changes), count)))
@@ -173,9 +203,9 @@ def _until_done(handles: Sequence[Any]) -> Iterator[None]:
 
 
 class NoisyAnswers:
-    """A planted model as a predictor and no more: its answers, with noise of `noise` times their deviation added.
+    """A planted model as a predictor only, with Gaussian noise of `noise` times the answers' standard deviation.
 
-    Without noise every parameter is known to the last digit, and no interval could be too narrow.
+    Without noise every parameter could be read off exactly, and no interval could be too narrow.
     """
 
     def __init__(self, planted: PlantedModel, noise: float, seed: int) -> None:
@@ -184,7 +214,6 @@ class NoisyAnswers:
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
         answers = padded_prefixes(self._planted, self._planted.mechanism.samples, xs, ys)
-        # The first answer of all is zero whatever the data are, and deviates from nothing.
         generator = torch.Generator().manual_seed(self.seed)
         errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator, device="cpu")
         return answers + self.noise * answers.std() * errors

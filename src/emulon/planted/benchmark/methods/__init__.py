@@ -1,14 +1,8 @@
-"""Ours, a short file each; importing this registers them."""
+"""The built-in methods; importing this package registers them."""
 
-from emulon.planted.benchmark.methods.activation_patching import activation_patching
-from emulon.planted.benchmark.methods.attribution_patching import attribution_patching
-from emulon.planted.benchmark.methods.control_probe import control_probe
-from emulon.planted.benchmark.methods.coordinate_probe import coordinate_probe
-from emulon.planted.benchmark.methods.identified import identified
-from emulon.planted.benchmark.methods.linear_probe import linear_probe
-from emulon.planted.benchmark.methods.mlp_probe import mlp_probe
-from emulon.planted.benchmark.methods.random import random
-from emulon.planted.benchmark.methods.readout_attribution import readout_attribution
+from emulon.planted.benchmark.methods.behaviour import identified, random
+from emulon.planted.benchmark.methods.circuits import activation_patching, attribution_patching, readout_attribution
+from emulon.planted.benchmark.methods.probes import control_probe, coordinate_probe, linear_probe, mlp_probe
 
 __all__ = [
     "activation_patching",

@@ -33,7 +33,7 @@ from emulon.expressions.evaluation import ball_arithmetic
 from emulon.softmax.grid import Grid
 
 if TYPE_CHECKING:
-    from emulon.interpreter.stretches import Stretches
+    from emulon.interpreter.segments import Segments
 
 INNER = 32.0
 GROWTH = 8.0
@@ -59,7 +59,7 @@ LONGEST_SHIPPED = 6
 
 
 @dataclass(frozen=True)
-class NumberLine:
+class IdentityGrid:
     """The grid, and its certified error for numbers up to each magnitude."""
 
     grid: Grid
@@ -72,11 +72,11 @@ class NumberLine:
         return self.reaches[-1]
 
     @cached_property
-    def stretches(self) -> Stretches | None:
+    def segments(self) -> Segments | None:
         """The line as it is read quickly, where it can be."""
-        from emulon.interpreter.stretches import Stretches  # which are made of lines
+        from emulon.interpreter.segments import Segments  # which are made of lines
 
-        return Stretches.of(self)
+        return Segments.of(self)
 
     def error(self, magnitude: float, terms: int = TERMS, absolute: float = 0.0) -> float:
         """A bound on |F(s) − s| for all |s| ≤ magnitude, in the line's dtype.
@@ -100,7 +100,7 @@ class NumberLine:
         return math.inf
 
 
-def number_line(reach: float, dtype: torch.dtype = torch.float64) -> NumberLine:
+def identity_grid(reach: float, dtype: torch.dtype = torch.float64) -> IdentityGrid:
     """The line for |s| ≤ reach, rounded up to 32·8^k. The same reach gives the same bits, on any machine."""
     return _line(octaves_for(reach), dtype)
 
@@ -109,8 +109,8 @@ def octaves_for(reach: float) -> int:
     """How many times eight the inner piece must grow. Refuses what is so far out that no digit of it would be kept."""
     if not reach <= LONGEST:
         raise OutOfDomain(
-            f"this needs numbers up to {reach:.3g}, and number lines end at {LONGEST:.3g}; rescale the data, or take a "
-            "narrower domain or fewer steps"
+            f"this needs numbers up to {reach:.3g}, and identity grids end at {LONGEST:.3g}; rescale the data, or take "
+            "a narrower domain or fewer steps"
         )
     octaves = 0
     while INNER * GROWTH**octaves < reach:
@@ -119,7 +119,7 @@ def octaves_for(reach: float) -> int:
 
 
 @lru_cache(maxsize=16)
-def _line(octaves: int, dtype: torch.dtype) -> NumberLine:
+def _line(octaves: int, dtype: torch.dtype) -> IdentityGrid:
     return certified_line(_grid(octaves, dtype), octaves)
 
 
@@ -237,16 +237,16 @@ def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
     return [arb(x) for x in torch.tensor(floats, dtype=dtype, device="cpu").tolist()]
 
 
-def certified_line(grid: Grid, octaves: int) -> NumberLine:
+def certified_line(grid: Grid, octaves: int) -> IdentityGrid:
     """What can be promised about these very numbers, wherever they were made."""
     errors: list[float] = []
     interpolation: list[float] = []
-    stretches = bands(octaves)
-    for lo, hi in stretches:
+    segments = bands(octaves)
+    for lo, hi in segments:
         error, exact = _certified(grid, lo, hi)
         errors.append(max([error, *errors[-1:]]))
         interpolation.append(exact)
-    return NumberLine(grid, tuple(hi for _, hi in stretches), tuple(errors), tuple(interpolation))
+    return IdentityGrid(grid, tuple(hi for _, hi in segments), tuple(errors), tuple(interpolation))
 
 
 def bands(octaves: int) -> list[tuple[float, float]]:
@@ -279,13 +279,13 @@ def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: f
     worst = []
     for side in ((lo, hi),) if is_odd(grid) else ((lo, hi), (-hi, -lo)):
         known = proved_between(numbers, *side)
-        off = Off(delta, int(matter.sum()), largest, lost)
+        off = ErrorBound(delta, int(matter.sum()), largest, lost)
         worst.append((off.error(known, hi, dtype), known.error))
     return max(worst)
 
 
 @dataclass(frozen=True)
-class Off:
+class ErrorBound:
     """How a computed average is off the exact one: weights by `delta` in log, `lost` for keys that do not count.
 
     `terms` keys do, with values up to `largest`.
@@ -347,7 +347,7 @@ def _shipped() -> dict[str, dict[str, Any]]:
     """The line is the same on every machine, and so are its proofs: both are beside this file, each proof by its claim.
 
     So an interpreter is made where there is no ball arithmetic. The tests make and prove them again, and `emulon check`
-    believes none. `python -m emulon.interpreter.number_line` writes them.
+    believes none. `python -m emulon.interpreter.identity_grid` writes them.
     """
     found: dict[str, dict[str, Any]] = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
     return {"pieces": {}, "proofs": {}} | found

@@ -1,4 +1,4 @@
-"""The number line read stretch by stretch: of all its keys, those that can be felt where the number is.
+"""The identity grid read stretch by stretch: of all its keys, those that can be felt where the number is.
 
 Around a seam those of two pieces can be, and their softmax is computed as it stands. Between two seams only those of
 one piece are felt. Their slopes are equally spaced but for rounding, a_r = a_0 + r·θ, so that with z = e^{θ(s − c)} the
@@ -23,12 +23,12 @@ from torch import Tensor
 from emulon.certify import rounding
 from emulon.certify.interpolation import Keys, deficits
 from emulon.core.memory import at_a_time
-from emulon.interpreter.number_line import (
+from emulon.interpreter.identity_grid import (
     MATTERS,
     SHAPES,
     TERMS,
-    NumberLine,
-    Off,
+    ErrorBound,
+    IdentityGrid,
     bands,
     covered,
     is_odd,
@@ -44,7 +44,7 @@ DIGITS, EXPONENTS = 60, 0.85
 
 
 @dataclass(frozen=True)
-class Stretch(ABC):
+class Segment(ABC):
     """lo ≤ |s| < hi, and how its numbers are read."""
 
     lo: float
@@ -56,7 +56,7 @@ class Stretch(ABC):
 
 
 @dataclass(frozen=True)
-class Seam(Stretch):
+class Junction(Segment):
     """The keys that can be felt, one exponential for each; all of the line's, where fewer are not proved enough."""
 
     slopes: Tensor
@@ -65,7 +65,7 @@ class Seam(Stretch):
     """Rows of values, and of ones."""
 
     @classmethod
-    def of(cls, line: NumberLine, lo: float, hi: float) -> Seam:
+    def of(cls, line: IdentityGrid, lo: float, hi: float) -> Junction:
         numbers, dtype = line.grid.numbers, line.grid.dtype
         own = deficits(numbers, lo, hi) < MATTERS
         size = float((np.abs(numbers.slopes[own]) * hi + np.abs(numbers.intercepts[own])).max())
@@ -82,7 +82,7 @@ class Seam(Stretch):
 
 
 @dataclass(frozen=True)
-class Piece(Stretch):
+class PolynomialSegment(Segment):
     """The keys of one piece as two polynomials in z: θ, the centre c, and (2·blocks, POWERS) coefficients.
 
     Claim: log weights are off by at most (keys/2)·ε + 40u + max|a_r − a_0 − r·θ|·(hi − lo)/2, up to what is common to
@@ -99,7 +99,7 @@ class Piece(Stretch):
     coefficients: Tensor
 
     @classmethod
-    def of(cls, line: NumberLine, lo: float, hi: float, own: slice) -> Piece | None:
+    def of(cls, line: IdentityGrid, lo: float, hi: float, own: slice) -> PolynomialSegment | None:
         numbers, dtype = line.grid.numbers, line.grid.dtype
         slopes, intercepts, values = (part[own] for part in _parts(numbers))
         keys, u = len(slopes), rounding.unit(dtype)
@@ -137,13 +137,13 @@ class Piece(Stretch):
 
 
 @dataclass(frozen=True)
-class Stretches:
+class Segments:
     """Of a line, one after the other from zero to its reach."""
 
-    known: tuple[Stretch, ...]
+    known: tuple[Segment, ...]
 
     @classmethod
-    def of(cls, line: NumberLine) -> Stretches | None:
+    def of(cls, line: IdentityGrid) -> Segments | None:
         """In each of them reading is proved as good as the line promises; None for a line that is not odd."""
         return cls(tuple(_found(line))) if line.grid.dtype in SHAPES and is_odd(line.grid) else None
 
@@ -167,7 +167,7 @@ class Stretches:
         return out
 
 
-def _found(line: NumberLine) -> Iterator[Stretch]:
+def _found(line: IdentityGrid) -> Iterator[Segment]:
     """A piece, the seam after it, the next piece, and so on; where one is not as good as promised, all keys."""
     octaves = len(line.reaches) - 2
     (inner, *_), (outer, *_) = SHAPES[line.grid.dtype]
@@ -177,13 +177,13 @@ def _found(line: NumberLine) -> Iterator[Stretch]:
         begin = own.stop
         lo = covered(number - 1)[1] if number else 0.0
         hi = covered(number + 1)[0] if number < octaves else line.reach
-        yield Piece.of(line, lo, hi, own) or Seam.of(line, lo, hi)
+        yield PolynomialSegment.of(line, lo, hi, own) or Junction.of(line, lo, hi)
         if number < octaves:
             edges = hi, line.reaches[number + 1], covered(number)[1]
-            yield from (Seam.of(line, *side) for side in pairwise(edges))
+            yield from (Junction.of(line, *side) for side in pairwise(edges))
 
 
-def _as_promised(line: NumberLine, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
+def _as_promised(line: IdentityGrid, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
     """Whether numbers in [lo, hi], read by these keys alone with log weights off by delta, are as near as promised.
 
     Claim: keys that are left out change an average by at most Σ e^{−deficit}·|v_r − F|: each has a share of at most
@@ -193,7 +193,7 @@ def _as_promised(line: NumberLine, lo: float, hi: float, own: np.ndarray, delta:
     below, values = deficits(numbers, lo, hi)[~own], np.abs(numbers.values)
     largest = float(values[own].max())
     lost = 1.01 * float(np.exp(-below) @ (values[~own] + largest))
-    off = Off(delta, int(own.sum()) + 8, largest, lost)
+    off = ErrorBound(delta, int(own.sum()) + 8, largest, lost)
     return all(
         off.error(proved_between(numbers, *band), min(hi, band[1]), line.grid.dtype) <= line.error(band[1])
         for band in bands(len(line.reaches) - 2)

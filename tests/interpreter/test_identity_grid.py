@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from emulon.attention import attend
 from emulon.certify.interpolation import Keys, deficits, holds
 from emulon.expressions import parse
-from emulon.interpreter import number_line as room
-from emulon.interpreter.number_line import NumberLine, certified_line, number_line, octaves_for, shipped_claims
+from emulon.interpreter import identity_grid as room
+from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for, shipped_claims
 
 DTYPES = [torch.float64, torch.float32]
 
 
-def read(line: NumberLine, s: torch.Tensor) -> torch.Tensor:
+def read(line: IdentityGrid, s: torch.Tensor) -> torch.Tensor:
     keys = torch.stack([line.grid.slopes, line.grid.intercepts], dim=-1)
     queries = torch.stack([s, torch.ones_like(s)], dim=-1)
     return attend(queries, keys, line.grid.values.unsqueeze(-1)).squeeze(-1)
@@ -29,7 +29,7 @@ def read(line: NumberLine, s: torch.Tensor) -> torch.Tensor:
 @settings(max_examples=60, deadline=None)
 @given(fraction=st.floats(-1.0, 1.0), octave=st.integers(-30, 11))
 def test_errs_by_no_more_than_it_says_at_any_magnitude(dtype: torch.dtype, fraction: float, octave: int):
-    line = number_line(2000.0, dtype)
+    line = identity_grid(2000.0, dtype)
     s = torch.tensor([fraction * 2.0**octave], dtype=dtype)
     error = (read(line, s).double() - s.double()).abs().item()
     assert error <= line.error(s.abs().item())
@@ -37,7 +37,7 @@ def test_errs_by_no_more_than_it_says_at_any_magnitude(dtype: torch.dtype, fract
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_errs_by_no_more_than_it_says_around_its_seams(dtype: torch.dtype):
-    line = number_line(2000.0, dtype)
+    line = identity_grid(2000.0, dtype)
     for reach in line.reaches[1:-1]:
         s = reach * torch.linspace(0.85, 1.0, 2001, dtype=dtype)
         s = torch.cat([-s, s])
@@ -46,26 +46,26 @@ def test_errs_by_no_more_than_it_says_around_its_seams(dtype: torch.dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_numbers_cost_small_ones_nothing(dtype: torch.dtype):
-    near, far = number_line(32.0, dtype), number_line(2000.0, dtype)
+    near, far = identity_grid(32.0, dtype), identity_grid(2000.0, dtype)
     assert far.error(16.0) <= 2 * near.error(16.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_error_grows_with_the_magnitude(dtype: torch.dtype):
-    line = number_line(2000.0, dtype)
+    line = identity_grid(2000.0, dtype)
     assert all(small < large for small, large in pairwise(line.errors))
     assert all(small < large for small, large in pairwise(line.reaches))
 
 
 def test_promises_nothing_beyond_its_reach():
-    line = number_line(100.0)
+    line = identity_grid(100.0)
     assert line.reach == 256.0
     assert math.isfinite(line.error(256.0))
     assert line.error(257.0) == math.inf
 
 
 def test_is_odd():
-    line = number_line(200.0)
+    line = identity_grid(200.0)
     s = torch.linspace(0.0, 250.0, 501, dtype=torch.float64)
     bound = torch.tensor([2 * line.error(v) for v in s.tolist()])
     assert ((read(line, s) + read(line, -s)).abs() <= bound).all()
@@ -74,7 +74,7 @@ def test_is_odd():
 
 
 def test_a_longer_line_is_the_shorter_one_with_more_at_its_ends():
-    short, long = number_line(200.0).grid, number_line(2000.0).grid
+    short, long = identity_grid(200.0).grid, identity_grid(2000.0).grid
     beyond = (len(long) - len(short)) // 2
     for part in ("slopes", "intercepts", "values"):
         assert torch.equal(getattr(long, part)[beyond:-beyond], getattr(short, part))
@@ -97,7 +97,7 @@ def test_pieces_that_are_shipped_are_those_that_are_made(dtype: torch.dtype):
 
 
 def test_another_line_is_not_taken_for_the_shipped_one():
-    grid = number_line(200.0).grid
+    grid = identity_grid(200.0).grid
     values = grid.values.clone()
     values[len(values) // 2] = torch.nextafter(values[len(values) // 2], torch.tensor(torch.inf).double())
     claims = {room.claim(*room._felt(replace(grid, values=values).numbers, *band)) for band in room.bands(1)[:2]}
@@ -105,7 +105,7 @@ def test_another_line_is_not_taken_for_the_shipped_one():
 
 
 def test_keys_count_as_far_below_only_where_they_are_throughout():
-    numbers = number_line(2000.0).grid.numbers
+    numbers = identity_grid(2000.0).grid.numbers
     for lo, hi in ((0.0, 16.0), (32.0, 256.0), (-256.0, -32.0)):
         s = np.linspace(lo, hi, 4001)
         scores = np.multiply.outer(s, numbers.slopes) + numbers.intercepts
@@ -115,11 +115,11 @@ def test_keys_count_as_far_below_only_where_they_are_throughout():
 
 
 def test_the_same_reach_gives_the_same_line():
-    assert number_line(200.0) is number_line(100.0)
+    assert identity_grid(200.0) is identity_grid(100.0)
 
 
 def test_an_altered_line_is_certified_as_it_stands():
-    line = number_line(20.0)
+    line = identity_grid(20.0)
     values = line.grid.values.clone()
     values[len(values) // 2] += 1e-3
     grid = type(line.grid)(line.grid.slopes, line.grid.intercepts, values, line.grid.lo, line.grid.hi, line.grid.way)

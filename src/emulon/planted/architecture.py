@@ -1,0 +1,214 @@
+"""The architectures of planted models: how a program is compiled, and where its weights are in a checkpoint."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.core.errors import EmulonError
+from emulon.core.registry import Registry
+from emulon.machine.compiler import Plan, planned
+from emulon.machine.gpt2 import config_of, load_gpt2, state_dict
+from emulon.machine.layout import DIVIDE, PAD
+from emulon.machine.program import RegisterProgram
+from emulon.planted.truth import Compiled
+
+
+@dataclass
+class Block:
+    """The weights of one block; every row reads or writes a direction of the residual stream.
+
+    Attributes:
+        query: (heads, size, width), and likewise key, value and output.
+        inward: (parts, neurons, width): what neurons read; one part in GPT-2.
+        outward: (neurons, width): what neurons write.
+        fixed: Gains and biases by their names in the block; no obfuscation changes them.
+    """
+
+    query: Float[Tensor, "heads size width"]
+    key: Float[Tensor, "heads size width"]
+    value: Float[Tensor, "heads size width"]
+    output: Float[Tensor, "heads size width"]
+    inward: Float[Tensor, "parts neurons width"]
+    outward: Float[Tensor, "neurons width"]
+    fixed: dict[str, Tensor]
+
+    @property
+    def reads(self) -> dict[str, Tensor]:
+        """Rows that read the stream, by name."""
+        return {"query": self.query, "key": self.key, "value": self.value, "inward": self.inward}
+
+    @property
+    def writes(self) -> dict[str, Tensor]:
+        """Rows that are written to the stream, by name."""
+        return {"output": self.output, "outward": self.outward}
+
+
+@dataclass
+class Weights:
+    """All weights of a planted model in float64 or its own dtype.
+
+    Attributes:
+        positions: What the embedding adds at every token.
+        blocks: The blocks.
+        gain: The gain of the final normalisation.
+    """
+
+    positions: Float[Tensor, "tokens width"]
+    blocks: list[Block]
+    gain: Float[Tensor, " width"]
+
+    def dead_block(self) -> Block:
+        """A block that writes nothing and normalises as the final normalisation does."""
+        like = self.blocks[0]
+        fixed = {
+            name: self.gain.clone() if name in NORMS else torch.zeros_like(part) for name, part in like.fixed.items()
+        }
+        parts = {name: torch.zeros_like(part) for name, part in {**like.reads, **like.writes}.items()}
+        return Block(**parts, fixed=fixed)
+
+
+# Gains of the normalisations in a block.
+NORMS = ("ln_1.weight", "ln_2.weight", "input_layernorm.weight", "post_attention_layernorm.weight")
+
+
+class Architecture(ABC):
+    """One of the transformer classes that programs are compiled to.
+
+    `blocks`, `attention`, `mlp`, `output` and `norm` are module paths in the Hugging Face model, those of the middle
+    three relative to a block; `prefix` stands before the names of weights in the checkpoint of the class `with_head`,
+    whose unembedding is called `head` here.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    dtypes: ClassVar[tuple[torch.dtype, ...]]
+    prefix: ClassVar[str]
+    head: ClassVar[str]
+    with_head: ClassVar[str]
+    blocks: ClassVar[str]
+    attention: ClassVar[str]
+    mlp: ClassVar[str]
+    output: ClassVar[str]
+    norm: ClassVar[str]
+
+    def require(self, dtype: torch.dtype) -> None:
+        """Refuse a dtype in which the Hugging Face class does not compute."""
+        if dtype not in self.dtypes:
+            names = " or ".join(str(one).removeprefix("torch.") for one in self.dtypes)
+            raise EmulonError(f"{self.title} models are {names}, not {str(dtype).removeprefix('torch.')}")
+
+    @abstractmethod
+    def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
+        """The program as a network of this architecture."""
+
+    @abstractmethod
+    def plan(self, program: RegisterProgram, dtype: torch.dtype) -> Plan:
+        """What is known of that network before weights are built, for certificates."""
+
+    @abstractmethod
+    def weights_of(self, machine: Compiled) -> Weights:
+        """The weights of a compiled program, in float64."""
+
+    @abstractmethod
+    def parse(self, state: Mapping[str, Tensor], heads: int) -> Weights:
+        """The weights of a checkpoint; views of its tensors where possible."""
+
+    @abstractmethod
+    def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The checkpoint of weights, without `prefix`; `readout` is the direction of the only useful logit, ŷ."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
+        """The Hugging Face model (without a head) with these parameters."""
+
+    @abstractmethod
+    def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+        """The entries of config.json that decide the function that these parameters compute."""
+
+    def saved_name(self, name: str) -> str:
+        """The name of a parameter in the saved checkpoint, which is of the model with a head."""
+        return f"{self.prefix}{name}"
+
+    def sizes(self, state: Mapping[str, Tensor]) -> tuple[tuple[int, int], int]:
+        """(tokens, width) and the number of blocks."""
+        weights = self.parse(state, 1)
+        tokens, width = weights.positions.shape
+        return (tokens, width), len(weights.blocks)
+
+    def fixed_slots(self, machine: Compiled) -> list[int]:
+        """Slots that no obfuscation touches: pads and divisors are 1e5 to 1e13 times as large as the rest."""
+        slots = machine.layout.slots
+        names = [name for name in (PAD, DIVIDE) if name in slots]
+        return [i for name in names for i in range(slots[name].start, slots[name].stop)]
+
+    def blocks_of(self, model: Any) -> Any:
+        """The blocks of a Hugging Face model, as a module list."""
+        return model.get_submodule(self.blocks)
+
+    def prompt_offset(self, weights: Mapping[str, Tensor]) -> Tensor | None:
+        """What `inputs_embeds` must contain beside the inputs; None where the model adds it itself."""
+        return None
+
+
+class Gpt2(Architecture):
+    """`transformers.GPT2Model`."""
+
+    name, title = "gpt2", "GPT-2"
+    dtypes = (torch.float64, torch.float32)
+    prefix, head, with_head = "transformer.", "wte.weight", "GPT2LMHeadModel"
+    blocks, attention, mlp, output, norm = "h", "attn", "mlp", "attn.c_proj", "ln_f"
+
+    def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
+        return program.compile(dtype)
+
+    def plan(self, program: RegisterProgram, dtype: torch.dtype) -> Plan:
+        return planned(program, dtype)
+
+    def weights_of(self, machine: Compiled) -> Weights:
+        return self.parse({name: part.double() for name, part in state_dict(machine).items()}, machine.heads)
+
+    def parse(self, state: Mapping[str, Tensor], heads: int) -> Weights:
+        blocks = []
+        for index in range(sum(name.endswith("c_fc.weight") for name in state)):
+            part = {name.removeprefix(f"h.{index}."): w for name, w in state.items() if name.startswith(f"h.{index}.")}
+            query, key, value = part["attn.c_attn.weight"].mT.unflatten(0, (3, heads, -1))
+            output = part["attn.c_proj.weight"].unflatten(0, (heads, -1))
+            fixed = {name: w for name, w in part.items() if name.endswith("bias") or name in NORMS}
+            inward, outward = part["mlp.c_fc.weight"].mT[None], part["mlp.c_proj.weight"]
+            blocks.append(Block(query, key, value, output, inward, outward, fixed))
+        return Weights(state["wpe.weight"], blocks, state["ln_f.weight"])
+
+    def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        state = {
+            "wte.weight": readout,
+            "wpe.weight": weights.positions,
+            "ln_f.weight": weights.gain,
+            "ln_f.bias": torch.zeros_like(weights.gain),
+        }
+        for index, block in enumerate(weights.blocks):
+            parts = {
+                "attn.c_attn.weight": torch.stack([block.query, block.key, block.value]).flatten(0, 2).mT,
+                "attn.c_proj.weight": block.output.flatten(0, 1),
+                "mlp.c_fc.weight": block.inward[0].mT,
+                "mlp.c_proj.weight": block.outward,
+                **block.fixed,
+            }
+            state |= {f"h.{index}.{name}": part for name, part in parts.items()}
+        return {name: part.to(dtype).contiguous() for name, part in state.items()}
+
+    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
+        return load_gpt2(state, heads)
+
+    def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+        return config_of(state, heads)
+
+
+ARCHITECTURES: Registry[Architecture] = Registry("architecture")
+ARCHITECTURES.register(Gpt2(), Gpt2.name)

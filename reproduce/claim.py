@@ -16,8 +16,13 @@ from emulon.core.progress import Progress, silent
 from emulon.report.figure import Figure
 
 State = Literal[
-    *("holds", "does not hold", "holds as corrected", "not decided"),
-    *("not tested at scale", "not tested as printed", "cannot be tested here"),
+    "holds",
+    "does not hold",
+    "holds as corrected",
+    "not decided",
+    "not tested at scale",
+    "not tested as printed",
+    "cannot be tested here",
 ]
 ScaleName = Literal["small", "paper", "gpu"]
 # States that a rule may return for what was tested.

@@ -95,31 +95,6 @@ def test_table_1_is_not_tested_on_another_set_and_tells_how_that_went():
     assert told(translated(1.9, [33.0]), floor=40)[0] == "not tested at scale"
 
 
-def classified(right):
-    return {"right": right, "asked": [1000] * len(right), "parameters": 1, "learning": []}
-
-
-def test_table_2_wants_the_printed_order_on_every_set_that_was_tested():
-    """As printed AlgoFormer is ahead of both on AG News, of the standard one alone on IMDB, and behind it on Yelp."""
-
-    def verdict(ag_news, imdb=(880, 930, 930), floors=None, **more):
-        rows = {"ag_news": ag_news, "imdb": imdb, **more}
-        sets = {
-            name: {"models": {model: classified([r]) for model, r in zip(language.MODELS, right, strict=True)}}
-            for name, right in rows.items()
-        }
-        return table_2.judge({"sets": sets | {"dbpedia": {"cannot": "texts"}}, "floors": floors or {}})
-
-    good = verdict((880, 880, 930))
-    assert good.state == "holds" and "2 of 5 sets tested, not dbpedia, yelp, yahoo" in good.reason
-    level = verdict((900, 900, 905))
-    assert level.state == "does not hold" and "ag_news: level with standard (ahead of as printed)" in level.reason
-    assert verdict((880, 880, 930), imdb=(930, 930, 930)).state == "does not hold"
-    assert verdict((880, 880, 930), yelp=(700, 480, 580)).state == "holds"
-    assert verdict((880, 880, 930), yelp=(600, 530, 660)).state == "does not hold"
-    assert verdict((880, 880, 930), floors={"ag_news": 99.0}).state == "not tested at scale"
-
-
 def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     # fewer loops and layers, so that it is quick: the standard model has as many layers as AlgoFormer with 2 loops
     monkeypatch.setattr(section_5_6, "TRAINED", {"10, 10": (2, 2), "20, 15": (1, 1)})

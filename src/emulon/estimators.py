@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
 from emulon.algorithms.link import Kind
-from emulon.certify.certificate import Promises
+from emulon.certify.certificate import Bounds
 from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
 from emulon.interpreter.plan import descent_of
@@ -65,10 +65,10 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.n_iter_ = program.steps
 
     @property
-    def certificate_(self) -> Promises:
-        """Both promises for `run_.weights`, which are weights for the data as they were scaled."""
+    def certificate_(self) -> Bounds:
+        """The audit and the certificate of `run_.weights`, which are weights for the data as they were scaled."""
         check_is_fitted(self, "run_")
-        return self.run_.promises
+        return self.run_.bounds
 
     def _scores(self, x: Any) -> np.ndarray:
         check_is_fitted(self, "run_")

@@ -60,9 +60,9 @@ def test_what_cannot_be_encoded_is_refused():
 
 @pytest.mark.parametrize(("link", "y"), [(RESIDUAL, X[:, 0]), (MARGIN, X[:, 0].sign()), (RATE, X[:, 0].abs())])
 def test_effective_data_lie_in_the_effective_domain(link, y):
-    x, inner_y, fixed = link.effective(X, y)
+    x, inner_y, fixed = link.template_data(X, y)
     domain = Domain.of(X, y, 2.0)
-    inner = link.effective_domain(domain)
+    inner = link.template_domain(domain)
     assert x.abs().max() <= inner.x and inner_y.abs().max() <= inner.y
     assert (0.0 if fixed is None else fixed.abs().max().item()) <= link.largest_fixed(domain)
 

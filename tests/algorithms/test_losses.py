@@ -104,7 +104,7 @@ def test_effective_data_gives_the_gradient_of_the_objective(loss: Loss):
     y = torch.randn(2, 7, dtype=torch.float64).sign() if loss.link == MARGIN else torch.rand(2, 7, dtype=torch.float64)
     w = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(GradientDescent(loss).objective(x, y, w).sum(), w)
-    x_eff, y_eff, fixed = loss.effective(x, y)
+    x_eff, y_eff, fixed = loss.template_data(x, y)
     slopes = loss.slope(torch.einsum("bnd,bd->bn", x_eff, w.detach()) - y_eff)
     gradient = torch.einsum("bn,bnd->bd", slopes, x_eff) / 7 - (0.0 if fixed is None else fixed.mean(dim=-2))
     torch.testing.assert_close(gradient, expected)
@@ -112,7 +112,7 @@ def test_effective_data_gives_the_gradient_of_the_objective(loss: Loss):
 
 
 def test_effective_data_keeps_its_precision():
-    x_eff, y_eff, fixed = poisson().effective(torch.randn(4, 2), torch.arange(4))
+    x_eff, y_eff, fixed = poisson().template_data(torch.randn(4, 2), torch.arange(4))
     assert {x_eff.dtype, y_eff.dtype, fixed.dtype} == {torch.float32}
 
 

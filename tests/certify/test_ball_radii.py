@@ -174,9 +174,9 @@ def test_size_widening_and_distance_are_above_the_ends(wide) -> None:
         assert wanted <= Fraction(more.radius[k].item()) <= wanted * (1 + Fraction(1, 10**11))
         assert wanted <= Fraction(single.widened(other.abs() * 1e-9).radius[k].item())
         away = max(abs(low - Fraction(other[k].item())), abs(high - Fraction(other[k].item())))
-        assert away <= Fraction(ball.away(other)[k].item()) <= away * (1 + Fraction(1, 10**11))
+        assert away <= Fraction(ball.distance_from(other)[k].item()) <= away * (1 + Fraction(1, 10**11))
         apart = max(abs(end - Fraction(other[k].item())) for end in ends(single)[k])
-        assert apart <= Fraction(single.away(other)[k].item()) <= apart * (1 + Fraction(1, 10**11))
+        assert apart <= Fraction(single.distance_from(other)[k].item()) <= apart * (1 + Fraction(1, 10**11))
         assert abs(low - Fraction(short.high[k].item())) <= Fraction(short.radius[k].item())
         assert abs(high - Fraction(short.high[k].item())) <= Fraction(short.radius[k].item())
 

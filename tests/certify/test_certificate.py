@@ -8,7 +8,7 @@ import torch
 
 from emulon import Certificate
 from emulon.certify import Band, certificate
-from emulon.certify.certificate import Promises
+from emulon.certify.certificate import Bounds
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.errors import EmulonError, NotCertified
 
@@ -67,8 +67,8 @@ def test_refusals_can_be_caught_together() -> None:
 def test_promises_come_smallest_first_and_mark_what_says_nothing():
     tight = Certificate({"a": 1e-9}, torch.float64, scope="run")
     loose = Certificate({"a": 4.0}, torch.float64)
-    both = Promises(tight, loose, size=0.5)
-    assert list(both) == [tight, loose] and next(iter(Promises(replace(tight, terms={"a": 9.0}), loose, 10.0))) == loose
+    both = Bounds(tight, loose, size=0.5)
+    assert list(both) == [tight, loose] and next(iter(Bounds(replace(tight, terms={"a": 9.0}), loose, 10.0))) == loose
     assert both.bound == tight.bound and both.shown("run") == "1.0e-09" and both.shown("domain") == "–"
     first, second = str(both).splitlines()
     assert "for this run only" in first and "says nothing" not in first
@@ -77,7 +77,7 @@ def test_promises_come_smallest_first_and_mark_what_says_nothing():
 
 @pytest.mark.parametrize("bound", [0.5, math.inf, math.nan])
 def test_a_bound_as_large_as_what_it_bounds_says_nothing(bound):
-    assert not Certificate({"a": bound}, torch.float64).says_something(0.5)
+    assert not Certificate({"a": bound}, torch.float64).is_informative(0.5)
 
 
 def test_a_promise_for_a_domain_says_what_it_assumes_and_an_audit_assumes_nothing() -> None:
@@ -117,50 +117,50 @@ ROWS = torch.tensor([[1.0, -3.0]], dtype=torch.float64)
 )
 def test_bands_are_widened_by_what_the_bound_does_to_a_residual(residual: float, left_out: bool) -> None:
     path = torch.tensor([[20.0, 0.0], [residual + 4.0, 0.0]], dtype=torch.float64)
-    assert BANDED.leaves_out(path, ROWS, torch.tensor([4.0], dtype=torch.float64)) is left_out
+    assert BANDED.excludes(path, ROWS, torch.tensor([4.0], dtype=torch.float64)) is left_out
 
 
 def test_the_first_iterate_is_exact_and_its_bands_are_as_they_are() -> None:
     y = torch.tensor([0.0], dtype=torch.float64)
     for start, left_out in ((1.25, False), (1.0, False), (0.75, True), (-1.0, False), (8.5, True)):
         path = torch.tensor([[start, 0.0], [20.0, 0.0]], dtype=torch.float64)
-        assert BANDED.leaves_out(path, ROWS, y) is left_out
-    assert not Certificate({"a": 0.125}, torch.float64).leaves_out(0 * path, ROWS, y)
+        assert BANDED.excludes(path, ROWS, y) is left_out
+    assert not Certificate({"a": 0.125}, torch.float64).excludes(0 * path, ROWS, y)
     # Of several samples one in a band is enough, and the room is granted a billionth beyond the sum's own rounding.
     both = torch.cat([ROWS, 100 * ROWS])
-    assert BANDED.leaves_out(path[1:] * 0 + path[:1], both, torch.tensor([0.0, 0.0], dtype=torch.float64))
+    assert BANDED.excludes(path[1:] * 0 + path[:1], both, torch.tensor([0.0, 0.0], dtype=torch.float64))
     for beyond, left_out in ((4e-10, True), (6e-10, False)):
         path = torch.tensor([[20.0, 0.0], [1.5 + beyond, 0.0]], dtype=torch.float64)
-        assert BANDED.leaves_out(path, ROWS, y) is left_out
+        assert BANDED.excludes(path, ROWS, y) is left_out
 
 
 def test_a_bound_that_is_infinite_leaves_out_all_but_the_start_and_rows_of_zeros() -> None:
-    broken, y = BANDED.for_path_in_a_band(), torch.tensor([4.0], dtype=torch.float64)
+    broken, y = BANDED.void_in_band(), torch.tensor([4.0], dtype=torch.float64)
     path = torch.tensor([[20.0, 0.0], [20.0, 0.0]], dtype=torch.float64)
-    assert broken.bound == math.inf and broken.leaves_out(path, ROWS, y)
-    assert not broken.leaves_out(path, 0 * ROWS, y) and not broken.leaves_out(path[:1], ROWS, y)
+    assert broken.bound == math.inf and broken.excludes(path, ROWS, y)
+    assert not broken.excludes(path, 0 * ROWS, y) and not broken.excludes(path[:1], ROWS, y)
 
 
 def test_what_a_promise_assumes_of_its_bands_is_said_once() -> None:
     said = ["no residual comes into (-1, 1)", "no residual comes into (8, 9)"]
     assert [each for each in BANDED.assumes or () if "residual" in each] == said
-    broken = replace(BANDED.for_path_in_a_band(), note="again")
+    broken = replace(BANDED.void_in_band(), note="again")
     assert [each for each in broken.assumes or () if "residual" in each] == [*said, certificate.IN_A_BAND_MEANS]
 
 
 def test_a_bound_exactly_as_large_as_the_answer_says_nothing() -> None:
     one = Certificate({"a": 0.25}, torch.float64)
-    assert not one.says_something(one.bound) and one.says_something(one.bound * (1 + 1e-15))
+    assert not one.is_informative(one.bound) and one.is_informative(one.bound * (1 + 1e-15))
 
 
 def test_every_dataset_of_a_batch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     path = torch.full((3, 2, 2), 20.0, dtype=torch.float64)
     path[..., 1] = 0.0
     x, y = ROWS.expand(3, 4, 2), torch.zeros(3, 4, dtype=torch.float64)
-    assert not BANDED.leaves_out(path, x, y)
+    assert not BANDED.excludes(path, x, y)
     y = y.clone()
     y[2, 3] = 20.0
-    assert BANDED.leaves_out(path, x, y)
+    assert BANDED.excludes(path, x, y)
     # Some rows at a time: those of one part are enough.
     monkeypatch.setattr(certificate, "ROWS", 3)
-    assert BANDED.leaves_out(path, x, y) and not BANDED.leaves_out(path, x, 0 * y)
+    assert BANDED.excludes(path, x, y) and not BANDED.excludes(path, x, 0 * y)

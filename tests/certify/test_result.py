@@ -39,7 +39,7 @@ def test_a_run_says_what_ran_and_what_is_certified(make):
     before = repr(run)
     assert isinstance(run, Run) and before.startswith(f"Run of {run.name}: ") and " in float64" in before
     assert f"≤ {run.certificate.bound:.2e} for every input of the domain" in before and "for this run" not in before
-    assert run.audit is run.audit and run.promises.audit is run.audit
+    assert run.audit is run.audit and run.bounds.audit is run.audit
     assert f"≤ {run.audit.bound:.2e} for this run only" in repr(run)
     page = run._repr_html_()
     assert page.startswith("<table>") and "audit" in page and f"{run.last.flatten()[0].item():.6g}" in page

@@ -48,7 +48,7 @@ def exact_map(f, x, y, w):
 
 
 def exact_step(loss, x, y, w, step_size, l2=0.0, l1=0.0):
-    x, y, fixed = loss.effective(x.double(), y.double())
+    x, y, fixed = loss.template_data(x.double(), y.double())
     w = w.double()
     slopes = loss.slope((x @ w.unsqueeze(-1)).squeeze(-1) - y)
     gradient = (slopes.unsqueeze(-1) * x).mean(dim=-2) - (0.0 if fixed is None else fixed.mean(dim=-2))

@@ -13,8 +13,8 @@ from emulon.core.predictor import NotAPredictor, predict_at
 from emulon.identification import identify
 from emulon.identification.adapters import TextPredictor, convert, load_garg
 from emulon.identification.loading import load_predictor, load_subject
-from emulon.machine.gpt2 import save_gpt2
 from emulon.machine.programs import sgd
+from emulon.machine.targets.gpt2 import save_gpt2
 from emulon.tasks import Linear, SparseLinear
 
 transformers = pytest.importorskip("transformers", reason="pip install 'emulon[hf]'")

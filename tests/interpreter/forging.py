@@ -24,7 +24,7 @@ from flint import arb, arb_series
 from fuzz.oracle import descended, dot
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.algorithms.loss import Loss as AnyLoss
 from emulon.certify import Domain, checker
 from emulon.core.errors import EmulonError
@@ -232,7 +232,7 @@ def fit_domain(content: Content) -> None:
     facts = content["program"]["facts"]
     with suppress(EmulonError, TypeError, ValueError):
         facts["gradient"]["domain"] = files.asdict(
-            files.LINKS.named(facts["loss"]["link"]).effective_domain(files._domain(facts["domain"]))
+            files.LINKS.named(facts["loss"]["link"]).template_domain(files._domain(facts["domain"]))
         )
 
 
@@ -426,7 +426,7 @@ def exact_arguments(content: Content, program: Program, x: torch.Tensor, y: torc
     """For the judge's own descent: the loss is what the certificate says, not what a name stands for."""
     facts = content["program"]["facts"]
     function, link = parse(facts["loss"]["derivative"]), files.LINKS.named(facts["loss"]["link"])
-    data = link.effective(x, y)
+    data = link.template_data(x, y)
     rows, targets = [[arb(a) for a in row] for row in data.x.tolist()], [arb(a) for a in data.y.tolist()]
     numbers = {name: float(facts[name]) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
     numbers["batch"] = float(facts["domain"]["samples"])
@@ -442,7 +442,7 @@ def require_promised(
     """Refuse (EmulonError) data that a run would refuse, and a path into a band."""
     states = torch.tensor([[float(a) for a in w] for w in path], dtype=f64)
     starts = program.descent.starts(states[:-1]) if program.steps else states[:0]
-    batches = program.batches(program.loss.effective(x, y))
+    batches = program.batches(program.loss.template_data(x, y))
     watches = [CurvatureWatch(program, part.x, part.y, bound) for part in batches]
     for k, w in enumerate(starts):
         watches[k % len(watches)].before_step(w, k)
@@ -469,7 +469,7 @@ def emulated(content: Content, program: Program, x: torch.Tensor, y: torch.Tenso
 
     w = [arb(0)] * x.shape[-1]
     path = [w]
-    batches = program.batches(program.loss.effective(x, y))
+    batches = program.batches(program.loss.template_data(x, y))
     for k in range(program.steps):
         before = path[max(k - 1, 0)]
         start = path[-1]
@@ -485,7 +485,7 @@ def emulated(content: Content, program: Program, x: torch.Tensor, y: torch.Tenso
 
 
 def applied(
-    phase: Phase, data: Effective, w: list[Any], before: list[Any], held: Carried, read: Callable[[Any], Any]
+    phase: Phase, data: TemplateData, w: list[Any], before: list[Any], held: Carried, read: Callable[[Any], Any]
 ) -> list[Any]:
     """One application of the interpreter: both layers on the phase's prompt, read out."""
     d, scales, root = phase.domain.features, phase.scales, arb(phase.code_factors[0])

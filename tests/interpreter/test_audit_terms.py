@@ -79,7 +79,7 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
     plan = plan_of(descent, y=y)
     path = PathError(plan, X, y, PATH, *grade)
     slope = parse(plan.loss.derivative)
-    defects, (low, high) = path._defects(slope, *plan.loss.effective(X, y))
+    defects, (low, high) = path._defects(slope, *plan.loss.template_data(X, y))
     states = [[Fraction(v) for v in row] for row in PATH.tolist()]
     with ctx.workprec(200):
         for t in range(3):

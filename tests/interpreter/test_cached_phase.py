@@ -7,7 +7,7 @@ import torch
 from by_hand import GRID, phase
 from library import KINKS, case
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, cached_phase, module
 from emulon.interpreter.cached_phase import CachedPhase, Rows, _flat
 from emulon.interpreter.paths import held_by
@@ -32,7 +32,7 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
 
 def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     c = case("ridge")
-    return CachedPhase(interpreter, program.gradient, program.loss.effective(c.x, c.y), held_by(program))
+    return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y), held_by(program))
 
 
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
@@ -66,7 +66,7 @@ def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dty
     made, held = replace(phase(), grid=grid), Carried(step=0.25, shrink=0.9, fixed=0.3)
     x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     interpreter = Interpreter(Capacity(1, 1, 1, 200.0), dtype)
-    (block,) = CachedPhase(interpreter, made, Effective(x, x[:, 0], fixed), held).blocks
+    (block,) = CachedPhase(interpreter, made, TemplateData(x, x[:, 0], fixed), held).blocks
     scale = 1.0 if dtype == torch.float64 else 4.0
     numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
     wanted = ((interpreter.read(numbers) - numbers) / scale).flatten(-2).double()
@@ -84,7 +84,9 @@ def test_a_factor_and_its_negative_are_read_once():
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     c, program = case("ridge"), programs["ridge"]
     x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
-    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.effective(x, y), held_by(program))
+    phase = CachedPhase(
+        Interpreter.fitting(program), program.gradient, program.loss.template_data(x, y), held_by(program)
+    )
     assert {len(block.values) for block in phase.blocks} == {1}
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])

@@ -38,7 +38,7 @@ def test_a_residual_clearly_outside_is_refused_with_its_size():
 def watch(algorithm, x=X, y=Y, **changes) -> CurvatureWatch:
     descent = algorithm.descent
     plan = replace(Plan.of("test", descent, covering(descent, X, y), (X, y)), **changes)
-    return CurvatureWatch(plan, x, descent.loss.effective(x, y).y, 1e-9)
+    return CurvatureWatch(plan, x, descent.loss.template_data(x, y).y, 1e-9)
 
 
 def test_data_flatter_than_promised_are_refused():
@@ -287,5 +287,5 @@ def test_data_of_any_shape_may_be_run_by_the_plan_made_of_them(algorithm, sample
     x = torch.randn(samples, features, generator=draw, dtype=f64)
     y, descent = x[:, 0].sign(), algorithm(steps=2).descent
     plan = Plan.of("test", descent, covering(descent, x, y), (x, y))
-    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    inner_x, inner_y, _ = descent.loss.template_data(x, y)
     assert CurvatureWatch(plan, inner_x, inner_y, 1e-9).high > 1

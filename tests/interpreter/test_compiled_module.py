@@ -21,7 +21,7 @@ algorithm = Ridge(0.1, STEPS)
 program = compile(algorithm, data=(x, y))
 interpreter = Interpreter.fitting(program)
 exact, bound, before = algorithm.iterates(x, y)[-1], interpreter.certificate(program).bound, interpreter.sha256
-[data] = program.batches(program.loss.effective(x, y))
+[data] = program.batches(program.loss.template_data(x, y))
 
 
 def descended(module):

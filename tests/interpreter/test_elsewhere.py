@@ -82,7 +82,7 @@ def test_a_step_asks_the_host_for_nothing(programs: dict[str, Program]):
     """So that it can be recorded as a CUDA graph."""
     for name in ("ridge", "lasso", "logistic_regression"):
         program, data = programs[name], case(name)
-        effective = program.loss.effective(data.x, data.y)
+        effective = program.loss.template_data(data.x, data.y)
         fast = Fast(Interpreter.fitting(program), program, program.gradient, program.proximal, effective)
         w = torch.zeros_like(data.x[0])
         with Elsewhere() as watch:

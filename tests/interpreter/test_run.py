@@ -63,7 +63,7 @@ def test_where_a_certificate_says_nothing_the_audit_does(programs: Programs, int
     error = (run.weights - c.algorithm.run(c.x, c.y)).abs().max().item()
     # The algorithm in float64 is itself off the exact one, in its last places.
     assert error - 1e-15 <= run.audit.bound <= 1.01 * error + 1e-15 and run.certificate.bound > run.weights.abs().max()
-    promises = run.promises
+    promises = run.bounds
     assert list(promises) == [run.audit, run.certificate] and promises.size == run.weights.abs().max().item()
 
 
@@ -177,7 +177,7 @@ def test_a_residual_put_into_the_band_is_told():
     (outside,) = (each for each in kept.certificate.assumes if each.startswith("no residual comes into (-"))
     assert outside in broken.certificate.assumes
     assert replace(broken, given=broken.given).certificate == broken.certificate
-    assert broken.promises.bound == broken.audit.bound
+    assert broken.bounds.bound == broken.audit.bound
 
 
 def test_what_a_run_promises_holds_whether_or_not_it_entered_a_band():

@@ -116,7 +116,7 @@ def test_a_link_is_that_of_the_losss_name(link: str) -> None:
     def relinked(content: Content) -> None:
         facts = facts_of(content)
         facts["loss"]["link"] = link
-        domain = files.LINKS.named(link).effective_domain(files._domain(facts["domain"]))
+        domain = files.LINKS.named(link).template_domain(files._domain(facts["domain"]))
         facts["gradient"]["domain"] = files.asdict(domain)
         facts["gradient"]["grid"] |= {"lo": -domain.residual, "hi": domain.residual}
 

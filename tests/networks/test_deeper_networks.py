@@ -161,7 +161,7 @@ def test_more_bits_enclose_the_same_network(encoder):
     run = program(x[:1])
     balls = enclosures(program.layers, run.inputs)[-1]
     by_arb = away_from_exact(program.layers, run.inputs, run.register)
-    assert by_arb == pytest.approx(balls.away(run.register).max().item(), rel=1e-3, abs=0.0)
+    assert by_arb == pytest.approx(balls.distance_from(run.register).max().item(), rel=1e-3, abs=0.0)
 
 
 def test_an_encoder_in_training_mode_is_refused():

@@ -556,7 +556,7 @@ def test_an_audit_of_steps_counts_what_each_is_off_by_and_what_follows_makes_of_
     states = ran.states.clone()
     states[0, 3, 0] += numbers(3e-4, -4e-4, 0.0)
     assert replace(ran, states=states).audit.terms == {"distance to exact": pytest.approx(4e-4, rel=1e-9)}
-    assert ran.promises.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
+    assert ran.bounds.bound == ran.audit.bound and plain.certificate.bound == ran.certificate.bound
 
 
 def test_a_step_moves_states_apart_by_its_flattest_or_its_steepest_direction() -> None:
@@ -606,10 +606,10 @@ def test_an_audit_counts_its_own_enclosure_once() -> None:
     program = compile_network(network, data=torch.cat([x, torch.eye(2, dtype=f64)]))
     run = replace(program(x), register=numbers([[2.0**-41]], [[-(2.0**-42)]]))
     ball = enclosures(program.layers, run.inputs)[-1]
-    radius, away = ball.radius.max().item(), ball.away(run.register).max().item()
+    radius, away = ball.radius.max().item(), ball.distance_from(run.register).max().item()
     assert away / 1000 < radius < away / 10 and away >= 2.0**-41
     assert run.audit.terms["its enclosure"] == radius and run.audit.bound == about(away)
-    assert run.promises.bound == run.audit.bound and run.promises.size == run.last.abs().max().item()
+    assert run.bounds.bound == run.audit.bound and run.bounds.size == run.last.abs().max().item()
 
 
 def test_what_data_show_of_a_head_is_widened_by_the_margin() -> None:

@@ -47,7 +47,7 @@ def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table
         {name: [str(cell) for cell in cells] for name, *cells in zip(("kind", "size", "age"), *rows, strict=True)}
     )
     np.testing.assert_allclose(model.predict(new), np.exp(scores) if name == "poisson" else scores, rtol=1e-9)
-    assert [note for note in model.notes(new) if "castle" in note] and model.bound == run.promises.bound
+    assert [note for note in model.notes(new) if "castle" in note] and model.bound == run.bounds.bound
     raw = data.x_test.numpy() * [c.size for c in data.columns] + [c.center for c in data.columns]
     kinds = ["flat" if row[data.features.index("kind=flat")] > 0.5 else "house" for row in raw]
     own = {name: raw[:, data.features.index(name)].astype(str).tolist() for name in ("size", "age")}

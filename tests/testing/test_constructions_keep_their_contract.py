@@ -44,7 +44,7 @@ def residual(f):
 def step(loss, size, l2=0.0, l1=0.0):
     def exact(x, y, w):
         one = as_loss(loss)
-        x, y, fixed = one.effective(x, y)
+        x, y, fixed = one.template_data(x, y)
         slopes = one.slope((x @ w.unsqueeze(-1)).squeeze(-1) - y)
         gradient = (slopes.unsqueeze(-1) * x).mean(dim=-2) - (0.0 if fixed is None else fixed.mean(dim=-2))
         moved = (1 - size * l2) * w - size * gradient

@@ -69,7 +69,17 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
 
 
 def name_of(algorithm: type[Algorithm]) -> str:
-    """`huber_regression` for HuberRegression: its name in commands and files."""
+    """The name of an algorithm in commands and files.
+
+    Args:
+        algorithm: Its class.
+    Returns:
+        The class's name in snake case.
+
+    Example:
+        >>> name_of(HuberRegression)
+        'huber_regression'
+    """
     return snake_case(algorithm.__name__)
 
 

@@ -15,7 +15,7 @@ from emulon.core.errors import EmulonError
 
 @dataclass(frozen=True)
 class Zero:
-    """Says 0."""
+    """Predicts 0."""
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -31,7 +31,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class PreviousTarget:
-    """Says again the last target it was shown."""
+    """Predicts the target of the last example."""
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -52,6 +52,10 @@ class NearestNeighbours:
 
     `weighted` weighs them by 1/distance, as scikit-learn's weights="distance"; an example at the query decides alone.
     Akyürek et al. 2022 print the squared distance itself as the weight, which would favour the far ones: a slip.
+
+    Args:
+        neighbours: How many.
+        weighted: Whether near examples weigh more.
     """
 
     neighbours: int = 3

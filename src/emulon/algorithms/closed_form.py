@@ -34,6 +34,9 @@ class RidgeRegression(Algorithm):
     """(XᵀX + ridge·I)⁻¹ Xᵀy, without intercept: scikit-learn's Ridge has alpha = ridge, our `Ridge` penalty = ridge/n.
 
     With targets of noise σ² and weights drawn from N(0, τ²I), ridge = σ²/τ² is the Bayes predictor.
+
+    Args:
+        ridge: Penalty, positive.
     """
 
     ridge: float = 1.0
@@ -55,6 +58,9 @@ class ShermanMorrisonRidge(Algorithm):
     """Ridge regression on the first 0, 1, 2, … examples: the iterates are the solutions on every prefix.
 
     Claim: with P = (Σ xxᵀ + ridge·I)⁻¹, k = Px, l = k/(1 + x·k), one more example makes it P − k lᵀ and w + l(y − w·x).
+
+    Args:
+        ridge: Penalty, positive.
     """
 
     ridge: float = 1.0
@@ -90,6 +96,9 @@ class NewtonLeastSquares(Algorithm):
     rounding errors off the range of S double with every step, so do not take many more steps than it needs.
 
     The iterates begin at M_0 Xᵀ y, not at zero. No intercept. Limit: scikit-learn's LinearRegression.
+
+    Args:
+        steps: How many.
     """
 
     steps: int = 30

@@ -30,6 +30,19 @@ class GradientDescent(Algorithm):
     Assumes: no momentum, acceleration or batches. With momentum the same step converges on the squared loss with or
     without l2; for others nothing is proved. Accelerated, the objective is within 2‖w*‖²/(η·(T + 1)²) of its minimum
     after T steps. With batches L is the largest of any batch.
+
+    Args:
+        loss: ℓ, a function of the residual, the margin or the log rate.
+        steps: How many.
+        step_size: η; None chooses 1/(L + l2) from the data.
+        l2: Ridge penalty.
+        l1: Lasso penalty.
+        momentum: Part of the last step that is added to the next, in [0, 1).
+        accelerated: Nesterov's method or FISTA.
+        batch: Samples in a batch; None takes all of them.
+
+    Example:
+        >>> GradientDescent(squared(), steps=50, l2=0.1).run(x, y)
     """
 
     loss: Loss
@@ -68,7 +81,7 @@ class GradientDescent(Algorithm):
         """η for each batch element: the one given, or 1/(L + l2) from the data (1 where nothing can move)."""
         require_data(x, y)
         x, y = x.double(), y.double()
-        self.loss.effective(x, y)  # refuses bad targets
+        self.loss.template_data(x, y)  # refuses bad targets
         if self.step_size is not None:
             return x.new_full((*x.shape[:-2], 1), self.step_size)
         if self.batch is not None:
@@ -82,7 +95,7 @@ class GradientDescent(Algorithm):
         self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
     ) -> Iterator[Tensor]:
         step = self.resolved_step_size(x, y)
-        x, y, fixed = self.loss.effective(x.double(), y.double())
+        x, y, fixed = self.loss.template_data(x.double(), y.double())
         weights = before = x.new_zeros(*x.shape[:-2], x.shape[-1])
         size = x.shape[-2] if self.batch is None else self.batch
         by_batch = in_batches(x, y, size)
@@ -118,7 +131,7 @@ class GradientDescent(Algorithm):
         weights: Float[Tensor, "*batch features"],
     ) -> Float[Tensor, "*batch"]:
         """What is minimised, at these weights."""
-        x, y, fixed = self.loss.effective(x.double(), y.double())
+        x, y, fixed = self.loss.template_data(x.double(), y.double())
         fit = self.loss.value((x @ weights.unsqueeze(-1)).squeeze(-1) - y).mean(dim=-1)
         if fixed is not None:
             fit = fit - (fixed.mean(dim=-2) * weights).sum(dim=-1)
@@ -156,6 +169,10 @@ class OnlineSGD(Algorithm):
 
     Eq. 11 of Akyürek et al. 2022, and the register machine's `sgd`.
     The iterates are the weights after 0, 1, 2, … examples: one pass serves every prefix.
+
+    Args:
+        step_size: Of every step.
+        ridge: Penalty on ‖w‖².
     """
 
     step_size: float
@@ -181,5 +198,12 @@ class OnlineSGD(Algorithm):
 def soft_threshold(
     v: Float[Tensor, "*batch features"], threshold: Float[Tensor, "*#batch 1"]
 ) -> Float[Tensor, "*batch features"]:
-    """argmin_w ‖w − v‖²/2 + threshold·‖w‖₁: every entry moved towards zero by the threshold, and not past it."""
+    """argmin_w ‖w − v‖²/2 + threshold·‖w‖₁: every entry moved towards zero by the threshold, and not past it.
+
+    Args:
+        v: (..., features).
+        threshold: (..., 1), not negative.
+    Returns:
+        (..., features).
+    """
     return v.sign() * (v.abs() - threshold).clamp(min=0)

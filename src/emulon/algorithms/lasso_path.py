@@ -24,6 +24,10 @@ class LassoPath:
     """Knots, penalties from the one that first frees a weight down to 0, and the weights at each.
 
     Between knots the weights move along straight lines; above the first they are zero.
+
+    Args:
+        knots: Penalties at which the set of nonzero weights changes, falling.
+        weights: The weights at each.
     """
 
     knots: Float[Tensor, "*batch knots"]
@@ -36,7 +40,11 @@ class LassoPath:
 
 @dataclass(frozen=True)
 class LassoRegression(Algorithm):
-    """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁ exactly: where `Lasso`'s steps, and scikit-learn's, end. No intercept."""
+    """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁ exactly: where `Lasso`'s steps, and scikit-learn's, end. No intercept.
+
+    Args:
+        penalty: On ‖w‖₁.
+    """
 
     penalty: float = 0.1
 
@@ -61,6 +69,12 @@ def lasso_path(gram: Float[Tensor, "*batch features features"], moment: Float[Te
     by γ·gram_AA⁻¹·sign. The set changes when another slope reaches the penalty (it joins) or a weight reaches zero (it
     leaves); between these events the optimality conditions keep holding.
     Assumes: columns in general position (one event at a time), as continuous data are.
+
+    Args:
+        gram: XᵀX/n, (..., features, features).
+        moment: Xᵀy/n, (..., features).
+    Returns:
+        The path, with as many knots as the longest of the batch.
     """
     slope, weights = moment, torch.zeros_like(moment)
     penalty = slope.abs().amax(dim=-1, keepdim=True)

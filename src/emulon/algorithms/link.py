@@ -1,7 +1,7 @@
 """How a loss meets the data: what its argument t is made of, and what follows from that.
 
-A loss is a scalar function; a link says which targets it takes, how (x, y) enter Theorem 3.1's template, which has room
-for w·x − y and nothing else, what a prediction is, and how targets as they were measured become targets to learn.
+A loss is a scalar function; a link says which targets it takes, how (x, y) enter Theorem 3.1's template, which computes
+w·x − y and nothing else, what a prediction is, and how targets as they were measured become targets to learn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from emulon.core.registry import Registry
 Kind = Literal["regression", "classification"]
 
 
-class Effective(NamedTuple):
+class TemplateData(NamedTuple):
     """The data as the template sees them: the gradient is mean_i (ℓ′(w·x_i − y_i)·x_i − fixed_i).
 
     `fixed` is what does not depend on w, one row a sample; None where there is nothing of the kind.
@@ -60,21 +60,21 @@ class Link(ABC):
         """Refuse targets that the loss makes no sense of."""
 
     @abstractmethod
-    def effective(
+    def template_data(
         self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
-    ) -> Effective: ...
+    ) -> TemplateData: ...
 
     @abstractmethod
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
         """Numbers or classes, as they were measured, to learn from; centred and scaled where that makes sense."""
 
-    def effective_domain(self, domain: Domain) -> Domain:
-        """Bounds on `effective`'s x and y: here y is zero, and a bound that followed from its own follows again."""
+    def template_domain(self, domain: Domain) -> Domain:
+        """Bounds on `template_data`'s x and y: here y is zero, and a bound that followed from its own follows again."""
         residual, absolute = (bound if bound < domain.widest else 0.0 for bound in (domain.residual, domain.absolute))
         return replace(domain, y=0.0, residual=residual, absolute=absolute)
 
     def largest_fixed(self, domain: Domain) -> float:
-        """A bound on the entries of `effective`'s fixed part."""
+        """A bound on the entries of `template_data`'s fixed part."""
         return 0.0
 
     def mean_response(
@@ -94,10 +94,12 @@ class Residual(Link):
     def require_targets(self, y: Real[Tensor, "*shape"]) -> None:
         pass
 
-    def effective(self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]) -> Effective:
-        return Effective(x, y, None)
+    def template_data(
+        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
+    ) -> TemplateData:
+        return TemplateData(x, y, None)
 
-    def effective_domain(self, domain: Domain) -> Domain:
+    def template_domain(self, domain: Domain) -> Domain:
         return domain
 
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
@@ -121,8 +123,10 @@ class Margin(Link):
         if not torch.isin(y, torch.tensor([-1, 1], dtype=y.dtype, device=y.device)).all():
             raise OutOfDomain("a margin loss needs labels −1 and +1; map the classes first, as 2*y - 1 does 0 and 1")
 
-    def effective(self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]) -> Effective:
-        return Effective(y.unsqueeze(-1) * x, y.new_zeros(y.shape), None)
+    def template_data(
+        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
+    ) -> TemplateData:
+        return TemplateData(y.unsqueeze(-1) * x, y.new_zeros(y.shape), None)
 
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
         classes = np.unique(measured)
@@ -151,8 +155,10 @@ class Rate(Link):
         if (y < 0).any():
             raise OutOfDomain(f"counts cannot be negative, got {y.min().item():.6g}; drop or correct those samples")
 
-    def effective(self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]) -> Effective:
-        return Effective(x, y.new_zeros(y.shape), y.unsqueeze(-1) * x)
+    def template_data(
+        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
+    ) -> TemplateData:
+        return TemplateData(x, y.new_zeros(y.shape), y.unsqueeze(-1) * x)
 
     def largest_fixed(self, domain: Domain) -> float:
         return domain.x * domain.y

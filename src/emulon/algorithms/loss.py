@@ -10,7 +10,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data
-from emulon.algorithms.link import LINKS, RESIDUAL, Effective, Link
+from emulon.algorithms.link import LINKS, RESIDUAL, Link, TemplateData
 from emulon.certify.spectrum import largest_eigenvalue
 from emulon.core.errors import BadExpression, EmulonError
 from emulon.expressions import Function, parse
@@ -20,10 +20,15 @@ from emulon.expressions import Function, parse
 class Loss:
     """A loss ℓ(t), averaged over samples.
 
-    `link` says what t is made of, and all that follows: w·x − y, w·(label·x), or w·x (see `Link`).
-    `derivative` is ℓ′ as an expression in t that `emulon.expressions.parse` reads; `value` and `slope` are ℓ and ℓ′ as
-    exact torch functions. `curvature` is sup |ℓ″|, infinite where ℓ′ jumps or has no bound; `stand_in(x, y, steps)`
-    then takes the place of curvature·λmax(XᵀX/n), and without one the user has to give the step size.
+    Args:
+        name: Its name in files and commands.
+        derivative: ℓ′ as an expression in t that `emulon.expressions.parse` reads.
+        curvature: sup |ℓ″|; infinite where ℓ′ jumps or has no bound.
+        link: What t is made of: w·x − y, w·(label·x), or w·x (see `Link`).
+        value: ℓ as an exact torch function.
+        slope: ℓ′ as an exact torch function.
+        stand_in: `stand_in(x, y, steps)` in place of curvature·λmax(XᵀX/n) where the curvature is infinite; without it
+            the user has to give the step size.
     """
 
     name: str
@@ -43,8 +48,8 @@ class Loss:
         """A loss from its expression in t, differentiated symbolically; a link may be given by its name.
 
         Assumes: ℓ is continuous; at a kink ℓ′ takes a value between its limits. A `curvature` given here chooses the
-        step size, and without it `GradientDescent` asks for one; what is promised of a run rests on it only where it
-        can be proved.
+        step size, and without it `GradientDescent` asks for one; a certificate relies on it only where it can be
+        proved.
         """
         loss = parse(expression)
         for point in loss.breaks(-100.0, 100.0):
@@ -59,12 +64,14 @@ class Loss:
         if self.stand_in is None and math.isinf(self.curvature):
             raise EmulonError(f"the curvature of the loss {self.name} has no known bound; pass step_size")
 
-    def effective(self, x: Float[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]) -> Effective:
+    def template_data(
+        self, x: Float[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> TemplateData:
         """The data as the template sees them, in x's dtype. Refuses data and targets that are none."""
         require_data(x, y)
         y = y.to(x.dtype)
         self.link.require_targets(y)
-        return self.link.effective(x, y)
+        return self.link.template_data(x, y)
 
     def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The prediction that belongs to w·x."""

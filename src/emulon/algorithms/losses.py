@@ -29,7 +29,19 @@ def registered(name: str) -> Loss | None:
 
 
 def as_loss(loss: Loss | str) -> Loss:
-    """A `Loss`, the name of a registered one, or an expression in the residual t."""
+    """The loss that is meant.
+
+    Args:
+        loss: A `Loss`, the name of a registered one as `huber(1.35)`, or an expression in the residual t.
+    Returns:
+        The loss.
+    Raises:
+        BadExpression: It is no name, and cannot be read as an expression.
+
+    Example:
+        >>> as_loss("huber(1.35)").derivative
+        'Max(-1.35, Min(1.35, t))'
+    """
     return loss if isinstance(loss, Loss) else registered(loss) or Loss.of(loss)
 
 
@@ -41,7 +53,11 @@ def squared() -> Loss:
 
 @LOSSES.register
 def huber(delta: float = 1.35) -> Loss:
-    """t²/2 up to |t| = delta, linear beyond: delta·(|t| − delta/2)."""
+    """t²/2 up to |t| = delta, linear beyond: delta·(|t| − delta/2).
+
+    Args:
+        delta: Where it becomes linear.
+    """
     if not 0 < delta < math.inf:
         raise EmulonError(f"huber's delta is where the loss turns linear; give a positive number, not {delta}")
     delta = float(delta)
@@ -82,7 +98,11 @@ def tukey(c: float = 4.685) -> Loss:
 
 @LOSSES.register
 def quantile(tau: float = 0.5) -> Loss:
-    """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau."""
+    """The pinball loss: (1 − tau)·t for residuals t = w·x − y above zero, −tau·t below; ℓ′(0) = 1/2 − tau.
+
+    Args:
+        tau: The quantile, in (0, 1).
+    """
     if not 0 < tau < 1:
         raise EmulonError(f"quantile's tau is a fraction of the targets; give a number inside (0, 1), not {tau}")
     tau = float(tau)

@@ -69,6 +69,10 @@ class LinearRegression(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n): scikit-learn's LinearRegression(fit_intercept=False), reached in the limit of steps.
 
     Where the minimum is not unique, descent from zero ends at the one of least norm.
+
+    Args:
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     steps: int = 100
@@ -82,7 +86,13 @@ class LinearRegression(NamedAlgorithm):
 @ALGORITHMS.register
 @dataclass(frozen=True)
 class Ridge(NamedAlgorithm):
-    """Minimises ‖Xw − y‖²/(2n) + (penalty/2)·‖w‖². scikit-learn's Ridge has alpha = n·penalty."""
+    """Minimises ‖Xw − y‖²/(2n) + (penalty/2)·‖w‖². scikit-learn's Ridge has alpha = n·penalty.
+
+    Args:
+        penalty: Ridge penalty.
+        steps: How many.
+        step_size: η; None chooses it from the data.
+    """
 
     penalty: float = 0.1
     steps: int = 100
@@ -99,6 +109,12 @@ class HeavyBall(NamedAlgorithm):
     """`Ridge`'s objective (with penalty 0 `LinearRegression`'s), by steps that keep a part of the step before.
 
     Where features are correlated this reaches the minimum in a fraction of the steps.
+
+    Args:
+        penalty: Ridge penalty.
+        momentum: Part of the last step that is added to the next.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.0
@@ -114,7 +130,13 @@ class HeavyBall(NamedAlgorithm):
 @ALGORITHMS.register
 @dataclass(frozen=True)
 class Nesterov(NamedAlgorithm):
-    """`Ridge`'s objective by accelerated steps: as near to its minimum in √T steps, about, as plain descent in T."""
+    """`Ridge`'s objective by accelerated steps: as near to its minimum in √T steps, about, as plain descent in T.
+
+    Args:
+        penalty: Ridge penalty.
+        steps: How many.
+        step_size: η; None chooses it from the data.
+    """
 
     penalty: float = 0.0
     steps: int = 100
@@ -131,6 +153,12 @@ class MiniBatchDescent(NamedAlgorithm):
     """`Ridge`'s objective by steps that see one batch of samples after the other, in order and round again.
 
     With a fixed step size it ends near the minimum and goes round it; scikit-learn's SGDRegressor has batches of one.
+
+    Args:
+        penalty: Ridge penalty.
+        batch: Samples in a batch.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.1
@@ -146,7 +174,13 @@ class MiniBatchDescent(NamedAlgorithm):
 @ALGORITHMS.register
 @dataclass(frozen=True)
 class Lasso(NamedAlgorithm):
-    """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty."""
+    """Minimises ‖Xw − y‖²/(2n) + penalty·‖w‖₁. scikit-learn's Lasso has alpha = penalty.
+
+    Args:
+        penalty: On ‖w‖₁.
+        steps: How many.
+        step_size: η; None chooses it from the data.
+    """
 
     penalty: float = 0.1
     steps: int = 100
@@ -160,7 +194,13 @@ class Lasso(NamedAlgorithm):
 @ALGORITHMS.register
 @dataclass(frozen=True)
 class Fista(NamedAlgorithm):
-    """`Lasso`'s objective by accelerated proximal steps. scikit-learn's Lasso has alpha = penalty."""
+    """`Lasso`'s objective by accelerated proximal steps. scikit-learn's Lasso has alpha = penalty.
+
+    Args:
+        penalty: On ‖w‖₁.
+        steps: How many.
+        step_size: η; None chooses it from the data.
+    """
 
     penalty: float = 0.1
     steps: int = 100
@@ -177,6 +217,12 @@ class ElasticNet(NamedAlgorithm):
     """Minimises ‖Xw − y‖²/(2n) + penalty·l1_ratio·‖w‖₁ + (penalty·(1 − l1_ratio)/2)·‖w‖².
 
     scikit-learn's ElasticNet has the same form: alpha = penalty, l1_ratio = l1_ratio.
+
+    Args:
+        penalty: Of both kinds together.
+        l1_ratio: The share on ‖w‖₁.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.1
@@ -199,6 +245,11 @@ class HuberRegression(NamedAlgorithm):
 
     scikit-learn's HuberRegressor also fits a scale σ and applies its epsilon to residuals over σ; with σ held at 1, and
     alpha = 0, its objective is 2n times this one, with epsilon = delta.
+
+    Args:
+        delta: Where the loss becomes linear.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     delta: float = 1.35
@@ -213,7 +264,12 @@ class HuberRegression(NamedAlgorithm):
 @ALGORITHMS.register
 @dataclass(frozen=True)
 class LogCoshRegression(NamedAlgorithm):
-    """Minimises (1/n) Σ log cosh(w·x_i − y_i). Not in scikit-learn."""
+    """Minimises (1/n) Σ log cosh(w·x_i − y_i). Not in scikit-learn.
+
+    Args:
+        steps: How many.
+        step_size: η; None chooses it from the data.
+    """
 
     steps: int = 100
     step_size: float | None = None
@@ -230,6 +286,11 @@ class QuantileRegression(NamedAlgorithm):
 
     scikit-learn's QuantileRegressor(quantile=tau, alpha=0) solves the same problem as a linear program. Subgradient
     steps do not settle on its weights; how near the objective comes is in `smoothness.of_jump`, with the default step.
+
+    Args:
+        tau: The quantile, in (0, 1).
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     tau: float = 0.5
@@ -248,6 +309,11 @@ class PoissonRegression(NamedAlgorithm):
 
     scikit-learn's PoissonRegressor has alpha = penalty. The default step is in `smoothness.of_counts`: it never
     overshoots, and pays for that with more steps than a second-order method takes.
+
+    Args:
+        penalty: Ridge penalty.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.1
@@ -265,6 +331,11 @@ class LogisticRegression(NamedAlgorithm):
     """Minimises (1/n) Σ log(1 + exp(−y_i·w·x_i)) + (penalty/2)·‖w‖². scikit-learn's has C = 1/(n·penalty).
 
     The probability of class +1 is sigmoid(predict).
+
+    Args:
+        penalty: Ridge penalty.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.1
@@ -282,6 +353,11 @@ class SquaredHinge(NamedAlgorithm):
     """Minimises (1/n) Σ max(0, 1 − y_i·w·x_i)² + (penalty/2)·‖w‖².
 
     scikit-learn's LinearSVC(loss="squared_hinge") has C = 1/(n·penalty).
+
+    Args:
+        penalty: Ridge penalty.
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     penalty: float = 0.1
@@ -300,6 +376,10 @@ class Perceptron(NamedAlgorithm):
 
     This is the batch perceptron; scikit-learn's Perceptron visits one sample at a time and ends at other weights. It
     stops on separable data, within the number of steps in `smoothness.of_margin_jump`. The step size only scales w.
+
+    Args:
+        steps: How many.
+        step_size: η; None chooses it from the data.
     """
 
     steps: int = 100

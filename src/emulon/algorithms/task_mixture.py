@@ -20,12 +20,15 @@ class TaskMixture:
     """E(y | examples) where w is one of `vectors`, each as likely as the others, and y = w·x + noise·ε.
 
     The posterior of a vector is in proportion to exp(−‖Xw − y‖²/(2·noise²)), and the answer is its mean of w·x: what
-    Raventós et al. 2023 call dMMSE, the predictor of a learner that knows its tasks and no others. With noise → 0 it is
+    Raventós et al. 2023 call dMMSE, the Bayes predictor of a learner with a fixed set of tasks. With noise → 0 it is
     the vector that fits best; ridge regression is the same for a Gaussian of vectors.
+
+    Args:
+        vectors: (tasks, features), a tensor or any array of numbers.
+        noise: Standard deviation of the targets, positive.
     """
 
     vectors: Any
-    """(tasks, features): a tensor, or any array of numbers, which is kept as one."""
     noise: float
 
     def __post_init__(self) -> None:

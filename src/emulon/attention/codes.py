@@ -39,14 +39,14 @@ def one_hot(samples: int, dtype: torch.dtype) -> Codes:
 def circular(samples: int, dtype: torch.dtype, pairs: int | None = None) -> Codes:
     """Points on `pairs` circles turning at different whole speeds f: width 2·pairs, in time and memory O(samples).
 
-    Three pairs by default, four from 256 samples on, and one more for every eightfold: a wider gap rounds better. No
-    code is longer than it need be: up to 2·pairs samples the one-hot code is as short, and wider apart.
+    Three pairs by default, four from 256 samples on, and one more for every eightfold: a wider gap rounds better. Up
+    to 2·pairs samples the one-hot code is as short and has a wider gap, and is taken.
 
     Claim: no two stored codes are nearer than the gap. Proof. But for rounding, code_i·code_j is mean_k cos(2π f_k
     (i − j)/samples), so that the largest product is that of some shift i − j, and all of them are looked up. Turns f·i
     are reduced in whole numbers, so that an angle is off by less than 2·10⁻¹⁵, an entry by e ≤ (4·10⁻¹⁵ + u)/√pairs, u
     the dtype's unit, and a product, own or other, by less than 3·√(2·pairs)·e < 2·10⁻¹⁴ + 5u; the table is off by
-    less than 5·10⁻¹³. All have room. QED
+    less than 5·10⁻¹³. What is subtracted below is more than all of these. QED
     """
     if pairs is None:
         pairs = 3 + max(0, (samples.bit_length() - 6) // 3)
@@ -98,7 +98,7 @@ def _cosines(samples: int) -> np.ndarray:
 
 
 def _nearest(speeds: np.ndarray, cosines: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """For each row of speeds the largest product of two codes that are one of these shifts apart."""
+    """For each row of speeds the largest product of two codes whose indices differ by one of these shifts."""
     products = np.zeros((len(speeds), len(shifts)))
     for column in speeds.T:
         products += cosines[np.outer(column, shifts) % len(cosines)]

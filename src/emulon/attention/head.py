@@ -11,9 +11,14 @@ from emulon.attention.softmax import attend
 class Head(nn.Module):
     """One or several frozen attention heads; the outputs of several are added.
 
-    The matrices are (width, features), or (heads, width, features) for several heads; then the tokens carry a head
-    axis too, (..., heads, tokens, features), of size 1 where all heads read the same tokens. `forward(tokens)` is
-    self-attention; `forward(tokens, queries)` lets other tokens ask.
+    With several heads the tokens have a head axis too, (..., heads, tokens, features), of size 1 where all heads read
+    the same tokens. `forward(tokens)` is self-attention, `forward(tokens, queries)` cross-attention.
+
+    Args:
+        w_k: Key matrix (width, features), or (heads, width, features).
+        w_q: Query matrix, of the same shape.
+        w_v: Value matrix (out, features), or (heads, out, features).
+        name: Name of its records in a `Trace`.
     """
 
     w_k: Tensor

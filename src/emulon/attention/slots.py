@@ -11,9 +11,13 @@ from torch import Tensor
 class Slots:
     """An ordered layout of named, contiguous groups of features.
 
-    >>> slots = Slots(x=2, y=1)
-    >>> slots.width, slots["y"], slots.labels
-    (3, slice(2, 3, None), ('x[0]', 'x[1]', 'y'))
+    Args:
+        sizes: Number of features of each group, by name.
+
+    Example:
+        >>> slots = Slots(x=2, y=1)
+        >>> slots.width, slots["y"], slots.labels
+        (3, slice(2, 3, None), ('x[0]', 'x[1]', 'y'))
     """
 
     def __init__(self, **sizes: int) -> None:

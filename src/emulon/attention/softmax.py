@@ -12,7 +12,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """What one attention saw: scores and weights (..., queries, tokens), output (..., queries, width)."""
+    """Scores, weights and output of one attention.
+
+    Args:
+        name: The attention's name.
+        scores: (..., queries, tokens).
+        weights: Their softmax, (..., queries, tokens).
+        output: (..., queries, width).
+    """
 
     name: str
     scores: Tensor
@@ -22,7 +29,11 @@ class AttentionRecord:
 
 @dataclass
 class Trace:
-    """Collects a `AttentionRecord` of every attention that runs inside `with Trace() as trace:`."""
+    """Collects an `AttentionRecord` of every attention that runs inside `with Trace() as trace:`.
+
+    Args:
+        records: What was collected, in order; empty at first.
+    """
 
     records: list[AttentionRecord] = field(default_factory=list)
 
@@ -53,9 +64,19 @@ def attend(
     visible: Bool[Tensor, "*rows tokens"] | None = None,
     name: str = "attention",
 ) -> Float[Tensor, "... queries out"]:
-    """softmax(queries · keysᵀ) · values. There is no hidden scale: whoever wants one folds it into the keys.
+    """softmax(queries · keysᵀ) · values, without a hidden scale: a scale belongs into the keys.
 
-    `causal` lets query i see tokens 0..i only, `visible` those that are true. Every query must see some token.
+    Every query must see some token.
+
+    Args:
+        queries: (..., queries, width).
+        keys: (..., tokens, width).
+        values: (..., tokens, out).
+        causal: Query i sees tokens 0 to i only.
+        visible: Mask of the tokens that are seen, (tokens,) or (queries, tokens).
+        name: Name of the record in a `Trace`.
+    Returns:
+        (..., queries, out).
     """
     scores = queries @ keys.mT
     if causal:

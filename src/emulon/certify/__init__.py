@@ -1,4 +1,4 @@
-"""Promises and their proofs: domain, certificate, and the error terms that make it up."""
+"""Certificates and their proofs: domains, error terms, ball arithmetic, audits."""
 
 from emulon.certify.certificate import Band, Certificate
 from emulon.certify.domain import Domain

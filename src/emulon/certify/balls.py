@@ -2,7 +2,7 @@
 
 A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but what
 `error_free` does. The bounds of double-word arithmetic are those of Joldes, Muller and Popescu 2017 (Algorithms 4, 6
-and 10: 2u², 3u² + 13u³ and 5u²), with room to spare.
+and 10: 2u², 3u² + 13u³ and 5u²), each rounded up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROUNDED, LIFT, UNDERFLOW = 16 * U**2, 1 + 2.0**-40, 1e-300
 
 @dataclass(frozen=True)
 class Ball:
-    """Every true entry lies within `radius` of high + low; a NaN or infinite radius says that nothing is known."""
+    """Every true entry lies within `radius` of high + low; a NaN or infinite radius means that nothing is known."""
 
     high: Tensor
     low: Tensor
@@ -154,7 +154,7 @@ class Ball:
         off = self.radius + gamma(terms, f64) * others.abs()
         return Ball(high, low, off.sum(dim=-1) * (1 + gamma(terms + 4, f64)))
 
-    def away(self, value: Tensor) -> Tensor:
+    def distance_from(self, value: Tensor) -> Tensor:
         """Above |entry − value|."""
         return (self - value).size
 
@@ -193,10 +193,10 @@ class Ball:
         out = Ball(first * scale, second * scale, torch.zeros_like(first))
         # e^radius − 1, and the rounding.
         out = out.widened(out.size * (self.radius * (1 + self.radius) + 1e-21))
-        told = _exp_told(self.high, self.radius)
-        if told is None:
+        masks = _exp_range(self.high, self.radius)
+        if masks is None:
             return out
-        known, empty = told
+        known, empty = masks
         high, low = (torch.where(empty, 0.0, part) for part in (out.high, out.low))
         return Ball(high, low, torch.where(empty, UNDERFLOW, torch.where(known, out.radius, math.inf)))
 
@@ -204,7 +204,7 @@ class Ball:
         return 1 - 2 / (1 + (2 * self).exp())
 
     def clamped(self, limit: float) -> Ball:
-        """Cut at ±limit, which moves no two numbers apart; near a cut the low part decides, and is given up."""
+        """Cut at ±limit, which is 1-Lipschitz; near a cut the low part decides, and joins the radius."""
         inside = self.high.abs() < limit
         near = (self.high.abs() - limit).abs() <= self.low.abs()
         low = torch.where(inside, self.low, 0.0)
@@ -244,10 +244,10 @@ class FloatBall:
         return self
 
     def lengthened(self) -> Ball:
-        """The same with room for another float."""
+        """The same with a low part, which is zero."""
         return Ball(self.high, torch.zeros_like(self.high), self.radius)
 
-    def away(self, value: Tensor) -> Tensor:
+    def distance_from(self, value: Tensor) -> Tensor:
         """Above |entry − value|."""
         return ((self.high - value).abs() + self.radius) * LIFT
 
@@ -323,17 +323,17 @@ class FloatBall:
         value = exp_of_floats(self.high)
         spread = self.radius * (1 + self.radius)
         spread = spread.add_(1.01 * U).mul_(value).mul_(LIFT)
-        told = _exp_told(self.high, self.radius)
-        if told is None:
+        masks = _exp_range(self.high, self.radius)
+        if masks is None:
             return FloatBall(value, spread)
-        known, empty = told
+        known, empty = masks
         radius = torch.where(empty, UNDERFLOW, torch.where(known, spread, math.inf))
         return FloatBall(torch.where(empty, 0.0, value), radius)
 
     def tanh(self) -> FloatBall:
         """1 − 2/(1 + e^{2|x|}), with the sign of x.
 
-        Claim: with q the quotient it is within u·(1.52 + q), and no two values are further apart than their arguments.
+        Claim: with q the quotient it is within u·(1.52 + q), and tanh is 1-Lipschitz.
         Proof. e^{2|x|} is within 1.01u of itself, which moves q by q·(1 − q/2) ≤ 1/2 as much; the sum and the quotient
         round once each, which is 2u·q; the difference, 1 − q, once more. Beyond 30 it is 1 to within 2e-26. QED
         """
@@ -352,7 +352,7 @@ class FloatBall:
         return below, above, left & (self.high == 0) & (self.radius == 0) if any_of(left) else left
 
     def clamped(self, limit: float) -> FloatBall:
-        """Cut at ±limit, which moves no two numbers apart."""
+        """Cut at ±limit, which is 1-Lipschitz."""
         return FloatBall(self.high.clamp(-limit, limit), self.radius)
 
     def matmul(self, matrix: Tensor) -> FloatBall:
@@ -428,8 +428,8 @@ def product(a: Tensor, b: Tensor | Factor) -> Ball:
     return Ball(high, low, (part * a_top * b.unsplit).add_(_lost(a_top, b.top)))
 
 
-def _exp_told(x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Where e^x is known, and where it is not told apart from 0; None where it is known everywhere."""
+def _exp_range(x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Masks: where e^x has a bound, and where it underflows; None if it has a bound everywhere."""
     if x.numel() and x.abs().amax() <= EXP_MOST and radius.amax() < 1:
         return None
     narrow = radius < 1

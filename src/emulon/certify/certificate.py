@@ -1,4 +1,4 @@
-"""A certificate is a promise: observed sup-norm error ≤ bound, in the stated dtype, for a whole domain or one run."""
+"""Certificates: observed sup-norm error ≤ bound, in the stated dtype, for a whole domain or for one run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ ROWS = 4096
 Scope = Literal["domain", "run"]
 # The term of a run whose residuals came into a band, and what its certificate says of it.
 IN_A_BAND = "residual in a band"
-IN_A_BAND_MEANS = "a residual of this run came into such a band, or may have: nothing is promised here, see the audit"
+IN_A_BAND_MEANS = "a residual of this run came into such a band, or may have: nothing is certified here, see the audit"
 READS: dict[Scope, str] = {"domain": "for every input of the domain", "run": "for this run only"}
 
 
 @dataclass(frozen=True)
 class Band:
-    """An interval (lo, hi) around a jump where no promise is made."""
+    """An open interval around a jump, in which nothing is certified.
+
+    Args:
+        lo: Its lower end.
+        hi: Its upper end.
+    """
 
     lo: float
     hi: float
@@ -34,12 +39,23 @@ class Band:
 class Certificate:
     """Named error terms; their sum is the bound.
 
-    `scope` says what for: every input of the domain it was made for (a `certificate`), or this run only (an `audit`).
-    `proved` is False where a term was only sampled (a plain callable has no expression to prove anything about).
-    `bands` are the intervals of the scalar argument, around jumps, that the promise leaves out. `assumes` says what is
-    neither proved nor checked here: that the argument stays out of the bands, how exact the platform's functions are,
-    what a run checks of its input, what the author of a program has proved. An audit compares answers, and assumes
-    nothing of how they were computed.
+    Args:
+        terms: Error terms by name.
+        dtype: The dtype of the computation that the bound is about.
+        proved: False if a term was only sampled, as for a plain callable, which has no expression.
+        bands: Intervals of the scalar argument, around jumps, that the bound excludes.
+        note: A remark for people.
+        scope: "domain" for a bound on every input of the domain (a certificate), "run" for one run only (an audit).
+        assumes: What is neither proved nor checked here: that the argument stays outside the bands, how exact the
+            platform's functions are, what a run checks of its input. By default torch's exp for a certificate, and
+            nothing for an audit, which compares answers whatever computed them. Bands are added.
+
+    Attributes:
+        bound: The sum of the terms, rounded up.
+
+    Example:
+        >>> Certificate({"interpolation": 1e-9, "rounding": 2e-10}, torch.float64).bound
+        1.2000000000000001e-09
     """
 
     terms: Mapping[str, float]
@@ -70,33 +86,33 @@ class Certificate:
             raise NotCertified(f"observed error {error:.3e} is above the certified {self.bound:.3e} ({self})")
         return error
 
-    def says_something(self, size: float) -> bool:
-        """Whether the bound is below the size of what it is about: above it, zero would be as good an answer."""
+    def is_informative(self, size: float) -> bool:
+        """Whether the bound is below `size`, the answer's largest entry: above it, zero would be as good an answer."""
         return self.bound < size
 
-    def leaves_out(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether a residual x·w − y along this path (..., iterates, features) came into a band, or may have.
+    def excludes(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
+        """Whether a residual x·w − y along this path (..., iterates, features) is in a band, or may be.
 
-        The exact path, which starts where this one does, may be off it by the bound: the bands are widened by what that
-        does to a residual.
+        The exact path has the same start and may differ from this one by the bound: each band is widened by what that
+        changes in a residual.
         """
         if not self.bands or not path.shape[-2]:
             return False
         parts = zip(x.split(ROWS, dim=-2), y.split(ROWS, dim=-1), strict=True)
         return any(self._left_out(path, *part) for part in parts)
 
-    def for_path_in_a_band(self) -> Certificate:
-        """What is left of this promise for a run that `leaves_out` is True of: nothing, and why."""
+    def void_in_band(self) -> Certificate:
+        """The certificate of a run that `excludes` is true for: an infinite bound, with the reason."""
         assert self.assumes is not None
         return replace(self, terms={**self.terms, IN_A_BAND: math.inf}, assumes=(*self.assumes, IN_A_BAND_MEANS))
 
     def _left_out(self, path: Tensor, x: Tensor, y: Tensor) -> bool:
         residuals = x @ path.mT - y.unsqueeze(-1)
         # An infinite bound says nothing of the exact path, except where a row is zero.
-        room = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).nan_to_num(nan=0.0, posinf=math.inf)
-        room = room.unsqueeze(-1).expand_as(residuals).clone()
-        room[..., 0] = 0.0
-        return any(bool(((residuals > band.lo - room) & (residuals < band.hi + room)).any()) for band in self.bands)
+        slack = (self.bound * x.abs().sum(dim=-1) * (1 + 1e-9)).nan_to_num(nan=0.0, posinf=math.inf)
+        slack = slack.unsqueeze(-1).expand_as(residuals).clone()
+        slack[..., 0] = 0.0
+        return any(bool(((residuals > band.lo - slack) & (residuals < band.hi + slack)).any()) for band in self.bands)
 
     def __str__(self) -> str:
         terms = " + ".join(f"{name} {value:.2e}" for name, value in self.terms.items() if value)
@@ -107,8 +123,8 @@ class Certificate:
 
 
 @dataclass(frozen=True)
-class Promises:
-    """What is promised about one answer, the smallest bound first; `size` is the answer's own, its largest entry."""
+class Bounds:
+    """The audit and the certificate of one answer, the smaller bound first; `size` is the answer's largest entry."""
 
     audit: Certificate
     certificate: Certificate
@@ -124,11 +140,11 @@ class Promises:
     def shown(self, scope: Scope) -> str:
         """The bound of this scope for a table, a dash where it says nothing."""
         one = self.audit if scope == "run" else self.certificate
-        return f"{one.bound:.1e}" if one.says_something(self.size) else "–"
+        return f"{one.bound:.1e}" if one.is_informative(self.size) else "–"
 
     def __str__(self) -> str:
         return "\n".join(map(self._line, self))
 
     def _line(self, one: Certificate) -> str:
-        void = "" if one.says_something(self.size) else f"; says nothing: above the largest entry, {self.size:.2g}"
+        void = "" if one.is_informative(self.size) else f"; says nothing: above the largest entry, {self.size:.2g}"
         return f"{one}{void}"

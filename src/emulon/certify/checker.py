@@ -8,7 +8,7 @@ by what the bound lets residuals move, so that no jump lies between a residual a
 start from zero weights, where nothing has moved.
 Assumes: eigenvalues of XᵀX/n and step·L as the facts say, which a run checks; IEEE arithmetic, exp to two last places.
 Proved here, in ball arithmetic, cell by cell as the file divides them: |F − f| of every softmax, the curvature of the
-loss, and that it jumps inside bands only; and how far codes keep samples apart.
+loss, and that it jumps inside bands only; and the gap between the codes of samples.
 Refused: an entry that emulon's loader does not read, or reads in another way.
 Recomputed: what follows from facts and claims, rounded up to 25 digits; any other number is refused.
 Exit codes: 0 it holds, 1 it does not, 2 it cannot be read. A reason is one line and begins with the field.

@@ -74,12 +74,25 @@ def require_scale(**bounds: float) -> None:
 
 @dataclass(frozen=True)
 class Domain:
-    """Bounds on in-context data: `samples` rows of `features` numbers, |x| ≤ x, |y| ≤ y, |w| ≤ w in every entry.
+    """Bounds on in-context data.
 
-    `residual` bounds |w·x − y|, `absolute` bounds Σ|w_k x_k| + |y|, which rounding errors are proportional to. By
-    default both follow from the others (features·x·w + y); smaller ones, where they are known, make a finer
-    construction with the same keys, and are checked on the data as everything else. `spectrum` says what is known of X
-    beyond its entries; `norm`, `largest` and `smallest` are its bounds, or those that follow from the entries.
+    Smaller bounds on residuals than those that follow from the entries make a finer construction with the same keys;
+    like all bounds they are checked on the data of every run. `norm`, `largest` and `smallest` are the bounds of the
+    spectrum, or those that follow from the entries.
+
+    Args:
+        samples: Rows of data.
+        features: Numbers in a row.
+        x: |x| ≤ this in every entry.
+        y: |y| ≤ this.
+        w: |w| ≤ this in every entry.
+        residual: |w·x − y| ≤ this; by default features·x·w + y.
+        absolute: Σ|w_k x_k| + |y| ≤ this, to which rounding errors are proportional; the same default.
+        spectrum: Bounds on the eigenvalues of XᵀX/n and on row norms.
+
+    Example:
+        >>> Domain(samples=20, features=4, x=3.0, y=2.0, w=1.0).residual
+        14.0
     """
 
     samples: int
@@ -120,12 +133,12 @@ class Domain:
 
     @property
     def largest(self) -> float:
-        """λ(XᵀX/n) ≤ this: norm², where the spectrum does not know better."""
+        """λ(XᵀX/n) ≤ this: from the spectrum, or norm²."""
         return self.spectrum.largest or self.norm * self.norm
 
     @property
     def smallest(self) -> float:
-        """λ(XᵀX/n) ≥ this; 0 promises nothing."""
+        """λ(XᵀX/n) ≥ this; 0 if nothing is known."""
         return self.spectrum.smallest
 
     @classmethod
@@ -134,7 +147,7 @@ class Domain:
         """The domain of this data; `w` is a tensor of weights, or a bound on them.
 
         Without `w` the weights are those of descent from zero towards a least-squares fit: ‖w‖₂ ≤ 2‖w*‖₂ along it,
-        which bounds the residuals, too. Other losses may leave it, and are told so when they do.
+        which bounds the residuals, too. Other losses may leave it, and a run then raises `OutOfDomain`.
         """
         require_finite(x=x, y=y)
         x, y = by_target(x, y)

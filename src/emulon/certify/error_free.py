@@ -45,7 +45,7 @@ def quick_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a·b = product + off exactly, underflow apart (Veltkamp and Dekker)."""
+    """a·b = product + off exactly, if nothing underflows (Veltkamp and Dekker)."""
     total = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return total, a2 * b2 - (((total - a1 * b1) - a2 * b1) - a1 * b2)

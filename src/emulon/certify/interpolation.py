@@ -122,7 +122,7 @@ def prove(
     Cells are halved until each is within `tightness` of an error really attained at some centre, or below `target`.
     """
     function.require_defined(lo, hi)
-    cells, parts = _course(keys, function, lo, hi, bands)
+    cells, parts = _first_cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
         return _prove(keys, function, cells, target, tightness, parts)
 
@@ -138,7 +138,7 @@ def holds(
         function.require_defined(lo, hi)
     except BadExpression:
         return False
-    queue, parts = _course(keys, function, lo, hi, bands)
+    queue, parts = _first_cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
         for _ in range(MAX_CELLS):
             if not queue:
@@ -154,7 +154,7 @@ def holds(
 
 
 def require_smooth(function: Function, lo: float, hi: float) -> None:
-    """Refuse a function with a pole, a branch point or an undefined stretch in [lo, hi].
+    """Refuse a function with a pole, a branch point or an undefined interval in [lo, hi].
 
     Cells on which the value or the slope cannot be enclosed are halved; one that resists down to a billionth is bad.
     """
@@ -224,7 +224,7 @@ def _prove(
         evaluated += len(results)
         attained = max([attained, *(result[1] for _, result in results)])
         enough = max(tightness * attained, target)
-        ahead = sum(_still_to_come(result[0], cell[2], enough) for cell, result in results)
+        ahead = sum(_expected_cells(result[0], cell[2], enough) for cell, result in results)
         ended = evaluated > MAX_CELLS or ahead > HOPELESS * MAX_CELLS
         queue = []
         for (left, right, _), (error, _, deviation, size) in results:
@@ -250,7 +250,7 @@ def _narrowest(reach: float) -> float:
     return 1e-15 * (min(1.0, reach) + reach)
 
 
-def _still_to_come(error: float, before: float, enough: float) -> float:
+def _expected_cells(error: float, before: float, enough: float) -> float:
     """Cells that halving this one should take, `before` being what was proved of the one it is half of.
 
     Taylor models gain up to 2^ORDER by halving, and more only where exponentials of large numbers rule, which is seen.
@@ -262,7 +262,7 @@ def _still_to_come(error: float, before: float, enough: float) -> float:
     return math.exp2(min(halvings, 64.0))
 
 
-def _course(
+def _first_cells(
     keys: Keys, function: Function, lo: float, hi: float, bands: Sequence[Band]
 ) -> tuple[list[tuple[float, float]], int]:
     """The cells that a proof starts with, and into how many parts each is cut."""
@@ -295,7 +295,7 @@ def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence
         variance = (weights * (keys.slopes - mean[:, None]) ** 2).sum(axis=1)
         # `exp` and BLAS differ between processors in the last digits: rounded off, they leave the same cells to all.
         change = _rounded(np.sqrt(variance)).clip(max=2000 / (right - left))
-        # Half a standard deviation of the slopes to a cell, and at least four cells to a stretch.
+        # Half a standard deviation of the slopes to a cell, and at least four cells to an interval.
         rate = np.maximum(change, 4 / (right - left))
         mass = np.concatenate([[0], np.cumsum((rate[1:] + rate[:-1]) / 2 * (s[1] - s[0]))])
         cuts = np.interp(np.linspace(0, mass[-1], max(4, int(np.ceil(mass[-1] * 2.0))) + 1), mass, s)

@@ -1,4 +1,4 @@
-"""A frozen module and the promise about it: made for these very numbers, withdrawn when they are others."""
+"""A frozen module with a certificate that holds for its own numbers, and is refused once they change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Sealing(ABCMeta):
 
 
 class SealedModule(nn.Module, metaclass=_Sealing):
-    """What is promised is promised about the numbers, and the dtype, that the module was made with.
+    """The certificate is about the numbers, and the dtype, that the module was made with.
 
     `.half()`, an edited buffer or loaded weights make it another module: its certificate is then refused
     (`NotCertified`). So is running it under autocast, which computes in another dtype. An output that is not finite
@@ -48,7 +48,7 @@ class SealedModule(nn.Module, metaclass=_Sealing):
     _sealed: str | None = None
 
     def seal(self) -> None:
-        """From here on what is promised is about the numbers as they are now."""
+        """Take the hash of the buffers that the certificate is about."""
         self._sealed = fingerprint(self)
 
     def require_unchanged(self) -> None:
@@ -73,16 +73,16 @@ class SealedModule(nn.Module, metaclass=_Sealing):
 class CertifiedModule(SealedModule):
     """A sealed module with one certificate."""
 
-    _promise: Certificate
+    _sealed_certificate: Certificate
 
     @property
     def certificate(self) -> Certificate:
         self.require_unchanged()
-        return self._promise
+        return self._sealed_certificate
 
     @certificate.setter
-    def certificate(self, promise: Certificate) -> None:
-        self._promise = promise
+    def certificate(self, certificate: Certificate) -> None:
+        self._sealed_certificate = certificate
 
 
 def _read(value: Any) -> Any:
@@ -102,6 +102,6 @@ def require_own_dtype() -> None:
 
 
 def require_answer(out: Tensor) -> None:
-    """Refuse an answer that is not finite, whatever was promised about it."""
+    """Refuse an answer that is not finite: no bound covers it."""
     if not torch.isfinite(out).all():
         raise OutOfDomain(f"a number overflowed {str(out.dtype).removeprefix('torch.')} on the way; use a wider dtype")

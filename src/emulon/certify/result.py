@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from emulon.certify.certificate import Certificate, Promises
+from emulon.certify.certificate import Bounds, Certificate
 
 # Entries of an answer that `_repr_html_` shows.
 SHOWN = 8
@@ -19,7 +19,7 @@ class Run:
     Attributes:
         certificate: Bound on the distance from the exact answer, for every input of the domain.
         audit: Bound for this run only, computed the first time it is asked for.
-        promises: Both, the smaller bound first.
+        bounds: Both, the smaller bound first.
 
     Example:
         >>> run = compile(Ridge(), data=(x, y))(x, y)
@@ -49,9 +49,9 @@ class Run:
         return self._make_audit()
 
     @property
-    def promises(self) -> Promises:
+    def bounds(self) -> Bounds:
         """The audit and the certificate, with the size of the answer that they are about."""
-        return Promises(self.audit, self.certificate, self.last.abs().max().item())
+        return Bounds(self.audit, self.certificate, self.last.abs().max().item())
 
     def __repr__(self) -> str:
         return f"Run of {self.name}: {self._answer}, {'; '.join(map(_bound, self._certificates))}"

@@ -59,7 +59,7 @@ def enclosure(x: Real[Tensor, "*batch samples features"]) -> tuple[Float[Tensor,
     """Claim: low ≤ every exact eigenvalue of XᵀX/n ≤ high, dataset by dataset; low is 0 where nothing is sure.
 
     Proof. Summed in blocks, A is off the exact matrix by at most γ·|X|ᵀ|X|/n, whose norm is at most γ·trace; its count
-    of roundings has room for the last addition here. `_above` bounds A and −A from above, whatever the eigenvalues
+    of roundings includes the last addition here. `_above` bounds A and −A from above, whatever the eigenvalues
     computed first. Where X has more columns than rows, XXᵀ/n has all eigenvalues but 0. Without any solver,
     0 ≤ λ ≤ trace. QED
     """
@@ -68,8 +68,8 @@ def enclosure(x: Real[Tensor, "*batch samples features"]) -> tuple[Float[Tensor,
     tiny, lift = torch.finfo(gram.dtype).tiny, 1 + gamma(long + short + 8, gram.dtype)
     off = gamma(min(long, BLOCK) + long // BLOCK + 6, gram.dtype) * trace * lift + tiny
     # Enough for a factorisation not to fail on rounding: it and the eigenvalues are off by a few √short·u·λmax.
-    room = 16 * short * unit(gram.dtype) * values[..., -1].abs() + tiny
-    top, bottom = _above(torch.stack([gram, -gram]), torch.stack([values[..., -1] + room, room - values[..., 0]]))
+    slack = 16 * short * unit(gram.dtype) * values[..., -1].abs() + tiny
+    top, bottom = _above(torch.stack([gram, -gram]), torch.stack([values[..., -1] + slack, slack - values[..., 0]]))
     low = torch.fmax(-bottom - off, torch.zeros_like(off))
     return low if short == x.shape[-1] else torch.zeros_like(low), torch.fmin(top, trace * lift) + off
 
@@ -97,7 +97,13 @@ def _above(a: Float[Tensor, "*batch d d"], guess: Float[Tensor, "*batch"]) -> Fl
 
 @dataclass(frozen=True)
 class Spectrum:
-    """smallest ≤ λ(XᵀX/n) ≤ largest and ‖x‖₂ ≤ norm; 0 says that a bound is not known."""
+    """Bounds on the eigenvalues of XᵀX/n and on the rows of X; 0 means that a bound is not known.
+
+    Args:
+        largest: λ(XᵀX/n) ≤ this.
+        smallest: λ(XᵀX/n) ≥ this.
+        norm: ‖x‖₂ ≤ this for every row x.
+    """
 
     largest: float = 0.0
     smallest: float = 0.0
@@ -114,5 +120,5 @@ class Spectrum:
         return cls(largest_eigenvalue(x).max().item(), smallest_eigenvalue(x).min().item())
 
     def widened(self, factor: float) -> Spectrum:
-        """The same with room for data larger, or more badly conditioned, by a factor ≥ 1."""
+        """The same for data larger, or more badly conditioned, by a factor ≥ 1."""
         return Spectrum(self.largest * factor, self.smallest / factor, self.norm * factor)

@@ -5,9 +5,9 @@
 A transcript is a prompt (the program, the data, the starting weights) and the weights that a model wrote after it.
 Claim: with exit code 0, every number and word has its place, all steps are there, and every written weight is within
 the printed bound of the exact iterate of the algorithm that the prompt states, on the data that the prompt states.
-Proof. The exact iterates are enclosed in balls, from the prompt alone; a hard gate whose pieces cannot be told apart
-takes the hull of their values; precision is doubled until balls are small against the last digit. The bound is the
-largest distance from a written weight to any point of its ball. Nothing of the model is used. QED
+Proof. The exact iterates are enclosed in balls, from the prompt alone; a hard gate whose piece cannot be decided takes
+the hull of the values of those that are left; precision is doubled until balls are small against the last digit. The
+bound is the largest distance from a written weight to any point of its ball. Nothing of the model is used. QED
 
 The step. r_i = w·x_i − y_i (after `margin` r_i = y_i·(w·x_i), and x_i stands for y_i·x_i below), n rows,
   u = w − rate·(Σ_i f(r_i)·x_i / n + ridge·w) + momentum·(w − w_before),   w' = g(u), coordinate by coordinate.
@@ -22,9 +22,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import reduce
+from heapq import nlargest
 from typing import Any, NoReturn
 
 from flint import arb, arb_mat, ctx
@@ -38,6 +39,7 @@ SMALL = 10.0**-12 * ONE  # radius that balls of exact weights must come below
 WITHIN = 1e-6  # how far a written weight may be from the exact one, where nothing else is said
 BAND = 1e-6  # a jump so near to a residual is counted
 LARGEST = 1 << 24  # letters of a transcript
+WORK = 10**6  # values of pieces that a transcript may need; what a higher precision may cost is four times as much
 Row = tuple[int, ...]
 
 
@@ -85,7 +87,7 @@ class Words:
 
     def __init__(self, text: str) -> None:
         if len(text) > LARGEST:
-            raise Refused(f"the text has {len(text)} letters, more than {LARGEST}")
+            raise Refused(f"the text has more than {LARGEST} letters")
         self.words, self.at = text.split(), 0
 
     @property
@@ -175,12 +177,14 @@ def read_prompt(words: Words) -> Prompt:
     if margin and not {*targets} <= {ONE, -ONE}:
         raise Refused("after margin every y is +1.00 or -1.00")
     blocks: list[Row] = []
-    start = words.words[words.at][5:] if words.next.startswith("step:") else ""
+    start = words.next[5:] if words.next.startswith("step:") else ""
     first = -1 if start == "-1" else words.count("step:")
     words.at += start == "-1"
     blocks.append(words.vector("w", len(rows[0])))
     words.take(f"step:{first + 1}")
     blocks.append(words.vector("w", len(rows[0])))
+    if until < first + 1:
+        raise Refused(f"until:{until} is before step:{first + 1}, where the weights start")
     before, now = blocks
     data = (tuple(rows), tuple(targets), before, now)
     return Prompt(until, rate, ridge, momentum, loss, prox, *data, first=first + 1, margin=margin)
@@ -246,16 +250,14 @@ class Steps:
         return (self._hard if gate.sharpness == HARD else self._soft)(gate, t, unit)
 
     def _hard(self, gate: Gate, t: Any, unit: int) -> Any:
-        scores = [slope * t + bias * unit for slope, bias, _, _ in gate.pieces]
-        values = [(times * t + plus * unit) / ONE for _, _, times, plus in gate.pieces]
         self.near_jumps += near_jump(gate, float(t.mid()) / unit)
-        open_ = [k for k, score in enumerate(scores) if not any(other > score for other in scores)]
+        scores = [slope * t + bias * unit for slope, bias, _, _ in gate.pieces]
+        least = max(score.lower() for score in scores)
+        open_ = [k for k, score in enumerate(scores) if not score < least]
+        values = [(times * t + plus * unit) / ONE for _, _, times, plus in (gate.pieces[k] for k in open_)]
         if all(scores[k] == scores[open_[0]] for k in open_[1:]):
-            return sum((values[k] for k in open_[1:]), values[open_[0]]) / len(open_)
-        hull = values[open_[0]]
-        for k in open_[1:]:
-            hull = hull.union(values[k])
-        return hull
+            return sum(values[1:], values[0]) / len(open_)
+        return hull(values)
 
     def _soft(self, gate: Gate, t: Any, unit: int) -> Any:
         """At the ball's middle, and as far from it as its radius times the largest slope.
@@ -271,17 +273,20 @@ class Steps:
         if t.rad() == 0:
             return value
         slopes = [slope for slope, _, _, _ in gate.pieces]
-        spread = [(times * t + plus * unit) / (ONE * unit) for _, _, times, plus in gate.pieces]
-        wide = max((a - b).abs_upper() for a in spread for b in spread)
+        wide = 2 * hull((times * t + plus * unit) / (ONE * unit) for _, _, times, plus in gate.pieces).rad()
         steepest = max(abs(times) for _, _, times, _ in gate.pieces)
         slope = (arb(steepest) + arb(max(slopes) - min(slopes)) * steepness * wide / 4) / ONE
         return value + arb(0, (slope * t.rad()).abs_upper())
 
 
+def hull(balls: Iterable[Any]) -> Any:
+    """The smallest ball around some balls, nearly."""
+    return reduce(lambda one, other: one.union(other), balls)
+
+
 def near_jump(gate: Gate, t: float) -> bool:
     """Whether a jump of a hard gate is within `BAND` of t; informs, proves nothing."""
-    ranked = sorted(gate.pieces, key=lambda piece: piece[0] * t + piece[1], reverse=True)
-    (a, b, p, q), (c, d, r, s) = ranked[:2]
+    (a, b, p, q), (c, d, r, s) = nlargest(2, gate.pieces, key=lambda piece: piece[0] * t + piece[1])
     if a == c:
         return False
     at = (d - b) / (a - c)
@@ -310,13 +315,21 @@ class Audit:
 def exact_iterates(prompt: Prompt, steps: int) -> list[list[Any]]:
     """Balls around the exact weights after each of so many steps, times `ONE`; too wide where a jump cannot be decided.
 
-    The caller sets flint's precision, which this raises as far as `HIGHEST`.
+    The caller sets flint's precision, which this raises as far as `HIGHEST`, or as `WORK` allows.
+
+    Raises:
+        Refused: That needs more than `WORK`.
     """
+    rows, features = len(prompt.rows), len(prompt.start)
+    work = steps * (rows * len(prompt.loss.pieces) + features * len(prompt.prox.pieces) + rows * features // 32)
+    if work > WORK:
+        raise Refused(f"{steps} steps on {rows} rows need {work} values of pieces, more than {WORK}")
     while True:
         step, path = Steps(prompt), [[arb(w) for w in prompt.before], [arb(w) for w in prompt.start]]
+        last = ctx.prec >= HIGHEST or 2 * ctx.prec * work > 4 * PRECISION * WORK
         for _ in range(steps):
             path.append(step(path[-1], path[-2]))
-            if ctx.prec < HIGHEST and not all(w.rad() < SMALL for w in path[-1]):
+            if not last and not all(w.rad() < SMALL for w in path[-1]):
                 break
         else:
             return path[2:]
@@ -339,8 +352,10 @@ def audit(transcript: Transcript) -> Audit:
 
 def _distance(balls: Sequence[Any], row: Row) -> float:
     """The largest distance of a number from any point of its ball, rounded up; infinite where a ball is everything."""
-    far = max(float((ball - w).abs_upper()) for ball, w in zip(balls, row, strict=True)) / ONE
-    return math.inf if math.isnan(far) else far * (1 + 1e-14)
+    ends = [(ball - w).abs_upper() for ball, w in zip(balls, row, strict=True)]
+    if not all(end.is_finite() for end in ends):
+        return math.inf
+    return max(float(max(ends)) / ONE * (1 + 1e-14), 0.0 if all(end == 0 for end in ends) else 1e-300)
 
 
 def check(text: str, within: float = WITHIN) -> str:
@@ -348,7 +363,10 @@ def check(text: str, within: float = WITHIN) -> str:
 
     Raises:
         Refused: The text is no whole transcript, or a written weight is farther than `within` from the exact one.
+        ValueError: `within` is no positive number.
     """
+    if not 0 < within < math.inf:
+        raise ValueError(f"--within {within:g}; wanted a positive number")
     transcript = read(text)
     found, first = audit(transcript), transcript.prompt.first
     worst = f"every weight of {len(found.bounds)} steps is within {shown(found.bound)} of the exact iterate"
@@ -374,7 +392,8 @@ def main(words: list[str]) -> int:
         print("usage: transcript_checker.py TRANSCRIPT [--within NUMBER]", file=sys.stderr)
         return 2
     try:
-        text = Path(words[0]).read_text(encoding="utf-8")
+        with open(words[0], encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
         holds = check(text, *map(float, words[2:]))
     except Exception as error:  # whatever a file that is no transcript leads to
         refused = isinstance(error, Refused)

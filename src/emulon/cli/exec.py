@@ -54,8 +54,8 @@ def main(options: Options) -> int:
     print(f"{'weight':<24} {'in original units':<24} feature")
     for _, feature, weight, own in weights:
         print(f"{weight:<+24.17g} {own:<+24.17g} {feature}")
-    for promise in str(run.promises).splitlines():
-        print(f"error {promise}")
+    for bound in str(run.bounds).splitlines():
+        print(f"error {bound}")
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}")
     if options.out is not None:
         save_weights(weights, options.out)

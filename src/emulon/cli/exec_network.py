@@ -72,8 +72,8 @@ def main(options: Options) -> int:
         write_rows(run.last, options.out)
         write_json(options.out.with_suffix(".json"), told)
     print(f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}", file=where)
-    for promise in promises(run, options):
-        print(f"error {promise}", file=where)
+    for bound in bounds(run, options):
+        print(f"error {bound}", file=where)
     print(f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}", file=where)
     if options.out is not None:
         print(f"{options.out}, {options.out.with_suffix('.json')}")
@@ -96,14 +96,14 @@ def fitting(x: Tensor, program: NetworkProgram, path: Path) -> Tensor:
     return x.reshape(-1, *program.shape)
 
 
-def promises(run: NetworkRun, options: Options) -> list[str]:
+def bounds(run: NetworkRun, options: Options) -> list[str]:
     """Without the terms, of which a network has one a layer: emulon show has them."""
     from emulon.certify.certificate import READS
 
     bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
     size = run.last.abs().max().item()
     void = "; says nothing, it is above the largest output"
-    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.says_something(size) else void}" for one in bounds]
+    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.is_informative(size) else void}" for one in bounds]
 
 
 def facts(run: NetworkRun, options: Options) -> dict[str, Any]:

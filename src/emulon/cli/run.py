@@ -179,6 +179,6 @@ def _cells(result: Result) -> tuple[str, ...]:
     distance = "–" if result.their_distance is None else f"{result.their_distance:.1e}"
     their_score = "–" if result.their_score is None else f"{result.their_score:.4f}"
     band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
-    promises = result.run.promises
-    errors = (f"{result.error:.1e}", promises.shown("run"), promises.shown("domain"), distance)
+    bounds = result.run.bounds
+    errors = (f"{result.error:.1e}", bounds.shown("run"), bounds.shown("domain"), distance)
     return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")

@@ -70,7 +70,7 @@ class DescentInContext(CertifiedModule):
         loss = as_loss(loss)
         step_size = domain_step_size(loss, domain, l2) if step_size is None else float(step_size)
         _require_sense(loss, steps, step_size, l2, strong_convexity)
-        bent, reach = negative_curvature(loss, 2 * loss.link.effective_domain(domain).residual)
+        bent, reach = negative_curvature(loss, 2 * loss.link.template_domain(domain).residual)
         plan = Plan(
             name=loss.name,
             loss=loss,
@@ -136,7 +136,7 @@ class DescentInContext(CertifiedModule):
         """All weights, the initial zero included, and what is promised of them."""
         n, d = self.plan.domain.samples, self.plan.domain.features
         x, y = aligned(self.step.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)))
-        inner = self.plan.loss.effective(x.double(), y.double())
+        inner = self.plan.loss.template_data(x.double(), y.double())
         watch = CurvatureWatch(self.plan, inner.x, inner.y, self.certificate.bound)
         require_step_size(self.plan, x, y)
         path = watched_path([watch], x.new_zeros(*x.shape[:-2], d), lambda _, w, before: self.step(x, y, w))

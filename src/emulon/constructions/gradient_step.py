@@ -60,7 +60,7 @@ class GradientStep(CertifiedModule):
         self.l2, self.l1 = float(l2), float(l1)
         # What the bounds are once data are stored, as they come and as f sees them.
         self.stored = stored(domain, dtype)
-        self.inner = self.loss.link.effective_domain(self.stored)
+        self.inner = self.loss.link.template_domain(self.stored)
         what = f"a step of gradient descent on the {self.loss.name} loss"
         parts = promised(self._parts, Accuracy(tolerance, points, grid, dtype), what)
         self.template, self.proximal, self.certificate = parts
@@ -128,7 +128,7 @@ class GradientStep(CertifiedModule):
         self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
     ) -> Float[Tensor, "*batch tokens width"]:
         """Tokens that also carry the state w, and for Poisson y_i·x_i."""
-        return self.template.prompt(self.template.data_rows(*self.loss.effective(x, y)), w, state=w)
+        return self.template.prompt(self.template.data_rows(*self.loss.template_data(x, y)), w, state=w)
 
     def forward(
         self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
@@ -136,7 +136,7 @@ class GradientStep(CertifiedModule):
         n, d = self.domain.samples, self.domain.features
         x, y, w = aligned(self.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
         require_within(self.stored.y, y=y)
-        inner_x, inner_y, _ = self.loss.effective(x.double(), y.double())
+        inner_x, inner_y, _ = self.loss.template_data(x.double(), y.double())
         require_in_domain(self.inner, inner_x, inner_y, w)
         prompt = self.prompt(x, y, w)
         out: Tensor = self.head(prompt, prompt[..., :n, :]).mean(dim=-2)

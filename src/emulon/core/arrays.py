@@ -1,4 +1,4 @@
-"""Whatever users hold numbers in becomes tensors here, and answers become what was given: one place for both."""
+"""Conversion of arrays, DataFrames and lists to tensors, and of answers back to what was given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Side = Literal["rows", "columns", "none"]
 
 @dataclass(frozen=True)
 class ArrayFormat:
-    """What kind of array was given; of a DataFrame or Series the names of its rows and columns, of a tensor where."""
+    """The kind of an array; for pandas also the names of rows and columns, for a tensor its device."""
 
     kind: Kind = "tensor"
     rows: Any = None

@@ -1,8 +1,8 @@
-"""Softmaxes that were searched for and proved once are kept on disk, under what decides them.
+"""A disk cache of softmax grids and their proofs.
 
-That is the request (function, interval, tolerance, dtype), the code that searches and proves (`SOURCES`) and the
-libraries it computes with. `EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the user's folder
-for caches. An entry that is not whole, or was made for another request or by other code, is made again.
+The key is the request (function, interval, tolerance, dtype), the code that searches and proves (`SOURCES`) and the
+versions of the libraries it uses. `EMULON_CACHE` names the folder, or is `off`; by default it is `emulon` in the
+user's folder for caches. An entry that is damaged, or has another key, is made again.
 """
 
 from __future__ import annotations

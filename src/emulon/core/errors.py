@@ -26,7 +26,7 @@ class OutOfDomain(EmulonError):
 
 
 class ToleranceTooTight(EmulonError):
-    """The tolerance is below what the dtype, or the number of heads, allows; `smallest` can be promised.
+    """The tolerance is below `smallest`, the least that the dtype, or the number of heads, allows.
 
     Cure: ask for the tolerance that the message names, or take a wider dtype.
 
@@ -112,12 +112,12 @@ class NoRun(EmulonError):
 class CannotWrite(EmulonError):
     """A file or folder that could not be written: what it was, why, and what to do.
 
-    Cure: make room, or name a folder that you may write to.
+    Cure: free disk space, or name a folder that you may write to.
     """
 
 
 def too_tight(what: str, tolerance: float, smallest: float) -> str:
-    """The one sentence for a tolerance that cannot be kept, whether that is refused or only told."""
+    """The one sentence for a tolerance that cannot be kept, whether it is refused or only warned about."""
     if math.isinf(smallest):
         return f"{what} can promise nothing, not {tolerance:.1e}; is it finite and smooth there?"
     # Rounded up, so that the figure read off the message is accepted.

@@ -1,4 +1,4 @@
-"""How much memory there is, and a refusal, with the figures, of what would not fit; and work that stays in cache."""
+"""Free memory, the refusal of work that does not fit in it, and block sizes that stay in cache."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LIMITS = (
 
 
 def free_memory() -> int | None:
-    """Bytes that can still be had: the machine's, its container's and the process's own limit, whichever is least."""
-    found = [room for room in (_of_machine(), *(_of_container(*files) for files in LIMITS), _of_process()) if room]
+    """Free bytes: the least of what the machine, its container and the process's own limit allow."""
+    found = [size for size in (_of_machine(), *(_of_container(*files) for files in LIMITS), _of_process()) if size]
     return min(found, default=None)
 
 
@@ -56,7 +56,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def require_memory(needed: int, what: str, cure: str, device: torch.device | None = None) -> None:
-    """Refuse what needs more than there is on the device; where that is not known, it is tried."""
+    """Refuse work that needs more memory than is free on the device; unknown sizes are not refused."""
     free = free_memory() if device is None or device.type != "cuda" else _of_gpu(device)
     if free is not None and needed > free:
         raise OutOfMemory(f"{what} needs about {_shown(needed)} of memory and {_shown(free)} are free; {cure}")

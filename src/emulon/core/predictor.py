@@ -255,7 +255,7 @@ def predict_at(
 
 
 def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-    """Failures of objects that are not ours are told in one line, as those of functions."""
+    """Call a predictor; an exception of another library becomes one line, as for functions."""
     if _package(predictor) == __package__:
         return predictor.predict(xs, ys, x_query)
     try:

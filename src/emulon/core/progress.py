@@ -1,4 +1,4 @@
-"""How far along: a callback that anything slow may be given, and the bar on the terminal that listens to it."""
+"""Progress of slow work: the type of the callback, and a bar on the terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Called with what is being done, and how much of the whole is done.
+# Called with a description of the current work and the finished fraction of the whole.
 Progress = Callable[[str, float], None]
 
 
 def silent(what: str, done: float) -> None:
-    """Nobody listens."""
+    """No-op progress callback."""
 
 
 @contextmanager

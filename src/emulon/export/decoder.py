@@ -10,8 +10,8 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.export.graph import Graph
-from emulon.machine.gpt2 import slots
 from emulon.machine.normalisation import EPSILON
+from emulon.machine.targets.gpt2 import slots
 from emulon.machine.transformer import MachineBlock, Transformer
 from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.models.block import Affine, Block, Decoder

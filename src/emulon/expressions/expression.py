@@ -45,10 +45,17 @@ LAST_PLACES = 4e-16
 
 @dataclass(frozen=True)
 class Break:
-    """A point where a function is not smooth: its limits from both sides, its value there, its change of slope.
+    """A point where a function is not smooth.
 
-    `jump` where it is not even continuous. `exact` where the switch flips at the very float `at`, not merely near it;
-    elsewhere it may be as far from there as `nearby`, a few last places.
+    Args:
+        at: Where.
+        left: The limit from the left.
+        right: The limit from the right.
+        value: The value there.
+        slope_change: Right slope minus left slope, as a magnitude.
+        jump: Whether the function is discontinuous there.
+        exact: Whether the break is at the float `at` itself.
+        nearby: Distance within which it is elsewhere, a few last places.
     """
 
     at: float
@@ -67,9 +74,14 @@ Signs = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function. `smooth` is None for a plain callable, about which nothing can be proved.
+    """A scalar function of t, in switch form; `parse` makes one.
 
-    It exists where all its `conditions` hold, whatever sympy made of what was written.
+    Args:
+        text: The function as it was written.
+        smooth: sympy expression in t and the switches; None for a plain callable, about which nothing can be proved.
+        switches: Signs of expressions, in the order of their dependence.
+        conditions: The function is defined where all of them hold.
+        callable: The function on tensors, where it has no expression.
     """
 
     text: str
@@ -469,7 +481,19 @@ def _possible(of: Callable[..., Any], tie: float, left: float, right: float) -> 
 
 
 def parse(f: str | sympy.Expr | Callable[..., Any] | Function) -> Function:
-    """A `Function` from a name in `NAMED`, a sympy expression in one symbol, its string, or a callable on tensors."""
+    """Read a scalar function.
+
+    Args:
+        f: A name in `NAMED`, a sympy expression in one symbol, its string, or a callable on tensors.
+    Returns:
+        The function in switch form; a callable has no expression, and nothing about it can be proved.
+    Raises:
+        BadExpression: It has syntax that is not read, another symbol than t, or another type.
+
+    Example:
+        >>> parse("Max(t, 0)")(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+    """
     if isinstance(f, Function):
         return f
     if isinstance(f, str):

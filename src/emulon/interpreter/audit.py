@@ -119,7 +119,7 @@ class PathError:
         if self.path.shape[-2] == 1:
             return torch.zeros_like(self.path[..., 0, 0])
         f = parse(self.plan.loss.derivative)
-        rows, targets, fixed = self.plan.loss.effective(self.x, self.y)
+        rows, targets, fixed = self.plan.loss.template_data(self.x, self.y)
         defects, reach = self._defects(f, rows, targets, fixed)
         low, top = enclosure(rows)
         if f.smooth == parse("t").smooth:

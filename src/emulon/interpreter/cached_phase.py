@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.certify import rounding
 from emulon.core.memory import at_a_time
 from emulon.core.progress import Progress, silent
@@ -61,7 +61,7 @@ class CachedPhase:
     """w ↦ −step·mean_i(F(w·x_i − y_i)·x_i − fixed_i) + what is carried."""
 
     def __init__(
-        self, interpreter: Interpreter, phase: Phase, data: Effective, held: Carried, report: Progress = silent
+        self, interpreter: Interpreter, phase: Phase, data: TemplateData, held: Carried, report: Progress = silent
     ) -> None:
         self.interpreter, self.phase, self.held, self.step, grid = interpreter, phase, held, held.step, phase.grid
         self.value_scale, self.state_scale = phase.reading_scales(held)

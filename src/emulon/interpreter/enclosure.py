@@ -12,7 +12,7 @@ from typing import Any
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.core.errors import BadExpression
 from emulon.expressions import Function, parse
 from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
@@ -64,7 +64,7 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
 
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
     threshold, kept = eta * arb(plan.l1), 1 - eta * arb(plan.l2)
-    seen = plan.batches(plan.loss.effective(x, y)), plan.batches(Effective(x, y, None))
+    seen = plan.batches(plan.loss.template_data(x, y)), plan.batches(TemplateData(x, y, None))
     linear = f.smooth == parse("t").smooth
     batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
     w = before = arb_mat(x.shape[-1], 1)
@@ -82,7 +82,7 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
 class _Batch:
     """Data as a loss sees them; for the squared loss only XᵀX and Xᵀy are needed."""
 
-    def __init__(self, data: Effective, targets: Tensor, linear: bool) -> None:
+    def __init__(self, data: TemplateData, targets: Tensor, linear: bool) -> None:
         self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
         self.across, self.samples, self.linear = self.x.transpose(), len(data.x), linear
         # What is fixed is y·x, which float64 has rounded: here it is formed again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.certify.domain import require_within
 from emulon.core.errors import EmulonError
 from emulon.core.progress import Progress, silent
@@ -28,7 +28,7 @@ class Faithful:
         return datasets * tokens * (2 * x.shape[-2] + 8 * phase.slots.width) * x.element_size()
 
     def __init__(
-        self, interpreter: Interpreter, plan: Plan, gradient: Phase, proximal: Phase | None, data: Effective
+        self, interpreter: Interpreter, plan: Plan, gradient: Phase, proximal: Phase | None, data: TemplateData
     ) -> None:
         self.interpreter, self.plan, self.data = interpreter, plan, data
         self.gradient, self.proximal = gradient, proximal
@@ -42,7 +42,7 @@ class Faithful:
             w = self._apply(self.proximal, unit_vectors(w), w, w, held_by_penalty(self.proximal))
         return w
 
-    def _apply(self, phase: Phase, data: Effective, w: Tensor, before: Tensor, held: Carried) -> Tensor:
+    def _apply(self, phase: Phase, data: TemplateData, w: Tensor, before: Tensor, held: Carried) -> Tensor:
         lead = torch.broadcast_shapes(data.x.shape[:-2], w.shape[:-1])
         rows = {name: part.expand(*lead, *part.shape[-3:]) for name, part in phase.data_rows(*data).items()}
         prompt = phase.prompt(rows, w, state=w, before=before)
@@ -61,7 +61,7 @@ class Fast:
         plan: Plan,
         gradient: Phase,
         proximal: Phase | None,
-        data: Effective,
+        data: TemplateData,
         report_progress: Progress = silent,
     ) -> None:
         self.plan = plan
@@ -130,7 +130,7 @@ def held_by_penalty(phase: Phase) -> Carried:
     return Carried(-1.0) if phase.readout == "sum" else Carried(1.0, shrink=1.0)
 
 
-def unit_vectors(w: Tensor) -> Effective:
+def unit_vectors(w: Tensor) -> TemplateData:
     """The proximal phase's data: x = e_k, y = 0."""
     eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
-    return Effective(eye, eye.new_zeros(len(eye)), None)
+    return TemplateData(eye, eye.new_zeros(len(eye)), None)

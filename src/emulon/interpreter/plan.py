@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.gradient_descent import in_batches
-from emulon.algorithms.link import Effective
+from emulon.algorithms.link import TemplateData
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
 from emulon.certify import Domain, Spectrum
@@ -69,7 +69,7 @@ class Plan:
     @property
     def inner(self) -> Domain:
         """The domain as the scalar function sees it."""
-        return self.loss.link.effective_domain(self.domain)
+        return self.loss.link.template_domain(self.domain)
 
     @property
     def shrink(self) -> float:
@@ -85,16 +85,16 @@ class Plan:
     def batch(self) -> int | None:
         return None if self.rows == self.domain.samples else self.domain.samples
 
-    def batches(self, data: Effective) -> list[Effective]:
+    def batches(self, data: TemplateData) -> list[TemplateData]:
         """What step after step sees of the data, round again after the last."""
         if self.batch is None:
             return [data]
         x, y = in_batches(data.x, data.y, self.batch)
         parts = zip(x.unbind(-3), y.unbind(-2), strict=True)
         if data.fixed is None:
-            return [Effective(*part, None) for part in parts]
+            return [TemplateData(*part, None) for part in parts]
         fixes = in_batches(data.fixed, data.y, self.batch)[0].unbind(-3)
-        return [Effective(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
+        return [TemplateData(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
 
     @property
     def quadratic(self) -> bool:
@@ -202,7 +202,7 @@ class Plan:
         step_size = step_size_for(descent, domain, data)
         data = in_its_batches(descent, data)
         strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
-        reach = 2 * descent.loss.link.effective_domain(domain).residual
+        reach = 2 * descent.loss.link.template_domain(domain).residual
         bent, reach = negative_curvature(descent.loss, reach)
         return cls(
             name=name,
@@ -246,7 +246,7 @@ def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) 
     """Bounds that hold along the exact iterates on this data, with some room; a run checks them."""
     x, y = x.double(), y.double()
     path = descent.starts(descent.iterates(x, y))
-    inner_x, inner_y, _ = descent.loss.effective(x, y)
+    inner_x, inner_y, _ = descent.loss.template_data(x, y)
     residual = absolute = 0.0
     for rows, targets in zip(inner_x.split(ROWS, dim=-2), inner_y.unsqueeze(-1).split(ROWS, dim=-2), strict=True):
         residual = max(residual, (rows @ path.mT - targets).abs().max().item())

@@ -132,7 +132,7 @@ class Program(Plan):
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        batches = self.batches(self.loss.effective(x, y))
+        batches = self.batches(self.loss.template_data(x, y))
         watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
         require_step_size(self, x, y)
         told: dict[str, Progress] = {} if way is Faithful else {"report_progress": report_progress}
@@ -180,7 +180,7 @@ class Run(DescentRun):
         """Both layers of the last step, faithfully: scores and weights of every attention, in the order they ran."""
         program, last = self.program, max(self.iterates.shape[-2] - 2, 0)
         start = program.descent.starts(self.iterates)[..., last, :]
-        batches = program.batches(program.loss.effective(self.x, self.y))
+        batches = program.batches(program.loss.template_data(self.x, self.y))
         machine = Faithful(self.interpreter, program, program.gradient, program.proximal, batches[last % len(batches)])
         with Trace() as trace:
             machine.step(start, self.iterates[..., max(last - 1, 0), :])

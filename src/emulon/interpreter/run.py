@@ -40,7 +40,7 @@ class DescentRun(Run):
         require_answer(self.iterates)
         object.__setattr__(self, "entered_band", bool(self.certificate.bands) and self._leaves_promise())
         if self.entered_band:
-            object.__setattr__(self, "certificate", self.certificate.for_path_in_a_band())
+            object.__setattr__(self, "certificate", self.certificate.void_in_band())
 
     @property
     def weights(self) -> Any:
@@ -62,9 +62,9 @@ class DescentRun(Run):
             return audited(self.plan, x, y, iterates)
 
     def _leaves_promise(self) -> bool:
-        x, y, _ = self.plan.loss.effective(self.x.double(), self.y.double())
+        x, y, _ = self.plan.loss.template_data(self.x.double(), self.y.double())
         starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
-        return self.certificate.leaves_out(starts, x, y)
+        return self.certificate.excludes(starts, x, y)
 
     @accepts_arraylike("x_new", like="x_new", side="rows")
     def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:

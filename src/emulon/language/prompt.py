@@ -112,7 +112,17 @@ def _written(value: float, what: str) -> int:
 
 
 def text_of(prompt: Prompt) -> str:
-    """The prompt as text, a line for the parameters, each piece, each row and each block of weights."""
+    """Write a prompt: a line for the parameters, each piece, each row and each block of weights.
+
+    Args:
+        prompt: What to say.
+    Returns:
+        The text; `read` gives the prompt back.
+
+    Example:
+        >>> text_of(prompt(Ridge(0.3, steps=30), x, y)).splitlines()[0]
+        'until:30 rate +0.11 +234 -123 ridge +0.30 +000 +000 momentum +0.00 +000 +000'
+    """
     parameters = " ".join(f"{name} {_number(getattr(prompt, name))}" for name in ("rate", "ridge", "momentum"))
     lines = [f"until:{prompt.until} {'margin ' if prompt.margin else ''}{parameters}"]
     for name, gate in (("loss", prompt.loss), ("prox", prompt.prox)):

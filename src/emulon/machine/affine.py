@@ -39,7 +39,11 @@ class Selection:
 class AffineForm:
     """A matrix of `shape` whose entries are affine in the stored entries of named registers.
 
-    `parts[name]` is (entries, stored size of that register), `bias` is (entries,); entries run row by row.
+    Args:
+        shape: Rows and columns.
+        parts: By register, the coefficients, (entries, stored size of that register); entries run row by row.
+        bias: The constants, (entries,).
+        text: How it is printed.
     """
 
     def __init__(self, shape: tuple[int, int], parts: dict[str, Tensor], bias: Tensor, text: str) -> None:
@@ -70,6 +74,12 @@ class AffineForm:
     def take(self, index: Tensor) -> AffineForm:
         """The entries at these places, in this order, as a column."""
         return self.map(torch.eye(self.entries, dtype=torch.float64, device="cpu")[index], (len(index), 1), self.text)
+
+    def __getitem__(self, entry: int) -> AffineForm:
+        """One entry of a column, as a scalar."""
+        index = torch.tensor([entry], device="cpu")
+        chosen = self.take(index)
+        return AffineForm((1, 1), chosen.parts, chosen.bias, f"{self._factor}[{entry}]")
 
     @property
     def T(self) -> AffineForm:
@@ -133,7 +143,10 @@ def constant(value: float | Tensor, shape: tuple[int, int]) -> AffineForm:
 class Register(AffineForm):
     """A named place in the residual stream: a scalar, a vector (column) or a matrix, one value a token.
 
-    A `symmetric` matrix stores its upper triangle only, so that it is symmetric whatever the rounding.
+    Args:
+        name: What it is called.
+        shape: Rows and columns.
+        symmetric: Store the upper triangle only, so that a matrix is symmetric whatever the rounding.
     """
 
     def __init__(self, name: str, shape: tuple[int, int] = (1, 1), *, symmetric: bool = False) -> None:

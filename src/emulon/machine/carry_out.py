@@ -31,10 +31,10 @@ def distance(program: RegisterProgram, inputs: Mapping[str, Tensor], name: str, 
     """
     register = program.registers[name]
     held = register.enclosed(carried_out(program, inputs, FloatBall)[name])
-    away = held.away(seen)
+    away = held.distance_from(seen)
     if bool(held.radius.max() <= NOTICED * away.max()):
         return away
-    return register.enclosed(carried_out(program, inputs, Ball)[name]).away(seen)
+    return register.enclosed(carried_out(program, inputs, Ball)[name]).distance_from(seen)
 
 
 def carried_out(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:

@@ -24,10 +24,15 @@ from emulon.machine.tokens import Matched, Where
 class Invariant:
     """What a program's author knows about a result and the compiler cannot see from the instruction alone.
 
-    `low`, `high` bound every entry and `norm` the 2-norm; all three are checked in the running stream, so data that
-    break them are refused. `growth` bounds the 2-norm gain of one round of a recurrence on earlier errors of the
-    target, `total` the gain of any number of rounds, the latter as long as the error stays below `valid`; these the
-    author proves (`reason` says how).
+    Bounds are checked in the running stream, so data that break them are refused; gains the author proves.
+
+    Attributes:
+        reason: How the gains are proved.
+        low, high: Bounds of every entry.
+        norm: Bound of the 2-norm.
+        growth: Bound of the 2-norm gain of one round of a recurrence on earlier errors of the target.
+        total: Bound of the gain of any number of rounds, as long as the error stays below `valid`.
+        valid: Up to which error `total` holds.
     """
 
     reason: str

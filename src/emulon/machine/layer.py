@@ -48,7 +48,7 @@ class Weights:
     """A block: heads (query, key, value: heads × head_width × width), output, MLP, biases and LayerNorm gains.
 
     `head_owners` and `unit_owners` have the numbers of the instructions that each head and each neuron works for;
-    `head_maps` the map that each head reads by, none where it is idle.
+    `head_maps` the map that each head reads by, None where no instruction uses it.
     """
 
     query: Tensor

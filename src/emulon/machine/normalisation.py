@@ -27,7 +27,7 @@ class Normalisation:
     """The pads and what they cost. `content` bounds the 2-norm of a token's registers and codes, `mean` its |mean|.
 
     `noise` bounds, in 2-norm, what a stream written in another basis holds beside what it should, the reading of it
-    included, and `skew` how far the reading of a functional and of its negative may be apart there (`planted.noise`);
+    included, and `skew` how far the reading of a functional and of its negative may differ there (`planted.noise`);
     both are relative to the functional's coefficients, and zero where registers stand in slots of their own.
     """
 

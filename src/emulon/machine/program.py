@@ -27,6 +27,10 @@ Shape = int | tuple[int, int]
 class RegisterProgram:
     """Registers and instructions for sequences of `tokens` tokens (a start token, all zeros, is put before them).
 
+    Args:
+        name: What it is called in messages.
+        tokens: How many tokens a sequence has.
+
     >>> program = RegisterProgram("double", tokens=3)
     >>> a, b = program.input("a", bound=1.0), program.register("b")
     >>> program.aff(b, 2.0 * a + 1.0)
@@ -82,7 +86,7 @@ class RegisterProgram:
         bound: float | None = None,
         symmetric: bool = False,
     ) -> Register:
-        """A register; `initial` is its value at every token, `bound` a promise the compiler checks."""
+        """A register; `initial` is its value at every token, `bound` a bound on it that the compiler checks."""
         register = self._add(name, shape, symmetric=symmetric)
         if bound is not None:
             self.bounds[name] = bound
@@ -203,8 +207,8 @@ class RegisterProgram:
     def compile(self, dtype: torch.dtype = torch.float64, *, tolerance: float | None = None) -> Transformer:
         """The frozen transformer that runs this program; its certificate holds in this dtype.
 
-        With a `tolerance` it is refused unless the certificate promises it. No knob depends on it: every scale is
-        already the best for domain and dtype.
+        Refused if the certificate's bound is above `tolerance`. No setting depends on it: every scale is already
+        the best for domain and dtype.
         """
         from emulon.machine.compiler import compile_program
 

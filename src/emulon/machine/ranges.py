@@ -92,7 +92,7 @@ def range_of(expression: AffineForm, ranges: Mapping[str, Range]) -> Range:
 
 @dataclass
 class Analysis:
-    """Ranges before and after every instruction, the room for error in them, the largest each register ever gets."""
+    """Ranges before and after every instruction, the slack left for error, the largest each register gets."""
 
     before: list[dict[str, Range]] = field(default_factory=list)
     after: list[Range] = field(default_factory=list)

@@ -9,7 +9,7 @@ bypass stands it until then.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulon.machine.instruction import Instruction
@@ -41,7 +41,7 @@ class ScheduledLayer:
         kinds[instruction.raw.operator].append(instruction)
 
 
-class _Clock:
+class Clock:
     """When each register was last written and read, in phases: layer ℓ's attention is 2ℓ, its MLP 2ℓ + 1."""
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class _Clock:
             and self.read[target] <= min(write, erase)
         )
 
-    def note(self, instruction: Instruction, layer: int) -> None:
-        reads, write, _ = _phases(instruction, layer)
+    def note(self, reads: Mapping[str, int], target: str, write: int) -> None:
+        """Registers are read at these phases, and the target is written."""
         for name, phase in reads.items():
             self.read[name] = max(self.read[name], phase)
-        self.written[instruction.target.name] = write
+        self.written[target] = max(self.written[target], write)
 
 
 def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, int]:
@@ -84,7 +84,7 @@ def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, 
 def schedule(instructions: Sequence[Instruction]) -> list[ScheduledLayer]:
     """Every instruction into the first layer that leaves the program's meaning unchanged."""
     layers: list[ScheduledLayer] = []
-    clock = _Clock()
+    clock = Clock()
     for group in _grouped(instructions):
         place = 0
         while not all(clock.fits(one, place) and (place >= len(layers) or layers[place].admits(one)) for one in group):
@@ -92,7 +92,8 @@ def schedule(instructions: Sequence[Instruction]) -> list[ScheduledLayer]:
         layers += [ScheduledLayer() for _ in range(place + 1 - len(layers))]
         for one in group:
             layers[place].put(one)
-            clock.note(one, place)
+            reads, write, _ = _phases(one, place)
+            clock.note(reads, one.target.name, write)
     return layers
 
 

@@ -20,7 +20,12 @@ START = 0
 
 @dataclass(frozen=True)
 class Lookup:
-    """Token i (1, 2, …) reads token `table[i − 1]`; None is the paper's empty K(i): the start token, that is, zeros."""
+    """Every token reads one other.
+
+    Attributes:
+        name: What it is called.
+        table: Token i (1, 2, …) reads token `table[i − 1]`; None is the paper's empty K(i): the start token, zeros.
+    """
 
     name: str
     table: tuple[int | None, ...]
@@ -41,7 +46,13 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Average:
-    """Every token reads the mean over those `members` that are not after it; zeros where there is none yet."""
+    """Every token reads the mean over those members that are not after it; zeros where there is none yet.
+
+    Attributes:
+        name: What it is called.
+        members: The tokens (1, 2, …) to average over.
+        reads_start: Whether the start token may be read.
+    """
 
     name: str
     members: tuple[int, ...]
@@ -57,9 +68,13 @@ class Average:
 
 @dataclass(frozen=True)
 class Matched(Average):
-    """The same mean, weighed: member j counts exp(sharp · query here · key there), two registers of `size` entries.
+    """The same mean, weighed: member j counts exp(sharp · query here · key there).
 
-    `reach` bounds |sharp · query · key|; the compiler refuses one that the ranges may break.
+    Attributes:
+        query: The register of the reading token.
+        key: The register of the members; both have `size` entries.
+        sharp: The factor of their product.
+        reach: Bound on |sharp · query · key|; the compiler refuses one that the ranges may break.
     """
 
     query: str = ""
@@ -105,6 +120,10 @@ def sharpness(where: Where, tokens: int, dtype: torch.dtype) -> float:
 
 class Interleaved:
     """x_i is token 2i − 1 and y_i token 2i (i = 1, 2, …); token 0 is the start token; y_n is never shown.
+
+    Args:
+        features: Entries of an x.
+        samples: How many examples, the last without its y.
 
     >>> prompt = Interleaved(features=2, samples=3)
     >>> prompt.tokens, prompt.previous_example.table, prompt.own_example.table

@@ -129,7 +129,18 @@ class MachineRun:
 
 
 class Transformer(SealedModule):
-    """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any."""
+    """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any.
+
+    Args:
+        program: What was compiled.
+        layout: Where its registers stand.
+        layers: Which instructions each block executes.
+        weights: The blocks' parameters.
+        pad: The number that LayerNorm's pads hold.
+        watches: Bounds on registers that are checked while it runs, by layer.
+        certificates: Error bounds by register.
+        dtype: Of parameters and activations.
+    """
 
     positions: Tensor
     final_gain: Tensor
@@ -180,12 +191,12 @@ class Transformer(SealedModule):
 
     @property
     def certificate(self) -> Certificate:
-        """The promise about the result."""
+        """Bound on the error of the result."""
         return self.certificates[result_name(self.program)]
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """A promise about every register that is written."""
+        """Bounds on the errors of every register that is written."""
         self.require_unchanged()
         return self._certificates
 

@@ -174,7 +174,7 @@ class IterationRun(Run):
         for row in self.states:
             exact = enclosures(body.layers, row[:-1])[-1]
             error = 0.0
-            for defect in exact.away(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
+            for defect in exact.distance_from(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
                 error = (lipschitz * error + defect) * (1 + 1e-15)
             worst = max(worst, error)
         return {"errors of all steps": worst * (1 + 1e-12)}

@@ -186,7 +186,7 @@ class Linear(Layer):
             return 0.0
         most = torch.maximum(inputs.lo.abs(), inputs.hi.abs())
         weight, bias = self.unrounded.balls()
-        return ((weight.away(self.weight) @ most + bias.away(self.bias)).max() * LIFT).item()
+        return ((weight.distance_from(self.weight) @ most + bias.distance_from(self.bias)).max() * LIFT).item()
 
     def interval(self, inputs: Box) -> Box:
         middle, half = (inputs.hi + inputs.lo) / 2, (inputs.hi - inputs.lo) / 2

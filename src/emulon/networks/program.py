@@ -309,7 +309,7 @@ class NetworkRun(Run):
             exact = enclosures(layers, inputs[rows])[-1]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()
-            off = exact.away(own[rows]).nan_to_num(nan=math.inf).max().item()
+            off = exact.distance_from(own[rows]).nan_to_num(nan=math.inf).max().item()
             if not (math.isfinite(off) and wide <= TELLS * off):
                 wide, off = 0.0, away_from_exact(layers, inputs[rows], own[rows])
             away, radius = max(away, off), max(radius, wide)

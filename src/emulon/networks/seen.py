@@ -64,7 +64,10 @@ def _off(run: NetworkRun, registers: list[Tensor]) -> list[float]:
     layers, x = run.program.layers, run.inputs[:ROWS]
     balls = enclosures(layers, x)[1:]
     wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball in balls]
-    off = [ball.away(own).nan_to_num(nan=math.inf).max().item() for ball, own in zip(balls, registers, strict=True)]
+    off = [
+        ball.distance_from(own).nan_to_num(nan=math.inf).max().item()
+        for ball, own in zip(balls, registers, strict=True)
+    ]
     tells = [math.isfinite(away) and width <= TELLS * away for width, away in zip(wide, off, strict=True)]
     if all(tells):
         return off

@@ -14,9 +14,9 @@ from torch import Tensor
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
 from emulon.machine.compiler import Plan, planned
-from emulon.machine.gpt2 import config_of, load_gpt2, state_dict
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
+from emulon.machine.targets.gpt2 import config_of, load_gpt2, state_dict
 from emulon.planted.truth import Compiled
 
 

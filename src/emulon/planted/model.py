@@ -366,7 +366,7 @@ def readout(truth: Truth) -> Tensor:
 
 def useful(certificate: Certificate) -> bool:
     """Whether a bound is below the size of targets."""
-    return certificate.says_something(TARGET)
+    return certificate.is_informative(TARGET)
 
 
 def with_measured(planted: PlantedModel) -> PlantedModel:

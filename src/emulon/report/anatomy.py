@@ -154,7 +154,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
 def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
     """x and y as ℓ′ sees them, and where the last step started; of the first class where there are several."""
     first, program, last = (0,) * (run.x.ndim - 2), run.program, run.iterates.shape[-2] - 2
-    batches = program.batches(program.loss.effective(run.x[first], run.y[first]))
+    batches = program.batches(program.loss.template_data(run.x[first], run.y[first]))
     x, y, _ = batches[last % len(batches)]
     return x, y, program.descent.starts(run.iterates[first])[last]
 

@@ -89,7 +89,7 @@ def _corner(result: Result) -> np.ndarray:
     shown = CORNER * len(phase.grid)
     # as many samples as tokens are shown: each of these asks, too
     begun = phase.beginning(min(shown, phase.domain.samples))
-    x, y, fixed = run.program.loss.effective(run.x[first], run.y[first])
+    x, y, fixed = run.program.loss.template_data(run.x[first], run.y[first])
     count = begun.domain.samples
     rows = begun.data_rows(x[:count], y[:count], None if fixed is None else fixed[:count])
     state = run.weights[first]

@@ -26,7 +26,7 @@ from emulon.softmax.row import SEEN, turns
 from emulon.softmax.spectral import Rounding, Spectral, Target, cost, dense
 
 WAYS = ("auto", "paper", "spectral", "piecewise")
-# The search samples, the proof encloses: leave room between the two, and more where that was not enough.
+# The search samples, the proof encloses: leave slack between the two, and more where that was not enough.
 HEADROOM = (0.75, 0.5, 0.25)
 SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
@@ -53,19 +53,30 @@ def approximate(
     best_effort: bool = False,
     score_noise: float | None = None,
 ) -> Approximation:
-    """One softmax that acts as f on the interval, with the smallest number of keys that meets the tolerance.
+    """Build one softmax head that computes a scalar function, with the smallest number of keys that is found.
 
-    `f` is a name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
-    its certificate says so). Give `tolerance`, or the number of `points` (keys) to make the best of on ordinary data.
-    `grid` is one of "auto", "paper", "spectral" and "piecewise".
-    `beta` fixes the sharpness of a paper grid. `rounding` is for constructions whose scores are longer sums than
-    slope·s + intercept; `score_noise` is the relative error of their scores, by default the dtype's: it limits how
-    sharp a jump can be. With `best_effort` a tolerance that cannot be promised gives about the best there is instead of
-    an error; its certificate says what that is.
+    Args:
+        f: A name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
+            its certificate says so).
+        interval: (lo, hi), on which the error is bounded.
+        tolerance: Largest allowed sup-norm error. Exactly one of `tolerance` and `points`.
+        points: Number of keys; the grid that does best with them on ordinary data is taken.
+        grid: "auto", "paper", "spectral" or "piecewise".
+        dtype: The dtype in which keys are stored and scores computed.
+        beta: Sharpness of a paper grid.
+        rounding: Bound on rounding, for constructions whose scores are longer sums than slope·s + intercept.
+        best_effort: Where the tolerance cannot be certified, return about the best that can, instead of raising.
+        score_noise: Relative error of scores, by default the dtype's: it limits how sharp a jump can be.
+    Returns:
+        The approximation, with `keys`, `certificate` and a call on tensors.
+    Raises:
+        BadExpression: f has a pole or is undefined in the interval.
+        ToleranceTooTight: The dtype does not allow the tolerance; the message has the smallest one that it does.
 
-    >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
-    >>> F.keys <= 128 and F.certificate.bound <= 1e-10
-    True
+    Example:
+        >>> F = approximate("tanh(t)", (-8, 8), tolerance=1e-10)
+        >>> F.keys <= 128 and F.certificate.bound <= 1e-10
+        True
     """
     function = parse(f)
     _check(tolerance, points, grid)
@@ -106,7 +117,14 @@ def _made(
 
 
 class Approximation(CertifiedModule):
-    """F(s) = Σ_r softmax_r(slope_r·s + intercept_r)·value_r, elementwise over any tensor of numbers in the interval."""
+    """F(s) = Σ_r softmax_r(slope_r·s + intercept_r)·value_r, elementwise over any tensor of numbers in the interval.
+
+    Args:
+        function: What it approximates.
+        grid: Its keys and values.
+        known: Proved or sampled bounds on F − f.
+        rounding: Bound on the rounding of F.
+    """
 
     slopes: Tensor
     intercepts: Tensor
@@ -246,11 +264,11 @@ class _Maker:
         return champion[1]
 
     def floor(self, tolerance: float, found: float) -> tuple[float, Approximation]:
-        """A tolerance that can be promised, for it was kept, and is hardly more than the smallest that can."""
+        """A tolerance that was certified and is hardly more than the smallest one, with its approximation."""
         tolerance = max(tolerance, unit(self.dtype) * self._scale / 8)
         gated = self.way != "paper" and bool(self.breaks)
-        # A proof of a paper grid takes seconds: leave it the room to succeed at once.
-        room = 1.02 / HEADROOM[0] if self.way == "paper" else 1.02
+        # A proof of a paper grid takes seconds: with slack it succeeds at once.
+        slack = 1.02 / HEADROOM[0] if self.way == "paper" else 1.02
         for _ in range(24):
             failed = tolerance
             if math.isfinite(found) and gated:
@@ -259,7 +277,7 @@ class _Maker:
             else:
                 # Where no grid was like the function, one for a looser tolerance may do much better: do not leap.
                 farthest = math.inf if self.way == "paper" else 30 * tolerance
-                tolerance = min(max(1.1 * tolerance, room * found), farthest)
+                tolerance = min(max(1.1 * tolerance, slack * found), farthest)
                 if tolerance > self._scale:
                     break  # zero everywhere would be as near
             result, found = self.within(tolerance)

@@ -19,7 +19,7 @@ from emulon.certify.perturbation import shifted_average
 
 # Weights sampled at a time: as many as fit the cache well enough.
 CHUNK = 1 << 21
-# Of more keys than these, only those are sampled that can be felt near the points asked.
+# Of more keys than these, only those with a non-negligible weight near the points are sampled.
 MANY_KEYS = 512
 
 
@@ -27,7 +27,14 @@ MANY_KEYS = 512
 class Grid:
     """Keys with score_r(s) = slopes_r·s + intercepts_r and values_r, stored in the dtype they will run in.
 
-    `way` says how it was made: "paper", "spectral" or "piecewise". `bands` are left out of every promise (jumps).
+    Args:
+        slopes: Of scores, one a key.
+        intercepts: Of scores.
+        values: What the softmax averages.
+        lo: Lower end of the interval.
+        hi: Upper end.
+        way: How it was made: "paper", "spectral" or "piecewise".
+        bands: Intervals around jumps, which no bound covers.
     """
 
     slopes: Float[Tensor, " keys"]
@@ -164,7 +171,7 @@ class Grid:
         return float(np.exp(np.log(np.square(values - f(s)) + rounded + 1e-300).mean() / 2))
 
     def sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
-        """(max |F − f|, max deviation, max |F|) at the points s, in float64: for searching, not for promising."""
+        """(max |F − f|, max deviation, max |F|) at the points s, in float64: for searches, not a bound."""
         keep = np.ones(len(s), dtype=bool)
         for band in self.bands:
             keep &= (s <= band.lo) | (s >= band.hi)

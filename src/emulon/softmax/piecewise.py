@@ -6,7 +6,7 @@ differ by G, the wrong piece keeps a share of about e^{−G|s−κ|}. Log-normal
 piece its slope exceeds the one at κ by no more than its steepest key; G is chosen above that excess.
 
 A gate at a kink costs about 0.28·|change of slope|/G; at a jump it is wrong in a band of width O(1/G), and says so; at
-a seam (a cut through a smooth stretch, where both pieces are fitted a little beyond the cut) it costs nothing.
+a junction (a cut through a smooth segment, where both pieces are fitted a little beyond the cut) it costs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from emulon.softmax.row import MANY_TURNS, OVERLAP, SEEN, Rows, turns
 from emulon.softmax.spectral import (
     LARGEST_VALUE,
     Fit,
-    Known,
+    FitCache,
     Rounding,
     Spectral,
     Target,
@@ -38,7 +38,7 @@ from emulon.softmax.spectral import (
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56
-# Cut further, a stretch is given up: what turns hundreds of times is a row, and the rest does with far fewer.
+# Cut further, a segment is given up: what turns hundreds of times is a row, and the rest does with far fewer.
 MOST_PIECES = 256
 # Neighbours are tried as one piece until that has failed so often.
 MOST_IN_VAIN = 3
@@ -107,10 +107,10 @@ class Piecewise:
         gates: list[Gate] = []
         bands: list[Band] = []
         plans: list[list[Fit]] = []
-        for index, stretch in enumerate(pairwise(edges)):
+        for index, segment in enumerate(pairwise(edges)):
             opposite = len(edges) - 2 - index
             plan = [_mirrored(fit) for fit in reversed(plans[opposite])] if self._odd and opposite < index else None
-            plan = plan or self._stretch(*stretch, tolerance / 4, sharpest)
+            plan = plan or self._segment(*segment, tolerance / 4, sharpest)
             if plan is None:
                 return None
             plans.append(plan)
@@ -120,7 +120,7 @@ class Piecewise:
                 bands += [band] if band else []
             for k, fit in enumerate(plan):
                 if k:
-                    gates.append(_seam_gate(plan[k - 1].grid, fit.grid, tolerance))
+                    gates.append(_junction_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
         grid = assemble(pieces, gates, tuple(bands), self._pivot(pieces))
         if self._odd and not breaks and len(grid) > LONG:
@@ -133,7 +133,7 @@ class Piecewise:
         """In float32 a large score has no digits for what keys of a piece differ by: those of the longest are small."""
         return int(np.argmax([len(piece) for piece in pieces])) if self.dtype == torch.float32 else None
 
-    def _stretch(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
+    def _segment(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
         """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""
         row = self._row(lo, hi, tolerance, sharpness)
         if row is not None:
@@ -166,7 +166,7 @@ class Piecewise:
         for piece in row.pieces if row is not None else ():
             assert row is not None
             spectral = self._spectral(*piece, sharpness, (lo, hi))
-            same = spectral.fit(row.keys, [(row.softness, row.reach)])
+            same = spectral.fit(row.keys, [(row.softness, row.half_width)])
             fit = spectral.smallest(tolerance, limit=row.keys, like=same)
             if fit is None or fit.cost > tolerance:
                 return None
@@ -223,8 +223,8 @@ class Piecewise:
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
         largest = _most(sharpness)
         # Another sharpness weighs the same grids otherwise.
-        known = self._known.setdefault((lo, hi, largest, within), Known())
-        search = Spectral(self._inside(*within), lo, hi, self.dtype, gated, largest=largest, known=known)
+        cache = self._caches.setdefault((lo, hi, largest, within), FitCache())
+        search = Spectral(self._inside(*within), lo, hi, self.dtype, gated, largest=largest, cache=cache)
         return self._searches.setdefault(key, search)
 
     @cached_property
@@ -232,7 +232,7 @@ class Piecewise:
         return {}
 
     @cached_property
-    def _known(self) -> dict[tuple[object, ...], Known]:
+    def _caches(self) -> dict[tuple[object, ...], FitCache]:
         return {}
 
     @cached_property
@@ -241,14 +241,14 @@ class Piecewise:
         return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
-        """Soft pieces that cover [lo, hi], overlapping a little at the seams."""
+        """Soft pieces that cover [lo, hi], overlapping a little at the junctions."""
         fit = self._alone(lo, hi, tolerance, sharpness, depth)
         return [fit] if fit is not None else self._halves(lo, hi, tolerance, sharpness, depth)
 
     def _alone(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> Fit | None:
         """One soft piece for [lo, hi], where cutting it would not help."""
         spectral = self._spectral(lo, hi, sharpness)
-        # Hopeless stretches are told by their largest grid alone, without climbing up to it.
+        # Hopeless segments are found by their largest grid alone, without climbing up to it.
         hopeful = depth == 0
         if depth and not spectral.hopeless(PIECE_LIMIT, tolerance):
             hopeful = (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
@@ -298,7 +298,7 @@ class Piecewise:
         return merged
 
     def _trim(self, left: Fit, right: Fit, tolerance: float, sharpness: float) -> tuple[Fit, Fit]:
-        """Move the seam into the piece with more keys, as far as the one with fewer still covers."""
+        """Move the junction into the piece with more keys, as far as the one with fewer still covers."""
         fewer, more = sorted((len(left.grid), len(right.grid)))
         if more < 1.25 * fewer:
             return left, right
@@ -318,12 +318,14 @@ class Piecewise:
         if reached is small:
             return left, right
         end = large.grid.hi if forward else large.grid.lo
-        seam = (
+        junction = (
             near + OVERLAP * (near - end) / (1 + OVERLAP)
             if abs(near - end) < abs(near - fixed)
             else near - OVERLAP * (near - fixed)
         )
-        rest = self._spectral(min(seam, end), max(seam, end), sharpness).smallest(tolerance, limit=len(large.grid))
+        rest = self._spectral(min(junction, end), max(junction, end), sharpness).smallest(
+            tolerance, limit=len(large.grid)
+        )
         if rest is None or rest.cost > tolerance:
             return left, right
         return (reached, rest) if forward else (rest, reached)
@@ -383,7 +385,7 @@ def _made_odd(grid: Grid) -> Grid:
     return replace(grid, slopes=slopes, intercepts=intercepts, values=values)
 
 
-def _seam_gate(left: Grid, right: Grid, tolerance: float) -> Gate:
+def _junction_gate(left: Grid, right: Grid, tolerance: float) -> Gate:
     """Inside the overlap both pieces are right; beyond it the wrong one must be gone."""
     at, half = (left.hi + right.lo) / 2, (left.hi - right.lo) / 2
     return Gate(at, math.log(100 * _largest(left, right) / tolerance + math.e) / half)

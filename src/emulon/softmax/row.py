@@ -16,7 +16,7 @@ import numpy as np
 from emulon.certify.interpolation import weights
 from emulon.softmax.spectral import Target, chebyshev, dense, least_squares
 
-# How far beyond a seam both neighbours are fitted, as a part of the shorter one.
+# How far beyond a junction both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
 # Points at which turns are looked for.
 SEEN = 16_001
@@ -26,7 +26,7 @@ MANY_TURNS = 128
 TURNS = (16, 22, 28)
 SHAPES = tuple((softness, part) for softness in (3 / 16, 1 / 4, 5 / 16) for part in (0.7, 0.8, 0.9))
 # Of the tolerance: pieces store their keys rounded, and round as they are averaged.
-ROOM = 0.9
+SLACK = 0.9
 
 
 def turns(s: np.ndarray, values: np.ndarray, by: float) -> np.ndarray:
@@ -39,12 +39,12 @@ def turns(s: np.ndarray, values: np.ndarray, by: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Row:
-    """Pieces (lo, hi), overlapping at their seams, and a shape that does for all of them."""
+    """Pieces (lo, hi), overlapping at their junctions, and a shape that does for all of them."""
 
     pieces: list[tuple[float, float]]
     keys: int
     softness: float
-    reach: float
+    half_width: float
 
     @property
     def total(self) -> int:
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The search for rows on one stretch; `at` is where the function turns."""
+    """The search for rows on one segment; `at` is where the function turns."""
 
     f: Target
     at: np.ndarray
@@ -61,11 +61,11 @@ class Rows:
     hi: float
     largest: float
     mirrored: bool
-    """The stretch goes on to the left as its own mirror image."""
+    """The segment continues to the left as its own mirror image."""
 
     def smallest(self, tolerance: float) -> Row | None:
         """The row with the fewest keys of those tried, or None."""
-        found = [self._of(each, ROOM * tolerance) for each in TURNS]
+        found = [self._of(each, SLACK * tolerance) for each in TURNS]
         return min(filter(None, found), key=lambda row: row.total, default=None)
 
     def _of(self, turns_each: int, tolerance: float) -> Row | None:
@@ -90,8 +90,8 @@ class Rows:
             least, most = (least, middle) if len(self._cuts(middle)) - 1 == count else (middle, most)
         cuts = np.array(self._cuts(most))
         widths = np.diff(cuts)
-        seams = OVERLAP / 2 * np.minimum(widths[1:], widths[:-1])
-        beyond = [OVERLAP / 2 * float(widths[0]) if self.mirrored else 0.0, *seams.tolist(), 0.0]
+        overlaps = OVERLAP / 2 * np.minimum(widths[1:], widths[:-1])
+        beyond = [OVERLAP / 2 * float(widths[0]) if self.mirrored else 0.0, *overlaps.tolist(), 0.0]
         return [
             (left - before, right + after)
             for (left, right), (before, after) in zip(pairwise(cuts.tolist()), pairwise(beyond), strict=True)
@@ -121,13 +121,13 @@ class Rows:
         offsets = np.arange(keys) - (keys - 1) / 2
         best, row = tolerance, None
         for softness, part in SHAPES:
-            reach = part * keys / 2
-            slopes, intercepts = 2 * softness * offsets * reach, -softness * offsets**2
+            half_width = part * keys / 2
+            slopes, intercepts = 2 * softness * offsets * half_width, -softness * offsets**2
             values = least_squares(weights(slopes, intercepts, nodes), wanted)
             if (np.abs(values).max(axis=-1) <= self.largest * np.abs(wanted).max(axis=-1)).all():
                 error = float(np.abs(values @ weights(slopes, intercepts, points).T - f).max())
                 if error <= best:
-                    best, row = error, Row(pieces, keys, softness, reach)
+                    best, row = error, Row(pieces, keys, softness, half_width)
         return row
 
     def _scaled(self, piece: tuple[float, float], x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ Gaussian of variance 1/(2β). Values fitted by least squares on Chebyshev nodes 
 since they are fitted on the interval alone, the keys outside it (the margin) are free to help. So the error falls
 exponentially with the number of keys, whatever the range: P = O(log 1/ε).
 
-Two numbers shape a grid of a given size: `softness` = βh² and `reach` = half the interval in units of h.
+Two numbers shape a grid of a given size: `softness` = βh² and `half_width` = half the interval in units of h.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SQUARES = 1e70
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 
 Target = Callable[[np.ndarray], np.ndarray]
-# Rounding as seen by whoever uses the grid: (grid, deviation, size) → bound on what rounding adds to F.
+# Rounding where the grid is used: (grid, deviation, size) → bound on what rounding adds to F.
 Rounding = Callable[[Grid, float, float], float]
 
 
@@ -45,7 +45,7 @@ class Fit:
     error: float
     grid: Grid
     softness: float
-    reach: float
+    half_width: float
 
 
 def chebyshev(lo: float, hi: float, count: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def cost(grid: Grid, f: np.ndarray, s: np.ndarray, rounding: Rounding) -> tuple[
 class Shaped:
     """Keys of one shape with fitted values, as the dtype stores them, and what they do at the points they were tested.
 
-    No rounding is in this: whoever weighs it adds what it costs there.
+    Rounding is not included: it depends on where the grid is used.
     """
 
     keys: Keys
@@ -99,8 +99,8 @@ class Shaped:
 
 
 @dataclass
-class Known:
-    """Grids fitted to one target on one interval: by (keys, softness, reach), and the two keys of sigmoids."""
+class FitCache:
+    """Grids fitted to one target on one interval: by (keys, softness, half_width), and the two keys of sigmoids."""
 
     shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
     sigmoids: list[Shaped] | None = None
@@ -117,18 +117,18 @@ class Spectral:
     rounding: Rounding
     largest: float = LARGEST_VALUE
     typical: bool = False
-    """Weigh grids by what to expect on ordinary data rather than by what can be promised for all."""
-    known: Known = field(default_factory=Known, compare=False)
+    """Weigh grids by the error to expect on ordinary data rather than by its bound."""
+    cache: FitCache = field(default_factory=FitCache, compare=False)
     """What was fitted already, by this search or by one that weighs the same grids otherwise."""
 
     def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
-        """The cheapest of `best` and of grids of so many keys with these shapes (softness, reach).
+        """The cheapest of `best` and of grids of so many keys with these shapes (softness, half_width).
 
         Weighing takes longer than fitting. No grid costs less than it errs, and rounding goes about with the deviation:
         a grid is not weighed where its error and a quarter of what rounding should make of its deviation cost too much.
         """
-        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.known.shaped])
-        known = [(shape, self.known.shaped[keys, *shape]) for shape in shapes]
+        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.cache.shaped])
+        known = [(shape, self.cache.shaped[keys, *shape]) for shape in shapes]
         left = sorted(((shape, each) for shape, each in known if each), key=lambda pair: pair[1].error)
         rate = 0.0
         while left:
@@ -154,8 +154,8 @@ class Spectral:
         together = max(1, CHUNK // (4 * len(s) * keys))
         for start in range(0, len(shapes), together):
             some = shapes[start : start + together]
-            softness, reach = np.array(some).T[:, :, None]
-            center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / reach
+            softness, half_width = np.array(some).T[:, :, None]
+            center, spacing = (self.lo + self.hi) / 2, (self.hi - self.lo) / 2 / half_width
             offsets = np.arange(keys) - (keys - 1) / 2
             slopes = 2 * softness * offsets / spacing
             slopes, intercepts = self._stored(slopes), self._stored(-softness * offsets**2 - slopes * center)
@@ -170,10 +170,10 @@ class Spectral:
             made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
             for shape, works in zip(some, fitting, strict=True):
                 if not works:
-                    self.known.shaped[keys, *shape] = None
+                    self.cache.shaped[keys, *shape] = None
                     continue
                 a, b, v, *numbers = next(made)
-                self.known.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
+                self.cache.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
 
     def _stored(self, part: np.ndarray) -> np.ndarray:
         rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()
@@ -204,14 +204,14 @@ class Spectral:
     def _best(self) -> dict[int, Fit | None]:
         return {}
 
-    def _weigh(self, shaped: Shaped, softness: float, reach: float) -> Fit:
+    def _weigh(self, shaped: Shaped, softness: float, half_width: float) -> Fit:
         keys = shaped.keys
         grid = Grid.stored(keys.slopes, keys.intercepts, keys.values, self.dtype, self.lo, self.hi, "spectral")
         if self.typical:
             total = grid.typical_error(self.f) + 1e-3 * shaped.error
         else:
             total = shaped.error + self.rounding(grid, shaped.deviation, shaped.size)
-        return Fit(total if math.isfinite(total) else math.inf, shaped.error, grid, softness, reach)
+        return Fit(total if math.isfinite(total) else math.inf, shaped.error, grid, softness, half_width)
 
     def best(self, keys: int, near: Fit | None = None) -> Fit | None:
         """The cheapest grid of this many keys: over a table of shapes, then downhill from the best of them.
@@ -230,25 +230,25 @@ class Spectral:
         if keys == 2:
             return self.fit(2, [(softness, 0.5) for softness in SOFTNESS], self.logistic())
         if near is not None:
-            shapes = [(near.softness, near.reach * keys / len(near.grid)), (near.softness, near.reach)]
+            shapes = [(near.softness, near.half_width * keys / len(near.grid)), (near.softness, near.half_width)]
         elif keys > 24:
             # Large grids are needed for detail, not for range: little margin, and a softness that no longer changes.
             shapes = [(softness, part * keys / 2) for softness in (3 / 16, 1 / 4, 3 / 8) for part in (0.6, 0.8, 0.95)]
         else:
-            reaches = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys))).tolist()
-            shapes = [(softness, reach) for softness in SOFTNESS for reach in reaches]
+            half_widths = np.geomspace(0.5, (keys + 1) / 2, max(2, min(7, keys))).tolist()
+            shapes = [(softness, half_width) for softness in SOFTNESS for half_width in half_widths]
         found = self.fit(keys, shapes)
         for step in (1.25, 1.1) if found is not None else ():
             assert found is not None
             turns = [(step, 1), (1 / step, 1), (1, step), (1, 1 / step)]
-            found = self.fit(keys, [(found.softness * a, found.reach * b) for a, b in turns], found)
+            found = self.fit(keys, [(found.softness * a, found.half_width * b) for a, b in turns], found)
         return found
 
     def logistic(self) -> Fit | None:
         """Two keys are p + q·σ(a(s − m)) exactly: sigmoid and tanh need no more, on any range."""
-        if self.known.sigmoids is None:
-            self.known.sigmoids = [keys for keys in map(self._two_keys, self._sigmoids()) if keys is not None]
-        return _cheapest([self._weigh(keys, 1.0, 1.0) for keys in self.known.sigmoids])
+        if self.cache.sigmoids is None:
+            self.cache.sigmoids = [keys for keys in map(self._two_keys, self._sigmoids()) if keys is not None]
+        return _cheapest([self._weigh(keys, 1.0, 1.0) for keys in self.cache.sigmoids])
 
     def _sigmoids(self) -> list[np.ndarray]:
         """(p, q, a, m) of sigmoids near f, the nearest of all among them if f is one."""
@@ -295,7 +295,7 @@ class Spectral:
             return None
         s = np.linspace(self.lo, self.hi, 4001)
         f = self.f(s)
-        # A stretch that is nearly straight is the middle of an endless sigmoid: its values must stay modest too.
+        # A nearly straight f is the middle of a very wide sigmoid: its values must stay modest too.
         if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
             return None
         keys = Keys(*map(self._stored, parts))
@@ -304,13 +304,16 @@ class Spectral:
     def smallest(self, tolerance: float, limit: int = 512, like: Fit | None = None) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge.
 
-        A grid shaped `like` that of another stretch of the same function is tried first, and made smaller step by step.
+        A grid shaped `like` that of another segment of the same function is tried first, and made smaller step by step.
         """
         found = self._like(like, tolerance) if like is not None and 2 < len(like.grid) <= limit else None
         if found is not None and found.cost <= tolerance:
             while len(found.grid) > 3:
                 keys = len(found.grid) - 1
-                shapes = [(found.softness, found.reach), (found.softness, found.reach * keys / len(found.grid))]
+                shapes = [
+                    (found.softness, found.half_width),
+                    (found.softness, found.half_width * keys / len(found.grid)),
+                ]
                 fewer = self.fit(keys, shapes)
                 if fewer is None or fewer.cost > tolerance:
                     break
@@ -354,8 +357,8 @@ class Spectral:
         return int(np.count_nonzero(np.diff(np.sign(off[np.abs(off) > tolerance])))) >= keys
 
     def _like(self, like: Fit, tolerance: float) -> Fit | None:
-        """The very shape of another stretch, and only where that does not do shapes near it."""
-        same = self.fit(len(like.grid), [(like.softness, like.reach)])
+        """The shape of another segment; only where it fails, shapes near it."""
+        same = self.fit(len(like.grid), [(like.softness, like.half_width)])
         return same if same is not None and same.cost <= tolerance else self.best(len(like.grid), like)
 
     def _shrink(self, tolerance: float, below: int, found: Fit) -> Fit:

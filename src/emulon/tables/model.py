@@ -58,7 +58,7 @@ class FittedModel:
             weights=tuple(map(tuple, (units.scale * (rows[:, :-1] if ones else rows)).tolist())),
             intercepts=tuple((units.scale * extra + units.shift).tolist()),
             baseline=repr(data.baseline) if data.kind == "regression" else str(data.baseline),
-            bound=run.promises.bound,
+            bound=run.bounds.bound,
         )
 
     def predict(self, cells: Cells) -> np.ndarray:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.files import write_atomically
 from emulon.core.predictor import NotAPredictor
-from emulon.machine.gpt2 import NeedsTransformers
+from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.tasks import DecisionTree, Linear, RegressionTask, ReluNetwork, SparseLinear
 
 CONFIG, STATE, SAFE = "config.yaml", "state.pt", "model.safetensors"

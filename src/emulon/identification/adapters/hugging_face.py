@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import NotAPredictor
-from emulon.machine.gpt2 import SLOTS, NeedsTransformers, predict_gpt2
+from emulon.machine.targets.gpt2 import SLOTS, NeedsTransformers, predict_gpt2
 from emulon.machine.tokens import Interleaved
 
 TEMPLATE = "x = {x}; y = {y}\n"

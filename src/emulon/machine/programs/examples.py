@@ -33,7 +33,7 @@ class Examples:
         return self.program.register(self.prefix + name, shape, initial=initial, symmetric=symmetric)
 
     def own_x(self) -> Register:
-        """x_i at both tokens of example i: read there once, whoever asks first."""
+        """x_i at both tokens of example i: read once, at its first use."""
         if not any(one.target is self.x for one in self.program.instructions):
             self.program.mov(self.x, self.x, at=self.prompt.own_example)
         return self.x

@@ -38,7 +38,15 @@ class NeedsTransformers(EmulonError):
 
 
 def to_gpt2(transformer: Transformer) -> Any:
-    """The same network as a `transformers.GPT2Model`, to be called with `inputs_embeds=transformer.embed(...)`."""
+    """The same network as a `transformers.GPT2Model`.
+
+    Args:
+        transformer: A compiled program.
+    Returns:
+        The model, to be called with `inputs_embeds=transformer.embed(...)`.
+    Raises:
+        NeedsTransformers: Hugging Face transformers is not installed.
+    """
     return load_gpt2(state_dict(transformer), transformer.heads)
 
 
@@ -120,7 +128,14 @@ def _block(block: MachineBlock, inner: int) -> dict[str, Tensor]:
 
 
 def save_gpt2(transformer: Transformer, folder: str | Path) -> Path:
-    """A checkpoint folder that `GPT2Model.from_pretrained(folder)` loads, with `slots.json` in it."""
+    """Write a checkpoint folder that `GPT2Model.from_pretrained(folder)` loads, with `slots.json` in it.
+
+    Args:
+        transformer: A compiled program.
+        folder: Where to write.
+    Returns:
+        The folder.
+    """
     folder = Path(folder)
     to_gpt2(transformer).save_pretrained(folder)
     (folder / SLOTS).write_text(json.dumps(slots(transformer), indent=1, ensure_ascii=False), encoding="utf-8")
@@ -173,6 +188,12 @@ def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
     Its GPT-2 adapter knows `GPT2LMHeadModel` only, so the model is wrapped in one; the logits mean nothing. Call it
     with `inputs_embeds`, that is, `bridge.run_with_cache(transformer.embed(...))`; `slots.json` labels every cached
     stream.
+
+    Args:
+        transformer: A compiled program.
+        folder: A folder of `save_gpt2`, or where to write one.
+    Returns:
+        The bridge.
     """
     try:
         from transformer_lens.model_bridge import TransformerBridge
@@ -191,9 +212,19 @@ def to_transformer_lens(transformer: Transformer, folder: str | Path) -> Any:
 def predict_gpt2(
     model: Any, labels: dict[str, Any], xs: Float[Tensor, "batch samples features"], ys: Float[Tensor, "batch targets"]
 ) -> Float[Tensor, "batch samples"]:
-    """Predictions of a loaded checkpoint, with nothing of emulon's transformer: `labels` is its `slots.json`.
+    """Predictions of a loaded checkpoint, with nothing of emulon's transformer.
 
-    Inputs outside the domain are refused. Invariants of other registers are watched by `Transformer` only.
+    Invariants of registers besides the inputs are watched by `Transformer` only.
+
+    Args:
+        model: The loaded `GPT2Model`.
+        labels: Its `slots.json`.
+        xs: The examples' inputs.
+        ys: Their targets.
+    Returns:
+        A prediction for every example.
+    Raises:
+        OutOfDomain: Inputs are outside the domain.
     """
     prompt = Interleaved(**labels["prompt"])
     embedded = xs.new_zeros(xs.shape[0], labels["tokens"], model.config.n_embd)

@@ -1,0 +1,254 @@
+"""The frozen model on disk and in use: a Hugging Face folder, and runs of algorithms by its `generate()`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.algorithms import Algorithm, NamedAlgorithm, name_of
+from emulon.certify import Certificate
+from emulon.certify.result import Run
+from emulon.certify.transcript_checker import PRECISION, Prompt, Transcript, audit, read
+from emulon.core.arrays import ArrayFormat
+from emulon.core.errors import BadPrompt, EmulonError
+from emulon.core.files import make_folder, read_json, write_atomically
+from emulon.expressions.evaluation import ball_arithmetic
+from emulon.language.interpreter import interpreter
+from emulon.language.methods import Method
+from emulon.language.numbers import UNITS
+from emulon.language.prompt import prompt, text_of
+from emulon.language.vocabulary import CAPACITIES, SMALL, Capacity, Vocabulary
+from emulon.machine.targets.gpt2 import NeedsTransformers
+from emulon.machine.targets.llama import compile_llama, serialised, write_llama
+
+Mode = Literal["plain", "drafted"]
+# Tokens that are drafted at a time from what the text has had already.
+DRAFTED = 16
+CARD = """# {name}
+
+A stock `LlamaForCausalLM`, compiled from a program of {lines} instructions; nothing in it was trained.
+A prompt states a first-order learning algorithm, its data and its starting weights; `generate()` writes every iterate.
+It holds up to {samples} rows, {features} features and {steps} steps. One model runs every method of the language.
+
+sha256 of model.safetensors: `{sha256}`
+
+```python
+from transformers import pipeline
+
+run = pipeline("text-generation", model=".", dtype="float32", device="cpu")
+zero = "+0.00 +000 +000"
+piece = f"slope {{zero}} bias {{zero}} times +1.00 +000 +000 plus {{zero}}"
+prompt = f"until:5 rate +0.40 +000 +000 ridge {{zero}} momentum {{zero}} {{piece}} loss^0 {{piece}} prox^0 "
+prompt += "#1 y +1.00 +000 +000 x1 +0.50 +000 +000 #2 y -1.00 +000 +000 x1 -1.00 +000 +000 "
+prompt += f"step:-1 w1 {{zero}} step:0 w1 {{zero}}"
+print(run(prompt, return_full_text=False)[0]["generated_text"])
+```
+
+Run it in float32: numbers of other types are not exact in it. A number is three words, `+0.32 -488 +484` for
+0.32 − 0.00488 + 0.00000484. `emulon llama prompt` writes prompts; `emulon check` verifies what the model wrote.
+"""
+
+
+def write(folder: str | Path, capacity: Capacity | str = SMALL) -> str:
+    """Write the frozen model as a folder that Hugging Face opens.
+
+    Args:
+        folder: Where to; it is made if need be.
+        capacity: How much it can hold: `SMALL`, `LARGE`, or a name of these.
+    Returns:
+        The sha256 of `model.safetensors`, the same on every machine.
+    Raises:
+        EmulonError: There is no such capacity, or the folder cannot be written.
+
+    Example:
+        >>> write("llama")
+    """
+    size, folder = _capacity(capacity), make_folder(folder)
+    program = interpreter(size)
+    digest = write_llama(compile_llama(program), folder)
+    Vocabulary(size).write_tokenizer(folder)
+    facts = {"features": size.features, "samples": size.samples, "steps": size.steps, "sha256": digest}
+    card = CARD.format(name=program.name.capitalize(), lines=len(program.instructions), **facts)
+    write_atomically(folder / "README.md", card)
+    return digest
+
+
+def _capacity(named: Capacity | str) -> Capacity:
+    if isinstance(named, Capacity):
+        return named
+    if named not in CAPACITIES:
+        raise EmulonError(f"{named!r} is no capacity; choose {' or '.join(CAPACITIES)}")
+    return CAPACITIES[named]
+
+
+def load(folder: str | Path, attention: Literal["sdpa", "eager"] = "sdpa", device: str = "cpu") -> TextModel:
+    """Open a folder that `write` has written.
+
+    Args:
+        folder: The folder.
+        attention: Which of transformers' implementations to use.
+        device: Where to run it.
+    Returns:
+        The model, which runs algorithms.
+    Raises:
+        NeedsTransformers: Hugging Face transformers is not installed.
+        BadPrompt: The folder has another vocabulary.
+
+    Example:
+        >>> load("llama").run(Ridge(0.3, steps=30), x, y).weights
+    """
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as missing:
+        raise NeedsTransformers(
+            "language.load needs transformers; install it with: pip install 'emulon[hf]'"
+        ) from missing
+    folder = Path(folder)
+    try:
+        words = read_json(folder / "tokenizer.json")["model"]["vocab"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadPrompt(f"{folder} is no folder of the text language: {error}") from None
+    size = next((size for size in CAPACITIES.values() if Vocabulary(size).numbers == words), None)
+    if size is None:
+        raise BadPrompt(f"{folder} has another vocabulary than this version of emulon; write it anew")
+    options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
+    network: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, **options)
+    return TextModel(network.to(device).eval().requires_grad_(False), size)
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A loaded model.
+
+    Attributes:
+        network: The `LlamaForCausalLM`.
+        capacity: How much it can hold.
+    """
+
+    network: Any
+    capacity: Capacity
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        return Vocabulary(self.capacity)
+
+    @property
+    def sha256(self) -> str:
+        """Of the parameters as they are now: that of `model.safetensors`, if nothing has changed them."""
+        return hashlib.sha256(serialised(self.network.state_dict())).hexdigest()
+
+    def complete(self, texts: Sequence[str], mode: Mode = "plain") -> list[str]:
+        """What `generate()` writes behind each of these texts.
+
+        Args:
+            texts: Prompts; several are run as one batch, padded on the left.
+            mode: "plain" asks for one word at a time; "drafted" lets words that were written before be guessed, several
+                at once, and checks them, which takes one text at a time and may round differently.
+        Returns:
+            What was written, without the end token.
+
+        Example:
+            >>> model.complete([text_of(prompt(Ridge(0.3, steps=30), x, y))])
+        """
+        from transformers import GenerationConfig
+
+        words = self.vocabulary
+        encoded = [words.encode(text) for text in texts]
+        longest, pad = max(map(len, encoded)), words.numbers["<pad>"]
+        rows = [[pad] * (longest - len(row)) + row for row in encoded]
+        tokens = torch.tensor(rows, device=self.network.device)
+        settings: Any = GenerationConfig(**self.network.generation_config.to_dict())  # type: ignore[no-untyped-call]  # unannotated
+        if mode == "drafted":
+            settings.prompt_lookup_num_tokens = DRAFTED
+        with torch.no_grad():
+            mask = (tokens != pad).long()
+            written = self.network.generate(tokens, attention_mask=mask, generation_config=settings)
+        return [words.decode(row[longest:].tolist()) for row in written]
+
+    def run(self, algorithm: Algorithm | Method, x: Any, y: Any, start: Any = None, mode: Mode = "plain") -> TextRun:
+        """Run an algorithm on data: write the prompt, let the model write the iterates, read them.
+
+        Args:
+            algorithm: A gradient descent of emulon, or a `Method`.
+            x: Rows of features, (samples, features).
+            y: A target a row; −1 or +1 for margin losses.
+            start: The weights to start from; zeros by default.
+            mode: As in `complete`.
+        Returns:
+            The run: weights, iterates, the transcript, and an audit made from its text alone.
+        Raises:
+            OutOfDomain: The prompt cannot hold the data.
+            Refused: The model wrote something that is no transcript.
+
+        Example:
+            >>> model.run(Ridge(0.3, steps=30), x, y).audit.bound < 1e-6
+            True
+        """
+        asked, before = prompt(algorithm, x, y, start=start, capacity=self.capacity), self.sha256
+        text = text_of(asked)
+        text += self.complete([text], mode)[0]
+        name = name_of(type(algorithm)) if isinstance(algorithm, NamedAlgorithm) else type(algorithm).__name__
+        return TextRun(name, text, read(text), ArrayFormat.of(x), (before, self.sha256))
+
+
+class TextRun(Run):
+    """A run by text.
+
+    Attributes:
+        transcript: The prompt and all that was written behind it.
+        weights: After the last step, in the form in which x was given.
+        iterates: After every step, the start among them, (steps + 1, features), float64.
+        overflow: Whether a weight could not be written, and the run ended there.
+        sha256: Of the model's parameters, before and after.
+    """
+
+    def __init__(self, name: str, text: str, found: Transcript, given: ArrayFormat, sha256: tuple[str, str]) -> None:
+        self._name, self.transcript, self.found, self.given, self.sha256 = name, text, found, given, sha256
+        note = "nothing is promised before the run; the audit is proved from the transcript"
+        self.certificate = Certificate({"before the run": math.inf}, torch.float32, note=note, assumes=())
+
+    @property
+    def name(self) -> str:
+        """The name of what ran."""
+        return self._name
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the model was asked."""
+        return self.found.prompt
+
+    @property
+    def overflow(self) -> bool:
+        """Whether the model said `overflow`."""
+        return self.found.overflow
+
+    @property
+    def iterates(self) -> Float[Tensor, "iterates features"]:
+        """The start and the weights after every step."""
+        return torch.tensor([self.prompt.start, *self.found.written], dtype=torch.float64, device="cpu") / UNITS
+
+    @property
+    def last(self) -> Float[Tensor, " features"]:
+        """The weights after the last step that was written."""
+        return self.iterates[-1]
+
+    @property
+    def weights(self) -> Any:
+        """The same as a tensor, an array, a list, or a Series named by x's columns."""
+        return self.given.back(self.last, "columns")
+
+    def _make_audit(self) -> Certificate:
+        """As `certify.transcript_checker` claims."""
+        with ball_arithmetic(PRECISION):
+            found = audit(self.found)
+        return Certificate({"distance to the exact iterates": found.bound}, torch.float32, scope="run")

@@ -1,0 +1,1 @@
+"""What compiled programs are written as: stock models of Hugging Face."""

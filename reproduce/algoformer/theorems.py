@@ -43,7 +43,8 @@ def compare(
     exact: Callable[[Built, int], Tensor],
 ) -> Numbers:
     """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours."""
-    loops, found = setting.sizes["loops"], {}
+    loops = setting.sizes["loops"]
+    found: Numbers = {}
     for done, (name, tolerance) in enumerate(WAYS.items()):
         setting.report_progress(name, done / len(WAYS))
         model = build(tolerance)

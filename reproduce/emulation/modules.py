@@ -226,7 +226,7 @@ def fit(modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, setti
     Of the setting's sizes it takes `epochs` and `lr`, and `fast`: whether matrix products are in tf32 and the loss is
     compiled.
     """
-    epochs, lr, fast = (setting.sizes.get(name) for name in ("epochs", "lr", "fast"))
+    epochs, lr, fast = setting.sizes["epochs"], setting.sizes["lr"], setting.sizes.get("fast")
     device = batches.rows.device
     modules.to(device)
     if fast:

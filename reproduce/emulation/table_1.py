@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,11 +72,13 @@ def measured(models: Sequence[tuple[int, int]], setting: Setting) -> Numbers:
 
     def answers(x: Tensor) -> Tensor:
         """(model, part, seed, batch, n, hidden)."""
-        said: Tensor = module(x.expand(len(models), 3, *x.shape).flatten(0, 2))
-        return said.unflatten(0, (len(models), 3, seeds))
+        said = module(x.expand(len(models), 3, *x.shape).flatten(0, 2))
+        together: Tensor = said.unflatten(0, (len(models), 3, seeds))
+        return together
 
     def loss(x: Tensor, _: Tensor) -> Tensor:
-        return ((answers(x) - x @ maps).square() * share).sum() / x.shape[1]
+        off: Tensor = ((answers(x) - x @ maps).square() * share).sum()
+        return off / x.shape[1]
 
     fit(module, loss, Batches([x], train, sizes["batch"], setting.seed), setting)
     errors: dict[str, list[Tensor]] = {name: [] for name in (*PARTS, SCRIPT, RIGHT)}
@@ -143,9 +146,27 @@ def figure(numbers: Numbers) -> Figure:
     return Figure(panels)
 
 
-SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 12, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
+SMALL: dict[str, Any] = {
+    "datasets": 500,
+    "features": 4,
+    "points": 5,
+    "hidden": 12,
+    "p": 15,
+    "epochs": 8,
+    "batch": 32,
+    "lr": 3e-3,
+}
 SMALL |= {"heads": [1, 2, 4, 6, 12], "p_list": [5, 10, 20], "seeds": 3}
-GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 48, "p": 60, "epochs": 50, "batch": 32, "lr": 1e-3}
+GPU: dict[str, Any] = {
+    "datasets": 50_000,
+    "features": 24,
+    "points": 20,
+    "hidden": 48,
+    "p": 60,
+    "epochs": 50,
+    "batch": 32,
+    "lr": 1e-3,
+}
 GPU |= {"heads": list(PRINTED), "p_list": list(range(20, 120, 10)), "seeds": 10, "fast": True}
 SET_UP = """
 model | K, Q and V by a multi-head module each, 40 learnable tokens (p = 60), width 48 | the same

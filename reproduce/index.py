@@ -16,8 +16,8 @@ HEAD = """# Claims, and what came of them
 What the sources state, the number they print, the number measured here, and a verdict. Made by `python -m reproduce`
 from the JSON files in claims/: do not edit. `python -m reproduce NAME` measures a claim again (`--scale paper` or `gpu`
 at larger sizes), `--all` every claim at the small scale, `--figures` draws everything again without measuring. A
-verdict is decided by a rule in the claim's module under `reproduce/`, written before the numbers; rules and verdicts
-that were changed later are listed in [what we had wrong](../docs/corrections.md).
+verdict is decided by a rule beside the code that measures, in `reproduce/`, written before the numbers; rules and
+verdicts that were changed later are listed in [what we had wrong](../docs/corrections.md).
 
 - **holds**, **does not hold**: in the source's set-up, or of a theorem, which may be checked at any size;
 - **holds as corrected**: as printed the statement fails; mended as the section below says, it holds;

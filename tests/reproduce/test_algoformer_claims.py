@@ -9,21 +9,12 @@ from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, learners, theorems
-from reproduce.claim import Scale, Setting, all_claims
+from reproduce.claim import Scale, Setting
 from reproduce.learners import trained
 from reproduce.record import measure
 
 SMALL = {"samples": 12, "features": 3, "loops": 8, "problems": 2}
 TINY = learners.TRAINING | {"steps": 2, "width": 8, "heads": 2}
-
-
-@pytest.mark.parametrize("number", ["3.1", "3.2", "3.3", "4.1", "4.2"])
-def test_theorems_hold_on_small_problems_and_are_drawn(number, tmp_path):
-    claim = replace(all_claims()[f"algoformer-theorem-{number}"], scales={"small": Scale(0.1, SMALL)})
-    record = measure(claim, "small", 1, tmp_path)
-    assert record.verdict(claim).state == "holds", record.verdict(claim)
-    assert len(record.numbers["ours"]["errors"]) == 9
-    assert chart(claim.figure(record.numbers)).startswith("<svg")
 
 
 def test_every_output_descends_by_itself():
@@ -52,16 +43,6 @@ def test_figure_2_trains_every_model_on_every_task(tmp_path):
     assert all(len(each["curves"][model]) == 2 for each in numbers.values() for model in figure_2.MODELS)
 
 
-def test_newton_takes_fewer_loops_than_descent_and_both_as_many_as_without_a_transformer(tmp_path):
-    sizes = {"samples": 12, "features": 3, "gradient": 200, "newton": 12}
-    claim = replace(theorems.SECTION_4_1, scales={"small": Scale(0.1, sizes)})
-    record = measure(claim, "small", 0, tmp_path)
-    assert record.verdict(claim).state == "holds" and chart(claim.figure(record.numbers)).startswith("<svg")
-    for reaches in ([9, 8], [None, None], [500, 500]):
-        changed = {"curves": [record.numbers["curves"][0], record.numbers["curves"][1] | {"reaches": reaches}]}
-        assert theorems.judge_section_4_1(changed).state == "does not hold"
-
-
 @pytest.mark.parametrize(
     ("module", "sizes"),
     [
@@ -87,15 +68,6 @@ def test_figures_3_and_5_train_every_cell_and_keep_what_is_paired(tmp_path):
     assert paired["value"] == pytest.approx(sum(difference) / len(difference)) and paired["low"] < paired["high"]
     found = figure_3.run(Setting(sizes | {"trained": [2, 3], "windows": [1, 2], "loops": 5}, results=tmp_path))
     assert [(each["trained"], each["window"]) for each in found["learners"]] == [(2, 1), (2, 2), (3, 1), (3, 2)]
-
-
-def test_figure_4_leaves_16_heads_out_and_is_judged_by_what_was_measured():
-    def learner(heads, error):
-        return {"model": "algoformer", "layers": 1, "heads": heads, "curve": [error], "left": 0.01}
-
-    numbers = {"8": learner(8, 0.1), "4": learner(4, 0.2), "16": learner(16, 0.3)}
-    assert "falls with heads: yes" in figure_4.judge(numbers).reason
-    assert "falls with heads: no" in figure_4.judge(numbers | {"4": learner(4, 0.05)}).reason
 
 
 def test_claims_of_one_process_share_a_training():

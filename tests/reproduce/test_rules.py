@@ -75,6 +75,11 @@ def shapes(few_heads, standard, deep, deeper):
     return {"": {str(k): each for k, each in enumerate(own + others)}}
 
 
+def with_16_heads(whole):
+    """Which may be worse than fewer, as the paper says."""
+    return {"": whole[""] | {"16": whole[""]["0"] | {"heads": 16, "curve": [0.9]}}}
+
+
 def cells(newton=1e-30, high=-0.1):
     quiet = {"AlgoFormer": [1.0, 1e-3], "Newton, 5 steps": [1.0, newton], "descent, 5 steps": [1.0, 0.1]}
     loud = {"AlgoFormer": [0.1, 2.6], "Newton, 5 steps": [2.0, 3.0], "descent, 5 steps": [2.0, 2.5]}
@@ -254,6 +259,7 @@ RULES = {
         (shapes(0.3, 0.1, 0.1, 0.3), FAILS),
         (shapes(0.3, 0.4, 0.3, 0.3), FAILS),
         (shapes(0.3, 0.4, 0.1, 0.1), FAILS),
+        (with_16_heads(shapes(0.3, 0.4, 0.1, 0.3)), HOLDS),
         (LATE, SMALL),
     ],
     "algoformer-figure-5": [

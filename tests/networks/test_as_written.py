@@ -22,12 +22,12 @@ from emulon.interpreter import BadFile
 from emulon.interpreter.files import read_sealed, write_sealed
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, load_network, save_network
+from emulon.networks.arithmetic import BALLS
 from emulon.networks.attention import AttentionPhase
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.groups import Norm, groups_of
-from emulon.networks.layers import Box, Known, Linear, Unrounded
-from emulon.networks.linear import LinearPhase
-from emulon.networks.lowering import lower
+from emulon.networks.builder import lower
+from emulon.networks.linear import Linear, LinearPhase, Unrounded
+from emulon.networks.program import distance_by_arb
+from emulon.networks.ranges import Box, ValueRanges
 
 f64 = torch.float64
 
@@ -92,14 +92,14 @@ def test_a_map_that_was_rounded_is_enclosed_as_it_was():
     layer, x = coarse(), torch.tensor([[[0.25, -1.0]]], dtype=f64)
     with mpmath.workdps(60):
         wanted = [(mpmath.mpf(-1) / 4 - 2) / 3 + 7, mpmath.mpf(-8) / 3]
-        ball = layer.enclosed(Ball.of(x))
+        ball = layer.evaluate(Ball.of(x), BALLS)
         for k, true in enumerate(wanted):
             high, low, radius = (getattr(ball, part)[0, 0, k].item() for part in ("high", "low", "radius"))
             assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-20
         off = max(
             abs(mpmath.mpf(own) - true) for own, true in zip(layer.exact(x).flatten().tolist(), wanted, strict=True)
         )
-    assert away_from_exact([layer], x, layer.exact(x)) == pytest.approx(float(off), rel=1e-12, abs=0.0)
+    assert distance_by_arb([layer], x, layer.exact(x)) == pytest.approx(float(off), rel=1e-12, abs=0.0)
 
 
 def test_what_rounding_a_map_moves_is_a_part_of_its_error():
@@ -107,7 +107,7 @@ def test_what_rounding_a_map_moves_is_a_part_of_its_error():
     layer, box = coarse(), Box(torch.tensor([-3.0, -1.0], dtype=f64), torch.tensor([1.0, 2.0], dtype=f64))
     moved = max(0.001 + 0.002 / 3 + (41 / 6 - 6.83), 0.02 / 3)
     assert layer.rounding(box) == pytest.approx(moved, rel=1e-8, abs=0.0) and layer.rounding(box) >= moved
-    line, known = identity_grid(32.0), Known(box, box)
+    line, known = identity_grid(32.0), ValueRanges(box, box)
     plain = LinearPhase(replace(layer, unrounded=None), known).own_error(line)
     assert LinearPhase(layer, known).own_error(line) == pytest.approx(plain + moved, rel=1e-8, abs=0.0)
 
@@ -118,21 +118,11 @@ def test_the_scale_of_scores_is_rounded_in_the_prompt_and_nowhere_else(monkeypat
     phase = compile_network(Heads(*random(3, 1, 2, 3).unbind(), scale=3.0), data=x).phases[0]
     assert isinstance(phase, AttentionPhase) and phase.layer.rounding == 4 * rounding.unit(f64)
     assert replace(phase.layer, scale=4.0).rounding == 0.0
-    line, inner = identity_grid(32.0), phase.inner
+    line, inner = identity_grid(32.0), phase.known
     before = phase.own_error(line)
     monkeypatch.setattr(type(phase.layer), "rounding", property(lambda self: 1e-6))
     # Entries of q move by 1e-6 of their sums; what a row of scores moves by is at least that of its largest entry.
     assert 1e-8 * inner.v < phase.own_error(line) - before < 1e-2 * inner.v * max(1.0, inner.score)
-
-
-def test_a_norm_is_one_only_with_its_exact_mean():
-    layers = [*lower(nn.LayerNorm(3).double(), (3,)).layers]
-    assert [type(group) for group in groups_of(layers).values()] == [Norm]
-    mean = layers[2]
-    for part, by in (("numerators", 2.0), ("squares", 2.0), ("bias", 3.0)):
-        exact = replace(mean.unrounded, **{part: by * getattr(mean.unrounded, part)})
-        changed = [*layers[:2], replace(mean, unrounded=exact), *layers[3:]]
-        assert Norm not in [type(group) for group in groups_of(changed).values()]
 
 
 def network_with_all() -> tuple[nn.Module, torch.Tensor]:
@@ -200,8 +190,8 @@ def test_numbers_above_a_softplus_threshold_are_refused():
     with pytest.raises(OutOfDomain, match=r"up to 20 only, and its numbers may reach"):
         compile_network(one_function(nn.Softplus()), data=x)
     layer = replace(lower(one_function(nn.Softplus()), (1,)).layers[-1], reads=(0,))
-    assert layer.enclosed(Ball.of(torch.tensor([20.5], dtype=f64))).radius.isinf().all()
-    assert away_from_exact([layer], x[-1:, None], x[-1:, None]) == float("inf")
+    assert layer.evaluate(Ball.of(torch.tensor([20.5], dtype=f64)), BALLS).radius.isinf().all()
+    assert distance_by_arb([layer], x[-1:, None], x[-1:, None]) == float("inf")
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])

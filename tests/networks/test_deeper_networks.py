@@ -15,12 +15,11 @@ from emulon.expressions import parse
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.models import AlgoFormer, Looped, by_prompt
 from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.groups import Norm, Product, groups_of
-from emulon.networks.layers import Root
-from emulon.networks.lowering import lower
-from emulon.networks.program import enclosures
-from emulon.networks.ranges import states
+from emulon.networks.arithmetic import BALLS
+from emulon.networks.builder import lower
+from emulon.networks.layers import evaluated, states
+from emulon.networks.products import Norm
+from emulon.networks.program import distance_by_arb
 from emulon.networks.softmaxes import UNITS, softmax_for
 
 
@@ -73,8 +72,9 @@ def test_images_are_convolved_pooled_and_normalised():
 
 
 def test_norms_hold_over_long_ranges_of_the_variance(warm):
-    roots = [phase for phase in ran(*two_norms())[0].phases if isinstance(phase.layer, Root)]
-    assert len(roots) == 2 and all(hi <= 16 * lo for lo, hi in (phase.known.inputs.ends for phase in roots))
+    norms = [phase for phase in ran(*two_norms())[0].phases if isinstance(phase.layer, Norm)]
+    fine = [norm.phases[2].phases[3].ranges.inputs.ends for norm in norms]
+    assert len(norms) == 2 and all(hi <= 16 * lo for lo, hi in fine)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -107,7 +107,7 @@ def encoder(warm) -> tuple[nn.Module, torch.Tensor, NetworkProgram]:
     return small_encoder(), random(6, 3, 4), ran(small_encoder(), random(6, 3, 4))[0]
 
 
-def test_an_encoder_layer_runs_referensey_too(encoder):
+def test_an_encoder_layer_runs_faithfully_too(encoder):
     network, x, program = encoder
     faithful = program(x[:1], mode="reference").outputs
     assert (faithful - network(x[:1]).detach()).abs().max() <= 1e-9
@@ -117,31 +117,20 @@ def test_certificates_hold_through_norms_and_say_so_where_they_cannot(encoder):
     network, x, program = encoder
     run = program(x)
     assert 0 < run.certificate.verify(run.outputs, network(x).detach()) < run.certificate.bound < 1e-3
-    norms = [last for last, group in groups_of(program.layers).items() if isinstance(group, Norm)]
+    norms = [number for number, layer in enumerate(program.layers, start=1) if isinstance(layer, Norm)]
     assert len(norms) == 2
     # An input that is off by 1 tells nothing of 1/√v, and yet a norm's answers are at most √width = 2 in size.
     found = program.errors(identity_grid(program.capacity.reach), 1.0)
     for last in norms:
-        most = 2.001 + program.phases[last - 1].known.output.size
-        assert found[last - 1].isinf().all() and (found[last] <= most).all()
-
-
-@pytest.mark.parametrize("alter", ["weight", "reads", "epsilon"])
-def test_what_only_looks_like_a_norm_is_none(alter):
-    layers = [*lower(nn.LayerNorm(4).double(), (4,)).layers]
-    assert [type(group) for group in groups_of(layers).values()] == [Norm]
-    mean = layers[2]
-    weight = mean.weight.clone()
-    weight[0, 0] *= 1.0001
-    changed = {"weight": {"weight": weight}, "reads": {"reads": (0,)}, "epsilon": {"bias": -mean.bias}}[alter]
-    layers[2] = replace(mean, **changed)
-    assert [type(group) for group in groups_of(layers).values()] == [Product]
+        most = 2.001 + program.phases[last - 1].ranges.output.size
+        root = found[last].parts[2]
+        assert root.bound.each.isinf().all() and (found[last].bound.each <= most).all()
 
 
 def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel(warm):
     (network, x), before = one_norm(), 1e-6
     program = compile_network(network, data=x)
-    found = program.errors(identity_grid(program.capacity.reach), before)[-1][-1]
+    found = program.errors(identity_grid(program.capacity.reach), before)[-1].bound.each[-1]
     torch.manual_seed(0)
     moved = x + before * (2 * torch.rand(200, 40, 6, dtype=torch.float64) - 1).sign()
     seen = (program.exact(moved) - program.exact(x)).abs().flatten(0, 1).amax(dim=0)
@@ -159,8 +148,8 @@ def test_an_encoder_layer_attends_between_positions_only(encoder):
 def test_more_bits_enclose_the_same_network(encoder):
     _, x, program = encoder
     run = program(x[:1])
-    balls = enclosures(program.layers, run.inputs)[-1]
-    by_arb = away_from_exact(program.layers, run.inputs, run.register)
+    balls = evaluated(program.layers, run.inputs, BALLS)[-1]
+    by_arb = distance_by_arb(program.layers, run.inputs, run.register)
     assert by_arb == pytest.approx(balls.distance_from(run.register).max().item(), rel=1e-3, abs=0.0)
 
 

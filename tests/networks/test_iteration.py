@@ -12,9 +12,9 @@ from emulon.algorithms import Ridge
 from emulon.core.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.networks import compile_network
-from emulon.networks.exactly import away_from_exact
+from emulon.networks.elementwise import Function
 from emulon.networks.iteration import compile_iteration
-from emulon.networks.layers import Elementwise
+from emulon.networks.program import distance_by_arb
 from emulon.networks.steps import (
     GroupLassoStep,
     KernelRegression,
@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_refused_in_one_line():
 
 def test_a_number_without_a_value_is_as_far_away_as_can_be():
     """Behind one that has a value, too: NaN must not be lost in a maximum."""
-    layer = Elementwise(name="reciprocal", reads=(0,), f="1/t")
+    layer = Function(name="reciprocal", reads=(0,), expression="1/t")
     own = torch.tensor([[[0.5, 0.0]]], dtype=f64)
-    assert away_from_exact([layer], torch.tensor([[[2.0, 1.0]]], dtype=f64), own) == 1.0
-    assert math.isinf(away_from_exact([layer], torch.tensor([[[2.0, 0.0]]], dtype=f64), own))
+    assert distance_by_arb([layer], torch.tensor([[[2.0, 1.0]]], dtype=f64), own) == 1.0
+    assert math.isinf(distance_by_arb([layer], torch.tensor([[[2.0, 0.0]]], dtype=f64), own))

@@ -61,7 +61,7 @@ def set_at(facts, path, value):
     facts[last] = value
 
 
-SOFTMAX = ("phases", 1, "softmax")
+SOFTMAX = ("phases", 1, "plan", "softmax")
 
 
 @pytest.mark.parametrize(
@@ -69,30 +69,29 @@ SOFTMAX = ("phases", 1, "softmax")
     [
         ("gelu", (*SOFTMAX, "interpolation"), 1e-15, "is not as near to"),
         ("gelu", (*SOFTMAX, "deviation"), 1e-15, "is not as near to"),
-        ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "promises nothing"),
+        ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "has no bound"),
         ("gelu", (*SOFTMAX, "f"), "tanh(t)", "for another function"),
-        ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "promises nothing"),
-        ("gelu", ("phases", 1, "layer", "gated"), {"low": 0.0, "kinked": False}, "gated as another function"),
-        ("gelu", ("phases", 1, "softmax"), None, "neither gate nor softmax"),
+        ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "has no bound"),
+        ("gelu", ("phases", 1, "kind"), "Gate", "lacks the field|has an unknown field"),
+        ("gelu", SOFTMAX, None, "neither gate nor softmax"),
         ("gelu", ("source",), "hearsay", "not one of domain, data"),
         ("gelu", ("source",), "domain", "may leave its range"),
         ("gelu", ("tolerance",), "small", "tolerance of the network is 'small'"),
         ("gelu", ("phases", 0, "layer", "reads"), [4], "not there yet"),
         ("gelu", ("phases", 0, "layer", "bias"), "network.phases.2.layer.bias", "not the name of an array"),
         ("gelu", ("phases", 2, "layer", "weight"), "network.phases.4.layer.weight", "not the name of an array"),
-        ("gelu", ("phases", 1, "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
+        ("gelu", ("phases", 1, "plan", "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
         ("gelu", ("shape",), [10**9, 5], "is not possible"),
         ("gelu", ("out_shape",), [3], "output is of"),
         ("gelu", ("phases", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
         ("gelu", ("box",), {"lo": "network.box.hi", "hi": "network.box.lo"}, "the box is empty"),
-        ("relu", ("phases", 1, "layer", "f"), "t", "gated as another function"),
-        ("relu", ("phases", 1, "layer", "gated", "low"), 0.5, "gated as another function"),
-        ("relu", ("phases", 1, "layer", "gated", "kinked"), False, "gated as another function"),
-        ("relu", ("phases", 1, "sharpness"), 3.0, "sharpness of 3"),
-        ("relu", ("phases", 1, "sharpness"), 2.0**300, "sharpness of 2"),
-        ("domain", ("phases", 0, "inner", "score"), -1.0, "has no ranges inside"),
-        ("domain", ("phases", 0, "inner"), None, "has no ranges inside"),
-        ("domain", ("phases", 0, "inner", "q"), 1e-3, "may leave its ranges inside"),
+        ("relu", ("phases", 1, "layer", "low"), 1.5, "is a gate of 1.5"),
+        ("domain", ("phases", 1, "layer", "low"), 0.5, "is a gate of 0.5"),
+        ("relu", ("phases", 1, "plan", "sharpness"), 3.0, "sharpness of 3"),
+        ("relu", ("phases", 1, "plan", "sharpness"), 2.0**300, "sharpness of 2"),
+        ("domain", ("phases", 0, "plan", "attention", "score"), -1.0, "has no ranges of attention"),
+        ("domain", ("phases", 0, "plan", "attention"), None, "has no ranges of attention"),
+        ("domain", ("phases", 0, "plan", "attention", "q"), 1e-3, "may leave its range"),
     ],
 )
 def test_a_file_with_its_checksum_made_anew_is_not_believed(name, path, value, message, saved, tmp_path):

@@ -11,11 +11,9 @@ from torch import nn
 from emulon import Interpreter, compile_network
 from emulon.core.errors import NotCertified
 from emulon.networks import Box, classes_of
-from emulon.networks.function import FunctionPhase
-from emulon.networks.gate import GatePhase
+from emulon.networks.elementwise import FunctionPhase, GatePhase
+from emulon.networks.layers import states
 from emulon.networks.linear import LinearPhase
-from emulon.networks.ranges import states
-from emulon.networks.seen import seen
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -53,7 +51,7 @@ def test_a_domain_gives_ranges_by_interval_arithmetic(name):
     assert run.certificate.verify(run.outputs, network(x).detach()) < 1e-9
     assert len(run.certificate.assumes) == 1 and run.certificate.proved
     for register, phase in zip(states(program.layers, run.inputs), program.phases, strict=True):
-        assert (register >= phase.known.output.lo).all() and (register <= phase.known.output.hi).all()
+        assert (register >= phase.ranges.output.lo).all() and (register <= phase.ranges.output.hi).all()
 
 
 def test_a_certificate_has_a_term_for_every_layer_and_what_follows_multiplies_it(cases):
@@ -81,7 +79,7 @@ def test_an_audit_holds_against_fifty_digits(name, activation, cases, interprete
                     state = state.apply(activation)
             off = max(abs(exact - number) for exact, number in zip(state, own, strict=True))
         assert 0 < off <= run.audit.bound
-    assert seen(run)[-1].off == pytest.approx(run.audit.bound, rel=1e-3, abs=0.0)
+    assert run.statistics()[-1].distance == pytest.approx(run.audit.bound, rel=1e-3, abs=0.0)
 
 
 def test_an_audit_sees_what_is_wrong(cases, interpreter):

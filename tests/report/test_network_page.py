@@ -22,7 +22,7 @@ def test_every_phase_is_told_with_its_cost_and_its_error(run, tmp_path, on_a_pho
     page = write(run, tmp_path)
     text = page.read_text()
     for phase in run.program.phases:
-        assert f">{phase.layer.name}</td>" in text and phase.shown()[:20] in text
+        assert f">{phase.layer.name}</td>" in text and phase.description()[:20] in text
     # Linear: a token for each of 4 positions of 3 rows; tanh: two keys, 24 numbers; ReLU: two tokens for each of 24.
     for tokens, keys in (("12", "1"), ("24", "2"), ("12", "4"), ("48", "2")):
         assert f"<td>{tokens}</td><td>{keys}</td>" in text

@@ -36,7 +36,7 @@ SOURCES = (
     "expressions/evaluation.py",
     "expressions/expression.py",
     *(f"interpreter/{name}" for name in ("compiler.py", "identity_grid.json", "identity_grid.py", "phase.py")),
-    *(f"networks/{name}.py" for name in ("phase", "softmaxes")),
+    "networks/softmaxes.py",
     "expressions/parser.py",
 )
 ROOT = Path(__file__).parents[1]

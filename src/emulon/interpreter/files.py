@@ -28,7 +28,7 @@ from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 from emulon.softmax import Grid
 
-FORMAT = {"interpreter": "2", "program": "5", "network": "2"}
+FORMAT = {"interpreter": "2", "program": "5", "network": "3"}
 PLAIN = {
     "name": str,
     "steps": int,

@@ -15,7 +15,7 @@ from emulon.attention import attend
 from emulon.core.errors import BadShape, EmulonError
 
 if TYPE_CHECKING:
-    from emulon.networks.lowering import Builder
+    from emulon.networks.builder import Builder
 
 
 @dataclass(frozen=True)

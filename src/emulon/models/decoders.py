@@ -14,7 +14,7 @@ from emulon.models.block import BlockShape, Decoder
 from emulon.models.learner import Learner
 
 if TYPE_CHECKING:
-    from emulon.networks.lowering import Builder
+    from emulon.networks.builder import Builder
 
 
 class Standard(Learner, name="standard"):

@@ -21,7 +21,7 @@ from emulon.models.block import Affine, Block, BlockShape
 from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
 
 if TYPE_CHECKING:
-    from emulon.networks.lowering import Builder
+    from emulon.networks.builder import Builder
 
 # Prompts that a learner reads at once when it is asked: memory, not answers, depends on it.
 PROMPTS = 1024

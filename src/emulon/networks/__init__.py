@@ -1,14 +1,12 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
-from emulon.networks.activations import Expression
 from emulon.networks.compiler import compile_network
 from emulon.networks.composition import Composition, then
 from emulon.networks.files import load_network, save_network
 from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
-from emulon.networks.layers import Box
-from emulon.networks.multilayer import classes_of
-from emulon.networks.normalisation import product
+from emulon.networks.modules import Expression, classes_of
 from emulon.networks.program import NetworkProgram, NetworkRun
+from emulon.networks.ranges import Box
 from emulon.networks.tracing import traced
 from emulon.networks.transformer import Heads, heads_of
 
@@ -26,7 +24,6 @@ __all__ = [
     "compile_network",
     "heads_of",
     "load_network",
-    "product",
     "save_network",
     "then",
     "traced",

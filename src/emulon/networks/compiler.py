@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,14 +12,11 @@ from torch import Tensor, nn
 from emulon.certify.domain import require_finite
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadNetwork, BadShape, EmulonError
-from emulon.networks.groups import balanced
-from emulon.networks.layers import Box, Known, Layer
-from emulon.networks.lowering import Builder, lower
-from emulon.networks.multilayer import as_module
-from emulon.networks.planning import layers_to_phases
+from emulon.networks.builder import Builder, lower
+from emulon.networks.modules import as_module
+from emulon.networks.planning import box_of, from_box, from_data, layers_to_phases
 from emulon.networks.program import NetworkProgram
-from emulon.networks.ranges import from_box, from_data, input_box
-from emulon.networks.roots import with_short_roots
+from emulon.networks.ranges import Box
 
 f64 = torch.float64
 # A module and its layers, both in float64, may differ by rounding: by this part at most.
@@ -61,14 +57,10 @@ def compile_network(
     data = None if data is None else as_tensor(data, "data")
     builder = module_to_layers(module, shape, data)
     inputs = None if data is None else _rows(data, builder)
-    box = _box(domain, builder.sizes[0]) if inputs is None else input_box(inputs, margin)
-
-    def ranges(layers: Sequence[Layer]) -> list[Known]:
-        return from_box(layers, box) if inputs is None else from_data(layers, inputs, margin)
-
-    builder = with_short_roots(builder, ranges(builder.layers))
-    layers = balanced(builder.numbered, ranges(builder.numbered))
-    phases = layers_to_phases(layers, ranges(layers), tolerance, box, _positions(builder))
+    box = _box(domain, builder.sizes[0]) if inputs is None else box_of(inputs).widened(margin)
+    named = builder.numbered
+    layers, ranges = from_box(named, [box]) if inputs is None else from_data(named, inputs, margin)
+    phases = layers_to_phases(layers, ranges, tolerance, box, _positions(builder))
     shapes = (builder.given, builder.shape)
     program = NetworkProgram(name, phases, box, *shapes, tolerance, "domain" if data is None else "data")
     require_same(module, program, data)

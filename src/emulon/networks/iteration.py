@@ -24,10 +24,11 @@ from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
+from emulon.networks.arithmetic import BALLS
 from emulon.networks.compiler import compile_network
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.program import RANGES, NetworkProgram, enclosures
-from emulon.networks.ranges import states
+from emulon.networks.error_propagation import VOID, ErrorPropagation
+from emulon.networks.layers import evaluated, states
+from emulon.networks.program import RANGES, NetworkProgram, distance_by_arb
 
 # Bits of the exact steps: so many in all, and for every step.
 BITS, BITS_A_STEP = 192, 4
@@ -91,12 +92,13 @@ class IterationProgram:
         return () if self.lipschitz is None else (said,)
 
     def _grown(self, line: IdentityGrid) -> float:
+        body, propagation = self.body, ErrorPropagation(line, VOID[self.body.source])
+        error = torch.zeros(len(body.box.lo), dtype=torch.float64, device="cpu")
         if self.lipschitz is not None:
-            once = self.body.errors(line)[-1][-1].max().item()
+            once = propagation.through(body.phases, body.box)[-1].bound.each[-1].max().item()
             return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
-        error = torch.zeros(len(self.body.box.lo), dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
-            error = self.body.errors(line, error)[-1][-1]
+            error = propagation.through(body.phases, body.box, error)[-1].bound.each[-1]
             if not error.isfinite().all():
                 return math.inf
         return error.max().item()
@@ -117,10 +119,10 @@ class IterationProgram:
             raise EmulonError(f"an iteration of {self.body.name} starts from x alone; leave y out")
         given, (state, lead) = ArrayFormat.of(x), self.body.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        found, rooms = [state], self.body.rooms(interpreter.identity)
+        found, slacks = [state], self.body.slacks(interpreter.identity)
         for number in range(self.steps):
             report_progress("step", number / self.steps)
-            found.append(self.body.passed(interpreter, found[-1], mode, rooms))
+            found.append(self.body.passed(interpreter, found[-1], mode, slacks))
         hashes = (before, interpreter.sha256)
         return IterationRun(self, torch.stack(found, dim=1), lead, certificate, interpreter, hashes, given)
 
@@ -165,14 +167,14 @@ class IterationRun(Run):
         if self.program.lipschitz is not None:
             return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
         layers, steps, bits = self.program.body.layers, self.program.steps, BITS + BITS_A_STEP * self.program.steps
-        worst = away_from_exact(layers, self.states[:, 0], self.states[:, -1], bits, steps)
+        worst = distance_by_arb(layers, self.states[:, 0], self.states[:, -1], bits, steps)
         return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
 
     def _step_by_step(self, lipschitz: float) -> dict[str, float]:
         """e ← ρ·e + ‖state − Step(state before)‖, the exact step enclosed for all states at once."""
         body, worst = self.program.body, 0.0
         for row in self.states:
-            exact = enclosures(body.layers, row[:-1])[-1]
+            exact = evaluated(body.layers, row[:-1], BALLS)[-1]
             error = 0.0
             for defect in exact.distance_from(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
                 error = (lipschitz * error + defect) * (1 + 1e-15)

@@ -1,24 +1,33 @@
-"""From layers and where their numbers are to phases: each activation's share of the tolerance, and its softmax."""
+"""From layers to phases: ranges of all numbers, each activation's share of the tolerance, and its softmax.
+
+Ranges follow from a box by interval arithmetic, for every input of it, or are those that data show, with a margin.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from emulon.certify.domain import require_scale
 from emulon.core.errors import OutOfDomain
-from emulon.networks.attention import AttentionPhase
-from emulon.networks.function import FunctionPhase
-from emulon.networks.gate import KINK, GatePhase
-from emulon.networks.layers import Attention, Box, Constant, Elementwise, Known, Layer, Linear
-from emulon.networks.linear import LinearPhase
-from emulon.networks.phase import ConstantPhase, NetworkPhase
-from emulon.networks.ranges import reading
+from emulon.networks.attention import Attention, AttentionPhase
+from emulon.networks.composite import CompositePhase
+from emulon.networks.elementwise import KINK, Elementwise, Function, FunctionPhase, Gate, GatePhase
+from emulon.networks.layers import Composite, Layer, NetworkPhase, computed
+from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
+from emulon.networks.products import ReciprocalRoot
+from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
 from emulon.networks.softmaxes import softmax_for
 
 f64 = torch.float64
+# Computed numbers may lie this part outside of exact ranges; of ranges by formulas, where data show others, this.
+SLACK, SPARE = 1e-3, 2e-2
 # Of the numbers in a register, the part that its interpolation is never asked to be below: about float64's own.
 FINEST = 2.0**-44
 # How gains are measured: errors so small that their squares do not matter.
@@ -27,49 +36,208 @@ TINY = 1e-12
 SHARPEST = 2.0**40
 
 
+def from_box(
+    layers: Sequence[Layer], boxes: Sequence[Box], slack: float = SLACK, plan: bool = True
+) -> tuple[list[Layer], list[ValueRanges]]:
+    """For every input of the boxes, by interval arithmetic: certain, and wider with every layer, by `slack` at least.
+
+    Returns:
+        The layers, planned for their ranges if `plan`, and these.
+    Raises:
+        OutOfDomain: Intervals have no bound.
+    """
+    boxes, made, found = list(boxes), list[Layer](), list[ValueRanges]()
+    for layer in layers:
+        planned, ranges = layer_from_box(layer, [boxes[read] for read in layer.reads], slack, plan)
+        made.append(planned)
+        found.append(ranges)
+        boxes.append(ranges.output)
+    return made, found
+
+
+def layer_from_box(layer: Layer, inputs: Sequence[Box], slack: float, plan: bool) -> tuple[Layer, ValueRanges]:
+    both, parts = Box.beside(inputs), list[ValueRanges]()
+    layer = layer.planned(inputs) if plan else layer
+    if isinstance(layer, Composite):
+        known = layer.part_ranges(inputs)
+        if known is None:
+            planned, parts = from_box(layer.parts, inputs, slack, plan)
+        else:
+            planned, parts = _by_formulas(layer, inputs, known, slack, plan)
+        layer = layer.with_parts(planned) if plan else layer
+    exact = layer.interval(both)
+    if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
+        raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
+    return layer, _with_output(
+        ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts)), exact.widened(slack)
+    )
+
+
+def _by_formulas(
+    layer: Composite, inputs: Sequence[Box], known: Sequence[Box], slack: float, plan: bool
+) -> tuple[list[Layer], list[ValueRanges]]:
+    """Parts whose outputs are known: widened once, and not with every part."""
+    boxes, planned, exact = [*inputs, *known], list[Layer](), list[ValueRanges]()
+    for part, output in zip(layer.parts, known, strict=True):
+        made, ranges = layer_from_box(part, [boxes[read] for read in part.reads], 0.0, plan)
+        planned.append(made)
+        exact.append(_with_output(ranges, output))
+    return planned, _widened(planned, inputs, exact, slack)
+
+
+def _widened(
+    layers: Sequence[Layer], inputs: Sequence[Box], exact: Sequence[ValueRanges], by: float
+) -> list[ValueRanges]:
+    boxes, found = list(inputs), list[ValueRanges]()
+    for layer, ranges in zip(layers, exact, strict=True):
+        given = [boxes[read] for read in layer.reads]
+        parts = _widened(layer.parts, given, ranges.parts, by) if isinstance(layer, Composite) else []
+        found.append(ValueRanges(Box.beside(given), ranges.output.widened(by), ranges.attention, tuple(parts)))
+        boxes.append(found[-1].output)
+    return found
+
+
+def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
+    """What a composite writes is what its last part writes."""
+    parts = ranges.parts and (*ranges.parts[:-1], _with_output(ranges.parts[-1], output))
+    return replace(ranges, output=output, parts=parts)
+
+
+def from_data(
+    layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"], margin: float
+) -> tuple[list[Layer], list[ValueRanges]]:
+    """As these inputs show it, all features of a register in one interval, widened by the margin.
+
+    Returns:
+        The layers, planned for their ranges, and these.
+    Raises:
+        OutOfDomain: The network's numbers on these data are not finite, or range too widely.
+    """
+    return _from_data(layers, [x], [box_of(x).widened(margin)], margin)
+
+
+def _from_data(
+    layers: Sequence[Layer], registers: Sequence[Tensor], boxes: Sequence[Box], margin: float
+) -> tuple[list[Layer], list[ValueRanges]]:
+    boxes, made, found = list(boxes), list[Layer](), list[ValueRanges]()
+    roots = {layer.reads[0]: layer.features for layer in layers if isinstance(layer, ReciprocalRoot)}
+
+    def compute(number: int, x: Tensor) -> Tensor:
+        inputs = [boxes[read] for read in layers[number].reads]
+        layer, parts = layers[number].planned(inputs), list[ValueRanges]()
+        exact = layer.exact(x)
+        output, both = _with_margin(box_of(exact), margin, roots.get(len(boxes))), Box.beside(inputs)
+        if isinstance(layer, Composite):
+            if layer.part_ranges(inputs) is None:
+                planned, parts = _from_data(layer.parts, layer.split(x), inputs, margin)
+                layer = layer.with_parts(planned)
+            else:
+                layer, known = layer_from_box(layer, inputs, SPARE, plan=True)
+                parts, output = [*known.parts], known.output
+        inside = layer.attention_ranges(x)
+        if inside is not None:
+            part = 1 + margin
+            inside = AttentionRanges(inside.q * part, inside.k * part, inside.v * part, inside.score * part**2)
+        made.append(layer)
+        found.append(_with_output(ValueRanges(both, output, inside, tuple(parts)), output))
+        boxes.append(output)
+        return exact
+
+    for _ in computed(layers, registers, compute):
+        pass
+    return made, found
+
+
+def _with_margin(seen: Box, margin: float, under_root: int | None) -> Box:
+    """Wider by the margin; a variance, and other numbers under a root that would come near zero, by a factor.
+
+    `under_root` is the number of features of a root that reads this, if there is one.
+    """
+    wider = seen.widened(margin)
+    if under_root is None or not seen.ends[0] > 0 or (under_root > 1 and wider.ends[0] >= seen.ends[0] / 2):
+        return wider
+    return seen.scaled_up((1 + margin) ** 2 - 1)
+
+
+def box_of(register: Tensor) -> Box:
+    """One interval for all numbers."""
+    if not torch.isfinite(register).all():
+        raise OutOfDomain("the network's own numbers on this data are not finite; check its weights and the data")
+    lo, hi = (end.expand(register.shape[-1]).clone() for end in (register.min(), register.max()))
+    return Box(lo, hi)
+
+
 def layers_to_phases(
-    layers: Sequence[Layer], known: Sequence[Known], tolerance: float, box: Box, positions: int
+    layers: Sequence[Layer], ranges: Sequence[ValueRanges], tolerance: float, box: Box, positions: int
 ) -> tuple[NetworkPhase, ...]:
-    """Every activation gets an equal share of the tolerance, divided by what follows makes of its error."""
-    gains = gains_of(layers, known, len(box.lo))
-    count = max(1, sum(isinstance(layer, Elementwise) for layer in layers))
-    phases = []
-    for layer, where, gain in zip(layers, known, gains, strict=True):
-        share = max(tolerance / (count * max(gain, 1e-300)), FINEST * max(where.output.size, 1e-300))
-        phases.append(layer_to_phase(layer, where, share, positions))
-    return tuple(phases)
+    """Every activation gets an equal share of the tolerance, divided by the gain of what follows."""
+    simple = list(simple_layers(layers, ranges))
+    functions = max(1, sum(isinstance(layer, Elementwise) for layer, _ in simple))
+    shares = (
+        max(tolerance / (functions * max(gain, 1e-300)), FINEST * max(where.output.size, 1e-300))
+        for gain, (_, where) in zip(_gains(layers, ranges, len(simple), len(box.lo)), simple, strict=True)
+    )
+    return _phases(layers, ranges, shares, positions)
 
 
-def layer_to_phase(layer: Layer, known: Known, tolerance: float, positions: int) -> NetworkPhase:
-    require_scale(**{f"numbers of {layer.name}": max(known.inputs.size, known.output.size)})
+def simple_layers(layers: Sequence[Layer], ranges: Sequence[ValueRanges]) -> Iterator[tuple[Layer, ValueRanges]]:
+    """All layers and their ranges, composites replaced by their parts."""
+    for layer, where in zip(layers, ranges, strict=True):
+        if isinstance(layer, Composite):
+            yield from simple_layers(layer.parts, where.parts)
+        else:
+            yield layer, where
+
+
+def _phases(
+    layers: Sequence[Layer], ranges: Sequence[ValueRanges], shares: Iterator[float], positions: int
+) -> tuple[NetworkPhase, ...]:
+    return tuple(
+        CompositePhase(layer, where, _phases(layer.parts, where.parts, shares, positions))
+        if isinstance(layer, Composite)
+        else _phase(layer, where, next(shares), positions)
+        for layer, where in zip(layers, ranges, strict=True)
+    )
+
+
+def _phase(layer: Layer, ranges: ValueRanges, tolerance: float, positions: int) -> NetworkPhase:
+    require_scale(**{f"numbers of {layer.name}": max(ranges.inputs.size, ranges.output.size)})
     if isinstance(layer, Linear):
-        return LinearPhase(layer, known)
+        return LinearPhase(layer, ranges)
     if isinstance(layer, Attention):
-        return AttentionPhase(layer, known, positions)
+        return AttentionPhase(layer, ranges, positions)
     if isinstance(layer, Constant):
-        return ConstantPhase(layer, known)
-    assert isinstance(layer, Elementwise)
-    if known.inputs.ends[1] > layer.most:
+        return ConstantPhase(layer, ranges)
+    if isinstance(layer, Gate):
+        sharpest = SHARPEST / max(ranges.inputs.size, 1.0)
+        wanted = (1 - layer.low) * KINK / tolerance if layer.kinked else 1.0
+        return GatePhase(layer, ranges, 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest))))
+    assert isinstance(layer, Function)
+    if ranges.inputs.ends[1] > layer.most:
         raise OutOfDomain(
             f"{layer.name} is {layer.f} up to {layer.most:g} only, and its numbers may reach "
-            f"{known.inputs.ends[1]:.4g}; give a smaller domain, or write it as an Expression"
+            f"{ranges.inputs.ends[1]:.4g}; give a smaller domain, or write it as an Expression"
         )
-    if layer.gated is None:
-        return FunctionPhase(layer, known, softmax_for(layer.f, *known.inputs.ends, tolerance))
-    low, kinked = layer.gated.low, layer.gated.kinked
-    sharpest = SHARPEST / max(known.inputs.size, 1.0)
-    wanted = (1 - low) * KINK / tolerance if kinked else 1.0
-    sharpness = 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest)))
-    return GatePhase(layer, known, low, sharpness if kinked else 1.0, kinked)
+    return FunctionPhase(layer, ranges, softmax_for(layer.f, *ranges.inputs.ends, tolerance))
 
 
-def gains_of(layers: Sequence[Layer], known: Sequence[Known], features: int) -> list[float]:
-    """How far an error of every layer's output can move the network's, per unit: Lipschitz constants, sup to sup."""
-    count = len(layers)
-    found = [torch.zeros(count, features, dtype=f64, device="cpu")]
-    for number, (layer, where) in enumerate(zip(layers, known, strict=True)):
-        errors = layer.carried(reading(layer, found), where)
-        errors[number] += TINY
-        found.append(errors)
+def _gains(layers: Sequence[Layer], ranges: Sequence[ValueRanges], number: int, features: int) -> list[float]:
+    """How far an error of every simple layer can move the network's output, per unit: sup to sup."""
+    found = _carried(layers, ranges, [torch.zeros(number, features, dtype=f64, device="cpu")], count())
     # An error of zero times a slope without a bound says nothing.
-    return (found[-1].nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()
+    return (found.nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()
+
+
+def _carried(
+    layers: Sequence[Layer], ranges: Sequence[ValueRanges], given: Sequence[Tensor], numbers: Iterator[int]
+) -> Tensor:
+    registers = list(given)
+    for layer, where in zip(layers, ranges, strict=True):
+        read = [registers[i] for i in layer.reads]
+        if isinstance(layer, Composite):
+            errors = _carried(layer.parts, where.parts, read, numbers)
+        else:
+            errors = layer.carried(torch.cat(read, dim=-1) if read else registers[0][..., :0], where)
+            errors[next(numbers)] += TINY
+        registers.append(errors)
+    return registers[-1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
@@ -14,28 +15,38 @@ from torch import Tensor
 
 from emulon.attention import Trace
 from emulon.certify import Certificate
-from emulon.certify.balls import Ball
 from emulon.certify.domain import require_finite
 from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
+from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
-from emulon.networks.exactly import away_from_exact
-from emulon.networks.layers import Box, Layer, Linear
-from emulon.networks.phase import NetworkPhase, Prompt, answered
-from emulon.networks.planning import layers_to_phases
-from emulon.networks.ranges import computed, from_box, from_data, reading, states
-from emulon.networks.travel import VOID, Travel
+from emulon.networks.arithmetic import ARB, BALLS
+from emulon.networks.error_propagation import VOID, ErrorPropagation, Register
+from emulon.networks.layers import (
+    Layer,
+    NetworkPhase,
+    PhaseTrace,
+    Slack,
+    beside,
+    computed,
+    evaluated,
+    joint_capacity,
+    states,
+)
+from emulon.networks.linear import Linear
+from emulon.networks.planning import from_box, from_data, layers_to_phases
+from emulon.networks.ranges import Box
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
-# An enclosure wider than this part of what it says is made again, with more bits.
-TELLS = 0.1
-# Rows of the input that are audited together.
-AUDITED = 64
+# An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
+TIGHT, BITS = 0.1, 256
+# Rows of the input that are audited together, and those that statistics are of.
+AUDITED, ROWS = 64, 16
 Source = Literal["domain", "data"]
 
 
@@ -77,7 +88,7 @@ class NetworkProgram:
     @property
     def capacity(self) -> Capacity:
         """What an interpreter must have to run this."""
-        return reduce(Capacity.__or__, (phase.capacity for phase in self.phases))
+        return joint_capacity(self.phases)
 
     @property
     def certificate(self) -> Certificate:
@@ -91,7 +102,7 @@ class NetworkProgram:
         a bound is no longer small beside the range it is in, and a function is applied: nothing is known there, until
         a norm says how large its answers are, whatever it is given.
         """
-        grown = self.errors(line)[-1].amax(dim=-1).tolist()
+        grown = self.errors(line)[-1].bound.each.amax(dim=-1).tolist()
         terms, before = dict[str, float](), 0.0
         for phase, after in zip(self.phases, grown[1:], strict=True):
             terms[phase.layer.name] = after - before if math.isfinite(after) else math.inf * math.isfinite(before)
@@ -100,16 +111,9 @@ class NetworkProgram:
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
 
-    def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Float64[Tensor, "erring features"]]:
-        """Of every register, when the first 0, 1, …, all layers err: (phases + 1, features).
-
-        `before` is how far the input is off already.
-        """
-        return [off.each for off in self._travel(line).all(before)]
-
-    def _travel(self, line: IdentityGrid) -> Travel:
-        boxes = (self.box, *(phase.known.output for phase in self.phases))
-        return Travel(self.phases, boxes, [phase.own_error(line) for phase in self.phases], VOID[self.source])
+    def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Register]:
+        """Errors of every register, when the first 0, 1, …, all layers err; the input is off by `before` already."""
+        return ErrorPropagation(line, VOID[self.source]).through(self.phases, self.box, before)
 
     def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
@@ -131,11 +135,12 @@ class NetworkProgram:
         if isinstance(old, Linear):
             changed["unrounded"] = None
         layers = [*self.layers[:number], replace(old, **changed), *self.layers[number + 1 :]]
+        ranges = [phase.ranges for phase in self.phases]
         if data is not None:
-            known = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)
-        else:
-            known = from_box(layers, self.box) if self.source == "domain" else [phase.known for phase in self.phases]
-        return replace(self, phases=layers_to_phases(layers, known, self.tolerance, self.box, self.positions))
+            layers, ranges = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)
+        elif self.source == "domain":
+            layers, ranges = from_box(layers, [self.box])
+        return replace(self, phases=layers_to_phases(layers, ranges, self.tolerance, self.box, self.positions))
 
     def with_low_rank(self, layer: str, left: Any, right: Any, **options: Any) -> NetworkProgram:
         """Θ + left·rightᵀ in a linear layer: left (out, rank), right (features, rank)."""
@@ -175,24 +180,24 @@ class NetworkProgram:
             raise EmulonError("networks run on the CPU, fast or in mode reference; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        register = self.passed(interpreter, inputs, mode, self.rooms(interpreter.identity), report_progress)
+        register = self.passed(interpreter, inputs, mode, self.slacks(interpreter.identity), report_progress)
         hashes = (before, interpreter.sha256)
         inputs = own_copy(inputs)
         return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, mode, ArrayFormat.of(x))
 
-    def rooms(self, line: IdentityGrid) -> list[Float64[Tensor, " features"]]:
+    def slacks(self, line: IdentityGrid) -> list[Slack]:
         """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
 
         Nothing where that is too far to be made sure of.
         """
-        return self._travel(line).rooms()
+        return [register.slack for register in self.errors(line)]
 
     def passed(
         self,
         interpreter: Interpreter,
         x: Tensor,
         mode: Mode,
-        rooms: Sequence[Tensor],
+        slacks: Sequence[Slack],
         report_progress: Progress = silent,
     ) -> Float64[Tensor, "rows positions out"]:
         """The last register, all phases having run on this first one, every register in its range."""
@@ -200,14 +205,9 @@ class NetworkProgram:
         def compute(number: int, inputs: Tensor) -> Tensor:
             phase = self.phases[number]
             report_progress(phase.layer.name, number / len(self.phases))
-            try:
-                register = phase.run(interpreter, inputs, mode)
-            except OutOfDomain as error:
-                raise OutOfDomain(f"{phase.layer.name}: {error}") from None
-            _require_in_range(phase, register, rooms[number + 1])
-            return register
+            return phase.run(interpreter, inputs, mode, slacks[number + 1])
 
-        *_, register = computed(self.layers, x, compute)
+        *_, register = computed(self.layers, [x], compute)
         return register
 
     def prepared(self, x: Tensor) -> tuple[Float64[Tensor, "rows positions features"], torch.Size]:
@@ -243,27 +243,26 @@ class NetworkProgram:
         return register.reshape(*lead, *last)
 
 
-def _require_in_range(phase: NetworkPhase, register: Tensor, room: Tensor) -> None:
-    """Both the computed numbers and the exact ones, at most `room` away, must be where the phase was planned for."""
-    if phase.layer.kind == "constant":
-        return
-    box = phase.known.output
-    low, high = register.flatten(0, -2).amin(dim=0), register.flatten(0, -2).amax(dim=0)
-    if bool(((low - room < box.lo) | (high + room > box.hi)).any()) or not torch.isfinite(register).all():
-        lo, hi = box.ends
-        raise OutOfDomain(
-            f"{phase.layer.name} gives numbers from {low.min().item():.6g} to {high.max().item():.6g}, outside of its "
-            f"range, about ({lo:.6g}, {hi:.6g}); compile for more data, a wider margin or a smaller domain"
-        )
+@dataclass(frozen=True)
+class PhaseStatistics:
+    """What a phase is given, how long it takes and how far off it is.
 
-
-class PhaseTrace(NamedTuple):
-    """One phase on one row of the input: what it was given, what both layers did, and what was written back."""
+    Attributes:
+        phase: The phase.
+        tokens: Tokens of all its prompts.
+        keys: Tokens of one prompt, which a query may attend to.
+        seconds: Time on the first rows of the run.
+        distance: Bound on the distance of the register that it wrote from the exact network's, errors of all phases
+            before it included; infinite where nothing is known.
+        weights: (queries, keys), the attention weights of layer 2 in its first prompt.
+    """
 
     phase: NetworkPhase
-    prompts: list[Prompt]
-    attention: Trace
-    written: Tensor
+    tokens: int
+    keys: int
+    seconds: float
+    distance: float
+    weights: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -303,44 +302,80 @@ class NetworkRun(Run):
         exact input, so that nothing has to be known of how errors grow; where many layers make it too wide, Arb
         encloses it with more bits.
         """
-        away, radius = 0.0, 0.0
-        layers, inputs, own = self.program.layers, self.inputs, self.register
+        distance, radius = 0.0, 0.0
         for rows in torch.arange(len(self.inputs), device="cpu").split(AUDITED):
-            exact = enclosures(layers, inputs[rows])[-1]
+            exact, own = evaluated(self.program.layers, self.inputs[rows], BALLS)[-1], self.register[rows]
             # NaN says that nothing is known.
             wide = exact.radius.nan_to_num(nan=math.inf).max().item()
-            off = exact.distance_from(own[rows]).nan_to_num(nan=math.inf).max().item()
-            if not (math.isfinite(off) and wide <= TELLS * off):
-                wide, off = 0.0, away_from_exact(layers, inputs[rows], own[rows])
-            away, radius = max(away, off), max(radius, wide)
-        return Certificate({"distance to exact": away - radius, "its enclosure": radius}, f64, scope="run")
+            off = exact.distance_from(own).nan_to_num(nan=math.inf).max().item()
+            if not (math.isfinite(off) and wide <= TIGHT * off):
+                wide, off = 0.0, distance_by_arb(self.program.layers, self.inputs[rows], own)
+            distance, radius = max(distance, off), max(radius, wide)
+        return Certificate({"distance to exact": distance - radius, "its enclosure": radius}, f64, scope="run")
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:
-        """Every phase on the first row of the input, in mode reference, by the name of its layer."""
-        found, registers = {}, [self.inputs[:1]]
+        """Every phase on the first row of the input, token by token, by the name of its layer."""
+        found, registers = dict[str, PhaseTrace](), [self.inputs[:1]]
         for phase in self.program.phases:
-            x = reading(phase.layer, registers)
-            prompts = list(phase.prompts(x))
-            with Trace() as attention:
-                written = phase.written([answered(self.interpreter, prompt) for prompt in prompts], x.shape)
-            found[phase.layer.name] = PhaseTrace(phase, prompts, attention, written)
-            registers.append(written)
+            for part in phase.traced(self.interpreter, beside(phase.layer.reads, registers)):
+                found[part.phase.layer.name] = part
+            registers.append(part.written)
         return found
 
+    def statistics(self) -> list[PhaseStatistics]:
+        """Every phase once more, in the same mode, on the first rows."""
+        registers, found = [self.inputs[:ROWS]], list[PhaseStatistics]()
+        slacks = self.program.slacks(self.interpreter.identity)
+        for phase, slack in zip(self.program.phases, slacks[1:], strict=True):
+            given = beside(phase.layer.reads, registers)
+            sizes = [prompt.tokens.shape for prompt in phase.prompts(given)]
+            tokens, keys = sum(size[0] * size[1] for size in sizes), max((size[1] for size in sizes), default=0)
+            start = time.perf_counter()
+            registers.append(phase.run(self.interpreter, given, self.mode, slack))
+            seconds = time.perf_counter() - start
+            with Trace() as trace:  # of the first row alone, so that nothing large is kept
+                phase.run(self.interpreter, given[:1], self.mode, slack)
+            records = [record.weights for record in trace.records if record.name == "layer 2"]
+            weights = records[0].reshape(-1, *records[0].shape[-2:])[0] if records else None
+            found.append(PhaseStatistics(phase, tokens, keys, seconds, math.inf, weights))
+        distances = self._distances(registers[1:])
+        return [replace(each, distance=distance) for each, distance in zip(found, distances, strict=True)]
 
-def enclosures(layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"]) -> list[Ball]:
-    """All registers of the exact network on exactly this input, in balls."""
-    registers = [Ball.of(x)]
-    for layer in layers:
-        registers.append(layer.enclosed(_beside(layer, registers)))
-    return registers
+    def _distances(self, registers: Sequence[Tensor]) -> list[float]:
+        """By balls of twice the precision on all rows; by Arb, on the first row, from where these are too wide."""
+        layers, x = self.program.layers, self.inputs[:ROWS]
+        pairs = list(zip(evaluated(layers, x, BALLS)[1:], registers, strict=True))
+        off = [ball.distance_from(own).nan_to_num(nan=math.inf).max().item() for ball, own in pairs]
+        wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball, _ in pairs]
+        tight = [math.isfinite(most) and width <= TIGHT * most for width, most in zip(wide, off, strict=True)]
+        if all(tight):
+            return off
+        exact = arb_distances(layers, x[0], [own[0] for own in registers], BITS)
+        return [distance if fine else one for fine, distance, one in zip(tight, off, exact, strict=True)]
 
 
-def _beside(layer: Layer, registers: Sequence[Ball]) -> Ball:
-    if len(layer.reads) == 1:
-        return registers[layer.reads[0]]
-    if not layer.reads:
-        return registers[0]
-    parts = [registers[i] for i in layer.reads]
-    return Ball(*(torch.cat([getattr(ball, name) for ball in parts], dim=-1) for name in ("high", "low", "radius")))
+def arb_distances(layers: Sequence[Layer], x: Tensor, own: Sequence[Tensor], bits: int, times: int = 1) -> list[float]:
+    """Above |register − own| for the last registers, as many as are given; infinite where nothing is known.
+
+    x is one row (positions, features) of the input; the network is applied so many times, to its own output. Through
+    many layers a ball's radius grows by a factor each, as if nothing cancelled: more bits start from a smaller radius.
+    """
+    with ball_arithmetic(bits):
+        registers = evaluated(layers, x, ARB, times)
+        return [_largest_distance(exact, given) for exact, given in zip(registers[-len(own) :], own, strict=True)]
+
+
+def _largest_distance(exact: Any, own: Tensor) -> float:
+    off = [abs(a - b) for a, b in zip(exact.flatten(), arb_matrix(own).entries(), strict=True)]
+    # NaN compares as smaller than anything: it must not be lost in a maximum.
+    return max(float(each.upper()) for each in off) if all(each.is_finite() for each in off) else math.inf
+
+
+def distance_by_arb(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int = BITS, times: int = 1) -> float:
+    """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes."""
+    worst = 0.0
+    for row, answer in zip(x, own, strict=True):
+        [off] = arb_distances(layers, row, [answer], bits, times)
+        worst = max(worst, off if math.isfinite(off) else arb_distances(layers, row, [answer], 2 * bits, times)[0])
+    return worst

@@ -20,11 +20,12 @@ from emulon.interpreter.compiler import EXPECTED
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.layout import balancing_power
 from emulon.interpreter.phase import product_error
-from emulon.networks.lowering import ROOT, SQUARE
-from emulon.networks.phase import power_for
 from emulon.softmax import Approximation, Grid, approximate
 
 f64 = torch.float64
+SQUARE, ROOT = "t**2", "1/sqrt(t)"
+# The number line is best at numbers up to this: larger ones are read after a division by a power of two.
+SMALL = 16.0
 # The number line's relative error at the scores of a jump, in units of float64's own.
 LINE_NOISE = 5e4
 # What squares and roots of numbers about 1 are asked for, for all others.
@@ -33,6 +34,11 @@ UNIT = 2.0**-46
 MISSED = 100.0
 # Numbers that a grid may ask an interpreter to read; sharper ones are not worth their line.
 FARTHEST = 1e7
+
+
+def power_for(size: float) -> float:
+    """The power of two that brings numbers of this size to at most `SMALL`, and near to it."""
+    return 2.0 ** max(math.ceil(math.log2(size / SMALL)), -60) if size > 0 else 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from emulon.certify.domain import require_finite
 from emulon.core.errors import BadShape, EmulonError
-from emulon.networks.activations import RELU, written
-from emulon.networks.layers import Attention
-from emulon.networks.lowering import SQUARE, Builder, lowers
-from emulon.networks.normalisation import product
+from emulon.networks.attention import Attention
+from emulon.networks.builder import Builder, lowers
+from emulon.networks.modules import as_fraction
 
 f64 = torch.float64
 # In log weight: below 1e-17.
-APART = 40.0
+DISTANT = 40.0
 
 
 def power_step(x: Float[Tensor, "samples features"]) -> nn.Module:
@@ -109,17 +108,17 @@ class SoftKMeansStep(nn.Module):
 def reciprocal(builder: Builder, place: str) -> int:
     """1/t of positive numbers: a root, which knows how to keep its range away from zero, squared."""
     builder.root(place)
-    return builder.elementwise(place, "square", SQUARE)
+    return builder.square(place)
 
 
 def probabilities(builder: Builder, place: str, groups: int, size: int, sharpness: float = 1.0) -> int:
     """Softmax of the register at hand, times the sharpness, group by group of so many neighbours."""
     ones, eye = torch.ones(1, size, dtype=f64, device="cpu"), torch.eye(groups, dtype=f64, device="cpu")
-    powers = builder.elementwise(place, "exp", "exp(t)" if sharpness == 1 else f"exp({written(sharpness, place)}*t)")
+    powers = builder.function(place, "exp", "exp(t)" if sharpness == 1 else f"exp({as_fraction(sharpness, place)}*t)")
     builder.linear(place, "sums", torch.kron(eye, ones))
     reciprocal(builder, place)
     quotients = builder.linear(place, "sums for all", torch.kron(eye, ones.reshape(size, 1)))
-    return product(builder, place, powers, quotients)
+    return builder.product(place, powers, quotients)
 
 
 @lowers(SoftmaxRegressionStep)
@@ -135,7 +134,7 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
 @lowers(SoftKMeansStep)
 def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     state, count, x = builder.at, module.centres, module.x
-    squares = builder.elementwise(place, "square", SQUARE)
+    squares = builder.square(place)
     eye, ones = torch.eye(count, dtype=f64, device="cpu"), torch.ones_like(x)
     # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖². The last is one number for
     # all centres: it keeps sums small, and no softmax changes with it, rounded or not.
@@ -150,14 +149,14 @@ def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     spread = builder.linear(
         place, "weights for all", torch.kron(eye, torch.ones(x.shape[1], 1, dtype=f64, device="cpu"))
     )
-    product(builder, place, sums, spread)
+    builder.product(place, sums, spread)
 
 
 class KernelRegression(nn.Module):
     """Nadaraya and Watson's estimate: the mean of all targets, weighted by exp(−‖x − xᵢ‖²/(2·bandwidth²)).
 
     It reads in-context examples: positions (x, y, 1), and last the query (x, 0, 0); what it says there is the answer.
-    A query far from all samples weighs itself by at most e^(−`APART`) times as much as them. 1/bandwidth² is rounded
+    A query far from all samples weighs itself by at most e^(−`DISTANT`) times as much as them. 1/bandwidth² is rounded
     to float64 once, here.
     """
 
@@ -165,7 +164,7 @@ class KernelRegression(nn.Module):
         """`reach` bounds ‖x‖."""
         super().__init__()
         self.features, self.precision = features, 1 / bandwidth**2
-        self.apart = APART + 2 * (reach / bandwidth) ** 2
+        self.apart = DISTANT + 2 * (reach / bandwidth) ** 2
 
     @staticmethod
     def prompt(
@@ -188,7 +187,7 @@ class KernelRegression(nn.Module):
 @lowers(KernelRegression)
 def kernel_regression(builder: Builder, module: KernelRegression, place: str) -> None:
     state, d = builder.at, module.features
-    squares = builder.elementwise(place, "square", SQUARE)
+    squares = builder.square(place)
     w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64, device="cpu").unbind()
     w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64, device="cpu")
     b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64, device="cpu").unbind()
@@ -267,14 +266,14 @@ class GroupLassoStep(nn.Module):
 def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
     members = module.members
     moved = builder.linear(place, "descent", module.descent, module.towards)
-    builder.elementwise(place, "square", SQUARE)
+    builder.square(place)
     one, eye = (
         torch.ones(members.shape[1], dtype=f64, device="cpu"),
         torch.eye(members.shape[1], dtype=f64, device="cpu"),
     )
     builder.linear(place, "norms", module.scales.T.contiguous(), -one)
-    builder.elementwise(place, "relu", *RELU)
+    builder.gate(place, "relu", 0.0, kinked=True)
     builder.linear(place, "norms above one", eye, one)
     builder.root(place)
     kept = builder.linear(place, "what is kept", -members, members @ one)
-    product(builder, place, moved, kept)
+    builder.product(place, moved, kept)

@@ -12,8 +12,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from emulon.core.errors import BadNetwork
-from emulon.networks.lowering import Builder, joined, knows, lower_part, lowers
-from emulon.networks.normalisation import product
+from emulon.networks.builder import Builder, is_whole, joined, lower_part, lowers
 
 ADD, SUBTRACT = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
 MULTIPLY, DIVIDE = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
@@ -31,7 +30,7 @@ ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return knows(m)
+        return is_whole(m)
 
 
 @lowers(nn.Module)
@@ -114,7 +113,7 @@ def _arithmetic(
         if target in DIVIDE:
             raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
         if target in MULTIPLY:
-            product(builder, place, *operands)
+            builder.product(place, *operands)
         else:
             builder.plus(operands[0], operands[1], place, 1.0 if target in ADD else -1.0)
         return

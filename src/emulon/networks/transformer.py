@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from emulon.core.errors import BadNetwork
-from emulon.networks.lowering import HEAD, Builder, joined, lowers
+from emulon.networks.builder import HEAD, Builder, joined, lowers
 
 f64 = torch.float64
 

@@ -184,8 +184,8 @@ def network_rows(program: NetworkProgram) -> list[tuple[str, str, str, str, str,
     """Phase by phase: layer, registers, kind, prompt, range of what is written, and its own error at most."""
     line, rows = identity_grid(program.capacity.reach), []
     for phase in program.phases:
-        lo, hi = phase.known.output.ends
+        lo, hi = phase.ranges.output.ends
         reads = ", ".join(map(str, phase.layer.reads)) or "–"
         own = f"{phase.own_error(line):.1e}"
-        rows.append((phase.layer.name, reads, phase.kind, phase.shown(), f"({lo:.4g}, {hi:.4g})", own))
+        rows.append((phase.layer.name, reads, phase.kind, phase.description(), f"({lo:.4g}, {hi:.4g})", own))
     return rows

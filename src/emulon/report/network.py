@@ -11,11 +11,9 @@ import numpy as np
 
 from emulon.expressions import parse
 from emulon.networks import NetworkRun
-from emulon.networks.function import FunctionPhase
-from emulon.networks.gate import GatePhase
-from emulon.networks.layers import Elementwise
+from emulon.networks.elementwise import Elementwise, FunctionPhase, GatePhase
 from emulon.networks.linear import LinearPhase
-from emulon.networks.seen import ROWS, PhaseSeen, seen
+from emulon.networks.program import ROWS, PhaseStatistics
 from emulon.report.anatomy import network_facts
 from emulon.report.chart import BLUE, GREY, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
@@ -28,7 +26,7 @@ MARKED, LEAST = 24, 1e-17
 
 def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
     """`audited`: whether the whole run's audit is told, which takes long for a deep network."""
-    phases = seen(run)
+    phases = run.statistics()
     drawn = telling(phases)
     return write_page(
         fill(
@@ -46,11 +44,11 @@ def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
     )
 
 
-def telling(phases: Sequence[PhaseSeen]) -> list[PhaseSeen]:
+def telling(phases: Sequence[PhaseStatistics]) -> list[PhaseStatistics]:
     """All, or of many the first few of every kind, functions that differ, in order."""
     if len(phases) <= DRAWN:
         return [each for each in phases if each.phase.kind != "constant"]
-    found: dict[str, list[PhaseSeen]] = {"attention": [], "elementwise": [], "linear": []}
+    found: dict[str, list[PhaseStatistics]] = {"attention": [], "elementwise": [], "linear": []}
     drawn = set[str]()
     for each in phases:
         layer = each.phase.layer
@@ -61,32 +59,32 @@ def telling(phases: Sequence[PhaseSeen]) -> list[PhaseSeen]:
     return [each for each in phases if any(each in some for some in found.values())]
 
 
-def _row(run: NetworkRun, number: int, each: PhaseSeen) -> dict[str, Any]:
+def _row(run: NetworkRun, number: int, each: PhaseStatistics) -> dict[str, Any]:
     phase = each.phase
-    lo, hi = phase.known.output.ends
+    lo, hi = phase.ranges.output.ends
     term = run.certificate.terms[phase.layer.name]
     return {
         "number": number,
         "layer": phase.layer.name,
         "reads": ", ".join(map(str, phase.layer.reads)) or "–",
         "kind": phase.kind,
-        "prompt": phase.shown(),
+        "prompt": phase.description(),
         "tokens": f"{each.tokens:,}",
         "a prompt": f"{each.keys:,}",
         "range": f"({lo:.3g}, {hi:.3g})",
         "bound": f"{phase.own_error(run.interpreter.identity):.1e}",
         "term": f"{term:.1e}" if math.isfinite(term) else "–",
-        "off": f"{each.off:.1e}" if math.isfinite(each.off) else "–",
+        "off": f"{each.distance:.1e}" if math.isfinite(each.distance) else "–",
         "milliseconds": f"{1e3 * each.seconds:.2f}",
     }
 
 
 @as_svg
-def course(run: NetworkRun, phases: Sequence[PhaseSeen]) -> Any:
+def course(run: NetworkRun, phases: Sequence[PhaseStatistics]) -> Any:
     """From phase to phase: what each may add, how far the registers are from the exact network's, and the time."""
     numbers, line = range(1, len(phases) + 1), run.interpreter.identity
     bounds = [max(each.phase.own_error(line), LEAST) for each in phases]
-    off = [max(each.off, LEAST) if math.isfinite(each.off) else math.nan for each in phases]
+    off = [max(each.distance, LEAST) if math.isfinite(each.distance) else math.nan for each in phases]
     marker = "o" if len(phases) <= MARKED else ""
     figure = canvas(7.2, 2.4)
     left, right = figure.subplots(1, 2)
@@ -103,7 +101,7 @@ def course(run: NetworkRun, phases: Sequence[PhaseSeen]) -> Any:
 
 
 @as_svg
-def picture(each: PhaseSeen) -> Any:
+def picture(each: PhaseStatistics) -> Any:
     """A linear map's W_V, a function with its softmax, or where the queries of an attention look."""
     figure = canvas(2.6, 1.9)
     axis = figure.subplots()
@@ -117,8 +115,8 @@ def picture(each: PhaseSeen) -> Any:
         axis.set_ylabel("row of W_V")
     elif isinstance(phase, FunctionPhase | GatePhase):
         _function(axis, phase)
-    elif each.looks is not None:
-        figure.colorbar(axis.imshow(each.looks.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest"))
+    elif each.weights is not None:
+        figure.colorbar(axis.imshow(each.weights.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest"))
         axis.set_xlabel("token")
         axis.set_ylabel("query")
     for side in (axis.xaxis, axis.yaxis) if not isinstance(phase, FunctionPhase | GatePhase) else ():
@@ -129,7 +127,7 @@ def picture(each: PhaseSeen) -> Any:
 def _function(axis: Any, phase: FunctionPhase | GatePhase) -> None:
     import torch
 
-    lo, hi = phase.known.inputs.ends
+    lo, hi = phase.ranges.inputs.ends
     s = np.linspace(lo, hi, 401)
     axis.plot(s, parse(phase.layer.f)(torch.from_numpy(s)).numpy(), color=GREY, linewidth=3, label="function")
     if isinstance(phase, FunctionPhase):
@@ -138,7 +136,7 @@ def _function(axis: Any, phase: FunctionPhase | GatePhase) -> None:
     else:
         axis.plot(
             s,
-            s * (phase.low + (1 - phase.low) / (1 + np.exp(-np.clip(phase.sharpness * s, -500, 500)))),
+            s * (phase.layer.low + (1 - phase.layer.low) / (1 + np.exp(-np.clip(phase.sharpness * s, -500, 500)))),
             color=ORANGE,
             linewidth=1,
             label="two keys",

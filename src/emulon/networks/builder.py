@@ -1,4 +1,4 @@
-"""From a module to layers: `lower` asks the registry how each part is written, and names it by its place.
+"""From a module to layers: `lower` asks the registry for the layers of each part, and names them by its place.
 
 A part is added with `@lowers(nn.Something)`: a function of the builder, the module and the name of its place. It is
 used for modules of exactly this class whose forward is the class's own. Of any other class, subclasses too, the forward
@@ -7,7 +7,6 @@ is followed by torch.fx; modules with hooks are refused.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +19,16 @@ from torch.nn.utils import parametrize
 from emulon.certify.domain import require_finite
 from emulon.certify.error_free import two_product
 from emulon.core.errors import BadNetwork, nearest
-from emulon.networks.layers import Attention, Constant, Elementwise, Gated, Layer, Linear, Root, Unrounded
+from emulon.networks.attention import Attention
+from emulon.networks.elementwise import Function, Gate
+from emulon.networks.layers import Layer
+from emulon.networks.linear import Constant, Unrounded
+from emulon.networks.products import Norm, Product, ReciprocalRoot, linear, rounded
+from emulon.networks.softmaxes import SQUARE
 
 f64 = torch.float64
 Lowering = Callable[["Builder", Any, str], None]
 REGISTRY: dict[type, Lowering] = {}
-SQUARE, ROOT = "t**2", "1/sqrt(t)"
 # What a head is made of.
 HEAD = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
 
@@ -80,8 +83,7 @@ class Builder:
             raise BadNetwork(
                 f"{place or what} takes {weight.shape[1]} features and is given {sum(self.sizes[i] for i in reads)}"
             )
-        layer = Linear(name=self.name(place, what), reads=reads, weight=weight.contiguous(), bias=bias.contiguous())
-        return self.add(layer, len(weight))
+        return self.add(linear(self.name(place, what), reads, weight, bias), len(weight))
 
     def divided(
         self,
@@ -111,21 +113,45 @@ class Builder:
         squares = torch.stack([part.detach().to(f64).expand(out) for part in by])
         given = {"the weight": numerators, "the mean": shift, "the variance": squares, "the bias": bias}
         require_finite(**{f"{name} of {place or what}": part for name, part in given.items()})
-        exact = Unrounded(numerators, shift, squares, bias)
-        weight, rounded = (ball.high for ball in exact.balls())
-        at = self.linear(place, what, weight, rounded, *reads)
-        layer = self.layers[-1]
-        assert isinstance(layer, Linear)
-        self.layers[-1] = replace(layer, unrounded=exact)
-        return at
+        layer = rounded(self.name(place, what), reads or (self.at,), Unrounded(numerators, shift, squares, bias))
+        if features != sum(self.sizes[read] for read in layer.reads):
+            raise BadNetwork(f"{place or what} takes {features} features and is given {self.features}")
+        return self.add(layer, out)
 
-    def elementwise(self, place: str, what: str, f: str, gated: Gated | None = None, most: float = math.inf) -> int:
-        layer = Elementwise(name=self.name(place, what), reads=(self.at,), f=f, gated=gated, most=most)
+    def function(self, place: str, what: str, f: str, most: float = math.inf) -> int:
+        """Of every feature, f written in t; the network's is another function above `most`."""
+        layer = Function(name=self.name(place, what), reads=(self.at,), expression=f, most=most)
         return self.add(layer, self.features)
 
-    def root(self, place: str, within: tuple[float, float] | None = None) -> int:
+    def square(self, place: str) -> int:
+        return self.function(place, "square", SQUARE)
+
+    def gate(self, place: str, what: str, low: float, kinked: bool) -> int:
+        """max(t, low·t) of every feature where `kinked`, else t·σ(t)."""
+        return self.add(Gate(name=self.name(place, what), reads=(self.at,), low=low, kinked=kinked), self.features)
+
+    def root(self, place: str) -> int:
+        """1/√t of every feature."""
         name = self.name(place, "reciprocal root")
-        return self.add(Root(name=name, reads=(self.at,), f=ROOT, within=within), self.features)
+        return self.add(ReciprocalRoot(name=name, reads=(self.at,), features=self.features), self.features)
+
+    def product(self, place: str, first: int, second: int) -> int:
+        """Register times register, feature by feature; a second one of a single feature multiplies all."""
+        size, other = self.sizes[first], self.sizes[second]
+        if other not in (size, 1):
+            raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
+        one = torch.ones(size, dtype=f64, device="cpu")
+        name, reads = self.name(place, "product"), (first, second)
+        return self.add(Product(name=name, reads=reads, weight=one, bias=0 * one, broadcast=other == 1 < size), size)
+
+    def norm(self, place: str, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
+        """weight·x/√(mean x² + ε) + bias of the register at hand."""
+        one = torch.ones(self.features, dtype=f64, device="cpu")
+        weight = one if weight is None else weight.detach().to(f64).contiguous()
+        bias = 0 * one if bias is None else bias.detach().to(f64).contiguous()
+        require_finite(**{f"the weight of {place or 'norm'}": weight, f"the bias of {place or 'norm'}": bias})
+        layer = Norm(name=self.name(place, "norm"), reads=(self.at,), weight=weight, bias=bias, eps=float(eps))
+        return self.add(layer, self.features)
 
     def constant(self, place: str, values: Tensor) -> int:
         values = values.detach().to(f64)
@@ -210,7 +236,7 @@ def lower_part(builder: Builder, module: Any, place: str) -> None:
         raise BadNetwork(f"a {name}{where} is not compiled{hint}")
 
 
-def knows(module: nn.Module) -> bool:
+def is_whole(module: nn.Module) -> bool:
     """Whether a module is lowered as a whole, and not by following its forward."""
     kind = type(module)
     return hasattr(module, "lower_into") or kind in REGISTRY or kind.__module__.startswith("torch.nn.")
@@ -278,106 +304,3 @@ def _global_hooks() -> bool:
 
 def joined(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
-
-
-@lowers(nn.Sequential)
-def sequential(builder: Builder, module: nn.Sequential, place: str) -> None:
-    # Not `named_children`, which passes over a part that is used twice.
-    for name, part in module._modules.items():
-        lower_part(builder, part, joined(place, name))
-
-
-@lowers(nn.Linear)
-def linear(builder: Builder, module: nn.Linear, place: str) -> None:
-    builder.affine(module, place)
-
-
-@lowers(nn.Flatten)
-def flatten(builder: Builder, module: nn.Flatten, place: str) -> None:
-    if builder.is_sequence or (module.start_dim, module.end_dim) not in ((1, -1), (1, len(builder.shape))):
-        raise BadNetwork(f"{place or 'Flatten'}: only a Flatten of all dimensions of an image is compiled")
-    builder.shape = (math.prod(builder.shape),)
-
-
-@lowers(nn.Conv2d, nn.Conv3d)
-def convolution(builder: Builder, module: Any, place: str) -> None:
-    """The matrix that it is; padding other than zeros copies numbers first, for their weights would be added up."""
-    plain = copy.deepcopy(module).to(f64)
-    if plain.padding_mode != "zeros":
-        widths, mode = plain._reversed_padding_repeated_twice, plain.padding_mode
-        images = _images(builder, lambda units: nn.functional.pad(units, widths, mode=mode), place or "padding")
-        builder.linear(place, "padding", images.flatten(1).T)
-        builder.shape = tuple(images.shape[1:])
-        plain.padding_mode, plain.padding = "zeros", (0,) * len(plain.kernel_size)
-    bias, plain.bias = plain.bias, None
-    images = _images(builder, plain, place or type(module).__name__)
-    whole = None if bias is None else bias.repeat_interleave(images[0, 0].numel())
-    builder.linear(place, type(module).__name__.lower(), images.flatten(1).T, whole)
-    builder.shape = tuple(images.shape[1:])
-
-
-@lowers(nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample)
-def means(builder: Builder, module: nn.Module, place: str) -> None:
-    """Weights are whole numbers over one divisor for every row, which are found again from what float64 makes of them.
-
-    A mean of n numbers has 1/n or 0; interpolation between neighbours has whole multiples of 1/∏ 2·size.
-    """
-    name = place or type(module).__name__
-    images = _images(builder, module, name)
-    weight = images.flatten(1).T
-    if isinstance(module, nn.Upsample):
-        out, corners = images.shape[2:], bool(module.align_corners)
-        each = math.prod(max(size - 1, 1) if corners else 2 * size for size in out)
-        divisors = torch.full((len(weight),), float(each), dtype=f64, device="cpu")
-    else:
-        divisors = (1 / weight.abs().amax(dim=-1)).round()
-    numerators = (weight * divisors.unsqueeze(-1)).round()
-    if not bool(((numerators / divisors.unsqueeze(-1) - weight).abs() <= 1e-13 * weight.abs().amax()).all()):
-        raise BadNetwork(f"{name} has weights that are no simple fractions of its sizes; only those are compiled")
-    builder.divided(place, type(module).__name__.lower(), numerators, divisors)
-    builder.shape = tuple(images.shape[1:])
-
-
-def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """What a linear map makes of unit vectors, one for every number of the image at hand."""
-    if builder.is_sequence:
-        raise BadNetwork(f"{name} reads an image, and is given positions of {builder.features} features")
-    units = torch.eye(builder.features, dtype=f64, device="cpu").reshape(-1, *builder.shape)
-    try:
-        with torch.no_grad():
-            return linear(units)
-    except RuntimeError as error:
-        why = " ".join(str(error).split())[:100]
-        raise BadNetwork(f"{name} does not take numbers of shape {builder.shape} ({why})") from None
-
-
-@lowers(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def batch_norm(builder: Builder, module: Any, place: str) -> None:
-    """Once trained it is a scale and a shift for every channel: (x − mean)/√(variance + ε)·γ + β."""
-    if module.training or module.running_mean is None or module.running_var is None:
-        raise BadNetwork(f"{place or 'BatchNorm'} is in training mode, or keeps no statistics; call .eval() first")
-    wanted = {nn.BatchNorm1d: 1, nn.BatchNorm2d: 3, nn.BatchNorm3d: 4}[type(module)]
-    if builder.is_sequence or len(builder.shape) != wanted or builder.shape[0] != module.num_features:
-        name, channels = place or type(module).__name__, module.num_features
-        raise BadNetwork(f"{name} is given numbers of shape {builder.shape}, and normalises {channels} channels")
-    each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64, device="cpu")
-    parts = (module.weight, module.running_mean, module.running_var, module.bias)
-    scale, mean, variance, bias = (
-        (empty if part is None else part.detach().to(f64)).repeat_interleave(each)
-        for part, empty in zip(parts, (one, 0 * one, one, 0 * one), strict=True)
-    )
-    if not bool((variance + module.eps > 0).all()):
-        raise BadNetwork(f"{place or 'BatchNorm'} has a variance that is not positive")
-    roots = (variance, torch.full_like(variance, module.eps))
-    builder.divided(place, "batch norm", torch.diag(scale), roots, shift=mean, bias=bias)
-
-
-@lowers(nn.Identity)
-def identity(builder: Builder, module: nn.Module, place: str) -> None:
-    """Nothing."""
-
-
-@lowers(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
-def dropout(builder: Builder, module: Any, place: str) -> None:
-    if module.training and module.p > 0:
-        raise BadNetwork(f"{place or 'a Dropout'} is in training mode and would draw at random; call .eval() first")

@@ -1,0 +1,199 @@
+"""Three arithmetics over the numbers of a register, so that every layer writes its exact map once.
+
+`FLOAT64` computes with tensors as PyTorch does; `BALLS` encloses the true numbers at twice float64's precision, in
+array operations; `ARB` encloses one row of an input with as many bits as are asked for, number by number. Values are
+(…, positions, features) tensors, Balls, and numpy arrays of Arb balls; + − * / and indexing work on all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emulon.certify.balls import Ball
+from emulon.certify.functions import enclosed
+from emulon.expressions import parse
+from emulon.expressions.evaluation import arb_matrix
+
+
+class Arithmetic(ABC):
+    """What layers ask of numbers, beside + − * /."""
+
+    @abstractmethod
+    def of(self, numbers: Tensor) -> Any:
+        """float64 numbers as they are."""
+
+    @abstractmethod
+    def rows(self, numbers: Tensor, x: Any) -> Any:
+        """The first rows of `numbers`, one for each position of x, for every row of x."""
+
+    @abstractmethod
+    def matmul(self, x: Any, matrix: Tensor) -> Any:
+        """x @ matrix."""
+
+    @abstractmethod
+    def inner(self, a: Any, b: Any) -> Any:
+        """(…, i, j): Σ_c a(i, c)·b(j, c)."""
+
+    @abstractmethod
+    def transposed(self, a: Any) -> Any: ...
+
+    @abstractmethod
+    def sum(self, x: Any) -> Any:
+        """Over features, which become one."""
+
+    @abstractmethod
+    def sqrt(self, x: Any) -> Any: ...
+
+    @abstractmethod
+    def weights(self, scores: Any, causal: bool) -> Any:
+        """exp(scores) times any positive number for each row, so that none overflows; 0 at masked places."""
+
+    @abstractmethod
+    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
+        """f(x), with f written in t; unknown (an infinite radius, or NaN) above `most`."""
+
+    @abstractmethod
+    def beside(self, parts: Sequence[Any]) -> Any:
+        """Features side by side."""
+
+
+def ahead(positions: int) -> Tensor:
+    """(i, j): whether position j comes after i."""
+    return torch.ones(positions, positions, dtype=torch.bool, device="cpu").triu(1)
+
+
+class _Float64(Arithmetic):
+    def of(self, numbers: Tensor) -> Tensor:
+        return numbers
+
+    def rows(self, numbers: Tensor, x: Tensor) -> Tensor:
+        return numbers[: x.shape[-2]].expand(*x.shape[:-2], -1, -1)
+
+    def matmul(self, x: Tensor, matrix: Tensor) -> Tensor:
+        return x @ matrix
+
+    def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b.mT
+
+    def transposed(self, a: Tensor) -> Tensor:
+        return a.mT
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x.sum(dim=-1, keepdim=True)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
+    def weights(self, scores: Tensor, causal: bool) -> Tensor:
+        hidden = scores.masked_fill(ahead(scores.shape[-1]), -torch.inf) if causal else scores
+        return (hidden - hidden.amax(dim=-1, keepdim=True)).exp()
+
+    def function(self, f: str, x: Tensor, most: float = math.inf) -> Any:
+        return parse(f)(x)
+
+    def beside(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), dim=-1)
+
+
+class _Balls(Arithmetic):
+    def of(self, numbers: Tensor) -> Ball:
+        return Ball.of(numbers)
+
+    def rows(self, numbers: Tensor, x: Ball) -> Ball:
+        return Ball.of(FLOAT64.rows(numbers, x.high).contiguous())
+
+    def matmul(self, x: Ball, matrix: Tensor) -> Ball:
+        return x.matmul(matrix.contiguous())
+
+    def inner(self, a: Ball, b: Ball) -> Ball:
+        return (a.apply(lambda part: part.unsqueeze(-2)) * b.apply(lambda part: part.unsqueeze(-3))).sum()
+
+    def transposed(self, a: Ball) -> Ball:
+        return a.apply(lambda part: part.mT)
+
+    def sum(self, x: Ball) -> Ball:
+        return x.sum().apply(lambda part: part.unsqueeze(-1))
+
+    def sqrt(self, x: Ball) -> Ball:
+        return x.sqrt()
+
+    def weights(self, scores: Ball, causal: bool) -> Ball:
+        hidden = ahead(scores.high.shape[-1]) & causal
+        moved = scores - scores.high.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
+        # Masked before and after: exp is not asked for what may overflow.
+        kept = moved.apply(lambda part: part.masked_fill(hidden, 0.0)).exp()
+        return kept.apply(lambda part: part.masked_fill(hidden, 0.0))
+
+    def function(self, f: str, x: Ball, most: float = math.inf) -> Ball:
+        value = enclosed(parse(f), x)
+        if most == math.inf:
+            return value
+        above = x.high + (x.low.abs() + x.radius) >= most
+        return value.widened(torch.where(above, math.inf, 0.0))
+
+    def beside(self, parts: Sequence[Ball]) -> Ball:
+        return Ball(*(torch.cat([getattr(ball, name) for ball in parts], dim=-1) for name in ("high", "low", "radius")))
+
+
+class _Arb(Arithmetic):
+    """Inside `ball_arithmetic`, which says how many bits."""
+
+    def of(self, numbers: Tensor) -> Any:
+        flat = arb_matrix(numbers.reshape(1, -1)).entries()
+        return _objects(flat).reshape(tuple(numbers.shape))
+
+    def rows(self, numbers: Tensor, x: Any) -> Any:
+        return self.of(numbers[: len(x)])
+
+    def matmul(self, x: Any, matrix: Tensor) -> Any:
+        from flint import arb_mat
+
+        return _objects((arb_mat(x.tolist()) * arb_matrix(matrix)).entries()).reshape(len(x), -1)
+
+    def inner(self, a: Any, b: Any) -> Any:
+        from flint import arb_mat
+
+        return _objects((arb_mat(a.tolist()) * arb_mat(b.T.tolist())).entries()).reshape(len(a), -1)
+
+    def transposed(self, a: Any) -> Any:
+        return a.T
+
+    def sum(self, x: Any) -> Any:
+        return x.sum(axis=-1, keepdims=True)
+
+    def sqrt(self, x: Any) -> Any:
+        return _each(lambda t: t.sqrt(), x)
+
+    def weights(self, scores: Any, causal: bool) -> Any:
+        hidden = np.triu(np.ones(scores.shape, dtype=bool), 1) & causal
+        largest = _each(lambda t: t.mid(), np.diagonal(scores))[:, None]
+        return np.where(hidden, largest * 0, _each(lambda t: t.exp(), np.where(hidden, largest, scores) - largest))
+
+    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
+        from flint import arb
+
+        value = parse(f).arb_value
+        return _each(lambda t: value(t) if most == math.inf or t <= most else arb.nan(), x)
+
+    def beside(self, parts: Sequence[Any]) -> Any:
+        return np.concatenate(list(parts), axis=-1)
+
+
+def _objects(values: list[Any]) -> Any:
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made
+
+
+def _each(function: Callable[[Any], Any], x: Any) -> Any:
+    return _objects([function(t) for t in x.flatten()]).reshape(x.shape)
+
+
+FLOAT64, BALLS, ARB = _Float64(), _Balls(), _Arb()

@@ -1,0 +1,267 @@
+"""The layers of PyTorch's modules, and of scikit-learn's multilayer perceptrons."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from emulon.core.arrays import accepts_arraylike
+from emulon.core.errors import BadNetwork
+from emulon.expressions import parse
+from emulon.networks.builder import Builder, joined, lower_part, lowers
+
+f64 = torch.float64
+FUNCTIONS: dict[type[nn.Module], str] = {
+    nn.Tanh: "tanh(t)",
+    nn.Sigmoid: "(1 + tanh(t/2))/2",
+    nn.LogSigmoid: "Min(t, 0) - log(1 + exp(-Abs(t)))",
+    nn.Softsign: "t/(1 + Abs(t))",
+    nn.Mish: "t*tanh(log(1 + exp(t)))",
+}
+GELU = {
+    "none": "t*(1 + erf(t/sqrt(2)))/2",
+    "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2",
+}
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "logistic": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+}
+
+
+@lowers(nn.Sequential)
+def sequential(builder: Builder, module: nn.Sequential, place: str) -> None:
+    # Not `named_children`, which passes over a part that is used twice.
+    for name, part in module._modules.items():
+        lower_part(builder, part, joined(place, name))
+
+
+@lowers(nn.Linear)
+def linear(builder: Builder, module: nn.Linear, place: str) -> None:
+    builder.affine(module, place)
+
+
+@lowers(nn.Flatten)
+def flatten(builder: Builder, module: nn.Flatten, place: str) -> None:
+    if builder.is_sequence or (module.start_dim, module.end_dim) not in ((1, -1), (1, len(builder.shape))):
+        raise BadNetwork(f"{place or 'Flatten'}: only a Flatten of all dimensions of an image is compiled")
+    builder.shape = (math.prod(builder.shape),)
+
+
+@lowers(nn.Conv2d, nn.Conv3d)
+def convolution(builder: Builder, module: Any, place: str) -> None:
+    """The matrix that it is; padding other than zeros copies numbers first, for their weights would be added up."""
+    plain = copy.deepcopy(module).to(f64)
+    if plain.padding_mode != "zeros":
+        widths, mode = plain._reversed_padding_repeated_twice, plain.padding_mode
+        images = _images(builder, lambda units: nn.functional.pad(units, widths, mode=mode), place or "padding")
+        builder.linear(place, "padding", images.flatten(1).T)
+        builder.shape = tuple(images.shape[1:])
+        plain.padding_mode, plain.padding = "zeros", (0,) * len(plain.kernel_size)
+    bias, plain.bias = plain.bias, None
+    images = _images(builder, plain, place or type(module).__name__)
+    whole = None if bias is None else bias.repeat_interleave(images[0, 0].numel())
+    builder.linear(place, type(module).__name__.lower(), images.flatten(1).T, whole)
+    builder.shape = tuple(images.shape[1:])
+
+
+@lowers(nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample)
+def means(builder: Builder, module: nn.Module, place: str) -> None:
+    """Weights are whole numbers over one divisor for every row, which are found again from what float64 makes of them.
+
+    A mean of n numbers has 1/n or 0; interpolation between neighbours has whole multiples of 1/∏ 2·size.
+    """
+    name = place or type(module).__name__
+    images = _images(builder, module, name)
+    weight = images.flatten(1).T
+    if isinstance(module, nn.Upsample):
+        out, corners = images.shape[2:], bool(module.align_corners)
+        each = math.prod(max(size - 1, 1) if corners else 2 * size for size in out)
+        divisors = torch.full((len(weight),), float(each), dtype=f64, device="cpu")
+    else:
+        divisors = (1 / weight.abs().amax(dim=-1)).round()
+    numerators = (weight * divisors.unsqueeze(-1)).round()
+    if not bool(((numerators / divisors.unsqueeze(-1) - weight).abs() <= 1e-13 * weight.abs().amax()).all()):
+        raise BadNetwork(f"{name} has weights that are no simple fractions of its sizes; only those are compiled")
+    builder.divided(place, type(module).__name__.lower(), numerators, divisors)
+    builder.shape = tuple(images.shape[1:])
+
+
+def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """What a linear map makes of unit vectors, one for every number of the image at hand."""
+    if builder.is_sequence:
+        raise BadNetwork(f"{name} reads an image, and is given positions of {builder.features} features")
+    units = torch.eye(builder.features, dtype=f64, device="cpu").reshape(-1, *builder.shape)
+    try:
+        with torch.no_grad():
+            return linear(units)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:100]
+        raise BadNetwork(f"{name} does not take numbers of shape {builder.shape} ({why})") from None
+
+
+@lowers(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(builder: Builder, module: Any, place: str) -> None:
+    """Once trained it is a scale and a shift for every channel: (x − mean)/√(variance + ε)·γ + β."""
+    if module.training or module.running_mean is None or module.running_var is None:
+        raise BadNetwork(f"{place or 'BatchNorm'} is in training mode, or keeps no statistics; call .eval() first")
+    wanted = {nn.BatchNorm1d: 1, nn.BatchNorm2d: 3, nn.BatchNorm3d: 4}[type(module)]
+    if builder.is_sequence or len(builder.shape) != wanted or builder.shape[0] != module.num_features:
+        name, channels = place or type(module).__name__, module.num_features
+        raise BadNetwork(f"{name} is given numbers of shape {builder.shape}, and normalises {channels} channels")
+    each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64, device="cpu")
+    parts = (module.weight, module.running_mean, module.running_var, module.bias)
+    scale, mean, variance, bias = (
+        (empty if part is None else part.detach().to(f64)).repeat_interleave(each)
+        for part, empty in zip(parts, (one, 0 * one, one, 0 * one), strict=True)
+    )
+    if not bool((variance + module.eps > 0).all()):
+        raise BadNetwork(f"{place or 'BatchNorm'} has a variance that is not positive")
+    roots = (variance, torch.full_like(variance, module.eps))
+    builder.divided(place, "batch norm", torch.diag(scale), roots, shift=mean, bias=bias)
+
+
+@lowers(nn.Identity)
+def identity(builder: Builder, module: nn.Module, place: str) -> None:
+    """Nothing."""
+
+
+@lowers(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+def dropout(builder: Builder, module: Any, place: str) -> None:
+    if module.training and module.p > 0:
+        raise BadNetwork(f"{place or 'a Dropout'} is in training mode and would draw at random; call .eval() first")
+
+
+class Expression(nn.Module):
+    """Any function of one number, written in t, as a module: `Expression("sin(3*t)")`."""
+
+    def __init__(self, f: str) -> None:
+        super().__init__()
+        parse(f)
+        self.f = f
+
+    def forward(self, x: Any) -> Any:
+        return parse(self.f)(x)
+
+
+@lowers(*FUNCTIONS)
+def plain(builder: Builder, module: nn.Module, place: str) -> None:
+    builder.function(place, type(module).__name__.lower(), FUNCTIONS[type(module)])
+
+
+@lowers(nn.Hardtanh, nn.ReLU6)
+def hardtanh(builder: Builder, module: nn.Hardtanh, place: str) -> None:
+    low, high = (as_fraction(end, place) for end in (module.min_val, module.max_val))
+    if not module.min_val < module.max_val:
+        raise BadNetwork(f"{place or 'a Hardtanh'} cuts at {module.min_val} and {module.max_val}, which is no interval")
+    builder.function(place, type(module).__name__.lower(), f"Max(Min(t, {high}), {low})")
+
+
+@lowers(Expression)
+def expression(builder: Builder, module: Expression, place: str) -> None:
+    builder.function(place, module.f, module.f)
+
+
+@lowers(nn.GELU)
+def gelu(builder: Builder, module: nn.GELU, place: str) -> None:
+    if module.approximate not in GELU:
+        raise BadNetwork(f"{place or 'a GELU'} approximates by {module.approximate!r}; {', '.join(GELU)} are known")
+    builder.function(place, "gelu", GELU[module.approximate])
+
+
+@lowers(nn.ReLU)
+def relu(builder: Builder, module: nn.ReLU, place: str) -> None:
+    builder.gate(place, "relu", 0.0, kinked=True)
+
+
+@lowers(nn.SiLU)
+def silu(builder: Builder, module: nn.SiLU, place: str) -> None:
+    builder.gate(place, "silu", 0.0, kinked=False)
+
+
+@lowers(nn.LeakyReLU)
+def leaky_relu(builder: Builder, module: nn.LeakyReLU, place: str) -> None:
+    low = float(module.negative_slope)
+    if not -math.inf < low < 1:
+        raise BadNetwork(f"{place or 'a LeakyReLU'} has slope {low} below zero; slopes below 1 are compiled")
+    builder.gate(place, "leaky relu", low, kinked=True)
+
+
+@lowers(nn.Softplus)
+def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
+    """PyTorch's is t itself above the threshold, a jump of e^(−threshold): numbers there are refused."""
+    if module.beta != 1:
+        raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1; write it as an Expression")
+    builder.function(place, "softplus", "Max(t, 0) + log(1 + exp(-Abs(t)))", most=float(module.threshold))
+
+
+@lowers(nn.ELU)
+def elu(builder: Builder, module: nn.ELU, place: str) -> None:
+    alpha = as_fraction(module.alpha, place)
+    builder.function(place, "elu", f"Max(t, 0) + {alpha}*(exp(Min(t, 0)) - 1)")
+
+
+def as_fraction(number: float, place: str) -> str:
+    """The float64 number itself, not the decimal that is short for it."""
+    if not math.isfinite(number):
+        raise BadNetwork(f"{place or 'the network'} has {number} for a parameter; give a finite number")
+    return f"({Fraction(float(number))})"
+
+
+@lowers(nn.LayerNorm)
+def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
+    size = _size(builder, module, place)
+    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64, device="cpu") - 1, float(size))
+    builder.norm(place, module.weight, module.bias, module.eps)
+
+
+@lowers(nn.RMSNorm)
+def rms_norm(builder: Builder, module: nn.RMSNorm, place: str) -> None:
+    _size(builder, module, place)
+    eps = torch.finfo(f64).eps if module.eps is None else module.eps
+    builder.norm(place, module.weight, None, eps)
+
+
+def _size(builder: Builder, module: nn.LayerNorm | nn.RMSNorm, place: str) -> int:
+    if tuple(module.normalized_shape) != (builder.features,):
+        name, shape = place or type(module).__name__, tuple(module.normalized_shape)
+        raise BadNetwork(
+            f"{name} normalises {shape} and is given {builder.features} features; only all of them at once"
+        )
+    return builder.features
+
+
+def as_module(network: Any) -> nn.Module:
+    """A module as it is; a fitted MLPClassifier or MLPRegressor as a Sequential in float64."""
+    if isinstance(network, nn.Module):
+        return network
+    name = type(network).__name__
+    if not type(network).__module__.startswith("sklearn.neural_network") or not hasattr(network, "hidden_layer_sizes"):
+        raise BadNetwork(f"a {name} is no network; give a torch.nn.Module, or an MLP of scikit-learn")
+    if not hasattr(network, "coefs_"):
+        raise BadNetwork(f"this {name} is not fitted; call fit first")
+    parts: list[nn.Module] = []
+    # A regressor of counts (loss="poisson") answers with an exponential; a classifier's last step is left out.
+    last = [Expression("exp(t)")] if network.out_activation_ == "exp" else []
+    for theta, bias in zip(network.coefs_, network.intercepts_, strict=True):
+        if parts:
+            parts.append(ACTIVATIONS[network.activation]())
+        layer = nn.Linear(theta.shape[0], theta.shape[1], device="cpu").double()
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(theta.T.astype(float)))
+            layer.bias.copy_(torch.from_numpy(bias.astype(float)))
+        parts.append(layer)
+    return nn.Sequential(*parts, *last)
+
+
+@accepts_arraylike("logits", like="logits")
+def classes_of(logits: Tensor) -> Tensor:
+    """The class that a classifier's logits (..., outputs) name, counted from 0."""
+    return (logits.squeeze(-1) > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)

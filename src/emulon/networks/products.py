@@ -1,0 +1,260 @@
+"""Products, reciprocal roots and normalisations: maps that several phases compute together.
+
+c·r = ((c + r)² − (c − r)²)/4, so that a product is a linear map, a square and another linear map, and
+x ↦ x/√(mean x² + ε) is a square, a mean, a reciprocal root and a product. Each is a layer of its own: its enclosure is
+that of the map, and what was wrong before it is carried by the Lipschitz constant of the map:
+Ĝ(x̂) − G(x) = (Ĝ(x̂) − G(x̂)) + (G(x̂) − G(x)), where the first is what its parts add to exact inputs.
+
+A softmax follows 1/√v with equal steps, which over a ratio of 100 are too wide at one end or too many. For any s > 0,
+1/√v = s·(s²v)^{−1/2}, and with s = p + q/(1 + e^{av}), two keys of a softmax, s²v lies within a factor of 3 where v
+itself ranges over 100. The formulas for a and q/p are fitted to the best, for ratios from 4 to 1000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from emulon.core.errors import OutOfDomain
+from emulon.networks.arithmetic import Arithmetic
+from emulon.networks.elementwise import Function
+from emulon.networks.layers import Composite, Layer
+from emulon.networks.linear import Linear, Unrounded
+from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
+from emulon.networks.softmaxes import ROOT, SQUARE
+
+f64 = torch.float64
+# A root over a longer range than this is taken in two; beyond the other ratio the formulas are not known to help.
+SHORT, LONGEST = 4.0, 1e4
+# Pieces of a range of v, each longer than the one before.
+PIECES = 4096
+
+
+def balance(x: float, y: float) -> float:
+    """The power of two a for which numbers of size x, times a, are about as large as those of size y, divided by it."""
+    return 2.0 ** round((math.log2(y) - math.log2(x)) / 2) if x > 0 and y > 0 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Product(Composite):
+    """weight·(x∘y) + bias of two registers, feature by feature; `broadcast`: one feature of y multiplies all of x.
+
+    `scale` is a power of two that brings both to about one size: what squares round is a part of the larger.
+    """
+
+    kind = "product"
+    weight: Float64[Tensor, " features"]
+    bias: Float64[Tensor, " features"]
+    broadcast: bool
+    scale: float = 1.0
+
+    @property
+    def size(self) -> int:
+        return len(self.weight)
+
+    def split(self, x: Any) -> list[Any]:
+        return [*x.split(self.size)] if isinstance(x, Box) else [x[..., : self.size], x[..., self.size :]]
+
+    def evaluate(self, x: Any, a: Arithmetic) -> Any:
+        first, second = self.split(x)
+        return first * second * a.of(self.weight) + a.of(self.bias)
+
+    @cached_property
+    def parts(self) -> tuple[Layer, ...]:
+        one, weight = torch.eye(self.size, dtype=f64, device="cpu"), torch.diag(self.weight)
+        two = (torch.ones(self.size, 1, dtype=f64, device="cpu") if self.broadcast else one) / self.scale
+        both = torch.cat([torch.cat([self.scale * one, two], dim=-1), torch.cat([self.scale * one, -two], dim=-1)])
+        return (
+            linear(f"{self.name} sum and difference", (0, 1), both),
+            Function(name=f"{self.name} squares", reads=(2,), expression=SQUARE),
+            linear(self.name, (3,), torch.cat([weight, -weight], dim=-1) / 4, self.bias),
+        )
+
+    def planned(self, inputs: Sequence[Box]) -> Product:
+        """Where both factors are about as large nothing is changed."""
+        scale = balance(inputs[0].size, inputs[1].size)
+        return self if 1 / 4 <= scale <= 4 else replace(self, scale=scale)
+
+    def interval(self, inputs: Box) -> Box:
+        x, y = self.split(inputs)
+        corners = torch.stack([a * b * self.weight + self.bias for a in (x.lo, x.hi) for b in (y.lo, y.hi)])
+        more = 1e-12 * (x.most * y.most * self.weight.abs() + self.bias.abs())
+        return Box(corners.amin(dim=0) - more, corners.amax(dim=0) + more)
+
+    def map_error(self, errors: Sequence[ErrorBound], ranges: ValueRanges, own: Sequence[ErrorBound]) -> ErrorBound:
+        """Claim: |x̂ŷ − xy| ≤ |x̂|·e_y + |y|·e_x, for numbers in range."""
+        x, y = (box.most for box in self.split(ranges.inputs))
+        return ErrorBound.of((x * errors[1].each + y * errors[0].each) * self.weight.abs() * LIFT)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReciprocalRoot(Composite):
+    """1/√v of every feature; over a long range by s·(s²v)^{−1/2}.
+
+    `coarse` are p, q and a of s = p + q/(1 + e^{av}), all above zero; `scales` are those of the products s²·v and s·r.
+    """
+
+    kind = "reciprocal root"
+    features: int = 1
+    coarse: tuple[float, float, float] | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
+
+    def evaluate(self, x: Any, a: Arithmetic) -> Any:
+        return a.function(ROOT, x)
+
+    @cached_property
+    def parts(self) -> tuple[Layer, ...]:
+        if self.coarse is None:
+            return (Function(name=self.name, reads=(0,), expression=ROOT),)
+        p, q, a = self.coarse
+        one = torch.ones(self.features, dtype=f64, device="cpu")
+        first, second = (
+            Product(name=f"{self.name} {name}", reads=reads, weight=one, bias=0 * one, broadcast=False, scale=scale)
+            for name, reads, scale in zip(("scaled", "in all"), ((2, 0), (1, 4)), self.scales, strict=True)
+        )
+        return (
+            Function(name=f"{self.name} coarse scale", reads=(0,), expression=f"{p!r} + {q!r}/(1 + exp({a!r}*t))"),
+            Function(name=f"{self.name} its square", reads=(1,), expression=SQUARE),
+            first,
+            Function(name=f"{self.name} of the scaled", reads=(3,), expression=ROOT),
+            second,
+        )
+
+    def planned(self, inputs: Sequence[Box]) -> ReciprocalRoot:
+        [v] = inputs
+        lo, hi = v.ends
+        if not 0 < lo <= hi <= LONGEST * lo:
+            raise OutOfDomain(
+                f"{self.name}: 1/√v is asked for v between {lo:.4g} and {hi:.4g}, which is too wide a range; give "
+                "data=… for ranges, or data that do not come so near to constant"
+            )
+        ratio = hi / lo
+        if ratio <= SHORT:
+            return replace(self, coarse=None, scales=(1.0, 1.0))
+        a, q = 1.55 / math.sqrt(ratio), 3.05 * ratio**0.28
+        t = torch.logspace(0, math.log2(ratio), 1000, base=2.0, dtype=f64, device="cpu")
+        size = (1 + q / (1 + torch.exp(a * t))).square() * t
+        least, most = size.min().item(), size.max().item()
+        p = 1 / math.sqrt(lo * math.sqrt(least * most))
+        largest = p * (1 + q / (1 + math.exp(a)))
+        scales = balance(largest**2, hi), balance(largest, most**0.25 / least**0.25)
+        return replace(self, coarse=(p, p * q, a / lo), scales=scales)
+
+    def with_parts(self, parts: Sequence[Layer]) -> ReciprocalRoot:
+        if self.coarse is None:
+            return self
+        _, _, first, _, second = parts
+        assert isinstance(first, Product) and isinstance(second, Product)
+        return replace(self, scales=(first.scale, second.scale))
+
+    def interval(self, inputs: Box) -> Box:
+        return Box((1 / inputs.hi.sqrt()) * (1 - 1e-12), (1 / inputs.lo.sqrt()) * (1 + 1e-12))
+
+    def part_ranges(self, inputs: Sequence[Box]) -> tuple[Box, ...] | None:
+        """By intervals, s²v and the last by their formulas.
+
+        s falls with v: on a piece from a to b, s²v lies between s(b)²·a and s(a)²·b.
+        """
+        if self.coarse is None:
+            return None
+        [v] = inputs
+        lo, hi = v.ends
+        coarse, square, _, fine, _ = self.parts
+        ends = torch.logspace(math.log2(lo), math.log2(hi), PIECES + 1, base=2.0, dtype=f64, device="cpu")
+        ends[0], ends[-1] = lo, hi
+        squares = coarse.exact(ends.reshape(1, -1, 1)).flatten().square()
+        least, most = (squares[1:] * ends[:-1]).min(), (squares[:-1] * ends[1:]).max()
+        s = coarse.interval(v)
+        product = Box((least * (1 - 1e-12)).expand_as(v.lo), (most * (1 + 1e-12)).expand_as(v.hi))
+        return s, square.interval(s), product, fine.interval(product), self.interval(v)
+
+    def map_error(self, errors: Sequence[ErrorBound], ranges: ValueRanges, own: Sequence[ErrorBound]) -> ErrorBound:
+        lowest = ranges.inputs.ends[0]
+        slope = 1 / (2 * lowest**1.5) * LIFT if lowest > 0 else math.inf
+        return ErrorBound.of(errors[0].each * slope)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Norm(Composite):
+    """weight·x/√(mean x² + ε) + bias at every position; `coarse` and `scales` are those of its root and its product."""
+
+    kind = "norm"
+    weight: Float64[Tensor, " features"]
+    bias: Float64[Tensor, " features"]
+    eps: float
+    coarse: tuple[float, float, float] | None = None
+    scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def evaluate(self, x: Any, a: Arithmetic) -> Any:
+        eps = a.of(self.weight.new_tensor([self.eps]))
+        return x / a.sqrt(a.sum(x * x) / len(self.weight) + eps) * a.of(self.weight) + a.of(self.bias)
+
+    @cached_property
+    def parts(self) -> tuple[Layer, ...]:
+        size, zeros = len(self.weight), torch.zeros_like(self.weight)
+        sizes, eps = torch.tensor([[size**2], [0]], dtype=f64, device="cpu"), self.weight.new_tensor([self.eps])
+        mean = Unrounded(torch.ones(1, size, dtype=f64, device="cpu"), zeros, sizes, eps)
+        return (
+            Function(name=f"{self.name} squares", reads=(0,), expression=SQUARE),
+            rounded(f"{self.name} mean square", (1,), mean),
+            ReciprocalRoot(name=f"{self.name} root", reads=(2,), coarse=self.coarse, scales=self.scales[:2]),
+            Product(
+                name=f"{self.name} product",
+                reads=(0, 3),
+                weight=self.weight,
+                bias=self.bias,
+                broadcast=True,
+                scale=self.scales[2],
+            ),
+        )
+
+    def with_parts(self, parts: Sequence[Layer]) -> Norm:
+        _, _, root, product = parts
+        assert isinstance(root, ReciprocalRoot) and isinstance(product, Product)
+        return replace(self, coarse=root.coarse, scales=(*root.scales, product.scale))
+
+    def interval(self, inputs: Box) -> Box:
+        """By its parts: what the product makes of x and 1/√v."""
+        squares, mean, root, product = self.parts
+        found = root.interval(mean.interval(squares.interval(inputs)))
+        return product.interval(Box.beside([inputs, found]))
+
+    def map_error(self, errors: Sequence[ErrorBound], ranges: ValueRanges, own: Sequence[ErrorBound]) -> ErrorBound:
+        """Claim: x/σ moves by at most (e + ‖e‖)/σ̂ in every number, and by ‖e‖/(σ̂ − ‖e‖/√n) in length.
+
+        Proof. x̂/σ̂ − x/σ = (x̂ − x)/σ̂ + (x/σ)·(σ − σ̂)/σ̂; σ is the length of (x, √(nε))/√n, so that it moves by at most
+        ‖e‖/√n, and |x_i| ≤ √n·σ. The map's derivative, (I − xxᵀ/(nσ²))/σ, is shorter than 1/σ, and between x and x̂ σ is
+        at least σ̂ − ‖e‖/√n. σ̂² is v as the exact layers give it for x̂: within what these err of the number that a run
+        has found in range. QED
+        """
+        lowest = ranges.parts[1].output.lo.item() - own[2].each.squeeze(-1)
+        sigma, size = lowest.clamp(min=0.0).sqrt() / LIFT, self.weight.abs()
+        [before] = errors
+        each = (before.each + before.length.unsqueeze(-1)) / sigma.unsqueeze(-1) * size * LIFT
+        shortest = (sigma - before.length * LIFT / math.sqrt(len(size))).clamp(min=0.0)
+        return ErrorBound.of(each, size.max() * before.length / shortest * LIFT)
+
+    def largest_error(self, ranges: ValueRanges) -> ErrorBound:
+        """Whatever the input, ‖x/σ‖ ≤ √n: exact answers are no larger, and the computed ones are in range."""
+        exact = self.weight.abs() * math.sqrt(len(self.weight)) * LIFT + self.bias.abs()
+        return ErrorBound.of((exact + ranges.output.most).unsqueeze(0))
+
+
+def linear(name: str, reads: tuple[int, ...], weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """Θx + b in float64; no bias is zero."""
+    weight = weight.detach().to(f64)
+    bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+    return Linear(name=name, reads=reads, weight=weight.contiguous(), bias=bias.contiguous())
+
+
+def rounded(name: str, reads: tuple[int, ...], exact: Unrounded) -> Linear:
+    """A linear map as it stands in a prompt, rounded to float64."""
+    weight, bias = (ball.high for ball in exact.balls())
+    return replace(linear(name, reads, weight, bias), unrounded=exact)

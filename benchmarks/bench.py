@@ -20,7 +20,7 @@ from emulon.core.progress import Progress as Told
 from emulon.core.progress import silent
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
-from emulon.report.terminal import console, table
+from emulon.report.terminal import say, table
 from reproduce.arguments import Arguments, Progress, run_script
 
 REPEATS = 5
@@ -275,9 +275,9 @@ def main(words: Sequence[str]) -> int:
         for one in timings
     ]
     title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    console().print(table(columns, rows, title=title, words=columns[:1]))
+    say(table(columns, rows, title=title, words=columns[:1]))
     for name, value in grown.items():
-        console().print(f"{name} grow like rows^{value:.2f} from 10,000 rows on")
+        say(f"{name} grow like rows^{value:.2f} from 10,000 rows on")
     return 0
 
 

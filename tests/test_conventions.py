@@ -41,13 +41,10 @@ RIDDLES = re.compile(
 RIDDLES_LEFT = {
     "": 2,
     "cli": 12,
-    "constructions": 4,
-    "export": 2,
     "identification": 5,
     "interpreter": 38,
     "looped": 11,
     "models": 1,
-    "networks": 20,
     "playground": 4,
     "report": 7,
     "tables": 2,
@@ -56,13 +53,10 @@ RIDDLES_LEFT = {
     "training": 2,
 }
 ARGS_LEFT = {
-    "constructions": 9,
-    "export": 5,
     "identification": 42,
     "interpreter": 11,
     "looped": 17,
     "models": 10,
-    "networks": 17,
     "tables": 9,
     "tasks": 28,
     "testing": 9,

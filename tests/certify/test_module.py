@@ -12,7 +12,7 @@ from emulon.algorithms import Ridge
 from emulon.certify import Domain, Spectrum
 from emulon.certify.module import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
-from emulon.constructions.batches import aligned
+from emulon.constructions.accuracy import aligned
 from emulon.core.errors import NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.looped import LoopedGradientDescent, LoopedNewton

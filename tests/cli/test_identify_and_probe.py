@@ -118,7 +118,7 @@ def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, ca
     page = (report / "index.html").read_text()
     assert page.count("<svg") == 1 and ">steps<" in page and page.count("<tr><td") == 3
     assert [phase["place"] for phase in json.loads(numbers.read_text())] == [1, 2, 3]
-    assert cli.main(["report", str(tmp_path / "run"), "--datasets", "16"]) == 0
+    assert cli.main(["show", str(tmp_path / "run"), "--datasets", "16"]) == 0
     assert "report/index.html" in capsys.readouterr().out
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert page.count("<svg") == 3 and page.count("<tr><td") == 3 and ">held-out error<" in page and ">ols<" in page

@@ -1,4 +1,4 @@
-"""`emulon sweep`: a plan that writes nothing, a table and a picture in the end, one line for what makes no sense."""
+"""`emulon train` of a grid: a plan that writes nothing, a table and a picture, one line for what makes no sense."""
 
 import json
 import math
@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from emulon import cli
-from emulon.cli.options import read
-from emulon.cli.sweep import grid_of
-from emulon.cli.train_options import SweepOptions
+from emulon.cli import options_of
+from emulon.cli.train import grid_of
 from emulon.report.sweep import sweep_figure
 
 TINY = "--features 2 --points 5 --width 8 --heads 1 --batch 4 --evaluation-batch 16 --steps 3 --device cpu --threads 1"
@@ -22,7 +21,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_sweep_ends_with_a_table_a_file_and_pictures(tmp_path, capsys):
-    words = ["sweep", "standard", *TINY.split(), "--vary", "seed=0,1", "--vary", "layers=1,2"]
+    words = ["train", "standard", *TINY.split(), "--vary", "seed=0,1", "--vary", "layers=1,2"]
     assert cli.main([*words, "--dry-run"]) == 0
     plan = capsys.readouterr().out
     assert "4 runs" in plan and "seed=1,layers=2" in plan and "12 steps" in plan
@@ -45,17 +44,18 @@ def test_a_sweep_ends_with_a_table_a_file_and_pictures(tmp_path, capsys):
 
 
 def test_a_run_that_had_to_stop_is_marked_and_the_command_ends_with_code_1(tmp_path, capsys):
-    words = ["sweep", "standard", *TINY.split(), "--vary", "lr=1e-3,1e30", "--executor", "inline"]
+    words = ["train", "standard", *TINY.split(), "--vary", "lr=1e-3,1e30", "--executor", "inline"]
     assert cli.main(words) == 1
     out, err = capsys.readouterr()
-    assert out.count("not finished") == 1 and err.startswith("emulon sweep: lr=1e+30 is not finished: ")
+    assert out.count("not finished") == 1 and err.startswith("emulon train: lr=1e+30 is not finished: ")
     assert err.count("\n") == 1
     runs = json.loads((tmp_path / "runs" / "sweep" / "sweep.json").read_text())["runs"]
     assert ["failed" in run for run in runs] == [False, True]
 
 
 def test_a_recipe_varies_with_all_it_sets(tmp_path):
-    options = read(SweepOptions, ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"], "sweep")
+    words = ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"]
+    options = options_of("train", words)
     paper, fast = grid_of(options).runs(tmp_path)
     assert (paper.config.optimiser, fast.config.optimiser) == ("adam", "muon")
     assert paper.config.lr == fast.config.lr == 0.5 and fast.config.features == 5 and fast.config.model == "looped"
@@ -85,8 +85,8 @@ def test_errors_are_drawn_over_what_varies_most_from_the_best_seed_to_the_worst(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "GRID is missing"),
-        (["standard"], "nothing is given to vary"),
+        (["--stack"], "GRID is missing"),
+        (["standard", "--jobs", "2"], "--jobs is for grids; say with --vary NAME=VALUES what varies"),
         (["standard", "--vary", "seed="], "no value of seed is given to vary"),
         (["standard", "--vary", "seed=0", "--vary", "seed=1"], "seed varies twice"),
         (["standard", "--vary", "seed=0,1", "--seed", "3"], "seed is both fixed (3) and varied"),
@@ -107,20 +107,20 @@ def test_a_wrong_request_ends_with_code_2_and_one_line(tmp_path, capsys, monkeyp
     (tmp_path / "grid.json").write_text(json.dumps({"base": BASE, "grid": {"seed": [0]}}))
     (tmp_path / "wrong.json").write_text("{")
     monkeypatch.setenv("PATH", "")
-    assert cli.main(["sweep", *words]) == 2
+    assert cli.main(["train", *words]) == 2
     out, err = capsys.readouterr()
-    assert reason in err and err.startswith("emulon sweep: ") and err.count("\n") == 1 and not out
+    assert reason in err and err.startswith("emulon train: ") and err.count("\n") == 1 and not out
 
 
 def test_without_submitit_one_line_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    assert cli.main(["sweep", "standard", *TINY.split(), "--vary", "seed=0", "--executor", "local"]) == 2
+    assert cli.main(["train", "standard", *TINY.split(), "--vary", "seed=0", "--executor", "local"]) == 2
     assert "pip install 'emulon[cluster]'" in capsys.readouterr().err
 
 
 def test_a_sweep_over_texts_compares_cross_entropies(corpora, tmp_path, capsys):
     task = f"classification:data={corpora['classification']},longest=8"
-    words = ["sweep", "standard", "--task", task, "--layers", "1", *TINY.split()[4:], "--vary", "lr=0.001,0.01"]
+    words = ["train", "standard", "--task", task, "--layers", "1", *TINY.split()[4:], "--vary", "lr=0.001,0.01"]
     assert cli.main([*words, "--dry-run"]) == 0 and "6 steps" in capsys.readouterr().out
     assert cli.main([*words, "--executor", "inline", "--out", "out"]) == 0
     assert "cross entropy" in capsys.readouterr().out

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from emulon import cli
-from emulon.cli.options import read
-from emulon.cli.train_options import Options
+from emulon.cli import options_of
+from emulon.cli.train import Options
 from emulon.training import PRESETS, TrainConfig
 
 
 def options(*words: str) -> Options:
-    return read(Options, words, "train")
+    return options_of("train", words)
 
 
 def test_every_field_is_a_flag():

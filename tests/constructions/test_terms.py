@@ -20,12 +20,10 @@ from emulon.constructions import (
 )
 from emulon.constructions.accuracy import Accuracy, checked_to, rounded_up
 from emulon.constructions.emulated_head import entry_tolerance
-from emulon.constructions.gradient_step import domain_step_size
+from emulon.constructions.gradient_step import Proximal, domain_step_size
 from emulon.constructions.linear_layer import padded, with_room
-from emulon.constructions.proximal import Proximal
-from emulon.constructions.row_heads import RowHeads
-from emulon.constructions.sharp_grid import SharpGrid
-from emulon.constructions.template import template
+from emulon.constructions.residual_map import template
+from emulon.constructions.row_heads import RowHeads, SharpGrid
 from emulon.core.errors import OutOfDomain, ToleranceTooTight
 from emulon.expressions import parse
 

@@ -22,8 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from emulon.cli import COMMANDS, main
-from emulon.cli.options import read
+from emulon.cli import COMMANDS, main, options_of
 
 ROOT = Path(__file__).parents[2]
 PART = re.compile(
@@ -140,9 +139,7 @@ def _known(words: list[str], where: str) -> None:
     program, *rest = words
     if program == "emulon":
         assert rest[0] in COMMANDS, f"{where}: there is no command {rest[0]}"
-        name = rest[0].replace("-", "_")
-        module = import_module(f"emulon.cli.{name}")
-        read(module.Options, rest[1:], rest[0])
+        options_of(rest[0], rest[1:])
     elif program == "make":
         rules = re.findall(r"^([\w/.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(rest) <= set(rules), f"{where}: make has no rule for {set(rest) - set(rules)}"

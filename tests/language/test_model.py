@@ -4,16 +4,20 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from float_reading import iterates
 
-from emulon.certify.transcript_checker import read
+from emulon.algorithms import LinearRegression, Ridge
+from emulon.certify.transcript_checker import check, read
+from emulon.core.errors import BadPrompt, CannotWrite, EmulonError
 from emulon.language.methods import as_method, known_methods
 from emulon.language.model import TextModel, load, write
 from emulon.language.prompt import prompt, text_of
+from emulon.language.vocabulary import SMALL
 
 pytest.importorskip("transformers", reason="running the model needs transformers (pip install 'emulon[hf]')")
 
-SHA256 = "17adb6ebdb4100a230880dae4f430d4658de97c2ba1c719b3c65a31d4349e993"
+SHA256 = "290512afe5658b015492a01f9faadaa38fb520fa4a7d6098f89cd01c2b73b2b8"
 WORST = 2e-7  # from the exact iterates, for weights of up to 2
 DRAW = np.random.default_rng(7)
 X = DRAW.normal(size=(5, 2)).clip(-2, 2).round(4)
@@ -55,3 +59,75 @@ def test_every_method_runs_by_prompt(model):
     texts = [text_for(name, steps=4) for name in known_methods()]
     errors = [worst_error(text, written) for text, written in zip(texts, model.complete(texts), strict=True)]
     assert max(errors) <= WORST, dict(zip(known_methods(), errors, strict=True))
+
+
+@pytest.fixture(scope="module")
+def eager(folder):
+    return load(folder, attention="eager")
+
+
+def test_random_configurations_in_eager_attention(eager):
+    draw, names, texts = np.random.default_rng(0), sorted(known_methods()), []
+    for _ in range(8):
+        n, d = int(draw.integers(1, 5)), int(draw.integers(1, 9))
+        x = draw.normal(size=(n, d)).clip(-2, 2)
+        y = x @ draw.uniform(-0.5, 0.5, size=d) + 0.1 * draw.normal(size=n)
+        texts.append(text_for(str(draw.choice(names)), int(draw.integers(1, 3)), x, y))
+    errors = [worst_error(text, written) for text, written in zip(texts, eager.complete(texts), strict=True)]
+    assert max(errors) <= WORST, errors
+
+
+def test_the_largest_data_fit(model):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(SMALL.samples, SMALL.features)).clip(-2, 2)
+    text = text_for("ridge", 1, x, x @ draw.uniform(-0.5, 0.5, size=SMALL.features))
+    assert worst_error(text, model.complete([text])[0]) <= WORST
+
+
+def test_alone_drafted_and_in_a_static_cache_the_same_is_written(model):
+    text = text_for("huber_regression", steps=3)
+    (alone,) = model.complete([text])
+    assert model.complete([text, text_for("lasso", 5)])[0] == alone
+    assert worst_error(text, model.complete([text], mode="drafted")[0]) <= WORST
+    tokens = torch.tensor([model.vocabulary.encode(text)])
+    asked = {"attention_mask": torch.ones_like(tokens), "max_length": tokens.shape[1] + 256}
+    written = model.network.generate(tokens, cache_implementation="static", **asked)[0, tokens.shape[1] :]
+    assert worst_error(text, model.vocabulary.decode(written.tolist())) <= WORST
+
+
+def test_a_weight_that_cannot_be_written_is_said_and_ends_the_run(model):
+    run = model.run(LinearRegression(steps=20, step_size=0.9), [[2.0, 1.0], [1.0, 2.0]], [19.0, -10.0])
+    assert run.overflow and run.transcript.endswith(" overflow") and len(run.iterates) < 20
+    exact = torch.tensor(iterates(text_of(run.prompt), len(run.iterates) - 1))
+    assert run.audit.verify(run.iterates[1:], exact) < 1e-4
+    text = text_of(prompt(LinearRegression(steps=1, step_size=1.0), [[1.0]], [19.99]))
+    assert read(text + model.complete([text])[0]).written == ((1_999_000_000,),)
+
+
+def test_a_run_has_weights_iterates_and_an_audit_from_its_text_alone(model):
+    run = model.run(Ridge(0.3, steps=5), X, Y, start=[0.5, -1.25])
+    assert run.name == "ridge" and not run.overflow and run.sha256 == (SHA256, SHA256)
+    assert run.iterates.shape == (6, 2) and run.iterates[0].tolist() == [0.5, -1.25]
+    assert isinstance(run.weights, np.ndarray) and run.weights.tolist() == run.last.tolist()
+    run.audit.verify(run.iterates[1:], torch.tensor(iterates(text_of(run.prompt), 5)))
+    assert run.audit.bound < 5e-7 and "for this run only" in repr(run)
+    assert check(run.transcript).startswith("every weight of 5 steps")
+
+
+def test_hugging_face_alone_continues_a_prompt(folder):
+    transformers = pytest.importorskip("transformers")
+    text = text_for("ridge", steps=2)
+    continued = transformers.pipeline("text-generation", model=str(folder), device="cpu")(text, return_full_text=False)
+    assert worst_error(text, continued[0]["generated_text"]) <= WORST
+
+
+def test_what_is_no_folder_of_the_language_is_refused(folder, tmp_path):
+    with pytest.raises(EmulonError, match="no capacity; choose small or large"):
+        write(tmp_path, "huge")
+    with pytest.raises(BadPrompt, match="no folder of the text language"):
+        load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    with pytest.raises(BadPrompt, match="another vocabulary"):
+        load(tmp_path)
+    with pytest.raises(CannotWrite):
+        write(folder / "model.safetensors")

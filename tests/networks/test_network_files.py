@@ -171,12 +171,12 @@ network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.L
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """mine.py, x.csv, and the folder that compile-network made of them."""
+    """mine.py, x.csv, and the folder that emulon compile made of them."""
     folder = tmp_path_factory.mktemp("commands")
     (folder / "mine.py").write_text(MODEL)
     np.savetxt(folder / "x.csv", np.random.default_rng(0).normal(size=(20, 2)), delimiter=",", header="a,b")
     model = f"{folder}/mine.py:network"
-    assert main(["compile-network", model, "--data", f"{folder}/x.csv", "--out", f"{folder}/files"]) == 0
+    assert main(["compile", model, "--data", f"{folder}/x.csv", "--out", f"{folder}/files"]) == 0
     return folder
 
 
@@ -194,7 +194,7 @@ def wanted(files):
 
 def test_exec_network_writes_outputs_and_what_is_promised_of_them(files, tmp_path, capsys):
     for name in ("y.csv", "y.safetensors"):
-        assert main(["exec-network", f"{files}/files", f"{files}/x.csv", "--out", f"{tmp_path}/{name}"]) == 0
+        assert main(["exec", f"{files}/files", "--data", f"{files}/x.csv", "--out", f"{tmp_path}/{name}"]) == 0
     told = json.loads((tmp_path / "y.json").read_text())
     assert 0 < told["audit"] <= told["certificate"] < 1e-9 and len(set(told["interpreter sha256"])) == 1
     assert f"error ≤ {told['audit']:.2e} for this run only" in capsys.readouterr().out
@@ -206,7 +206,7 @@ def test_exec_network_writes_outputs_and_what_is_promised_of_them(files, tmp_pat
 
 def test_outputs_alone_stand_on_stdout(files, tmp_path, capsys):
     save_file({"x": torch.zeros(2, 2), "y": torch.zeros(2)}, tmp_path / "x.safetensors")
-    assert main(["exec-network", f"{files}/files", f"{tmp_path}/x.safetensors", "--no-audit"]) == 0
+    assert main(["exec", f"{files}/files", "--data", f"{tmp_path}/x.safetensors", "--no-audit"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("row,output 0\n1,") and said.out.count("\n") == 3 and "this run only" not in said.err
 
@@ -226,7 +226,7 @@ def test_bad_inputs_are_one_line(inputs, words, message, files, capsys):
     np.savetxt(files / "far.csv", [[1e3, 0.0]], delimiter=",", header="a,b")
     np.savetxt(files / "wide.csv", np.zeros((3, 3)), delimiter=",", header="a,b,c")
     save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, files / "several.safetensors")
-    assert main(["exec-network", f"{files}/files", f"{files}/{inputs}", *words]) == 2
+    assert main(["exec", f"{files}/files", "--data", f"{files}/{inputs}", *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
 
@@ -240,6 +240,6 @@ def test_bad_inputs_are_one_line(inputs, words, message, files, capsys):
     ],
 )
 def test_bad_requests_are_one_line(words, message, files, tmp_path, capsys):
-    assert main(["compile-network", f"{files}/mine.py:network", "--out", str(tmp_path), *words]) == 2
+    assert main(["compile", f"{files}/mine.py:network", "--out", str(tmp_path), *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1

@@ -63,9 +63,9 @@ def test_a_classifier_comes_out_of_a_skops_file(tmp_path, capsys):
     network = fitted(MLPClassifier((6,), activation="tanh", max_iter=20, random_state=0), x, y)
     io.dump(network, tmp_path / "iris.skops")
     np.savetxt(tmp_path / "x.csv", x, delimiter=",", header="a,b,c,d")
-    compiling = ["compile-network", f"{tmp_path}/iris.skops", "--data", f"{tmp_path}/x.csv"]
+    compiling = ["compile", f"{tmp_path}/iris.skops", "--data", f"{tmp_path}/x.csv"]
     assert main([*compiling, "--out", f"{tmp_path}/files"]) == 0
-    assert main(["exec-network", f"{tmp_path}/files", f"{tmp_path}/x.csv", "--out", f"{tmp_path}/y.csv"]) == 0
+    assert main(["exec", f"{tmp_path}/files", "--data", f"{tmp_path}/x.csv", "--out", f"{tmp_path}/y.csv"]) == 0
     logits = np.loadtxt(tmp_path / "y.csv", delimiter=",", skiprows=1)[:, 1:]
     assert (network.classes_[classes_of(logits)] == network.predict(x)).all()
     network.extra = OfMyOwn()

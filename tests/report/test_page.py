@@ -131,10 +131,10 @@ def test_the_playground_opens_with_the_run_from_disk(page, experiment, chromium)
 
 def test_the_command_opens_the_playground_with_a_run(page, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda server: None)
-    assert main(["playground", "--run", str(page.parent), "--port", "0", "--no-open"]) == 0
+    assert main(["playground", "--run", str(page.parent), "--port", "0", "--no-browser"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert "/#algorithms/ridge/200/" in first and second.startswith("log_cosh_regression: http://127.0.0.1:")
-    assert main(["playground", "--run", str(tmp_path), "--no-open"]) == 2
+    assert main(["playground", "--run", str(tmp_path), "--no-browser"]) == 2
     refused = capsys.readouterr().err
     assert "holds no run that the playground could open" in refused and refused.count("\n") == 1
 

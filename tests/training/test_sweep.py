@@ -100,14 +100,14 @@ def test_stopped_by_hand_a_sweep_stops_its_jobs_and_says_one_line(tmp_path):
     pytest.importorskip("submitit", reason="pip install 'emulon[cluster]'")
     grid = varying(seed=[0], steps=[100_000])
     (tmp_path / "grid.json").write_text(json.dumps({"base": dict(grid.base), "grid": dict(grid.vary)}))
-    words = ["sweep", str(tmp_path / "grid.json"), "--executor", "local", "--out", str(tmp_path / "out")]
+    words = ["train", str(tmp_path / "grid.json"), "--executor", "local", "--out", str(tmp_path / "out")]
     sweeping = subprocess.Popen([sys.executable, "-m", "emulon.cli", *words], stderr=subprocess.PIPE, text=True)
     (run,) = grid.runs(tmp_path / "out")
     while not run.steps_done and sweeping.poll() is None:
         time.sleep(0.1)
     job = int((run.folder / ".lock.pid").read_text())
     sweeping.send_signal(signal.SIGINT)
-    assert sweeping.communicate(timeout=60)[1] == "emulon sweep: stopped\n" and sweeping.returncode == 130
+    assert sweeping.communicate(timeout=60)[1] == "emulon train: stopped\n" and sweeping.returncode == 130
     with pytest.raises(ProcessLookupError):
         for _ in range(300):  # it has been told to stop; on a busy machine it takes a moment
             os.kill(job, 0)

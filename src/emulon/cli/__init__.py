@@ -1,85 +1,112 @@
-"""`emulon COMMAND …`: finds the command's module, and turns every refusal into one line on stderr.
+"""`emulon COMMAND …`: runs a command, and turns every refusal into one line on stderr.
 
 Exit codes: 0 done, 1 where work failed half-way, 2 for a request that makes no sense, 130 when interrupted.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Annotated, Any
+
+import tyro
 
 import emulon
+from emulon.cli.options import BadUsage, read
 from emulon.core.errors import EmulonError, WorkFailed, unknown
+from emulon.report.terminal import quiet
 
-# Each is a module of emulon.cli, imported when it is its turn: help and a misspelt name need not wait for torch.
-COMMANDS = {
-    "run": "run algorithms on data through one frozen interpreter, and compare",
-    "predict": "predict the rows of a new table with a model that run has fitted",
-    "compile": "write an interpreter and a program (the prompt) as files",
-    "compile-network": "write an interpreter and a network (its weights in the prompt) as files",
-    "exec": "run a program's file on an interpreter's file",
-    "exec-network": "run a compiled network on rows of numbers, with an audit and a page",
-    "export": "write models as ONNX files, and programs as the prompts that run on them",
-    "show": "show what is in a program's prompt, row by row",
-    "certify": "write a program's certificate, with all that is needed to check it",
-    "check": "check a certificate or a transcript, trusting nothing of emulon",
-    "playground": "open the playground in the browser: one frozen transformer, many algorithms",
-    "approximate": "make one softmax act as a function of one number, with a proof",
-    "train": "train a transformer that has to find an algorithm itself",
-    "sweep": "train every run of a grid, on a cluster or on this machine",
-    "report": "write a training run's page: curves, baselines, and its algorithm over time",
-    "identify": "say which algorithm an in-context learner runs",
-    "probe": "look for an algorithm's quantities inside a learner",
-    "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
-    "benchmark": "judge methods of interpretability on models whose mechanism is known",
+# A command is the module of emulon.cli of this name, imported when it is its turn. It has `Options`, or `SUBCOMMANDS`
+# (options by the word that follows the command's name), `EXAMPLES`, and `main(options)`, which returns the exit code.
+GROUPS = {
+    "compile and run": {
+        "run": "run algorithms on a table through one frozen interpreter, and compare",
+        "predict": "predict the rows of a new table with a model that run has fitted",
+        "compile": "write an interpreter and a program (an algorithm or a network as its prompt) as files",
+        "exec": "run a compiled program or network from its files",
+        "export": "write models as ONNX files, and programs as the prompts that run on them",
+    },
+    "train and identify": {
+        "train": "train a transformer that has to find an algorithm itself, or every one of a grid",
+        "identify": "say which algorithm an in-context learner runs",
+        "probe": "look for an algorithm's quantities inside a learner",
+    },
+    "planted models": {
+        "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
+        "benchmark": "score methods of interpretability on models whose mechanism is known",
+    },
+    "prove": {
+        "approximate": "make one softmax act as a function of one number, with a proof",
+        "certify": "write a program's certificate, with all that is needed to check it",
+        "check": "check a certificate or a transcript, trusting nothing of emulon",
+    },
+    "look": {
+        "show": "show what is in a prompt, layer by layer, or how a training run went",
+        "playground": "open the playground in the browser: one frozen transformer, many algorithms",
+    },
 }
-# Names of 0.2, which go with 0.4: commands and options.
-EARLIER = {"specimen": "plant", "--disguise": "--obfuscate", "--specimens": "--models"}
+COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+# Commands and options of 0.2, which go with 0.4.
+EARLIER = {
+    "specimen": "plant",
+    "compile-network": "compile",
+    "exec-network": "exec",
+    "sweep": "train",
+    "report": "show",
+    "--disguise": "--obfuscate",
+    "--specimens": "--models",
+    "--no-open": "--no-browser",
+    "--path": "--mode",
+}
 # Scripts of the repository; they were commands.
 MOVED = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
 MOVED |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
 MOVED |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
-HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version
+HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version | emulon --completion bash|zsh|tcsh
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
 
-commands:
 {commands}
+every command takes --json FILE (or -) and --quiet
 
 examples:
   emulon run                                   every regression algorithm on the diabetes data, with a report
   emulon run ridge lasso --data wine.csv --target quality
   emulon compile ridge --out files             the interpreter and the prompt as files
-  emulon exec files/interpreter.safetensors files/program.safetensors
+  emulon exec files                            run them
   emulon approximate "tanh(5*t)" -1 1          one softmax as a function, with a proof"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    words = _current(words)
+    words = _current(list(sys.argv[1:] if argv is None else argv))
     command = words[0] if words else "--help"
     if command in ("-h", "--help"):
-        print(HELP.format(commands="\n".join(f"  {name:<15} {what}" for name, what in COMMANDS.items())))
+        lines = [[f"{group}:", *(f"  {name:<13} {what}" for name, what in of.items())] for group, of in GROUPS.items()]
+        print(HELP.format(commands="\n".join(line for group in lines for line in [*group, ""])))
         return 0
     if command == "--version":
         print(f"emulon {emulon.__version__}")
         return 0
     if command in MOVED:
         return _refuse("emulon", f"{command} is {MOVED[command]} now, in a checkout of the repository")
-    if command not in COMMANDS:
+    options = ("--help", "--version", "--completion")
+    if command not in (*COMMANDS, "--completion"):
         kind = "option" if command.startswith("-") else "command"
-        return _refuse("emulon", unknown(kind, command, ("--help", "--version") if kind == "option" else COMMANDS))
+        return _refuse("emulon", unknown(kind, command, options if kind == "option" else COMMANDS))
     # Threads that spin long while they wait take the cores from those that work: where another process holds one of
     # two, a learner trained at a thirtieth of its speed. Read when torch is imported, so here.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Commands say in a line of their own where a tolerance is not kept.
     warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
     try:
-        return _run(command, words[1:])
+        return print_completion(words[1:]) if command == "--completion" else _run(command, words[1:])
     except WorkFailed as error:
         return _refuse(f"emulon {command}", str(error), 1)
     except MemoryError as error:
@@ -91,29 +118,76 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"emulon {command}", str(stop) or "stopped", 128 + getattr(stop, "signal", signal.SIGINT))
 
 
-def _current(words: list[str]) -> list[str]:
-    """The words with today's names for those of 0.2, each said on stderr."""
-    if words[:1] not in (["specimen"], ["benchmark"]):
-        return words
-    for old in filter(EARLIER.__contains__, words):
-        print(f"emulon: {old} is {EARLIER[old]} since 0.3; the earlier name goes with 0.4", file=sys.stderr)
-    return [EARLIER.get(word, word) for word in words]
+def module_of(command: str) -> Any:
+    """The module of a command."""
+    return import_module(f"emulon.cli.{command}")
+
+
+def options_of(command: str, words: Sequence[str]) -> Any:
+    """The options that the words after a command's name say; raises BadUsage, or SystemExit where help is printed."""
+    module, words = module_of(command), list(words)
+    kinds = getattr(module, "SUBCOMMANDS", None)
+    if kinds is None:
+        return read(module.Options, words, command)
+    if not words or words[0] not in kinds:
+        raise BadUsage(unknown(f"command {command}", words[0] if words else "", kinds))
+    return read(kinds[words[0]], words[1:], f"{command} {words[0]}")
 
 
 def _run(command: str, words: Sequence[str]) -> int:
-    from emulon.cli.options import BadUsage, read
-
-    module = import_module(f"emulon.cli.{command.replace('-', '_')}")
+    module = module_of(command)
     try:
-        if hasattr(module, "check"):  # where importing the options takes long
-            module.check(words)
-        options = read(module.Options, words, command)
+        options = options_of(command, words)
     except SystemExit as stop:  # tyro has printed the help
         print(f"\n{module.EXAMPLES}")
         return int(stop.code or 0)
     except BadUsage as error:
         raise BadUsage(f"{error} (see emulon {command} --help)") from None
-    return int(module.main(options))
+    options.require_writable()
+    with quiet(options.quiet or options.json == "-"):
+        return int(module.main(options))
+
+
+def print_completion(words: Sequence[str]) -> int:
+    """Print the script by which a shell completes commands and options."""
+    shells = ("bash", "zsh", "tcsh")
+    if len(words) != 1 or words[0] not in shells:
+        raise BadUsage(unknown("shell", " ".join(words), shells))
+    kinds = {}
+    for command in COMMANDS:
+        module = module_of(command)
+        of = getattr(module, "SUBCOMMANDS", None)
+        kinds[command] = module.Options if of is None else _one_of(of)
+    try:
+        tyro.cli(_one_of(kinds), prog="emulon", args=["--tyro-print-completion", words[0]])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def _one_of(kinds: Mapping[str, Any]) -> Any:
+    """A union of options for tyro, each behind a word."""
+    return functools.reduce(operator.or_, [Annotated[each, tyro.conf.subcommand(name)] for name, each in kinds.items()])
+
+
+def _current(words: list[str]) -> list[str]:
+    """The words with today's names for those of 0.2, each said on stderr."""
+    old = words[0] if words else ""
+    if old not in (*EARLIER, "benchmark", "exec", "playground", "run"):
+        return words
+    for word in words:
+        if word in EARLIER:
+            print(f"emulon: {word} is {EARLIER[word]} since 0.3; the earlier name goes with 0.4", file=sys.stderr)
+    rest = ["reference" if pair == ("--path", "faithful") else pair[1] for pair in itertools.pairwise(words)]
+    if old == "exec-network" and rest[1:] and not rest[1].startswith("-"):
+        rest[1:2] = ["--data", rest[1]]
+    if old == "compile-network" and "--margin" in rest[:-1]:  # it was the part by which a range is widened
+        place = rest.index("--margin") + 1
+        rest[place] = str(1 + float(rest[place]))
+    if old == "report" and rest:
+        rest = ["--report" if word == "--out" else word for word in rest]
+        rest += [] if "--report" in rest else ["--report", f"{rest[0]}/report"]
+    return [EARLIER.get(word, word) for word in (old, *rest)]
 
 
 def _refuse(who: str, reason: str, code: int = 2) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from tyro.conf import Positional, arg
 
 from emulon.cli.options import CommandOptions, Positive
+from emulon.report.terminal import say, table
+from emulon.softmax import approximate
 
 EXAMPLES = """example:
   emulon approximate "Max(0, t)" -4 4 --tolerance 1e-6
@@ -29,11 +32,6 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    import torch
-
-    from emulon.report.terminal import console, table
-    from emulon.softmax import approximate
-
     softmax = approximate(options.expression, (options.lo, options.hi), tolerance=options.tolerance)
     points = torch.linspace(options.lo, options.hi, 9, dtype=torch.float64, device="cpu")
     rows = [
@@ -41,6 +39,6 @@ def main(options: Options) -> int:
         for t, exact, ours in zip(points, softmax.function(points), softmax(points), strict=True)
     ]
     title = f"{options.expression} by one softmax over {softmax.keys} keys ({softmax.grid.way})"
-    console().print(table(("t", "function", "softmax", "difference"), rows, title=title))
-    print(f"certificate {softmax.certificate}")
-    return 0
+    say(table(("t", "function", "softmax", "difference"), rows, title=title), f"certificate {softmax.certificate}")
+    grid = {name: getattr(softmax, name).tolist() for name in ("slopes", "intercepts", "values")}
+    return options.finish({"keys": softmax.keys, "bound": softmax.certificate.bound, **grid})

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import torch
 from tyro.conf import Positional
 
-from emulon.cli.names import require_known
 from emulon.cli.options import CommandOptions, Count, Seed, shown
-
-if TYPE_CHECKING:
-    from emulon.planted.benchmark import Cell
+from emulon.planted.benchmark import METHODS, method_named, score_models, summary
+from emulon.planted.benchmark.study import VARIANTS
+from emulon.report import benchmark as report
+from emulon.report.terminal import progress, say, table
 
 EXAMPLES = """examples:
   emulon benchmark --models 50 --report page                every method, plain and under every obfuscation: minutes
@@ -55,8 +56,6 @@ class Options(CommandOptions):
     """seed of the first planted model; the others follow"""
     processes: Count = 2
     """planted models in parallel"""
-    json: Annotated[Path | None, shown("FILE")] = None
-    """write every number there"""
     report: Annotated[Path | None, shown("DIR")] = None
     """write a page there"""
 
@@ -64,40 +63,20 @@ class Options(CommandOptions):
 def main(options: Options) -> int:
     for name in options.methods:
         if ":" not in name:
-            require_known("method", name, "planted/benchmark")
-    import time
-
-    import torch
-
-    from emulon.core.files import make_folder, write_json
-    from emulon.core.progress import progress_bar
-    from emulon.planted.benchmark import METHODS, score_models, summary
-    from emulon.planted.benchmark.study import VARIANTS
-    from emulon.report import benchmark as report
-    from emulon.report.terminal import console
-
+            method_named(name)  # an unknown one is refused before the work
     torch.set_num_threads(1)  # small tensors: processes are what helps
-    if options.report is not None:
-        make_folder(options.report)
+    options.require_writable(options.report)
     methods, variants = options.methods or tuple(METHODS), options.obfuscate or VARIANTS
     seeds, began = range(options.seed, options.seed + options.models), time.perf_counter()
-    with progress_bar() as progress:
-        rows = score_models(methods, seeds, variants, processes=min(options.processes, len(seeds)), progress=progress)
+    processes = min(options.processes, len(seeds))
+    with progress() as report_progress:
+        rows = score_models(methods, seeds, variants, processes=processes, progress=report_progress)
     cells, seconds = summary(rows), time.perf_counter() - began
     record = report.record(rows, cells, seeds, seconds)
-    if options.json is not None:
-        write_json(options.json, record)
     if options.report is not None:
-        print(report.write(record, options.report))
-    console(width=170).print(_table(cells, variants))
-    for line in report.coverage_told(record):
-        print(line)
-    print(f"{len(seeds)} models, {len(variants)} variants, {len(methods)} methods: {seconds:.0f} s")
-    return 0
-
-
-def _table(cells: Sequence[Cell], variants: Sequence[str]) -> object:
-    from emulon.report.benchmark import table_rows
-    from emulon.report.terminal import table
-
-    return table(("method", "measure", *variants), table_rows(cells, variants), words=("method", "measure"), tight=True)
+        say(report.write(record, options.report))
+    columns = ("method", "measure", *variants)
+    say(table(columns, report.table_rows(cells, variants), words=columns[:2], tight=True), width=170)
+    say(*report.coverage_told(record))
+    say(f"{len(seeds)} models, {len(variants)} variants, {len(methods)} methods: {seconds:.0f} s")
+    return options.finish(record)

@@ -1,4 +1,4 @@
-"""`emulon certify`: a program's promise as a file that can be checked without emulon."""
+"""`emulon certify`: a program's certificate as a file that can be checked without emulon."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from emulon.certify.checker import canonical
 from emulon.cli.options import CommandOptions, shown
 from emulon.core.files import write_atomically
+from emulon.interpreter import Interpreter, load_interpreter, load_program, save
+from emulon.interpreter.certificate_file import certificate_of
+from emulon.report.terminal import say
 
 EXAMPLES = """example:
   emulon certify files/program.safetensors --interpreter files/interpreter.safetensors --out certificate.json
   emulon check certificate.json
-The certificate holds every number of both files: whoever checks it needs neither."""
+The certificate holds every number of both files: neither is needed to check it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +35,6 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.certify.checker import canonical
-    from emulon.interpreter import Interpreter, load_interpreter, load_program, save
-    from emulon.interpreter.certificate_file import certificate_of
-
     program = load_program(options.program)
     with TemporaryDirectory() as folder:
         file = options.interpreter
@@ -45,6 +45,6 @@ def main(options: Options) -> int:
         interpreter.require_program(program)
         certificate = certificate_of(program, interpreter, {"program": options.program, "interpreter": file})
     write_atomically(options.out, canonical(certificate))
-    print(f"{options.out}: every weight is within {float(certificate['follows']['bound']):.3e}")
-    print(f"certificate {interpreter.certificate(program)}")
-    return 0
+    bound = float(certificate["follows"]["bound"])
+    say(f"{options.out}: every weight is within {bound:.3e}", f"certificate {interpreter.certificate(program)}")
+    return options.finish({"certificate": str(options.out), "bound": bound, "interpreter sha256": interpreter.sha256})

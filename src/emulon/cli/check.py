@@ -1,17 +1,22 @@
-"""`emulon check`: does a certificate or a transcript hold? Asked of files that know nothing of the rest of emulon.
+"""`emulon check`: does a certificate or a transcript hold? Checked by files that import nothing else of emulon.
 
 `certify/checker.py` for certificates, `certify/transcript_checker.py` for transcripts of the text language.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from emulon.certify import checker, transcript_checker
 from emulon.cli.options import BadUsage, CommandOptions, Positive, shown
+from emulon.expressions.evaluation import ball_arithmetic
+from emulon.report.terminal import say
 
 EXAMPLES = """examples:
   emulon check certificate.json --interpreter files/interpreter.safetensors --program files/program.safetensors
@@ -34,21 +39,21 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    from emulon.certify import checker, transcript_checker
-    from emulon.expressions.evaluation import ball_arithmetic
-
-    words = [str(options.certificate)]
-    if _is_transcript(options.certificate):
-        words += [] if options.within is None else ["--within", str(options.within)]
-        with ball_arithmetic(transcript_checker.PRECISION):
-            return transcript_checker.main(words)
+    words, transcript, found = [str(options.certificate)], _is_transcript(options.certificate), io.StringIO()
     if options.within is not None:
-        raise BadUsage("--within is for transcripts; a certificate has its own bound")
-    for name in ("interpreter", "program"):
+        if not transcript:
+            raise BadUsage("--within is for transcripts; a certificate has its own bound")
+        words += ["--within", str(options.within)]
+    for name in () if transcript else ("interpreter", "program"):
         if (file := getattr(options, name)) is not None:
             words += [f"--{name}", str(file)]
-    with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
-        return checker.main(words)
+    module = transcript_checker if transcript else checker
+    precision = (module.PRECISION,) if transcript else (module.PRECISION, checker.ORDER + 1)
+    with ball_arithmetic(*precision), contextlib.redirect_stdout(found):
+        code = module.main(words)
+    if not code:
+        say(found.getvalue().rstrip())
+    return options.finish({"holds": code == 0, "finding": found.getvalue().strip()}) or code
 
 
 def _is_transcript(path: Path) -> bool:

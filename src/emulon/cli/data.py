@@ -1,27 +1,26 @@
-"""What run, compile and exec share: where the data come from, how the descent is compiled, and the weights."""
+"""What run, compile, exec and export share: where the data come from, how the descent is compiled, and the weights."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
+import torch
 from tyro.conf import UseAppendAction, arg
 
-from emulon.cli.names import registered
+from emulon.algorithms.link import Kind
 from emulon.cli.options import BadUsage, CommandOptions, Count, Factor, NotNegative, Positive, Seed, Size, shown
-from emulon.core.errors import unknown
 from emulon.core.files import text_cell, write_atomically
-from emulon.tables import DATASETS
-
-if TYPE_CHECKING:
-    from emulon.algorithms.link import Kind
-    from emulon.interpreter import Program, Run
-    from emulon.tables.data import Choices, Data
+from emulon.interpreter import Program, Run
+from emulon.interpreter.compiler import tolerance_missed
+from emulon.report.terminal import note, say
+from emulon.tables.columns import DATASETS
+from emulon.tables.data import INTERCEPT, Choices, Data, load, load_each
 
 SETTINGS = ("step_size", "penalty", "l1_ratio", "tau", "delta", "momentum")
 # Numbers in a table that one thread works through as fast as several.
@@ -32,7 +31,7 @@ Weight = tuple[str, str, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(CommandOptions):
-    data: Annotated[str, shown("DATA")] = "diabetes"
+    data: Annotated[str | None, shown("DATA")] = None
     """diabetes (default), breast_cancer, wine, ames or FILE.csv (.parquet, .feather)"""
     target: Annotated[str | None, shown("COLUMN")] = None
     """the column of the file to predict (run takes several: a,b)"""
@@ -46,31 +45,20 @@ class DataOptions(CommandOptions):
     """divide numbers and the target by their deviations; penalties are in those units"""
     intercept: bool = True
     """fit one: by centring for squared losses, by a column of ones, which the penalty covers, for others"""
-
     as_: UseAppendAction[Annotated[tuple[str, ...], arg(name="as", metavar="COLUMN=KIND", help_behavior_hint="")]] = ()
     """take a column of a file for a number, category or date, or drop it; once for each"""
 
-    def check(self, *algorithms: str) -> None:
-        """Refuse names that do not exist, before anything heavy is imported."""
-        known = registered("algorithms")
-        for name in algorithms:
-            plain = name.lower().replace("-", "_")
-            if not {plain, f"{plain}_regression"} & known:
-                raise BadUsage(unknown("algorithm", name, known))
-        if self.data not in DATASETS and not Path(self.data).exists():
-            raise BadUsage(f"{unknown('data', self.data, DATASETS)} (a file is given by its path)")
-
     def load(self, kind: Kind | None) -> Data:
-        """The data, where one target is all that is taken."""
-        from emulon.tables.data import load
-
-        return self._told((load(self.data, self.target, **self._choices(kind)),))[0]
+        """The data of one target; prints how its columns are treated."""
+        data = load(self.data or DATASETS[0], self.target, **self._choices(kind))
+        self._print_treatment((data,))
+        return data
 
     def load_each(self, kind: Kind | None) -> tuple[Data, ...]:
-        """The data once for each target."""
-        from emulon.tables.data import load_each
-
-        return self._told(load_each(self.data, self.target, **self._choices(kind)))
+        """The data once for each target; prints how columns are treated."""
+        every = load_each(self.data or DATASETS[0], self.target, **self._choices(kind))
+        self._print_treatment(every)
+        return every
 
     def _choices(self, kind: Kind | None) -> Choices:
         if kind is not None and self.kind is not None and kind != self.kind:
@@ -84,20 +72,16 @@ class DataOptions(CommandOptions):
             "treat": self.as_,
         }
 
-    def _told(self, every: tuple[Data, ...]) -> tuple[Data, ...]:
-        """What was done to the data, each thing said once."""
+    def _print_treatment(self, every: tuple[Data, ...]) -> None:
         use_threads(every[0].x_train.numel())
-        for treatment in dict.fromkeys(data.treatment for data in every):
-            print(f"data: {treatment}")
+        say(*(f"data: {treatment}" for treatment in dict.fromkeys(data.treatment for data in every)))
         taken = {name: reason for data in every for name, reason in data.taken}
-        if self.data in DATASETS:  # whose columns are known, and only what is done to some of them is news
+        if self.data in (None, *DATASETS):  # the kinds of their columns are known
             taken = {name: reason for name, reason in taken.items() if reason != "number"}
-        width = max(map(len, taken), default=0)
-        for name, reason in taken.items():
-            print(f"column {name:<{min(width, 32)}}  {reason}")
-        for note in dict.fromkeys(note for data in every for note in data.notes):
-            print(f"note: {note}", file=sys.stderr)
-        return every
+        width = min(32, max(map(len, taken), default=0))
+        say(*(f"column {name:<{width}}  {reason}" for name, reason in taken.items()))
+        for text in dict.fromkeys(text for data in every for text in data.notes):
+            note(text)
 
 
 def use_threads(numbers: int) -> None:
@@ -105,8 +89,6 @@ def use_threads(numbers: int) -> None:
 
     On a busy machine of two cores 200 steps on 32 rows took 27 s with two threads and 2 s with one.
     """
-    import torch
-
     if numbers <= SMALL_TABLE and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
@@ -116,7 +98,7 @@ class DescentOptions(DataOptions):
     steps: Count = 200
     """steps of gradient descent"""
     tolerance: Annotated[Positive | None, shown("NUMBER")] = None
-    """on the final weights; by default they come as near to 1e-8 as they can"""
+    """on the final weights; by default they come as near to 1e-8 as they can (a network's outputs: 1e-9)"""
     step_size: Annotated[Positive | None, shown("NUMBER")] = None
     """of every algorithm; by default each takes the one that suits the data"""
     penalty: Annotated[NotNegative | None, shown("NUMBER")] = None
@@ -126,32 +108,25 @@ class DescentOptions(DataOptions):
     tau: Annotated[Positive | None, shown("SHARE")] = None
     """of quantile: which quantile (0.5)"""
     delta: Annotated[Positive | None, shown("NUMBER")] = None
-    """of huber: where squares end (1.35)"""
+    """Huber threshold (1.35)"""
     momentum: Annotated[NotNegative | None, shown("SHARE")] = None
     """of heavy_ball (0.9)"""
-    margin: Annotated[Factor, shown("FACTOR")] = 1.0
-    """compile for data so many times as large as the training rows, as 1.1, so that others may be run, too"""
-
-    def tell(self, program: Program) -> None:
-        """A note where the program cannot keep the tolerance that was asked for, in the words of the refusals."""
-        from emulon.interpreter.compiler import tolerance_missed
-
-        if self.tolerance is not None and (missed := tolerance_missed(program, self.tolerance)):
-            print(f"note: {missed}", file=sys.stderr)
+    margin: Annotated[Factor | None, shown("FACTOR")] = None
+    """widen the certified range of inputs by this factor, so that other data fit (1; for networks 1.25)"""
 
     @property
     def settings(self) -> dict[str, float]:
-        """Those that were given."""
-        every = {name: getattr(self, name) for name in SETTINGS}
-        return {name: value for name, value in every.items() if value is not None}
+        """The parameters that were given."""
+        return {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
+
+    def note_tolerance(self, program: Program) -> None:
+        """Note where the program cannot keep the tolerance that was asked for, in the words of the refusals."""
+        if self.tolerance is not None and (missed := tolerance_missed(program, self.tolerance)):
+            note(missed)
 
 
 def weights_of(run: Run, data: Data) -> list[Weight]:
     """Class by class where there are several; the intercept last."""
-    import numpy as np
-
-    from emulon.tables.data import INTERCEPT
-
     loss = run.program.loss
     rows = np.atleast_2d(run.weights.double().numpy())
     classes = [f" [{name}]" for name in data.classes] if len(rows) > 1 else [""]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from rich.table import Table
 from tyro.conf import Positional, arg
 
-from emulon.cli.names import require_known
 from emulon.cli.options import BadUsage, CommandOptions, Count, Seed, shown
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from emulon.core.predictor import Predictor
-    from emulon.identification import Analysis, Identification
-    from emulon.identification.loading import Subject
+from emulon.core.predictor import EstimatorPredictor, Predictor, as_predictor
+from emulon.identification import Analysis, Identification, analyse, over_training
+from emulon.identification.adapters import TextPredictor
+from emulon.identification.loading import Subject, load_subject
+from emulon.identification.sampling import DATASETS
+from emulon.interpreter import Program
+from emulon.models import Learner
+from emulon.report.identification import phases_table, write, write_phases
+from emulon.report.terminal import note, progress, say, table
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
 # fitted anew for every question, and a language model reads a page for each.
@@ -56,37 +57,23 @@ class Options(CommandOptions):
     """how many loops, for an AlgoFormer"""
     checkpoints: bool = False
     """for a run: the nearest algorithm at every checkpoint it has kept (train with --keep-checkpoints 0 to keep all)"""
-    json: Annotated[Path | None, shown("FILE")] = None
-    """also write the numbers there"""
     report: Annotated[Path | None, shown("DIR")] = None
     """also write a page with figures into this folder"""
 
 
 def main(options: Options) -> int:
-    if options.task is not None:
-        require_known("task", options.task.partition(":")[0], "tasks")
-    from emulon.core.files import make_folder
-    from emulon.identification.loading import load_subject
-
     subject = load_subject(options.target, options.task)
-    for folder in filter(None, (options.report, options.json and options.json.parent)):
-        make_folder(folder)  # now, not after the work
+    options.require_writable(options.report)
     return show_phases(subject, options) if options.checkpoints else show_one(subject, options)
 
 
 def show_one(subject: Subject, options: Options) -> int:
     """The predictor as it is."""
-    from emulon.core.files import write_json
-    from emulon.core.predictor import as_predictor
-    from emulon.core.progress import progress_bar
-    from emulon.identification import analyse
-    from emulon.report.identification import write
-
     predictor = as_predictor(subject.thing, loops=options.loops)
-    for note in getattr(subject.thing, "notes", ()):
-        print(f"note: {note}", file=sys.stderr)
+    for text in getattr(subject.thing, "notes", ()):
+        note(text)
     usual, points = _usual_size(subject.thing, predictor)
-    with progress_bar() as report_progress:
+    with progress() as report_progress:
         analysis = analyse(
             predictor,
             subject.task,
@@ -97,21 +84,14 @@ def show_one(subject: Subject, options: Options) -> int:
             points=options.points or points,
             fewest=options.fewest,
         )
-    print_analysis(analysis)
-    if options.json is not None:
-        write_json(options.json, analysis.as_numbers())
+    say_analysis(analysis)
     if options.report is not None:
-        print(f"report {write(analysis, options.report)}")
-    return 0
+        say(f"report {write(analysis, options.report)}")
+    return options.finish(analysis.as_numbers())
 
 
 def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
     """How many datasets, of how many points, unless it is said otherwise."""
-    from emulon.core.predictor import EstimatorPredictor
-    from emulon.identification.adapters import TextPredictor
-    from emulon.identification.sampling import DATASETS
-    from emulon.interpreter import Program
-
     if isinstance(predictor, TextPredictor):
         return TEXT_DATASETS, TEXT_POINTS
     if isinstance(predictor, EstimatorPredictor):
@@ -121,17 +101,9 @@ def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
 
 def show_phases(subject: Subject, options: Options) -> int:
     """A run at each of its checkpoints."""
-    from emulon.core.files import write_json
-    from emulon.core.progress import progress_bar
-    from emulon.identification import over_training
-    from emulon.identification.sampling import DATASETS
-    from emulon.models import Learner
-    from emulon.report.identification import KINDS, phase_row, write_phases
-    from emulon.report.terminal import console, table
-
     if not isinstance(subject.thing, Learner) or options.loops is not None:
         raise BadUsage("--checkpoints is for the folder of a training run, as it was trained (without --loops)")
-    with progress_bar() as report_progress:
+    with progress() as report_progress:
         phases = over_training(
             Path(options.target),
             subject.task,
@@ -141,51 +113,36 @@ def show_phases(subject: Subject, options: Options) -> int:
             points=options.points,
             fewest=options.fewest,
         )
-    columns = ("steps", "algorithm", "nearest")
-    rows = [(str(phase.place), *phase_row(phase)) for phase in phases]
-    caption = "the last columns: what the nearest of each kind leaves unexplained"
-    title = f"{options.target}, checkpoint by checkpoint"
-    console().print(table((*columns, *KINDS), rows, title=title, caption=caption, words=columns[1:]))
-    print(f"asked about {subject.task}")
-    if options.json is not None:
-        write_json(options.json, [phase.as_numbers() for phase in phases])
+    say(phases_table(options.target, phases), f"datasets of {subject.task}")
     if options.report is not None:
-        print(f"report {write_phases(options.target, phases, options.report)}")
-    return 0
+        say(f"report {write_phases(options.target, phases, options.report)}")
+    return options.finish([phase.as_numbers() for phase in phases])
 
 
-def print_analysis(analysis: Analysis) -> None:
-    from emulon.report.terminal import console
-
-    terminal = console()
-    terminal.print(ranking_table(analysis.target, analysis.identification))
-    terminal.print(str(analysis.identification), highlight=False)
+def say_analysis(analysis: Analysis) -> None:
+    """Print the ranking, the distances by number of examples and the best ridge parameter."""
     found = analysis.identification
+    say(ranking_table(analysis.target, found), found)
     if found.near and found.interval is not None:
         [name] = [name for name, value in found.parameters.items() if value == found.interval.value]
-        print(f"{name}: {found.interval.value:.4g}, 95 % interval {found.interval.low:.4g} … {found.interval.high:.4g}")
-    for distances in distance_tables(analysis):
-        terminal.print(distances)
-    print(f"asked about {analysis.task}")
+        say(f"{name}: {found.interval.value:.4g}, 95 % interval {found.interval.low:.4g} … {found.interval.high:.4g}")
     fit = analysis.ridge
     best = f"best ridge λ on a grid of half octaves: {fit.best:.3g}, difference {fit.difference}"
     if analysis.bayes is not None:
         near = "within the grid's step" if analysis.agrees else "farther than the grid's step"
         best += f"; σ²/τ² = {analysis.bayes:.3g} is {near}"
-    print(best)
+    say(*distance_tables(analysis), f"datasets of {analysis.task}", best)
 
 
 def ranking_table(target: str, identification: Identification) -> Table:
-    from emulon.report.terminal import table
-
+    """A row for each reference, the nearest first."""
     rows = []
     for match in identification.ranking:
         share = match.unexplained
         named = match is identification.nearest and identification.near
         mark = "tie" if match.name in identification.ties else "named" if named else ""
-        rows.append(
-            (str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", _percent(match.weight), mark)
-        )
+        weight = f"{match.weight:.1%}" if match.weight >= 0.0005 else "<0.1%"
+        rows.append((str(match), f"{share.value:.3g}", f"{share.low:.3g} … {share.high:.3g}", weight, mark))
     columns = ("reference", "unexplained", "95% interval", "weight", "")
     return table(
         columns,
@@ -196,14 +153,8 @@ def ranking_table(target: str, identification: Identification) -> Table:
     )
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
-
-
 def distance_tables(analysis: Analysis) -> Iterator[Table]:
     """Rows for numbers of examples, a column for each reference: a table of predictions and one of weights."""
-    from emulon.report.terminal import table
-
     comparison = analysis.comparison
     counts = comparison.linearity.counts
     for what, curves, more in (

@@ -1,18 +1,22 @@
-"""From words to options: tyro reads a dataclass, and what it cannot read is refused in one line."""
+"""From words to options: tyro reads a dataclass, and what it refuses becomes one line."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import tyro
-from tyro import _errors as rejected  # the one place where tyro says what it refused and why, before it draws a box
 from tyro.constructors import PrimitiveConstructorSpec
 
 from emulon.core.errors import EmulonError, nearest
+from emulon.core.files import make_folder, write_json
 
 
 class BadUsage(EmulonError):
@@ -22,20 +26,66 @@ class BadUsage(EmulonError):
     """
 
 
-@dataclass(frozen=True)
+def shown(metavar: str) -> Any:
+    """How the help names the value of an option, or a word, that need not be given."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandOptions:
-    """What every command's options can do."""
+    """Options of every command."""
+
+    json: Annotated[str | None, shown("FILE")] = None
+    """also write the results there as JSON; with - to standard output, and nothing else"""
+    quiet: bool = False
+    """print results that were asked for, warnings and errors only"""
 
     def defaults(self) -> CommandOptions | None:
         """Other defaults to read the same words with, where these options ask for some, as a preset does."""
         return None
+
+    def changed(self, *besides: str) -> list[str]:
+        """Options that differ from their defaults, as they are typed; not those named, --json and --quiet."""
+        left = [field for field in fields(self) if field.name not in ("json", "quiet", *besides)]
+        return [f"--{field.name.strip('_').replace('_', '-')}" for field in left if self._differs(field)]
+
+    def _differs(self, field: Any) -> bool:
+        return bool(getattr(self, field.name) != field.default)
+
+    def require_writable(self, *folders: Path | None) -> None:
+        """Make the folders that results go to now, not after the work."""
+        json = Path(self.json).parent if self.json not in (None, "-") else None
+        for folder in (*folders, json):
+            if folder is not None:
+                make_folder(folder)
+
+    def finish(self, record: Mapping[str, Any] | Sequence[Any]) -> int:
+        """Write the results where --json says, and return the exit code 0."""
+        if self.json == "-":
+            print(json.dumps(record, indent=1, ensure_ascii=False))
+        elif self.json is not None:
+            write_json(self.json, record)
+        return 0
 
 
 Options = TypeVar("Options", bound=CommandOptions)
 
 
 def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
-    """The options, or BadUsage. Help is printed and leaves by SystemExit."""
+    """Options of a class from the words of a command.
+
+    Args:
+        kind: The dataclass of options.
+        words: What was typed after the command.
+        command: The command's name, for help and errors.
+
+    Returns:
+        The options.
+
+    Raises:
+        BadUsage: The words cannot be read; one line says which.
+        SystemExit: Help was asked for, and printed.
+    """
     # Before tyro, which may stumble over a word after a misspelt option and complain about that instead.
     require_options(words, [field.name for field in fields(kind)])
     first = _parsed(kind, words, command, None)
@@ -44,9 +94,14 @@ def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
 
 
 def _parsed(kind: type[Options], words: Sequence[str], command: str, default: CommandOptions | None) -> Options:
-    start = tyro.MISSING_NONPROP if default is None else cast(Options, default)
-    with rejected.on_parse_error(_refuse):
-        return tyro.cli(kind, args=list(words), prog=f"emulon {command}", default=start)
+    start, refusal = tyro.MISSING_NONPROP if default is None else cast(Options, default), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(refusal):
+            return tyro.cli(kind, args=list(words), prog=f"emulon {command}", default=start)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise BadUsage(one_line(refusal.getvalue())) from None
 
 
 def require_options(words: Sequence[str], names: Iterable[str]) -> None:
@@ -61,33 +116,30 @@ def require_options(words: Sequence[str], names: Iterable[str]) -> None:
             raise BadUsage(f"there is no option {flag}{nearest(flag, known)}")
 
 
-def _refuse(event: rejected.ParseErrorEvent) -> None:
-    if isinstance(event, rejected.InvalidChoice):
-        hint = nearest(event.value, event.choices) or f"; choose from {', '.join(event.choices)}"
-        raise BadUsage(f"{_name(event.argument)}: there is no choice {event.value!r}{hint}")
-    if isinstance(event, rejected.InstantiationFailure) and event.argument is not None:
-        raise BadUsage(f"{_name(event.argument)}: {_in_plain_words(event.message)}")
-    if isinstance(event, rejected.BadValue):
-        raise BadUsage(f"{_name(event.argument)} needs a value")
-    if isinstance(event, rejected.MissingArgs):
-        missing = ", ".join(_name(each.arg) for each in event.missing_arguments)
-        raise BadUsage(f"{missing} is missing")
-    if isinstance(event, rejected.UnrecognizedArgs):
-        raise BadUsage(f"one word too many: {event.tokens[0]!r}")
-    raise BadUsage("these options cannot be read")
-
-
-def _name(argument: Any) -> str:
-    """As the help names it."""
-    return str(argument.lowered.metavar if argument.is_positional() else argument.display_name())
-
-
-def _in_plain_words(message: str) -> str:
-    """Python's own words for what is no number, made into ours; of several attempts the last."""
-    last = re.sub(r"^- .*[>\]]: ", "", message.splitlines()[-1])
-    if number := re.fullmatch(r"(?:invalid literal for (int)|could not convert string to float).*?: ('.*')", last):
-        return f"{number[2]} is not a {'whole number' if number[1] else 'number'}"
-    return last
+def one_line(box: str) -> str:
+    """The refusal that tyro prints in a box of several sections, as one line; words that are not recognised stay."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", box)
+    # Where the terminal has no UTF-8 the box is drawn by spaces and hyphens.
+    lines = [line[2:].rstrip("│ ") for line in plain.splitlines() if line[:2] in ("│ ", "  ")]
+    until = next((i for i, line in enumerate(lines) if line.startswith(("──", "-----"))), len(lines))
+    first, text = lines[:until], " ".join(line.strip() for line in lines[:until])
+    if text.startswith("Missing from"):
+        return f"{', '.join(line.split()[0] for line in first[1:] if re.match(r' {4}[^ ]', line))} is missing"
+    if choice := re.match(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*?),?\)", text):
+        word, name, choices = choice.groups()
+        known = [each.strip("' ") for each in choices.split(",") if "None" not in each]
+        hint = nearest(word, known) or f"; choose from {', '.join(known)}"
+        return f"{name}: there is no choice {word!r}{hint}"
+    if missing := re.match(r"Missing value for argument '(.*?)'", text):
+        return f"{missing[1]} needs a value"
+    if over := re.match(r"Unrecognized options: ([^,]*)", text):
+        return f"one word too many: {over[1]!r}"
+    if wrong := re.match(r"Error parsing (.*?): (.*)", text):
+        reason = re.split(r"(?<=[>\]]): ", wrong[2])[-1]
+        if number := re.match(r"(?:invalid literal for (int)|could not convert string to float).*?: ('.*')", reason):
+            reason = f"{number[2]} is not a {'whole number' if number[1] else 'number'}"
+        return f"{wrong[1]}: {reason}"
+    return text or "these options cannot be read"
 
 
 def _checked(metavar: str, wanted: str, read: Callable[[str], Any], accepts: Callable[[Any], bool]) -> Any:
@@ -117,8 +169,3 @@ Factor = Annotated[float, _checked("FACTOR", "a number, 1 or more", float, lambd
 Count = Annotated[int, _checked("COUNT", "a whole number, 1 or more", int, lambda value: value >= 1)]
 Size = Annotated[int, _checked("COUNT", "a whole number, 0 or more", int, lambda value: value >= 0)]
 Seed = Annotated[int, _checked("SEED", "a whole number in 0 … 2³²−1", int, lambda value: 0 <= value < 2**32)]
-
-
-def shown(metavar: str) -> Any:
-    """How the help names the value of an option, or a word, that need not be given."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")

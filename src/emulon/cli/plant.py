@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from tyro.conf import Positional, arg
 
-from emulon.cli.names import require_known
+from emulon import planted
 from emulon.cli.options import BadUsage, CommandOptions, NotNegative, Seed, shown
-
-if TYPE_CHECKING:
-    from emulon.planted import PlantedModel
+from emulon.report.terminal import say
 
 EXAMPLES = """examples:
   emulon plant sgd:features=3,step_size=0.2 --out planted-sgd
@@ -60,29 +60,26 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    if options.mechanism is None and options.seed is None:
-        raise BadUsage("NAME or --seed is missing (see emulon plant --help)")
-    if options.mechanism is not None:
-        require_known("mechanism", options.mechanism.partition(":")[0].replace("-", " "), "planted")
-    import torch
-
-    from emulon import planted
-
     seed = options.seed or 0
-    mechanism = (
-        planted.drawn_mechanism(seed) if options.mechanism is None else planted.read_mechanism(options.mechanism)
-    )
+    if options.mechanism is not None:
+        mechanism = planted.read_mechanism(options.mechanism)
+    elif options.seed is not None:
+        mechanism = planted.drawn_mechanism(seed)
+    else:
+        raise BadUsage("NAME or --seed is missing")
     model = planted.plant(mechanism, getattr(torch, options.dtype))
     if options.obfuscate:
         chosen = {name.replace("-", " ") for name in options.obfuscate}
         only = planted.OBFUSCATIONS if chosen == {"all"} else tuple(sorted(chosen))
         model = planted.obfuscate(model, seed, options.strength, only=only)
     folder = planted.save(model, options.out)
-    print(described(model, folder))
-    return 0
+    say(described(model, folder))
+    bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
+    record = {"model": model.name, "folder": str(folder), "bound": bound, "obfuscations": model.build.obfuscations}
+    return options.finish(record)
 
 
-def described(model: PlantedModel, folder: Path) -> str:
+def described(model: planted.PlantedModel, folder: Path) -> str:
     """What it is, its error bound, and how to open it."""
     truth = model.truth
     heads, neurons = truth.blocks * truth.heads, truth.blocks * truth.neurons

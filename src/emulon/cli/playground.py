@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 from emulon.cli.options import CommandOptions, Size, shown
+from emulon.playground.server import address, serving
+from emulon.report.terminal import say
 
 EXAMPLES = """examples:
   emulon playground
-  emulon playground --port 0 --no-open         any free port, printed; nothing is opened
+  emulon playground --port 0 --no-browser      any free port, printed; no browser is opened
   emulon run ridge --data houses.csv --target price && emulon playground --run report"""
 
 
@@ -21,23 +23,25 @@ class Options(CommandOptions):
 
     port: Size = 8765
     """of 127.0.0.1; 0 for any that is free"""
-    open: bool = True
+    browser: bool = True
     """open it in the browser"""
     run: Annotated[Path | None, shown("DIR")] = None
     """a report folder of emulon run: open with some of its rows, and what it fitted to them"""
 
 
 def main(options: Options) -> int:
-    from emulon.playground.runs import places_of
-    from emulon.playground.server import address, serving
+    places: dict[str, str] = {}
+    if options.run is not None:
+        from emulon.playground.runs import places_of  # the server alone needs no torch
 
-    places = {} if options.run is None else places_of(options.run)
+        places = places_of(options.run)
     with serving(options.port) as server:
-        first = next((f"#{place}" for place in places.values()), "")
-        print(f"{address(server)}{first}  (Ctrl-C to stop)", flush=True)
-        for name, place in list(places.items())[1:]:
-            print(f"{name}: {address(server)}#{place}", flush=True)
-        if options.open:
-            webbrowser.open(f"{address(server)}{first}")
+        home = address(server)
+        addresses = {name: f"{home}#{place}" for name, place in places.items()}
+        first, *others = list(addresses.items()) or [("", home)]
+        say(f"{first[1]}  (Ctrl-C to stop)", *(f"{name}: {where}" for name, where in others))
+        options.finish({"address": first[1], "runs": addresses})
+        if options.browser:
+            webbrowser.open(first[1])
         server.serve_forever()
     return 0

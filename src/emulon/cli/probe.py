@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from emulon.cli.names import require_known
+from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
+from emulon.algorithms.algorithm import Algorithm
 from emulon.cli.options import CommandOptions, Count, Positive, Seed, shown
 from emulon.core.errors import EmulonError
-
-if TYPE_CHECKING:
-    from emulon.algorithms.algorithm import Algorithm
-    from emulon.identification import AttentionScores, ProbeScores
-    from emulon.tasks import RegressionTask
+from emulon.core.predictor import NotAPredictor, as_predictor
+from emulon.identification import (
+    AttentionScores,
+    ProbeScores,
+    attention_probe,
+    hidden_states,
+    linear_probe,
+    moments,
+    prefix_weights,
+)
+from emulon.identification.loading import load_subject
+from emulon.report.terminal import say, table
+from emulon.tasks import RegressionTask
 
 EXAMPLES = """examples:
   emulon probe runs/standard                   the w of the Bayes predictor after 3 examples, layer by layer
@@ -50,8 +59,6 @@ class Options(CommandOptions):
 
     def algorithm(self, task: RegressionTask) -> Algorithm:
         """Whose w is looked for."""
-        from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
-
         if self.step_size is not None:
             return OnlineSGD(self.step_size)
         ridge = task.bayes_ridge if self.ridge is None else self.ridge
@@ -59,11 +66,6 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    if options.task is not None:
-        require_known("task", options.task.partition(":")[0], "tasks")
-    from emulon.identification import attention_probe, hidden_states, linear_probe, moments, prefix_weights
-    from emulon.identification.loading import load_subject
-
     subject = load_subject(options.target, options.task)
     points = options.points or points_of(subject.thing)
     if options.examples >= points:
@@ -78,27 +80,27 @@ def main(options: Options) -> int:
     title = f"{name} after {options.examples} examples in {options.target}"
     target = held[:, options.examples]
     if options.probe == "linear":
-        print_scores(title, linear_probe(states, target, seed=options.seed))
-    else:
-        kind: Literal["linear", "mlp"] = "mlp" if options.probe == "mlp" else "linear"
-        print_attention(title, attention_probe(states, target, kind=kind, seed=options.seed))
-    return 0
+        scores = linear_probe(states, target, seed=options.seed)
+        say_scores(title, scores)
+        record = {"tokens": list(scores.tokens), "R2": scores.score.tolist(), "control": scores.control.tolist()}
+        return options.finish({"quantity": name, "examples": options.examples} | record)
+    kind: Literal["linear", "mlp"] = "mlp" if options.probe == "mlp" else "linear"
+    found = attention_probe(states, target, kind=kind, seed=options.seed)
+    say_attention(title, found)
+    record = {"layers": list(found.layers), "R2": list(found.score), "control": list(found.control)}
+    return options.finish({"quantity": name, "examples": options.examples} | record)
 
 
 def points_of(thing: object) -> int:
     """As many points as it reads, the query included; 8 where it does not say."""
-    from emulon.core.predictor import NotAPredictor, as_predictor
-
     try:
         return int(max(getattr(as_predictor(thing), "examples", None) or [7])) + 1
     except NotAPredictor:  # something that shows its hidden states and predicts nothing
         return 8
 
 
-def print_scores(title: str, scores: ProbeScores) -> None:
+def say_scores(title: str, scores: ProbeScores) -> None:
     """Positions down the side and layers across, or the other way round where there are more layers."""
-    from emulon.report.terminal import console, table
-
     cells = [
         [f"{r:.2f} ({c:.2f})" for r, c in zip(row, control, strict=True)]
         for row, control in zip(scores.score.tolist(), scores.control.tolist(), strict=True)
@@ -108,19 +110,16 @@ def print_scores(title: str, scores: ProbeScores) -> None:
         corner, across, down, body = "layer", tokens, layers, cells
     else:
         corner, across, down, body = "token \\ layer", layers, tokens, list(map(list, zip(*cells, strict=True)))
-    print(f"R² (control) of {title}")
     rows = [(name, *row) for name, row in zip(down, body, strict=True)]
-    console(max(100, 16 + 16 * len(across))).print(table((corner, *across), rows))
+    say(f"R² (control) of {title}", table((corner, *across), rows), width=max(100, 16 + 16 * len(across)))
 
 
-def print_attention(title: str, scores: AttentionScores) -> None:
-    from emulon.report.terminal import console, table
-
+def say_attention(title: str, scores: AttentionScores) -> None:
     rows = [
         (str(layer), f"{score:.2f}", f"{control:.2f}", scores.looks_at(layer), f"{attention.max():.2f}")
         for layer, score, control, attention in zip(
             scores.layers, scores.score, scores.control, scores.attention, strict=True
         )
     ]
-    print(f"{title}, by a probe with attention over positions")
-    console().print(table(("layer", "R²", "control", "looks at", "with weight"), rows))
+    columns = ("layer", "R²", "control", "looks at", "with weight")
+    say(f"{title}, by a probe with attention over positions", table(columns, rows))

@@ -5,24 +5,21 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from emulon.core.arrays import as_tensor
 from emulon.core.errors import EmulonError
 from emulon.core.files import write_atomically
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WRITTEN = (".csv", ".safetensors")
 
 
 def read_rows(path: Path) -> Tensor:
     """A .csv with a line of names first, a .npy, or the one tensor of a .safetensors (of several, the one called x)."""
-    import numpy as np
-    from safetensors import SafetensorError
-
-    from emulon.core.arrays import as_tensor
-
     try:
         if path.suffix == ".safetensors":
             return _one_tensor(path)
@@ -37,8 +34,6 @@ def read_rows(path: Path) -> Tensor:
 
 
 def _one_tensor(path: Path) -> Tensor:
-    from safetensors.torch import load_file
-
     tensors = load_file(path)
     name = "x" if "x" in tensors else next(iter(tensors), "")
     if name != "x" and len(tensors) != 1:
@@ -47,19 +42,15 @@ def _one_tensor(path: Path) -> Tensor:
 
 
 def require_writable(path: Path) -> None:
-    """Refused before the work, not after."""
+    """Refuse a file of another kind before the work, not after."""
     if path.suffix not in WRITTEN:
         raise EmulonError(f"{path} is neither .csv nor .safetensors; name the kind of file to write by its ending")
 
 
 def write_rows(outputs: Tensor, path: Path) -> None:
     """To the last bit, in either kind of file."""
-    if path.suffix == ".csv":
-        write_atomically(path, as_csv(outputs))
-        return
-    from safetensors.torch import save
-
-    write_atomically(path, save({"outputs": outputs.contiguous().clone()}))
+    text = path.suffix == ".csv"
+    write_atomically(path, as_csv(outputs) if text else save({"outputs": outputs.contiguous().clone()}))
 
 
 def as_csv(outputs: Tensor) -> str:

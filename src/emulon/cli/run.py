@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from rich.table import Table
 from tyro.conf import Positional
 
+from emulon.algorithms import name_of
 from emulon.cli.data import DescentOptions, Weight, save_weights, weights_of
 from emulon.cli.options import shown
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from emulon.run import Experiment, Result
-    from emulon.tables.data import Data
+from emulon.core.files import remember_own_files, remove_own_files
+from emulon.report.page import write
+from emulon.report.terminal import note, progress, say, table
+from emulon.run import Experiment, Result, algorithms_asked, common_kind, require_taken, run_experiments, runnable
+from emulon.tables.data import Data
+from emulon.tables.model import FittedModel, save_models
 
 EXAMPLES = """examples:
   emulon run                                   every regression algorithm on diabetes
@@ -51,25 +52,20 @@ class Options(DescentOptions):
 
 
 def main(options: Options) -> int:
-    options.check(*options.algorithms)
-    from emulon.algorithms import name_of
-    from emulon.core.files import make_folder, remember_own_files, remove_own_files
-    from emulon.core.progress import progress_bar
-    from emulon.run import algorithms_asked, common_kind, require_taken, run_experiments, runnable
-
     asked = algorithms_asked(options.algorithms)
     algorithms = list(asked.values())
     require_taken(algorithms or list(runnable().values()), options.settings)
     every = options.load_each(common_kind(algorithms))
-    folders = [make_folder(folder) for folder in options.folders(every)]  # now, not after a minute's work
-    with progress_bar() as report_progress:
+    folders = options.folders(every)
+    options.require_writable(*folders)
+    with progress() as report_progress:
         experiments = run_experiments(
             algorithms,
             every,
             steps=options.steps,
             tolerance=options.tolerance,
             settings=options.settings,
-            margin=options.margin,
+            margin=options.margin or 1.0,
             mode=options.mode,
             report_progress=report_progress,
         )
@@ -79,24 +75,23 @@ def main(options: Options) -> int:
         models = _save(experiments, options.report, {name_of(named): word for word, named in asked.items()})
         remember_own_files(options.report, [*(path for paths in written for path in paths), *models])
     for experiment in experiments:
-        _print(experiment)
+        _say(experiment)
         for result in experiment.results:
-            options.tell(result.run.program)
+            options.note_tolerance(result.run.program)
     before, after = experiments[0].sha256
-    print(f"interpreter sha256 {before}")
-    print(f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})")
-    for weights, page, *_ in written:
-        print(f"report {page}, weights {weights}")
-    print(f"models {', '.join(map(str, models))}")
+    say(
+        f"interpreter sha256 {before}",
+        f"after the runs     {after} ({'the same' if before == after else 'CHANGED'})",
+        *(f"report {page}, weights {weights}" for weights, page, *_ in written),
+        f"models {', '.join(map(str, models))}",
+    )
     if gone := [name for name in earlier if not (options.report / name).exists()]:
-        print(f"note: removed from {options.report} what an earlier run left: {', '.join(gone)}", file=sys.stderr)
-    return 0
+        note(f"removed from {options.report} what an earlier run left: {', '.join(gone)}")
+    return options.finish([_record(experiment) for experiment in experiments])
 
 
 def _write(experiment: Experiment, folder: Path) -> tuple[Path, ...]:
     """Write the weights of all algorithms and the page; the files written, in this order."""
-    from emulon.report.page import write
-
     written, weights = write(experiment, folder), folder / "weights.csv"
     save_weights([line for result in experiment.results for line in weights_of(result.run, experiment.data)], weights)
     return (weights, *written)
@@ -107,8 +102,6 @@ def _save(experiments: Sequence[Experiment], folder: Path, words: Mapping[str, s
 
     Its file has the name that was asked for, `words` by the algorithm's own; without one the algorithm's own.
     """
-    from emulon.tables.model import FittedModel, save_models
-
     models: dict[str, list[FittedModel]] = {}
     for experiment in experiments:
         for result in experiment.results:
@@ -119,21 +112,43 @@ def _save(experiments: Sequence[Experiment], folder: Path, words: Mapping[str, s
     return paths
 
 
-def _print(experiment: Experiment) -> None:
-    from emulon.report.terminal import console
-
-    terminal = console()
-    terminal.print(results_table(experiment))
+def _say(experiment: Experiment) -> None:
+    say(results_table(experiment))
     if len(experiment.results) == 1:
-        terminal.print(weights_table(weights_of(experiment.results[0].run, experiment.data)))
-    for line in experiment.left_out:
-        print(f"left out {line}")
+        say(weights_table(weights_of(experiment.results[0].run, experiment.data)))
+    say(*(f"left out {line}" for line in experiment.left_out))
+
+
+def _record(experiment: Experiment) -> dict[str, Any]:
+    """What --json keeps."""
+    data = experiment.data
+    results = [
+        {
+            "algorithm": result.name,
+            "error": result.error,
+            "bound of this run": result.run.bounds.bound,
+            "score": result.score,
+            "score of scikit-learn": result.their_score,
+            "distance to scikit-learn": result.their_distance,
+            "seconds": result.seconds,
+            "weights": {feature: weight for _, feature, weight, _ in weights_of(result.run, data)},
+        }
+        for result in experiment.results
+    ]
+    return {
+        "data": data.name,
+        "target": data.target,
+        "kind": data.kind,
+        "columns": dict(data.taken),
+        "baseline": data.baseline_score,
+        "results": results,
+        "left out": list(experiment.left_out),
+        "interpreter sha256": list(experiment.sha256),
+    }
 
 
 def results_table(experiment: Experiment) -> Table:
     """No wider than 80 columns."""
-    from emulon.report.terminal import table
-
     data = experiment.data
     measure = "R²" if data.kind == "regression" else "accuracy"
     baseline = "the training rows' mean" if data.kind == "regression" else f"always {data.baseline!r}"
@@ -164,8 +179,6 @@ def results_table(experiment: Experiment) -> Table:
 
 
 def weights_table(weights: list[Weight]) -> Table:
-    from emulon.report.terminal import table
-
     rows = [(feature, f"{weight:.6g}", f"{own:.6g}") for _, feature, weight, own in weights]
     columns = ("feature", "weight", "in original units")
     return table(columns, rows, title=f"weights of {weights[0][0]}", words=("feature",))

@@ -1,4 +1,4 @@
-"""`emulon show`: what is in a program's prompt, or in a network's."""
+"""`emulon show`: what is in a program's or a network's prompt, or how a training run went."""
 
 from __future__ import annotations
 
@@ -8,32 +8,59 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from emulon.cli.options import CommandOptions
+from emulon.cli.options import CommandOptions, Count, Seed, shown
+from emulon.identification.loading import is_run
+from emulon.interpreter import kind_of, load_program
+from emulon.networks import load_network
+from emulon.report.anatomy import anatomy, facts, network_facts, network_rows, phases
+from emulon.report.terminal import progress, say, table
+from emulon.report.training import write_run
 
-EXAMPLES = """example:
-  emulon compile ridge --out files && emulon show files/program.safetensors"""
+EXAMPLES = """examples:
+  emulon compile ridge --out files && emulon show files/program.safetensors
+  emulon train standard --preset small --keep-checkpoints 0 --out runs/small && emulon show runs/small
+The second prints the nearest algorithm at every checkpoint, and writes runs/small/report/index.html."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Show what is in a program's prompt, row by row."""
+    """Show what is in a prompt, row by row, or phase by phase; of a training run write the page: its errors beside the
+    baselines', its loss, and which algorithm it ran when."""
 
-    program: Positional[Annotated[Path, arg(metavar="PROGRAM")]]
-    """a file of emulon compile, or of emulon compile-network"""
+    what: Positional[Annotated[Path, arg(metavar="WHAT")]]
+    """a file of emulon compile (a program or a network), its folder, or the folder of a training run"""
+    report: Annotated[Path | None, shown("DIR")] = None
+    """of a training run: where its page goes (default WHAT/report)"""
+    datasets: Annotated[Count, shown("COUNT")] = 64
+    """of a training run: on which the learner is compared with reference algorithms, at every checkpoint"""
+    seed: Seed = 0
+    """of these datasets"""
 
 
 def main(options: Options) -> int:
-    from emulon.interpreter import kind_of, load_program
+    if is_run(options.what):
+        return _show_run(options)
+    files = [options.what]
+    if options.what.is_dir():
+        files = [path for name in ("program", "network") if (path := options.what / f"{name}.safetensors").exists()]
+    shown = [
+        _show_network(path) if kind_of(path) == "network" else _show_program(path) for path in files or [options.what]
+    ]
+    return options.finish(shown[0] if len(shown) == 1 else shown)
 
-    if kind_of(options.program) == "network":
-        return show_network(options.program)
-    from emulon.report.anatomy import anatomy, facts, phases
-    from emulon.report.terminal import console, table
 
-    program = load_program(options.program)
-    terminal = console()
-    for name, what in facts(program):
-        terminal.print(f"{name}  {what}", highlight=False)
+def _show_run(options: Options) -> int:
+    folder = options.report or options.what / "report"
+    options.require_writable(folder)
+    with progress() as report_progress:
+        page, found = write_run(options.what, folder, options.datasets, options.seed, report_progress)
+    say(*found, f"report {page}")
+    return options.finish({"report": str(page), "checkpoints": [phase.as_numbers() for phase in found]})
+
+
+def _show_program(path: Path) -> dict[str, object]:
+    program, record = load_program(path), {}
+    say(*(f"{name}  {what}" for name, what in facts(program)))
     for phase in phases(program):
         rows = [
             (row.rows, row.slot, row.tokens, row.holds, row.scale, f"{row.largest:.4g}")
@@ -41,19 +68,15 @@ def main(options: Options) -> int:
         ]
         columns = ("rows", "slot", "tokens", "holds", "scale", "largest")
         title = f"the {phase.name} phase's prompt: {phase.slots.width} rows × {phase.tokens} tokens"
-        terminal.print(table(columns, rows, title=title, words=columns[1:5]))
-    return 0
+        say(table(columns, rows, title=title, words=columns[1:5]))
+        record[phase.name] = [dict(zip(columns, row, strict=True)) for row in rows]
+    return dict(facts(program)) | {"prompt": record}
 
 
-def show_network(path: Path) -> int:
+def _show_network(path: Path) -> dict[str, object]:
     """Its layers as phases: what each reads, what its prompt holds, where its numbers are and what it adds."""
-    from emulon.networks import load_network
-    from emulon.report.anatomy import network_facts, network_rows
-    from emulon.report.terminal import console, table
-
-    program, terminal = load_network(path), console()
-    for name, what in network_facts(program):
-        terminal.print(f"{name}  {what}", highlight=False)
-    columns = ("layer", "reads", "phase", "prompt", "range", "adds")
-    terminal.print(table(columns, network_rows(program), title="phases, in order", words=columns[:5]))
-    return 0
+    program = load_network(path)
+    columns, rows = ("layer", "reads", "phase", "prompt", "range", "adds"), network_rows(program)
+    say(*(f"{name}  {what}" for name, what in network_facts(program)))
+    say(table(columns, rows, title="phases, in order", words=columns[:5]))
+    return dict(network_facts(program)) | {"phases": [dict(zip(columns, row, strict=True)) for row in rows]}

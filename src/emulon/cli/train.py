@@ -1,53 +1,108 @@
-"""`emulon train`: a transformer that has to find an algorithm itself."""
+"""`emulon train`: a transformer that has to find an algorithm itself, or one for every point of a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import which
+from typing import Annotated, Any, Literal
 
-from emulon.cli.names import fields_of, require_known
-from emulon.cli.options import BadUsage, require_options
-from emulon.core.errors import EmulonError, WorkFailed
+from tyro.conf import Positional, UseAppendAction, arg
 
-if TYPE_CHECKING:
-    from emulon.cli.train_options import Options
-    from emulon.training import Trained
+from emulon.cli.options import BadUsage, CommandOptions, Count, Size, shown
+from emulon.core.errors import EmulonError, WorkFailed, unknown
+from emulon.core.files import make_folder
+from emulon.models import Learner
+from emulon.report.curves import keep_curve
+from emulon.report.sweep import ERRORS, TEXT, keep_sweep
+from emulon.report.terminal import progress, say, table
+from emulon.report.training import write_run
+from emulon.tasks import TASKS, BadText
+from emulon.training import PRESETS, BadConfig, NoRun, TrainConfig, Trained, resume, train
+from emulon.training.configuration import recipe_values
+from emulon.training.grid import Grid, Run, read_grid, read_words
+from emulon.training.stacked import require_stack, sweep_stacked
+from emulon.training.sweep import Engine, Inline, Local, Slurm, sweep, visible_gpus
 
+SWEEP = ("vary", "executor", "jobs", "restarts", "slurm", "stack", "dry_run")
 EXAMPLES = """examples:
   emulon train standard --task linear --features 20 --points 41 --steps 10000
   emulon train standard --preset small         a few minutes on a CPU; other options change it
   emulon train looped --recipe fast --features 20
-  emulon train --resume runs/standard          go on where it stopped"""
+  emulon train --resume runs/standard          go on where it stopped
+  emulon train standard --preset small --vary seed=0,1,2 --vary layers=1,2,4 --jobs 2   nine learners
+  emulon train standard --recipe fast --vary seed=0,1,2,3 --stack
+  emulon train grid.json --dry-run             the plan of a grid: runs, steps, and what they cost
+  emulon train grid.json --executor slurm --slurm partition=gpu,gpus_per_node=1,timeout_min=600
+A run of a grid whose process dies goes on from its last checkpoint, and so does the whole grid when it is started
+again."""
 
 
-def __getattr__(name: str) -> object:
-    """`Options`, when it is asked for: its fields are TrainConfig's, and training imports torch."""
-    if name != "Options":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from emulon.cli.train_options import Options
+@dataclass(frozen=True, kw_only=True)
+class Options(TrainConfig, CommandOptions):
+    """Train a transformer that has to find an algorithm itself, and show its errors beside the baselines'; or train
+    every run of a grid, some at a time, and show their errors over what varies."""
 
-    return Options
+    model: Positional[Annotated[str, arg(help=", ".join(Learner.registry)), shown("MODEL | GRID.json")]] = ""
+    task: Annotated[str, arg(help=f"{', '.join(TASKS)}; with options that have no flag, as mixture:noises=0.1/0.5")] = (
+        "linear"
+    )
+    preset: Annotated[str | None, shown("NAME")] = None
+    """start from a named configuration: small"""
+    out: Annotated[Path | None, shown("DIR")] = None
+    """the run's folder (default runs/MODEL), or the grid's (runs/sweep)"""
+    resume: Annotated[Path | None, shown("RUN")] = None
+    """go on with the run of this folder; its configuration is there, so that no other option is taken"""
+    report: Annotated[Path | None, shown("DIR")] = None
+    """write the run's page there when it is finished: curves, and its algorithm at every checkpoint that was kept"""
+    vary: UseAppendAction[Annotated[tuple[str, ...], shown("NAME=VALUES")]] = ()
+    """of a grid: what varies, as seed=0,1,2; once for each. A file has {"base": {…}, "grid": {"seed": [0, 1]}}"""
+    executor: Literal["auto", "local", "slurm", "inline"] = "auto"
+    """of a grid: where runs go: Slurm, processes of this machine, or this process; auto is Slurm where there is one"""
+    jobs: Annotated[Count | None, shown("COUNT")] = None
+    """of a grid: runs at a time, by default one, or one a GPU; on Slurm all"""
+    restarts: Size = 3
+    """of a grid: how often a run whose process died is started again"""
+    slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
+    """of a grid on Slurm, as partition=gpu,gpus_per_node=1,timeout_min=600"""
+    stack: bool = False
+    """of a grid: train all runs at once on one device, in this process; where seed, lr, muon_lr, noise or prior vary"""
+    dry_run: bool = False
+    """of a grid: show the plan and write nothing"""
 
+    def defaults(self) -> CommandOptions | None:
+        if self.preset is not None and self.preset not in PRESETS:
+            raise BadConfig(unknown("preset", self.preset, PRESETS))
+        start = TrainConfig() if self.preset is None else PRESETS[self.preset]
+        # the recipe that nobody asked for leaves a preset its own
+        changes = {} if self.recipe == TrainConfig.recipe else recipe_values(self.recipe, self.model)
+        if self.preset is None and not changes:
+            return None
+        return type(self)(**_values(start) | changes | {"model": ""})
 
-def check(words: Sequence[str]) -> None:
-    """What can be refused before torch is imported: the names of the options and of the model."""
-    own = [name for kind in ("LearnerOptions", "Options") for name in fields_of("cli.train_options", kind)]
-    require_options(words, [*own, *fields_of("training.configuration", "TrainConfig")])
-    if words and not words[0].startswith("-"):
-        require_known("model", words[0], "models")
+    @property
+    def config(self) -> TrainConfig:
+        return TrainConfig(**_values(self))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What was given beyond the defaults of the preset and the recipe, and these two."""
+        start = self.defaults() or type(self)()
+        changed = {name: value for name, value in _values(self).items() if value != getattr(start, name)}
+        return changed | ({} if self.preset is None else {"preset": self.preset})
 
 
 def main(options: Options) -> int:
-    from emulon.models import Learner
-    from emulon.report.curves import keep_curve
-    from emulon.tasks import BadText
-    from emulon.training import BadConfig, NoRun, resume, train
-
+    if options.resume is None and (options.vary or is_file(options.model)):
+        return _train_grid(options)
+    if others := [name for name in options.changed() if name[2:].replace("-", "_") in SWEEP]:
+        if not options.model and options.resume is None:
+            raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
+        raise BadUsage(f"{others[0]} is for grids; say with --vary NAME=VALUES what varies")
     try:
         if options.resume is not None:
-            if replace(options, resume=None) != type(options)():
+            if options.changed("resume", "report"):
                 raise BadUsage("--resume takes a run's folder and nothing else: its configuration is in the folder")
             out, trained = options.resume, resume(options.resume)
         else:
@@ -59,10 +114,15 @@ def main(options: Options) -> int:
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error
-    if trained.leads:
-        print(summary(trained))
-        keep_curve(out, trained)
-    return 0
+    if not trained.leads:
+        return 0
+    say(summary(trained))
+    keep_curve(out, trained)
+    if options.report is not None:
+        with progress() as report_progress:
+            page, _ = write_run(out, options.report, report_progress=report_progress)
+        say(f"report {page}")
+    return options.finish({"folder": str(out)} | trained.record())
 
 
 def summary(trained: Trained) -> str:
@@ -77,3 +137,109 @@ def summary(trained: Trained) -> str:
     for name, curve in rows.items():
         lines.append(f"{name:<12}" + "".join(f"{curve[column]:>10.4g}" for column in columns))
     return "\n".join(lines)
+
+
+def _train_grid(options: Options) -> int:
+    out = options.out or Path("runs/sweep")
+    runs = grid_of(options).runs(out)
+    if options.stack:
+        require_stack(runs)
+    if options.dry_run:
+        return options.finish(say_plan(runs))
+    make_folder(out)
+    engine, jobs = _engine(options, out, runs)
+    with progress() as report_progress:
+        if options.stack:
+            reasons = sweep_stacked(runs, report_progress=report_progress)
+        else:
+            reasons = sweep(runs, engine, jobs=jobs, restarts=options.restarts, report_progress=report_progress)
+    record = keep_sweep(out, runs, reasons)
+    say(errors_table(record), f"written to {out}: sweep.json, sweep.svg, and a folder for each run")
+    if reasons:
+        first = next(iter(reasons))
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        raise WorkFailed(f"{first} is not finished{more}: {reasons[first]}")
+    return options.finish(record)
+
+
+def is_file(word: str) -> bool:
+    """Whether this names a grid's file."""
+    return word.endswith(".json") or Path(word).is_file()
+
+
+def grid_of(options: Options) -> Grid:
+    """The grid that options say, or their file."""
+    if not is_file(options.model):
+        if not options.model:
+            raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
+        return Grid(options.changes, read_words(options.vary))
+    given = [f"--{name.replace('_', '-')}" for name in options.changes if name != "model"]
+    if given or options.vary:
+        raise BadUsage(f"the grid's file says what is trained; put {(*given, '--vary')[0]} into {options.model}")
+    return read_grid(Path(options.model))
+
+
+def _engine(options: Options, out: Path, runs: Sequence[Run]) -> tuple[Engine, int]:
+    """What runs the jobs, and how many at a time."""
+    kind = options.executor
+    if options.stack:
+        if kind not in ("auto", "inline"):
+            raise BadUsage("--stack trains all runs in this process: leave --executor out")
+        kind = "inline"
+    if kind == "auto":
+        kind = "slurm" if which("sbatch") else "local"
+    if options.slurm and kind != "slurm":
+        raise BadUsage(f"--slurm is for --executor slurm, and this is {kind}")
+    if kind == "inline":
+        return Inline(), 1
+    if kind == "local":
+        return Local(out), options.jobs or max(1, len(visible_gpus()))
+    return Slurm(out, _slurm_settings(options.slurm), options.restarts), options.jobs or len(runs)
+
+
+def _slurm_settings(text: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise BadUsage(f"--slurm: cannot read {part!r}; write partition=gpu,gpus_per_node=1")
+        settings[name.strip()] = int(value) if value.isdigit() else value.strip()
+    return settings
+
+
+def say_plan(runs: Sequence[Run]) -> dict[str, Any]:
+    """Print the runs with their sizes, what is done of each, and the operations that are left; return them."""
+    rows = []
+    for run in runs:
+        parameters, operations = run.learner_size()
+        done = run.config.steps if run.finished else run.steps_done
+        state = "finished" if run.finished else f"from step {done}" if done else ""
+        left = run.config.steps - done
+        rows.append((run.name, parameters, run.config.steps, operations * left / 1e15, state, left))
+    columns = ("run", "parameters", "steps", "PFLOP left", "")
+    cells = [(name, f"{size:,}", f"{steps:,}", f"{cost:.3g}", state) for name, size, steps, cost, state, _ in rows]
+    steps, cost = sum(row[5] for row in rows), sum(row[3] for row in rows)
+    say(
+        table(columns, cells, words=("run", ""), title=f"{len(runs)} runs"),
+        f"{steps:,} steps and {cost:.3g} PFLOP left, evaluations not counted; nothing was written",
+    )
+    names = ("name", "parameters", "steps", "PFLOP left", "state")
+    return {"runs": [dict(zip(names, row, strict=False)) for row in rows], "steps left": steps, "PFLOP left": cost}
+
+
+def errors_table(record: Mapping[str, Any]) -> Any:
+    """A row for each run of a grid."""
+    measured = [name for name in ERRORS if any(name in row for row in record["runs"])]
+    rows = []
+    for row in record["runs"]:
+        errors = [f"{row[name]:.4g}" if name in row else "" for name in measured]
+        values = [str(value) for value in row["values"].values()]
+        state = "not finished" if "failed" in row else ""
+        rows.append((*values, str(row["steps"]), f"{row['seconds']:.1f}" if "seconds" in row else "", *errors, state))
+    columns = (*record["varies"], "steps", "seconds", *(ERRORS[name] for name in measured), "")
+    caption = "" if TEXT in measured else "squared errors over the number of features d"
+    return table(columns, rows, caption=caption)
+
+
+def _values(config: TrainConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in fields(TrainConfig)}

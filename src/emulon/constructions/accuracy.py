@@ -1,4 +1,4 @@
-"""What a construction was asked for, and what happens when it asks for too much."""
+"""What all constructions share: the accuracy asked for, refusals that name a possible one, and batches of inputs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 from emulon.certify import rounding as roundings
-from emulon.core.errors import ToleranceTooTight
+from emulon.certify.domain import require_real, require_shape
+from emulon.core.errors import BadShape, ToleranceTooTight
 from emulon.expressions import Function
 from emulon.softmax import Approximation, approximate
 from emulon.softmax.spectral import Rounding
@@ -94,3 +96,17 @@ def rounded_up(number: float) -> float:
         return number
     digit = 10.0 ** (math.floor(math.log10(number)) - 1)
     return float(f"{math.ceil(number / digit * (1 - 1e-12)) * digit:.1e}")
+
+
+def aligned(dtype: torch.dtype, **parts: tuple[Tensor, tuple[int, ...]]) -> list[Tensor]:
+    """The tensors, each given with the sizes of its last dimensions, in one dtype and broadcast over all others."""
+    for name, (tensor, sizes) in parts.items():
+        require_shape(tensor, name, *sizes)
+        require_real(**{name: tensor})
+    leads = {name: tensor.shape[: tensor.ndim - len(sizes)] for name, (tensor, sizes) in parts.items()}
+    try:
+        lead = torch.broadcast_shapes(*leads.values())
+    except RuntimeError:
+        shapes = ", ".join(f"{tuple(shape)} for {name}" for name, shape in leads.items())
+        raise BadShape(f"the batch dimensions do not fit together: {shapes}") from None
+    return [tensor.to(dtype).expand(*lead, *sizes) for tensor, sizes in parts.values()]

@@ -13,8 +13,7 @@ from emulon.attention import Head
 from emulon.certify import Certificate, rounding
 from emulon.certify.module import CertifiedModule
 from emulon.certify.perturbation import shifted_average
-from emulon.constructions.accuracy import rounded_up
-from emulon.constructions.batches import aligned
+from emulon.constructions.accuracy import aligned, rounded_up
 from emulon.constructions.linear_layer import require_products, require_sizes, with_room
 from emulon.core.errors import EmulonError, ToleranceTooTight
 

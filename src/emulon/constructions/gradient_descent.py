@@ -18,8 +18,7 @@ from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.certify.spectrum import SLACK
-from emulon.constructions.accuracy import Accuracy, Way, promised
-from emulon.constructions.batches import aligned
+from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import EmulonError
@@ -48,7 +47,23 @@ class DescentInContext(CertifiedModule):
     Linear and ridge regression (Corollaries 3.1.3, 3.1.4) are stated by Hu et al. 2025 as one layer and proved by
     iterating: they are iterations here.
     For losses whose derivative jumps the claim holds as long as no residual enters a band; `run(x, y).entered_band`
-    tells.
+    says whether one did.
+
+    Args:
+        loss: A loss or its name.
+        domain: Bounds on the data, the weights and the residuals.
+        tolerance: Largest error of the weights. Exactly one of tolerance, points.
+        steps: Number of steps.
+        step_size: η; None takes 1/L for the worst data of the domain.
+        l2: Ridge penalty.
+        l1: Lasso penalty.
+        strong_convexity: Lower bound on λmin(XᵀX/n), for the squared loss.
+        points: Number of grid points.
+        grid: Kind of grid.
+        dtype: Of everything.
+
+    Example:
+        >>> DescentInContext("squared", domain, 1e-6, steps=50).run(x, y).outputs
     """
 
     def __init__(
@@ -110,7 +125,7 @@ class DescentInContext(CertifiedModule):
     def of(
         cls, algorithm: Algorithm, x: Tensor, y: Tensor, tolerance: float, *, room: float = 1.5, **options: Any
     ) -> DescentInContext:
-        """The construction of this algorithm for this data: its step size, and a domain with room around its path."""
+        """The construction of this algorithm for this data: its step size, and a domain wider than its path."""
         descent = descent_of(algorithm)
         if descent.momentum or descent.accelerated or descent.batch:
             raise EmulonError(
@@ -133,7 +148,7 @@ class DescentInContext(CertifiedModule):
 
     @accepts_arraylike("x", "y", like="x")
     def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> DescentRun:
-        """All weights, the initial zero included, and what is promised of them."""
+        """All weights, the initial zero included, and their bounds."""
         n, d = self.plan.domain.samples, self.plan.domain.features
         x, y = aligned(self.step.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)))
         inner = self.plan.loss.template_data(x.double(), y.double())

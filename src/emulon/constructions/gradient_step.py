@@ -13,10 +13,8 @@ from emulon.algorithms.losses import as_loss
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, promised
-from emulon.constructions.batches import aligned
-from emulon.constructions.proximal import Proximal
-from emulon.constructions.template import Template, template
+from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
+from emulon.constructions.residual_map import Template, admitted, template
 from emulon.core.errors import EmulonError, ToleranceTooTight
 from emulon.expressions import parse
 from emulon.interpreter.checks import require_in_domain
@@ -36,6 +34,20 @@ class GradientStep(CertifiedModule):
     Corrected: Corollary 3.1.2's readout gives w − η∇ only if the values carry w.
 
     `head` has the plain matrices, `prompt(x, y, w)` its tokens; the answer is the mean of the first n outputs.
+
+    Args:
+        loss: A loss or its name.
+        domain: Bounds on the data, the weights and the residuals.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        step_size: η; None takes 1/L for the worst data of the domain.
+        l2: Ridge penalty.
+        l1: Lasso penalty.
+        points: Number of grid points.
+        grid: Kind of grid.
+        dtype: Of everything.
+
+    Example:
+        >>> GradientStep("huber", domain, 1e-6)(x, y, w)
     """
 
     def __init__(
@@ -143,6 +155,43 @@ class GradientStep(CertifiedModule):
         if self.proximal is not None:
             out = self.proximal(out)
         return out
+
+
+class Proximal(CertifiedModule):
+    """w ↦ sign(w)·max(|w| − threshold, 0): the residual map's template again, with x = e_k, y = 0, read out by a sum.
+
+    Claim: within `certificate.bound` in every entry, for |w| ≤ reach.
+    Proof. Query k reads F(w_k)·e_k; entry k of the sum also gets what leaks from the d − 1 other queries. QED
+    """
+
+    def __init__(self, threshold: float, features: int, reach: float, accuracy: Accuracy) -> None:
+        super().__init__()
+        # e_k·w is a single product: nothing but w_k enters the score.
+        self.domain = Domain(features, features, 1.0, 0.0, reach, residual=reach, absolute=reach)
+        f = parse(f"sign(t)*Max(Abs(t) - {threshold!r}, 0)")
+        # The twentieth that is held back is for the leaks of all d queries and the sum, both of a few roundings.
+        self.template = accuracy.part(0.95, lambda asked: template(f, self.domain, asked))
+        self.f = self.template.f
+        self.head = self.template.head("proximal")
+        own = self.template.certificate()
+        terms = dict(own.terms)
+        terms["routing leak"] *= features
+        terms["rounding"] += rounding.gamma(features, accuracy.dtype) * self.template.f.interpolation.size
+        self.certificate = replace(own, terms=terms)
+
+    def data(self, w: Float[Tensor, "*batch d"]) -> list[Tensor]:
+        """(x, y, w): the unit vectors, zeros, and the weights, in one batch shape."""
+        unit = torch.eye(self.domain.features, dtype=w.dtype, device=w.device)
+        return admitted(self.domain, self.template.grid.dtype, unit, torch.zeros_like(unit[0]), w)
+
+    def prompt(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch tokens width"]:
+        x, y, w = self.data(w)
+        return self.template.prompt(self.template.data_rows(x, y), w)
+
+    def forward(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        prompt = self.prompt(w)
+        out: Tensor = self.head(prompt, prompt[..., : self.domain.features, :])
+        return out.sum(dim=-2)
 
 
 def domain_step_size(loss: Loss, domain: Domain, l2: float) -> float:

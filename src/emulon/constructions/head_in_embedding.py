@@ -10,8 +10,7 @@ from emulon.certify import rounding
 from emulon.constructions.accuracy import Accuracy, Way, checked_to, closest
 from emulon.constructions.emulated_head import EmulatedHead, entry_tolerance, require_one
 from emulon.constructions.linear_layer import CANCELLATION
-from emulon.constructions.row_heads import RowHeads
-from emulon.constructions.sharp_grid import SharpGrid
+from emulon.constructions.row_heads import RowHeads, SharpGrid
 from emulon.core.errors import EmulonError
 from emulon.softmax import Approximation, Grid
 
@@ -26,6 +25,21 @@ class HeadInEmbedding(EmulatedHead):
     n − 2 points (Theorem D.1). `tolerance`, `certificate` and `audit` are as in `HeadInTokens`.
     `layer.matrices(row, head)` are the plain matrices of the first layer, `assemble` the second.
     Corrected: the offset (h − 1)(n − 2) − 1 is applied once; (D.34) shows Q in the K block; selectors are as in D.38.
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of each of the three matrices.
+        bound: Bound on the entries of W_K x, W_Q x and W_V x.
+        tolerance: Largest error of an entry in exact arithmetic. Exactly one of tolerance, points, heads.
+        heads: Sharp heads for each row, with grid="paper".
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Factor of the scores.
+        dtype: Of everything.
+
+    Example:
+        >>> HeadInEmbedding(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
     """
 
     def __init__(

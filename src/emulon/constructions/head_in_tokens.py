@@ -29,9 +29,23 @@ class HeadInTokens(EmulatedHead):
 
     `tolerance` says how exact the output should be in exact arithmetic, for the worst head of the domain. There a
     softmax amplifies every entry's error by width·bound², its last place too, so for wide heads with large entries the
-    dtype may not allow it: K, Q and V are then made as exact as can be promised, and `certificate` says what comes of
-    it.
+    dtype may not allow it: K, Q and V are then made as exact as it allows, and `certificate` has the bound.
     `audit` gives the bound for particular data, which is usually far smaller.
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of each of the three matrices.
+        bound: Bound on the entries of W_K x, W_Q x and W_V x.
+        tolerance: Largest error of an entry in exact arithmetic. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Factor of the scores.
+        grid_beta: Sharpness of the grid; None chooses it.
+        dtype: Of everything.
+
+    Example:
+        >>> HeadInTokens(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
     """
 
     def __init__(

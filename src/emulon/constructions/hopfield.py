@@ -12,8 +12,7 @@ from emulon.attention import attend
 from emulon.certify import Domain
 from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Way
-from emulon.constructions.residual_map import residual_template
-from emulon.constructions.template import admitted
+from emulon.constructions.residual_map import admitted, residual_template
 from emulon.interpreter.layout import HALF
 
 
@@ -23,6 +22,17 @@ class HopfieldResidualMap(CertifiedModule):
     Claim: as `ResidualMap`, with the same certificate. The same keys are stored, divided by β.
     Corrected (Theorem E.2): Linear_w needs +1, not −1, in front of −L², and the routing constant needs 1/β.
     W_Q and W_K are the identity; W_V reads the pattern's value rows.
+
+    Args:
+        f: The function: an expression in t, or a callable.
+        domain: Bounds on the data, the weights and the residuals.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        dtype: Of everything.
+
+    Example:
+        >>> HopfieldResidualMap("tanh(t)", domain, 1e-6)(x, y, w)
     """
 
     w_v: Tensor

@@ -13,8 +13,7 @@ from emulon.attention import Head, Slots
 from emulon.certify import rounding
 from emulon.certify.domain import require_scale, require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, checked_to, promised
-from emulon.constructions.batches import aligned
+from emulon.constructions.accuracy import Accuracy, Way, aligned, checked_to, promised
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse
 from emulon.softmax import Approximation, Grid
@@ -34,6 +33,21 @@ class ScalarHeads(CertifiedModule):
     the grid's slope_r, a one, the value_r and the intercept_r. Query r is (x_r, 1), key r is (slope_r·θ_j,
     intercept_r): the head averages values with the weights of the scalar grid at θ_j·x.
     Cost: T tokens of width 2·features + 3 for each head.
+
+    Args:
+        f: The function, an expression in t.
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of Θ.
+        bound: Bound on |θ·x| for every row and token.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Sharpness of the grid; None chooses it.
+        dtype: Of everything.
+
+    Example:
+        >>> ScalarHeads("tanh(t)", 16, 4, 8, 3.0, 1e-6)(x, theta)
     """
 
     slopes: Tensor
@@ -115,7 +129,22 @@ class ScalarHeads(CertifiedModule):
 
 
 class LinearLayer(ScalarHeads):
-    """(x, Θ) ↦ x Θᵀ with Θ in the prompt (Remark 4.5): any linear layer, its weights not in the weights."""
+    """(x, Θ) ↦ x Θᵀ with Θ in the prompt (Remark 4.5): any linear layer, its weights not in the weights.
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of Θ.
+        bound: Bound on |θ·x| for every row and token.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Sharpness of the grid; None chooses it.
+        dtype: Of everything.
+
+    Example:
+        >>> LinearLayer(16, 4, 8, 3.0, 1e-6)(x, theta)
+    """
 
     name = "linear layer"
 
@@ -138,7 +167,7 @@ class LinearLayer(ScalarHeads):
 
 
 def with_room(bound: float, features: int, dtype: torch.dtype) -> float:
-    """A bound on products with a little room: at its very edge they may be rounded outwards when cast or checked."""
+    """A bound on products, a little wider: at its very edge they may be rounded outwards when cast or checked."""
     last = 4 * rounding.unit(dtype) * CANCELLATION * bound
     return bound + last + checked_to(features, CANCELLATION * bound)
 

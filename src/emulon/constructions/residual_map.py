@@ -1,19 +1,80 @@
-"""Theorem 3.1 of Hu et al. 2025: one softmax head computes f(w·x_i − y_i)·x_i for every sample, for any f."""
+"""Theorem 3.1 of Hu et al. 2025: one softmax head computes f(w·x_i − y_i)·x_i for every sample, for any f.
+
+`Template` is the theorem's tokens with a grid that keeps a tolerance; gradient steps are built on it, too.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.certify import Domain
+from emulon.attention import Head
+from emulon.attention.codes import circular, one_hot
+from emulon.certify import Certificate, Domain
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, promised
-from emulon.constructions.template import Template, admitted, template
-from emulon.expressions import parse
-from emulon.interpreter.layout import stored
+from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
+from emulon.expressions import Function, parse
+from emulon.interpreter.checks import require_in_domain
+from emulon.interpreter.layout import LEAK_SHARE, Routing, TokenLayout, stored
+from emulon.softmax import Approximation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template(TokenLayout):
+    """A layout, the approximation `f` whose grid it has, and `leak`, the most that all other samples' tokens weigh."""
+
+    f: Approximation
+    leak: float
+
+    def head(self, name: str, w_v: Float[Tensor, "out width"] | None = None) -> Head:
+        """The frozen head that reads this layout; without a `w_v` it returns the value rows."""
+        return Head(
+            *self.selectors(), self.slots.select("value", dtype=self.grid.dtype) if w_v is None else w_v, name=name
+        )
+
+    def certificate(self, scale: float = 1.0) -> Certificate:
+        """Terms of scale·F(residual)·x: the scalar function's own, times |x|, and the leak to other samples' tokens."""
+        own = self.f.certificate
+        entry = self.domain.x * scale
+        largest = self.grid.largest + self.f.interpolation.size
+        terms = {
+            "interpolation": own.terms["interpolation"] * entry,
+            "routing leak": self.leak * largest * entry,
+            "rounding": own.terms["rounding"] * entry,
+        }
+        return replace(own, terms=terms)
+
+
+def template(
+    f: Function, domain: Domain, accuracy: Accuracy, scale: float = 1.0, carried: tuple[str, ...] = ()
+) -> Template:
+    """A template whose outputs scale·F(residual)·x are within the tolerance, leak included; the domain is as stored.
+
+    `scale` is what multiplies F·x afterwards; `carried` names further rows that a construction's tokens have.
+    """
+    dtype = accuracy.dtype
+    codes = one_hot(domain.samples, dtype) if accuracy.grid == "paper" else circular(domain.samples, dtype)
+    per_value = 1 / max(domain.x * scale, 1e-300)
+    tolerance = accuracy.tolerance
+    allowed = 0.1 * torch.finfo(dtype).eps if tolerance is None else LEAK_SHARE * tolerance * per_value
+    routing = Routing(domain, codes, accuracy.grid == "paper", allowed)
+    made = accuracy.part(
+        (1 - LEAK_SHARE) * per_value, lambda asked: asked.approximate(f, domain.residual, routing.rounding_error)
+    )
+    strength, leak = routing.strength(made.grid), routing.leak(made.grid)
+    return Template(made.grid, domain, codes, strength, carried, f=made, leak=leak)
+
+
+def admitted(domain: Domain, dtype: torch.dtype, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+    """x, y and w in one dtype and batch shape, inside the domain."""
+    n, d = domain.samples, domain.features
+    parts = aligned(dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
+    require_in_domain(domain, *parts)
+    return parts
 
 
 class ResidualMap(CertifiedModule):
@@ -28,6 +89,17 @@ class ResidualMap(CertifiedModule):
 
     `head.w_k`, `head.w_q`, `head.w_v` are the plain matrices; `prompt(x, y, w)` the tokens they act on. The answer is
     the output of the first n tokens.
+
+    Args:
+        f: The function: an expression in t, or a callable.
+        domain: Bounds on the data, the weights and the residuals.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        dtype: Of everything.
+
+    Example:
+        >>> ResidualMap("tanh(t)", domain, 1e-6)(x, y, w)
     """
 
     def __init__(

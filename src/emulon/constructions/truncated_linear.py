@@ -10,11 +10,9 @@ from torch import Tensor
 
 from emulon.certify.domain import require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Way
-from emulon.constructions.batches import aligned
+from emulon.constructions.accuracy import Way, aligned
 from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
-from emulon.constructions.row_heads import RowHeads
-from emulon.constructions.sharp_grid import SharpGrid
+from emulon.constructions.row_heads import RowHeads, SharpGrid
 from emulon.core.errors import EmulonError, ToleranceTooTight
 
 
@@ -33,6 +31,21 @@ class TruncatedLinear(CertifiedModule):
     head has only n − 2 grid points, and `heads` of them share the range; a head whose interval does not contain w·x_i
     is silenced by its two end values, which are zero. That needs the sharp regime, and covers [lo, hi] alone: outside
     it every head falls silent and the sum is 0, not lo or hi as Definition D.1 says. There data must lie in [lo, hi].
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        lo: Lower end of the clipping.
+        hi: Upper end.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points; or heads.
+        reach: Bound on |w·x_i|; None is half as much again as the larger end.
+        points: Number of grid points.
+        heads: Sharp heads, with grid="paper".
+        grid: Kind of grid.
+        dtype: Of everything.
+
+    Example:
+        >>> TruncatedLinear(16, 4, -1.0, 1.0, 1e-3)(x, w)
     """
 
     def __init__(

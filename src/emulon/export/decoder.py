@@ -20,7 +20,13 @@ from emulon.models.block import Affine, Block, Decoder
 def machine_to_onnx(machine: Transformer) -> bytes:
     """`embedded`, as `Transformer.embed` gives it, to `hidden`; the metadata's `slots` label both, as slots.json does.
 
-    The invariants that PyTorch's machine watches on the way are not watched in there.
+    Args:
+        machine: A compiled register machine. The invariants that it checks on the way are not checked in the file.
+    Returns:
+        The ONNX file.
+
+    Example:
+        >>> Path("machine.onnx").write_bytes(machine_to_onnx(machine))
     """
     graph, tokens, width = Graph("machine", machine.dtype), machine.layout.tokens, machine.width
     embedded = graph.input("embedded", ["batch", tokens, width])
@@ -34,7 +40,18 @@ def machine_to_onnx(machine: Transformer) -> bytes:
 
 
 def learner_to_onnx(learner: Learner) -> bytes:
-    """`tokens` (x₁, y₁, …, as training lays them out) to `answers`, one at every token."""
+    """`tokens` (x₁, y₁, …, as training lays them out) to `answers`, one at every token.
+
+    Args:
+        learner: A stack of blocks: standard, looped or algoformer.
+    Returns:
+        The ONNX file.
+    Raises:
+        EmulonError: The learner reads words, or is no stack of blocks.
+
+    Example:
+        >>> Path("learner.onnx").write_bytes(learner_to_onnx(learner))
+    """
     if not isinstance(learner.read_in, Affine):
         raise EmulonError("learners of numbers can be exported, and this one reads words")
     dtype = learner.read_in.weight.dtype

@@ -1,19 +1,52 @@
-"""The frozen interpreter as one ONNX file: a prompt and the weights that it carries go in, the head's answers come out.
+"""The frozen interpreter as one ONNX file, and programs as the fixed coefficients of their prompts.
 
-Nothing in the file knows an algorithm. Its weights have the names they have in PyTorch, and its metadata hold what
-`sha256` is made of beside them, so that anybody can compute it again.
+A prompt and the head in it go into the file, the head's answers come out. Nothing in it depends on an algorithm. Its
+weights have the names they have in PyTorch, and its metadata hold what `sha256` is made of beside them, so that it can
+be computed again.
+
+Of a program:
+With u_i = (x_i, y_i, fixed_i, code_i, state, before, 1) for sample i, token (i, j) is Σ_c grid[j, c]·(maps[c] · u_i),
+grid[j] being (1, slope_j, value_j, intercept_j); the first n tokens ask, and have asks · u_i added. The head's W_K, W_Q
+and W_V stand beside them. Factors are powers of two or enter once, so that the prompt is the program's own to the bit.
+The new state is the mean of the n answers times `readout`. A phase whose samples are not the data brings its own.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from emulon.attention import Slots
+from emulon.core.errors import EmulonError
+from emulon.core.files import write_atomically
 from emulon.export.graph import Graph
 from emulon.interpreter import Interpreter
+from emulon.interpreter.layout import HALF
+from emulon.interpreter.module import Capacity
+from emulon.interpreter.paths import held_by, held_by_penalty
+from emulon.interpreter.phase import Carried, Phase
+from emulon.interpreter.program import Program
+
+FORMAT = "1"
+PLAIN, SLOPE, VALUE, INTERCEPT = range(4)
 
 
 def interpreter_to_onnx(interpreter: Interpreter) -> bytes:
     """`Interpreter.forward` on prompts as wide as its capacity; a narrower one is padded with zeros beforehand.
 
-    Domains are not checked in there: what is out of reach comes out wrong, as it does from any other ONNX file.
+    Args:
+        interpreter: Any. Domains are not checked in the file: what is out of reach comes out wrong.
+    Returns:
+        The ONNX file.
+
+    Example:
+        >>> Path("interpreter.onnx").write_bytes(interpreter_to_onnx(interpreter))
     """
     capacity, graph = interpreter.capacity, Graph("interpreter", interpreter.dtype)
     features, width = capacity.features, capacity.width
@@ -47,3 +80,120 @@ def _layer_1(graph: Graph, tokens: str, rows: str, features: int) -> str:
     answer = head("Squeeze", head.attend(asking, keys, columns["values"]), head.whole(1))
     head.output("read", answer, ["tokens"])
     return graph("Scan", rows, body=head.proto(), num_scan_inputs=1)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a program's file holds: tensors by name, and facts that JSON can hold."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def prompt_of(program: Program, capacity: Capacity) -> Prompt:
+    """The program's prompt, padded with zeros to an interpreter's capacity.
+
+    Args:
+        program: A program whose prompt is the same at every step.
+        capacity: The interpreter's.
+    Returns:
+        Tensors and facts, as they stand in a file of `save_prompt`.
+    Raises:
+        EmulonError: The program has another prompt at every step.
+
+    Example:
+        >>> prompt_of(program, interpreter.capacity).facts["steps"]
+    """
+    if program.accelerated or program.batch is not None:
+        raise EmulonError(
+            f"{program.name} has another prompt at every step, which a file does not hold; export another"
+        )
+    tensors: dict[str, Tensor] = {}
+    phases = []
+    for phase in (program.gradient, program.proximal):
+        if phase is None:
+            continue
+        held = held_by(program) if phase is program.gradient else held_by_penalty(phase)
+        parts = _parts(phase, held, capacity)
+        tensors |= {f"{phase.name}.{name}": part.contiguous() for name, part in parts.items()}
+        slots = {name: [phase.slots[name].start, phase.slots[name].stop] for name in phase.slots}
+        phases.append({"name": phase.name, "slots": slots})
+    facts = {
+        "name": program.name,
+        "features": program.domain.features,
+        "samples": program.domain.samples,
+        "steps": program.steps,
+        "link": program.loss.link.name,
+        "phases": phases,
+    }
+    return Prompt(tensors, facts)
+
+
+def save_prompt(program: Program, capacity: Capacity, path: str | Path) -> None:
+    """Write the program's prompt, whole or not at all, as safetensors with the facts in its header.
+
+    Args:
+        program: A program whose prompt is the same at every step.
+        capacity: The interpreter's.
+        path: The file.
+
+    Example:
+        >>> save_prompt(program, interpreter.capacity, "prompt.safetensors")
+    """
+    from safetensors.torch import save
+
+    prompt = prompt_of(program, capacity)
+    header = {"kind": "prompt", "format": FORMAT, "facts": prompt.facts}
+    write_atomically(path, save(prompt.tensors, {"emulon": json.dumps(header, sort_keys=True)}))
+
+
+def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]:
+    grid, wider = phase.grid, capacity.features - phase.slots.width
+    weights = phase.weights(held)
+    maps, asks = _maps(phase)
+    # The proximal phase's samples are the unit vectors, with y = 0 and nothing fixed.
+    units = torch.eye(phase.domain.features, 2 * phase.domain.features + 1, dtype=grid.dtype, device="cpu")
+    return {
+        **({} if phase.name == "gradient" else {"samples": units}),
+        "grid": torch.stack([torch.ones_like(grid.slopes), grid.slopes, grid.values, grid.intercepts], dim=-1),
+        "maps": pad(maps, (0, 0, 0, wider)),
+        "asks": pad(asks, (0, 0, 0, wider)),
+        "codes": phase.codes.vectors,
+        "readout": _readout(phase, held, capacity.width),
+        **{
+            name: pad(part, (0, wider, 0, capacity.width - part.shape[0]))
+            for name, part in zip(("w_k", "w_q", "w_v"), weights, strict=True)
+        },
+    }
+
+
+def _readout(phase: Phase, held: Carried, width: int) -> Tensor:
+    """(width, d): of a head's rows the gradient's, n times for a sum, and the state's where there is one, added."""
+    d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales(held)
+    eye = torch.eye(d, dtype=phase.grid.dtype, device="cpu")
+    answers = (eye if phase.readout == "mean" else phase.domain.samples * eye) / value_scale
+    rows = answers if phase.readout == "sum" else torch.cat([answers, eye / state_scale])
+    return pad(rows, (0, 0, 0, width - len(rows)))
+
+
+def _maps(phase: Phase) -> tuple[Tensor, Tensor]:
+    """maps (4, slots, u) and asks (slots, u)."""
+    d, scales, slots = phase.domain.features, phase.scales, phase.slots
+    sample = Slots(x=d, y=1, fixed=d, code=phase.codes.width, state=d, before=d, one=1)
+    maps = torch.zeros(4, slots.width, sample.width, dtype=phase.grid.dtype, device="cpu")
+    asks = torch.zeros_like(maps[0])
+
+    def put(into: Tensor, slot: str, source: str, factor: float) -> None:
+        into[slots[slot], sample[source]] = factor * torch.eye(sample.size(source), dtype=into.dtype, device="cpu")
+
+    put(maps[SLOPE], "key_x", "x", scales.x)
+    put(maps[SLOPE], "key_y", "y", scales.y)
+    put(maps[INTERCEPT], "key_bias", "one", scales.bias)
+    put(maps[PLAIN], "key_code", "code", phase.code_factors[0])
+    put(maps[VALUE], "value", "x", 1.0)
+    for name in phase.carried:
+        put(maps[PLAIN], name, name, 1.0)
+    for name, source in zip(HALF, ("state", "one", "one", "code"), strict=True):
+        factor = {"x": 1 / scales.x, "y": -1 / scales.y, "bias": 1 / scales.bias, "code": phase.code_factors[1]}[name]
+        put(asks, f"query_{name}", source, factor)
+    return maps, asks

@@ -77,6 +77,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     p.read(last, is_weight, at=Back(3))
     p.read(written, head, at=Back(1))
     p.read(first, label, at=Back(1))
+    p.add(first, -is_overflow)
     p.read(middle, label, at=Back(2))
     mine, my_name = p.register("mine", d), p.register("my name", label_bits)  # the coordinate that is being written
     for places in (0, 1, 2):
@@ -93,12 +94,12 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     # After `margin` every x is multiplied by its row's y, and the target is 0.
     sign, my_sign = p.register("sign"), p.register("my sign")
     target_h, target_l, xh, xl = (p.register(name) for name in ("target h", "target l", "signed h", "signed l"))
-    p.keep(sign, margin, H * h)
-    p.keep(target_h, 1.0 - margin, h)
-    p.keep(target_l, 1.0 - margin, low)
+    p.gate(sign, margin, H * h)
+    p.gate(target_h, 1.0 - margin, h)
+    p.gate(target_l, 1.0 - margin, low)
     p.read(my_sign, sign, at=p.match((code["y"], of), latest=True))
     for part, signed in ((h, xh), (low, xl)):
-        p.keep(signed, 1.0 - margin, part)
+        p.gate(signed, 1.0 - margin, part)
         p.mul(signed, my_sign, part)
 
     # At @i: row i and the latest weights, w·x − y in units of 1e-4, whole part and rest apart.
@@ -126,8 +127,8 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     for places, part in zip((13, 9, 5, 1), (slope, bias, times, plus), strict=True):
         p.read(part, value, at=Back(places))
     steep, shift = p.register("steep slope"), p.register("steep bias")
-    p.keep(steep, sharp, slope)
-    p.keep(shift, sharp, bias)
+    p.gate(steep, sharp, slope)
+    p.gate(shift, sharp, bias)
     f, f_times, f_plus, g = p.register("f"), p.register("f times"), p.register("f plus"), p.register("g", d)
     loss = p.table(1e-4 * r, steep, shift, among=is_loss)
     p.read(f_times, times, at=loss)
@@ -156,7 +157,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
         p.register("rest"),
         p.register("mean", d),
     )
-    p.keep(own_rate, mine, rate)
+    p.gate(own_rate, mine, rate)
     p.mul(shrink, rate, ridge)
     p.add(rest, 1e-6 * own_l)
     p.mul(rest, shrink, own_h + 1e-6 * own_l, -1.0)
@@ -176,9 +177,9 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     p.mul(z_l, prox_times, rest)
     p.add(z_l, 100.0 * prox_plus - 1e-3 * group)
     z, out, size, groups = z_h + z_l, p.register("out"), p.register("out size"), p.register("out group")
-    p.keep(out, is_weight, z)
-    p.keep(groups, first, z, 1e3)
-    p.keep(groups, middle, z, 1e6)
+    p.gate(out, is_weight, z)
+    p.gate(groups, first, z, 1e3)
+    p.gate(groups, middle, z, 1e6)
     p.abs(size, is_weight, z)
 
     # What comes next: a row's @, a weight, a step, the end.

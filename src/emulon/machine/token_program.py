@@ -49,8 +49,8 @@ class Matching:
     equal: bool = False
 
     def __str__(self) -> str:
-        how = "latest" if self.latest else "mean" if self.equal else "one"
-        return f"{how} with {self.key.text} = {self.query.text}"
+        how = "latest " if self.latest else "mean " if self.equal else ""
+        return f"{how}where {self.key.text} = {self.query.text}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +67,15 @@ class Table:
 
 
 Where = Back | Matching | Table
-Kind = Literal["read", "mul", "keep", "add", "abs"]
+Kind = Literal["read", "mul", "gate", "add", "abs"]
 
 
 @dataclass(frozen=True)
 class TokenInstruction:
     """One line of a program: target += value read at a place, or times · left · value, entry by entry.
 
-    In the MLP: `mul` multiplies two forms, `keep` is a product whose left factor is never negative, `add` has no left
-    factor, `abs` adds left · |value|.
+    In the MLP: `mul` multiplies two forms, `gate` takes max(left, 0) · value, `add` has no left factor, `abs` adds
+    left · |value|.
     """
 
     number: int
@@ -219,9 +219,9 @@ class TokenProgram:
         """target += times · left · right, entry by entry; a scalar factor serves for every entry."""
         self._append("mul", target, right, left=left, times=times)
 
-    def keep(self, target: AffineForm, flag: AffineForm, value: AffineForm, times: float = 1.0) -> None:
-        """target += times · flag · value, where the flag is never negative: half the cost of `mul`, and exact."""
-        self._append("keep", target, value, left=flag, times=times)
+    def gate(self, target: AffineForm, flag: AffineForm, value: AffineForm, times: float = 1.0) -> None:
+        """target += times · max(flag, 0) · value: half the cost of `mul`."""
+        self._append("gate", target, value, left=flag, times=times)
 
     def add(self, target: AffineForm, value: AffineForm, times: float = 1.0) -> None:
         """target += times · value."""
@@ -244,7 +244,8 @@ class TokenProgram:
         number = len(self.instructions) + 1
         value, left = _widened(value, target), None if left is None else _widened(left, target)
         one = TokenInstruction(number, kind, target, value, where, left, times)
-        if len(target.parts) != 1 or target.selections[target.reads[0]] is None or target.has_bias:
+        chosen = target.selections[target.reads[0]] if len(target.parts) == 1 and not target.has_bias else None
+        if chosen is None or chosen.factors is not None:
             raise BadProgram(f"instruction {one}: the target has to be a register, or entries of one")
         for name in (*one.reads, one.written):
             if name not in self.registers:

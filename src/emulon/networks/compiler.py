@@ -32,22 +32,29 @@ def compile_network(
     margin: float = 0.25,
     shape: tuple[int, ...] | None = None,
 ) -> NetworkProgram:
-    """A program that runs this network, its weights in the prompt, on the interpreter of `compile`.
-
-    `module` is a `torch.nn.Module` made of parts that `emulon.networks` knows, or a fitted MLP of scikit-learn. Ranges
-    of all numbers follow from a `domain` (a bound on |x|, an interval, or a `Box`) by interval arithmetic, or from
-    `data`, widened by the `margin` and checked while running. `tolerance` is for the outputs in exact arithmetic:
-    activations are approximated so well that together they stay within it, or as well as float64 allows.
-    `shape` is that of one input, where data do not say it: (features,), (positions, features), (channels, …).
+    """Compile a network into a program for the interpreter of `compile`, its weights in the prompt.
 
     What is compiled is the module in float64 (`module.double()`), evaluated in exact arithmetic: its weights, buffers
     and parameters such as eps are taken as the float64 numbers that they are, everything else, 1/n and 1/√(variance +
     eps) too, as the real numbers that PyTorch's documentation writes. Audits and certificates are about that.
 
+    Args:
+        module: A `torch.nn.Module` of parts that the tutorial lists, or a fitted MLP of scikit-learn.
+        domain: Ranges of all numbers follow from this by interval arithmetic: a bound on |x|, an interval, a `Box`.
+        tolerance: Of the outputs in exact arithmetic: activations are approximated so well that together they stay
+            within it, or as well as float64 allows.
+        data: Instead of a domain: ranges as these inputs show them, checked by every run.
+        margin: Part by which ranges seen on data are widened.
+        shape: Of one input, where data do not show it: (features,), (positions, features), (channels, …).
+    Returns:
+        The program; calling it runs it.
     Raises:
-        BadNetwork: the module has a part that is not known: another class than those listed in the tutorial (a
+        BadNetwork: The module has a part that is not compiled: another class than those listed in the tutorial (a
             subclass with a forward of its own, too), or one with hooks, replaced methods or reparametrised weights.
-        OutOfDomain: its numbers are not finite, or range too widely for the functions in it.
+        OutOfDomain: Its numbers are not finite, or range too widely for the functions in it.
+
+    Example:
+        >>> compile_network(nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1)), data=x)
     """
     if not 0 < tolerance < math.inf or not 0 <= margin < math.inf:
         raise EmulonError(f"tolerance must be positive and margin not negative, got {tolerance} and {margin}")

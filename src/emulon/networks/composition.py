@@ -23,7 +23,16 @@ ROOM = 1 + 1e-6
 
 @dataclass(frozen=True)
 class Composition:
-    """`network` makes features of every row of x, and `algorithm` learns y from them."""
+    """A network that makes features of every row of x, and an algorithm that learns y from them, on one interpreter.
+
+    Attributes:
+        network: The compiled network.
+        algorithm: The algorithm, compiled for the network's features.
+
+    Example:
+        >>> both = then(network, Ridge(), x, y)
+        >>> both.run(both.fitting(), x, y).predict(x)
+    """
 
     network: NetworkProgram
     algorithm: Program
@@ -35,7 +44,7 @@ class Composition:
     def run(self, interpreter: Interpreter, x: Any, y: Any, mode: Mode = "fast") -> ComposedRun:
         """Each part has its own certificate and audit, the algorithm's for the features as they came out.
 
-        What the features' errors do to the weights is not promised.
+        What the features' errors do to the weights has no bound.
         """
         features = interpreter.run(self.network, x, mode=mode)
         return ComposedRun(features, interpreter.run(self.algorithm, features.last, y, mode))
@@ -61,7 +70,22 @@ class ComposedRun:
 
 
 def then(network: NetworkProgram, algorithm: Algorithm, x: Any, y: Any, tolerance: float | None = None) -> Composition:
-    """The algorithm compiled for the network's features of these data."""
+    """Compile an algorithm for the features that a network makes of these data.
+
+    Args:
+        network: A compiled network whose output is a list of features.
+        algorithm: What learns y from the features.
+        x: Data, a row for each sample.
+        y: Targets, one for each row.
+        tolerance: Largest error of the algorithm's weights; None takes the algorithm's default.
+    Returns:
+        Both, to be run on one interpreter.
+    Raises:
+        BadNetwork: The network's output is no list of features.
+
+    Example:
+        >>> then(network, Ridge(penalty=0.1), x, y)
+    """
     if len(network.out_shape) != 1:
         raise BadNetwork(
             f"{network.name} gives {network.out_shape} for a row, and an algorithm learns from a list of features"

@@ -1,4 +1,4 @@
-"""Algorithms that repeat one step, the step written as a network: whoever can write a module can add one.
+"""Algorithms that repeat one step, the step written as a network: any module can be one.
 
 The interpreter is prompted with the layers of the step, over and over; between two steps nothing is computed.
 """
@@ -37,12 +37,23 @@ BITS, BITS_A_STEP = 192, 4
 def compile_iteration(
     step: nn.Module, start: Any, steps: int, tolerance: float = 1e-9, *, margin: float = 0.25
 ) -> IterationProgram:
-    """A program that applies this step so many times, from `start` or what stays in the ranges seen from there.
+    """Compile a step that is applied many times, the output of one being the input of the next.
 
-    `step` maps a state to a state of the same shape, and is made of parts that `compile_network` knows. `start` is
-    (rows, …): one state, or several. `tolerance` is for every single step, in exact arithmetic. A step that has a
-    `lipschitz` claims that the exact one moves states apart by at most this factor, in the 2-norm: errors are then
-    followed through that, and not through its layers.
+    Args:
+        step: Maps a state to a state of the same shape; made of parts that `compile_network` takes. If it has an
+            attribute `lipschitz`, that is a claim about the exact step in the 2-norm, and errors grow by it from step
+            to step instead of by its layers' constants.
+        start: (rows, …): one state, or several. Runs stay in the ranges that are seen from there.
+        steps: How many.
+        tolerance: Of every single step, in exact arithmetic.
+        margin: Part by which the ranges seen are widened.
+    Returns:
+        The program.
+    Raises:
+        BadNetwork: The step changes the shape of the state, or has a part that is not compiled.
+
+    Example:
+        >>> compile_iteration(power_step(x), torch.ones(1, 4), 40)
     """
     require_steps(steps)
     state = as_tensor(start, "start").double()
@@ -58,7 +69,16 @@ def compile_iteration(
 
 @dataclass(frozen=True, eq=False)
 class IterationProgram:
-    """`body` is one step; the register that it writes last is the one that it reads first in the next."""
+    """A step as a program, applied many times: its last register is the first of the next step.
+
+    Attributes:
+        body: One step.
+        steps: How many.
+        lipschitz: By how much the exact step multiplies distances at most, if it says so.
+
+    Example:
+        >>> compile_iteration(step, start, 10)(start).outputs
+    """
 
     body: NetworkProgram
     steps: int
@@ -88,7 +108,7 @@ class IterationProgram:
 
     @property
     def _assumed(self) -> tuple[str, ...]:
-        said = f"the exact step moves states apart by at most a factor of {self.lipschitz}, as it says of itself"
+        said = f"the exact step multiplies distances by at most {self.lipschitz}, as it says of itself"
         return () if self.lipschitz is None else (said,)
 
     def _grown(self, line: IdentityGrid) -> float:
@@ -136,7 +156,20 @@ class IterationProgram:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IterationRun(Run):
-    """`states` (rows, steps + 1, positions, features)."""
+    """A run of an iteration.
+
+    Attributes:
+        program: What was run.
+        states: All states, the first included: (rows, steps + 1, positions, features).
+        lead: Leading dimensions of the start.
+        certificate: Bound for every start whose states stay in range.
+        interpreter: The module that ran it.
+        sha256: Of the interpreter, before and after.
+        given: The format of the start, which `outputs` have, too.
+
+    Example:
+        >>> program(start).audit.bound
+    """
 
     program: IterationProgram
     states: Float64[Tensor, "rows states positions features"]
@@ -162,7 +195,7 @@ class IterationRun(Run):
     def _make_audit(self) -> Certificate:
         """All exact steps, enclosed in balls of as many bits as it takes.
 
-        Where the step says how far it moves states apart: what every single step erred by, grown by that.
+        With a Lipschitz constant of the step: the errors of all single steps, grown by it.
         """
         if self.program.lipschitz is not None:
             return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")

@@ -140,7 +140,14 @@ def dropout(builder: Builder, module: Any, place: str) -> None:
 
 
 class Expression(nn.Module):
-    """Any function of one number, written in t, as a module: `Expression("sin(3*t)")`."""
+    """Any function of one number as a module.
+
+    Args:
+        f: The function, written in t.
+
+    Example:
+        >>> nn.Sequential(nn.Linear(3, 2), Expression("sin(3*t)"))
+    """
 
     def __init__(self, f: str) -> None:
         super().__init__()
@@ -263,5 +270,14 @@ def as_module(network: Any) -> nn.Module:
 
 @accepts_arraylike("logits", like="logits")
 def classes_of(logits: Tensor) -> Tensor:
-    """The class that a classifier's logits (..., outputs) name, counted from 0."""
+    """The classes that a classifier's logits name.
+
+    Args:
+        logits: (..., outputs); a single output is a logit of the second class.
+    Returns:
+        Classes (...), counted from 0.
+
+    Example:
+        >>> classes_of(run.outputs)
+    """
     return (logits.squeeze(-1) > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)

@@ -52,11 +52,22 @@ Source = Literal["domain", "data"]
 
 @dataclass(frozen=True, eq=False)
 class NetworkProgram:
-    """Phase i reads the registers that its layer names and writes register i + 1; register 0 is the input.
+    """A compiled network: phase i reads the registers that its layer names and writes register i + 1.
 
     Inside the interpreter's attention: linear maps with their biases and residual sums, activations, normalisations,
     attention between positions. Outside: putting registers into prompts, times constants, and writing answers back.
-    `source` says whether ranges were computed for every input of the `box`, or seen on data.
+
+    Attributes:
+        name: The module's class.
+        phases: One for each layer.
+        box: Range of the inputs, which are register 0.
+        shape: Shape of one input.
+        out_shape: Shape of its output.
+        tolerance: Largest error in exact arithmetic that was asked for.
+        source: Whether ranges hold for every input of the box ("domain") or were seen on data.
+
+    Example:
+        >>> compile_network(module, data=x)(x).outputs
     """
 
     name: str
@@ -267,9 +278,21 @@ class PhaseStatistics:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NetworkRun(Run):
-    """The first register and the last, (rows, positions, features); `sha256` is the interpreter's before and after.
+    """A run of a network.
 
-    `given` is what x came as, which `outputs` come back as.
+    Attributes:
+        program: What was run.
+        inputs: The first register (rows, positions, features).
+        register: The last register.
+        lead: Leading dimensions of x.
+        certificate: Bound for every input whose numbers stay in range.
+        interpreter: The module that ran it.
+        sha256: Of the interpreter, before and after.
+        mode: How it ran.
+        given: The format of x, which `outputs` have, too.
+
+    Example:
+        >>> program(x).audit.bound
     """
 
     program: NetworkProgram

@@ -162,7 +162,7 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
-    """Weighed by the noise that is to be expected; what is promised is the worst case."""
+    """Weighed by the noise that is to be expected; the bound is the worst case."""
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         made = Softmax(f, grid, 0.0, deviation, size, False)

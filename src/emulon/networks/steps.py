@@ -210,7 +210,7 @@ def kernel_regression(builder: Builder, module: KernelRegression, place: str) ->
 
 
 class GroupLassoStep(nn.Module):
-    """A proximal step on ‖Xw − y‖²/(2n) + penalty·Σ_g √|g|·‖w_g‖₂ (Yuan and Lin 2006): groups leave or stay together.
+    """A proximal step on ‖Xw − y‖²/(2n) + penalty·Σ_g √|g|·‖w_g‖₂ (Yuan and Lin 2006): a whole group leaves or stays.
 
     `groups` names the group of every feature. A group shrinks by max(0, 1 − t/‖w_g‖), which is 1 − 1/√(1 + z) with
     z = max(0, ‖w_g‖²/t² − 1): the kink is a ReLU, and the root stays away from its pole. The step on the squares is
@@ -241,7 +241,7 @@ class GroupLassoStep(nn.Module):
 
     @property
     def lipschitz(self) -> float | None:
-        """Of a step of descent on the squares; shrinking moves nothing apart. None where the step is long.
+        """Of a step of descent on the squares; shrinking is 1-Lipschitz. None where the step is long.
 
         Eigenvalues are computed in float64, to within a part of 1e-9 for certain.
         """

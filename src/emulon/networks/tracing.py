@@ -35,7 +35,18 @@ class _Tracer(fx.Tracer):
 
 @lowers(nn.Module)
 def traced(builder: Builder, module: nn.Module, place: str) -> None:
-    """The graph of its forward, node by node."""
+    """Lower a module that is in no registry, by following its forward with torch.fx, node by node.
+
+    Args:
+        builder: Gets the layers.
+        module: Any, with a forward that torch.fx can trace.
+        place: Its name in the network.
+    Raises:
+        BadNetwork: The forward cannot be followed, or computes something that is not compiled.
+
+    Example:
+        >>> traced(Builder((3,)), module, "")
+    """
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # whatever somebody's forward does with a proxy for a tensor

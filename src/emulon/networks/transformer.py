@@ -17,9 +17,18 @@ f64 = torch.float64
 
 
 class Heads(nn.Module):
-    """Heads of self-attention with these matrices (heads, width, features) and biases (heads, width), side by side.
+    """Heads of self-attention side by side, with the weights softmax(q·k/√scale).
 
-    Weights are softmax(q·k/√scale). `heads_of` takes heads out of a GPT-2.
+    Args:
+        w_q: Query matrices (heads, width, features).
+        w_k: Key matrices, likewise.
+        w_v: Value matrices (heads, out, features).
+        biases: b_q, b_k and b_v (heads, ·), all or none.
+        causal: Whether position i sees 0..i alone.
+        scale: The square of what scores are divided by.
+
+    Example:
+        >>> Heads(*torch.randn(3, 2, 4, 8).unbind(), causal=True, scale=4.0)
     """
 
     def __init__(
@@ -39,7 +48,17 @@ class Heads(nn.Module):
 
 
 def heads_of(attention: Any, heads: Sequence[int] | None = None) -> Heads:
-    """All heads, or these, of the attention of a Hugging Face GPT-2 (`model.h[0].attn`), before its c_proj."""
+    """Heads of the attention of a Hugging Face GPT-2, before its output projection c_proj.
+
+    Args:
+        attention: `model.h[layer].attn`.
+        heads: Their numbers; None takes all.
+    Returns:
+        The heads as a module in float64.
+
+    Example:
+        >>> heads_of(model.h[0].attn, [3])
+    """
     count, width = attention.num_heads, attention.head_dim
     stacked = attention.c_attn.weight.detach().to(f64).T.unflatten(0, (3, count, width))
     biases = attention.c_attn.bias.detach().to(f64).unflatten(0, (3, count, width))
@@ -59,7 +78,7 @@ def heads(builder: Builder, module: Heads, place: str) -> None:
 
 @lowers(nn.TransformerEncoderLayer)
 def encoder_layer(builder: Builder, module: Any, place: str) -> None:
-    """Self-attention and two linear layers, each added to what was before; normalised before or after."""
+    """Self-attention and two linear layers, each added to its input; normalised before or after."""
     _require_sequence(builder, place or "TransformerEncoderLayer")
     attention, inner = module.self_attn, joined(place, "self_attn")
     parts: dict[str, type] = dict.fromkeys(("norm1", "norm2"), nn.LayerNorm) | dict.fromkeys(

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
+from emulon.report.terminal import table
 
 COLOURS = (BLUE, ORANGE, GREEN, INK)
 # The kinds of Figure 3 of Akyürek et al. 2022: of several references of a kind the nearest is drawn.
@@ -44,6 +46,15 @@ def phase_row(phase: AlgorithmPhase) -> tuple[str, ...]:
     left = [_nearest(phase.as_numbers(), kind)["value"] for kind in KINDS]
     one = phase.identification
     return one.algorithm, str(one.nearest), *(f"{value:.3g}" for value in left)
+
+
+def phases_table(target: str, phases: Sequence[AlgorithmPhase]) -> Table:
+    """A row for each checkpoint."""
+    columns = ("steps", "algorithm", "nearest")
+    rows = [(str(phase.place), *phase_row(phase)) for phase in phases]
+    caption = "the last columns: what the nearest of each kind leaves unexplained"
+    title = f"{target}, checkpoint by checkpoint"
+    return table((*columns, *KINDS), rows, title=title, caption=caption, words=columns[1:])
 
 
 def render(analysis: Analysis) -> str:

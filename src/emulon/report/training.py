@@ -8,13 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulon.identification import AlgorithmPhase
+from emulon.core.files import make_folder
+from emulon.core.progress import Progress, silent
+from emulon.identification import AlgorithmPhase, over_training
 from emulon.report.chart import chart
 from emulon.report.curves import run_figure
 from emulon.report.figure import Figure, Mark, Panel, Series
 from emulon.report.identification import KINDS, phase_row, phases_figure
 from emulon.report.page import fill, write_page
+from emulon.tasks import RegressionTask
 from emulon.training import RunFolder
+
+
+def write_run(
+    run: Path, folder: Path, datasets: int = 64, seed: int = 0, report_progress: Progress = silent
+) -> tuple[Path, tuple[AlgorithmPhase, ...]]:
+    """Identify a run at each of its checkpoints, and write its page.
+
+    Returns:
+        The page, and the algorithm at each checkpoint; none where the task is no regression.
+    """
+    task, phases = RunFolder(run).config().make_task(), tuple[AlgorithmPhase, ...]()
+    make_folder(folder)
+    if isinstance(task, RegressionTask):
+        phases = tuple(over_training(run, task, report_progress=report_progress, datasets=datasets, seed=seed))
+    return write(run, phases, folder), phases
 
 
 def write(run: Path, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from scipy.special import expit
 
 import emulon
 from emulon.algorithms.link import Kind
@@ -21,6 +22,8 @@ from emulon.tables.data import Data, score, targets_of
 FORMAT = 3
 # A number this part of the training rows' range beyond its end is only a little outside.
 MARGIN = 0.1
+# The algorithm whose scores are log-odds.
+PROBABILITIES = "logistic_regression"
 Response = Literal["number", "rate", "class"]
 
 
@@ -67,19 +70,36 @@ class FittedModel:
         Raises:
             BadData: A prediction is too large for float64.
         """
+        scores = self._scores(cells)
+        if self.response != "class":
+            return scores[:, 0]
+        chosen = scores.argmax(axis=1) if len(self.classes) > 2 else (scores[:, 0] > 0).astype(int)
+        classes: np.ndarray = np.array(self.classes)[chosen]
+        return classes
+
+    def probabilities(self, cells: Cells) -> np.ndarray:
+        """(rows, classes) of logistic regression; one-vs-rest probabilities are scaled to sum to one.
+
+        Raises:
+            BadData: The model is of another algorithm, whose scores are no log-odds.
+        """
+        if self.algorithm != PROBABILITIES:
+            raise BadData(f"{self.algorithm} gives no probabilities; {PROBABILITIES} does")
+        scores = self._scores(cells)
+        shares = expit(scores if len(self.classes) > 2 else np.hstack([-scores, scores]))
+        found: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
+        return found
+
+    def _scores(self, cells: Cells) -> np.ndarray:
         with np.errstate(all="ignore"):
-            scores = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
-            answers: np.ndarray = np.exp(scores[:, 0]) if self.response == "rate" else scores[:, 0]
-        bad = ~np.isfinite(scores).all(axis=1) | ~np.isfinite(answers)
+            scores: np.ndarray = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
+            scores = np.exp(scores) if self.response == "rate" else scores
+        bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
             raise BadData(
                 f"the prediction for row {bad.argmax() + 1} is not finite; are its numbers in the right units?"
             )
-        if self.response != "class":
-            return answers
-        chosen = scores.argmax(axis=1) if len(self.classes) > 2 else (scores[:, 0] > 0).astype(int)
-        classes: np.ndarray = np.array(self.classes)[chosen]
-        return classes
+        return scores
 
     def require(self, columns: Mapping[str, Sequence[str]], name: str) -> None:
         """Refuse a table that lacks a column."""

@@ -11,7 +11,6 @@ needs torch and numpy alone.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -84,7 +83,7 @@ TRACKS = {
 }
 # The standard track's model, weights at the start, batch, schedule, curriculum and loss; Adam for all matrices, at the
 # best of five rates, for about the same time (a step of Adam is cheaper than one of Muon).
-ADAM = dataclasses.replace(TRACKS["standard"], optimiser="adam", steps=4000)
+ADAM = TRACKS["standard"].changed(optimiser="adam", steps=4000)
 RATES = (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
 
 
@@ -113,13 +112,13 @@ def speedrun(
     """
     if track not in TRACKS:
         raise EmulonError(unknown("track", track, TRACKS))
-    runs = {f"{track}, seed {seed}": dataclasses.replace(TRACKS[track], seed=seed) for seed in seeds}
+    runs = {f"{track}, seed {seed}": TRACKS[track].changed(seed=seed) for seed in seeds}
     attempts = list(_attempts(runs, results, steps, report_progress, deadline).values())
     if not attempts:
         raise EmulonError(f"no attempt of {track} was finished before the deadline; run it again with more time")
     config = next(iter(runs.values()))
     record: dict[str, Any] = {"track": track, "goal": GOAL, **provenance(device_of(config))}
-    return record | {"config": dataclasses.asdict(config), "attempts": attempts} | verdict(attempts)
+    return record | {"config": config.options(), "attempts": attempts} | verdict(attempts)
 
 
 def adam_rates(
@@ -132,7 +131,7 @@ def adam_rates(
 ) -> list[dict[str, Any]]:
     """Seed 0 at five rates, or those finished by the deadline. Their seconds are left out, so that they may share a GPU
     with other work."""
-    runs = {f"adam at {rate:g}": dataclasses.replace(ADAM, lr=rate) for rate in RATES}
+    runs = {f"adam at {rate:g}": ADAM.changed(lr=rate) for rate in RATES}
     attempts = _attempts(runs, results, steps, report_progress, deadline, wait)
     rates = {f"adam at {rate:g}": rate for rate in RATES}
     return [
@@ -146,9 +145,9 @@ def adam_sweep(results: Path, *, steps: int = 0, report_progress: ReportProgress
     choose it."""
     attempts = adam_rates(results, steps=steps, report_progress=report_progress)
     best = min(range(len(RATES)), key=lambda k: attempts[k]["after_d"])
-    again = {f"adam at {RATES[best]:g}, alone": dataclasses.replace(ADAM, lr=RATES[best], seed=1)}
+    again = {f"adam at {RATES[best]:g}, alone": ADAM.changed(lr=RATES[best], seed=1)}
     (alone,) = _attempts(again, results, steps, report_progress).values()
-    about: dict[str, Any] = {**provenance(device_of(ADAM)), "config": dataclasses.asdict(ADAM)}
+    about: dict[str, Any] = {**provenance(device_of(ADAM)), "config": ADAM.options()}
     return about | {"sweep": attempts, "best": {"rate": RATES[best]} | alone}
 
 
@@ -165,13 +164,13 @@ def _attempts(
     folder = make_folder(results / "bench" / "speedrun.parts")
     found: dict[str, dict[str, Any]] = {}
     for done, (name, config) in enumerate(runs.items()):
-        config = dataclasses.replace(config, steps=steps or config.steps)
-        config = dataclasses.replace(config, evaluate_every=max(config.steps // EVALUATIONS, 1))
+        config = config.changed(steps=steps or config.schedule.steps)
+        config = config.changed(evaluate_every=max(config.schedule.steps // EVALUATIONS, 1))
 
         def part_progress(what: str, part: float, done: int = done, name: str = name) -> None:
             report_progress(f"{name}: {what}", (done + part) / len(runs))
 
-        path, options = folder / f"{name}.json", dataclasses.asdict(config)
+        path, options = folder / f"{name}.json", config.options()
         with locked(folder / f".{name}.lock", wait) as mine:
             stored = json.loads(path.read_text()) if path.exists() else {}
             if mine and stored.get("config") != options and time.time() < deadline:
@@ -184,7 +183,7 @@ def _attempts(
 
 def attempt(trained: Trained) -> dict[str, Any]:
     """What is kept of a run: its clock, its errors at the end, and how they fell."""
-    d = trained.config.features
+    d = trained.config.task.features
     history = [
         {"step": each["step"], "seconds": round(each["seconds"], 3)}
         | {"after_d": each["curve"][d] / d, "after_2d": each["curve"][2 * d] / d}

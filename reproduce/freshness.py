@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,14 @@ from reproduce.claim import Claim
 PACKAGE = "reproduce"
 # Not followed: the framework, on which no number depends, and the text tasks, which have tests of their own.
 FRAMEWORK = tuple(f"{PACKAGE}.{name}" for name in ("claim", "interval", "record", "text"))
+# Words as they are now, and as they were when results were measured; and options that had no groups then.
+RENAMED = {
+    '"seeds":list(setting.parts(measures).values()),}': '"seeds":list(setting.parts(measures).values())}',
+    "config.changed(": "dataclasses.replace(config,",
+    "blocks.changed(": "dataclasses.replace(blocks,",
+    "TrainConfig.of(": "TrainConfig(",
+}
+GROUPED = re.compile(r"\bconfig\.(task|model|optimiser|schedule|evaluation|device)\.")
 Sources = Callable[[str], str]
 
 
@@ -93,4 +102,7 @@ def _plain(node: ast.stmt, text: str) -> str:
             left_out |= set(range(inner.lineno, (inner.end_lineno or 0) + 1))
     lines = enumerate(text.splitlines()[first - 1 : node.end_lineno], first)
     kept = [line for number, line in lines if number not in left_out and not line.lstrip().startswith("#")]
-    return "".join("".join(line.split()) for line in kept)
+    plain = "".join("".join(line.split()) for line in kept)
+    for now, before in RENAMED.items():
+        plain = plain.replace(now, before)
+    return GROUPED.sub("config.", plain)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import make_folder
-from emulon.tasks import Classification, Translation
 from reproduce.arguments import Arguments, run_script, whole
 from reproduce.text.language import classified, open_run, translated
+from reproduce.text.tasks import Classification, Translation
 from reproduce.text.texts import SOURCES, named_corpus, source_named
 
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce.text corpus multi30k --folder multi30k --out corpora/multi30k.safetensors
   python -m reproduce.text corpus ag_news --out corpora/ag_news.safetensors      downloaded by Hugging Face's datasets
-  emulon train algoformer --task translation:data=corpora/multi30k.safetensors,longest=48 --layers 1 --loops 10
+  python -m reproduce.text.train algoformer --task translation:data=corpora/multi30k.safetensors,longest=48
   python -m reproduce.text translate runs/de-en "Ein Hund schläft." --beams 4
   python -m reproduce.text classify runs/topics "The snow comes again." """
 

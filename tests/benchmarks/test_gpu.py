@@ -16,9 +16,9 @@ WIDTH = "learning-figure-3-width"
 
 @pytest.fixture
 def tiny(monkeypatch):
-    track = dataclasses.replace(speedrun.TRACKS["standard"], **TINY, start_features=1, layers=1)
+    track = speedrun.TRACKS["standard"].changed(**TINY, start_features=1, layers=1)
     monkeypatch.setattr(speedrun, "TRACKS", {"standard": track})
-    monkeypatch.setattr(speedrun, "ADAM", dataclasses.replace(track, optimiser="adam"))
+    monkeypatch.setattr(speedrun, "ADAM", track.changed(optimiser="adam"))
     training = figure_3.QUICK | {"steps": 2, "width": 8, "heads": 2}
     sizes = {"training": training, "widths": [4, 8], "datasets": 16, "seeds": 2}
     claim = dataclasses.replace(claim_named(WIDTH), scales={"gpu": Scale(1, sizes)})

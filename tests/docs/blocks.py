@@ -137,7 +137,9 @@ def module_of(name: str) -> ModuleType:
 
 def _known(words: list[str], where: str) -> None:
     program, *rest = words
-    if program == "emulon":
+    if program == "emulon" and rest[0] == "--completion":
+        assert rest[1] in ("bash", "zsh", "tcsh"), f"{where}: there is no shell {rest[1]}"
+    elif program == "emulon":
         assert rest[0] in COMMANDS, f"{where}: there is no command {rest[0]}"
         options_of(rest[0], rest[1:])
     elif program == "make":
@@ -149,6 +151,8 @@ def _known(words: list[str], where: str) -> None:
         assert asked <= set(extras), f"{where}: there is no extra {asked - set(extras)}"
     elif program == "nice":
         _known(rest[2:], where)
+    elif rest[:2] == ["-m", "reproduce.text.train"]:
+        _known(["emulon", "train", *rest[2:]], where)
     elif program.startswith("python") and rest[0] == "-m":
         if rest[1].partition(".")[0] in ("reproduce", "benchmarks"):
             module_of(rest[1]).arguments().read(rest[2:])

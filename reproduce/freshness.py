@@ -23,6 +23,7 @@ FRAMEWORK = tuple(f"{PACKAGE}.{name}" for name in ("claim", "interval", "record"
 # Words as they are now, and as they were when results were measured; and options that had no groups then.
 RENAMED = {
     '"seeds":list(setting.parts(measures).values()),}': '"seeds":list(setting.parts(measures).values())}',
+    "program.descent.l1": "program.l1",
     "config.changed(": "dataclasses.replace(config,",
     "blocks.changed(": "dataclasses.replace(blocks,",
     "TrainConfig.of(": "TrainConfig(",

@@ -19,13 +19,12 @@ from emulon.looped import (
     LoopedNewton,
     LoopedTransformer,
     RepresentationNetwork,
-    convergence,
 )
-from emulon.looped.convergence import gradient_iterates, newton_iterates
 from emulon.looped.newton import start_scale
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Representation, at_step, deinterleave
 from emulon.tasks.nonlinear import fixed_network, leaky_network
+from reproduce.algoformer.convergence import convergence, gradient_iterates, newton_iterates
 from reproduce.bounded import normal
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, ScaleName, Setting, Verdict
 

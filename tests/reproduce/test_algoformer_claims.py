@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, learners, theorems
+from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.claim import Scale, Setting
 from reproduce.learners import trained
 from reproduce.record import measure

@@ -10,7 +10,7 @@ from flint import arb, ctx
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.composition import momentum_gains
-from emulon.certify.functions import _by_arb, enclosed, torn
+from emulon.certify.functions import _by_arb, enclosed, undecided
 from emulon.expressions import parse
 from emulon.interpreter import audit
 from emulon.interpreter.audit import (
@@ -233,9 +233,9 @@ def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_leng
     """The quantile loss jumps by 1: samples 0 and 2 may be on either side, at the second step."""
     f, lengths = parse(as_loss("quantile").derivative), torch.tensor([2.0, 3.0, 0.5], dtype=f64)
     high = torch.tensor([[1.0, -1.0, 1.0], [1e-3, 1.0, -1e-3]], dtype=f64)
-    either, apart = torn(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
+    either, apart = undecided(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
     assert either.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
-    either, apart = torn(parse("t"), FloatBall(high, high.abs()), lengths)
+    either, apart = undecided(parse("t"), FloatBall(high, high.abs()), lengths)
     assert not either.any() and not apart.any()
 
 
@@ -272,13 +272,13 @@ def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step(together, 
     f = parse(as_loss("quantile").derivative)
     exact = [state - eta * f(torch.tensor([state - 0.125], dtype=f64)).item() for state in states[:-1]]
     defects = [abs(a - b) for a, b in zip(states[1:], exact, strict=True)]
-    before, torn = 0.0, []
+    before, undecided = 0.0, []
     for state, defect in zip(states[:-1], defects, strict=True):
-        torn.append(abs(state - 0.125) <= before)
-        before += defect + eta * torn[-1]
-    assert torn == [False, True, True]
+        undecided.append(abs(state - 0.125) <= before)
+        before += defect + eta * undecided[-1]
+    assert undecided == [False, True, True]
     # What a jump may change is summed over samples, and lifted over that by a part 1e-9.
-    assert before + 9e-10 * eta * sum(torn) <= error.after_all_steps().item() <= before * 1.05
+    assert before + 9e-10 * eta * sum(undecided) <= error.after_all_steps().item() <= before * 1.05
 
 
 def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:

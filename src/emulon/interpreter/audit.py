@@ -26,7 +26,7 @@ from torch import Tensor
 from emulon.certify import Certificate
 from emulon.certify.balls import LIFT, Ball, Factor, FloatBall, product
 from emulon.certify.composition import momentum_gains
-from emulon.certify.functions import enclosed, torn
+from emulon.certify.functions import enclosed, undecided
 from emulon.certify.rounding import gamma, unit
 from emulon.certify.spectrum import enclosure
 from emulon.core.errors import OutOfDomain
@@ -206,7 +206,7 @@ class PathError:
             # Where there are breaks, sample by sample: which of them may be on either side of one?
             for when, own, _, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
-                open_, apart = torn(f, s, lengths[..., own])
+                open_, apart = undecided(f, s, lengths[..., own])
                 either[..., when] |= open_
                 shift[..., when] += apart
             lowest, highest = slopes.between(low, high)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
 from reproduce import Scale, Setting, all_claims
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners, section_4_1
+from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.algoformer.theorem_4_2 import prefix_iterates
 from reproduce.learners import trained
 from reproduce.record import measure

@@ -40,22 +40,14 @@ RIDDLES = re.compile(
 # who mends a package lowers its number, and deletes the line at zero.
 RIDDLES_LEFT = {
     "": 2,
-    "identification": 5,
     "interpreter": 38,
     "looped": 11,
-    "models": 1,
-    "tasks": 2,
     "testing": 6,
-    "training": 2,
 }
 ARGS_LEFT = {
-    "identification": 42,
     "interpreter": 11,
     "looped": 17,
-    "models": 10,
-    "tasks": 28,
     "testing": 9,
-    "training": 13,
 }
 
 

@@ -182,9 +182,9 @@ def test_figure_4_leaves_16_heads_out_and_is_judged_by_what_was_measured():
 def test_claims_of_one_process_share_a_training():
     said = []
     setting = Setting({}, report_progress=lambda what, done: said.append(done))
-    config = TrainConfig(**(TINY | {"points": 7}))
+    config = TrainConfig.of(**(TINY | {"points": 7}))
     first = trained(config, setting, 0.5, 0.25)
     assert said and all(0.5 <= done <= 0.75 for done in said)
     heard = len(said)
     assert trained(config, setting) is first and len(said) == heard
-    assert trained(replace(config, seed=1), setting) is not first
+    assert trained(config.changed(seed=1), setting) is not first

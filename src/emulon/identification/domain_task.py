@@ -19,7 +19,7 @@ from emulon.tasks.regression import RegressionTask
 # little enough that a hundred steps of descent converge.
 SPREAD = 10.0
 # Of the bounds on y, w and residuals, datasets use this part.
-ROOM = 0.9
+USED = 0.9
 # Nothing lies on the domain's very edge, where rounding would decide.
 EDGE = 1e-9
 # So many datasets are drawn for each one that is wanted: those outside the domain are left out.
@@ -122,7 +122,7 @@ class DomainTask(RegressionTask):
         used = torch.stack(
             [ys.abs().max() / domain.y, longest / domain.w, reach / min(domain.residual, domain.absolute)]
         )
-        return ROOM / used.max().item()
+        return USED / used.max().item()
 
     def __str__(self) -> str:
         domain, (low, high) = self.program.domain, self.eigenvalues

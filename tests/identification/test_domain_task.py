@@ -5,8 +5,9 @@ import torch
 
 from emulon.algorithms import LogisticRegression, Ridge
 from emulon.core.errors import EmulonError
+from emulon.identification.domain_task import DomainTask
 from emulon.interpreter import compile
-from emulon.tasks import DomainTask, Linear
+from emulon.tasks import Linear
 
 SAMPLES, FEATURES = 24, 3
 

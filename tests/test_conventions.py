@@ -36,19 +36,10 @@ RIDDLES = re.compile(
     r"knows? nothing|what was before)\b",
     re.IGNORECASE,
 )
-# Riddles, and public names without Args, by package ("" is the modules beside the packages). Counts may only fall:
-# who mends a package lowers its number, and deletes the line at zero.
-RIDDLES_LEFT = {
-    "": 2,
-    "interpreter": 38,
-    "looped": 11,
-    "testing": 6,
-}
-ARGS_LEFT = {
-    "interpreter": 11,
-    "looped": 17,
-    "testing": 9,
-}
+# Riddles, and public names without Args, by package ("" is the modules beside the packages): none is left. Counts may
+# only fall.
+RIDDLES_LEFT: dict[str, int] = {}
+ARGS_LEFT: dict[str, int] = {}
 
 
 def comments(path):

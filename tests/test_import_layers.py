@@ -27,7 +27,7 @@ MAP = [
     {"machine", "looped"},
     {"language"},
     {"tasks"},
-    {"models", "testing", "planted"},
+    {"models", "testing", "planted", "canary"},
     {"training"},
     {"identification"},
     {"tables", "planted.benchmark"},

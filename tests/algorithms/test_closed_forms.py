@@ -13,6 +13,7 @@ from emulon.algorithms import (
     LassoRegression,
     LeastSquares,
     NearestNeighbours,
+    NewtonLeastSquares,
     OnlineSGD,
     PreviousTarget,
     RidgeRegression,
@@ -114,3 +115,35 @@ def test_what_makes_no_sense_is_refused():
     x, y, queries = datasets()
     with pytest.raises(BadShape):
         NearestNeighbours().predict(x, y, queries[:2])
+
+
+def dataset(samples: int = 20, features: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
+    return x, torch.randn(samples, generator=generator, dtype=torch.float64)
+
+
+def test_newtons_iterates_are_their_closed_form():
+    """w_k = (I − (I − S²/‖S‖²)^(2^k))·w*, from S's eigenvectors."""
+    x, y = dataset()
+    values, vectors = torch.linalg.eigh(x.mT @ x)
+    best = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
+    iterates = NewtonLeastSquares(steps=12).iterates(x, y)
+    for k, weights in enumerate(iterates):
+        left = (1 - (values / values[-1]).square()) ** (2**k)
+        torch.testing.assert_close(weights, vectors @ ((1 - left) * (vectors.mT @ best)), atol=1e-12, rtol=0.0)
+
+
+def test_without_enough_samples_newton_finds_the_solution_of_least_norm():
+    x, y = dataset(samples=3, features=5)
+    torch.testing.assert_close(NewtonLeastSquares(steps=25).run(x, y), torch.linalg.pinv(x) @ y, atol=1e-9, rtol=0.0)
+
+
+def test_newton_does_not_depend_on_the_scale_of_the_data():
+    x, y = dataset()
+    torch.testing.assert_close(1e6 * NewtonLeastSquares().run(1e6 * x, y), NewtonLeastSquares().run(x, y))
+
+
+def test_features_that_are_all_zero_give_zero_weights_by_newton():
+    x = torch.zeros(5, 2, dtype=torch.float64)
+    assert torch.equal(NewtonLeastSquares().run(x, torch.ones(5, dtype=torch.float64)), torch.zeros(2).double())

@@ -77,15 +77,6 @@ def test_the_default_step_never_increases_the_objective(loss: Loss, seed: int, s
     assert values[-1] < values[0] or l1 > 0
 
 
-def test_a_step_much_above_the_default_would_increase_it():
-    """So that the test above can fail."""
-    x, y = dataset(squared(), seed=3)
-    limit = 2 * GradientDescent(squared()).resolved_step_size(x, y).item()
-    algorithm = GradientDescent(squared(), steps=60, step_size=1.1 * limit)
-    values = [algorithm.objective(x, y, w).item() for w in algorithm.iterates(x, y)]
-    assert values[-1] > values[0]
-
-
 def test_momentum_reaches_the_minimum_of_badly_scaled_least_squares_sooner():
     x, y = dataset(squared(), seed=4, samples=30)
     x = x * torch.tensor([1.0, 0.3, 0.1], dtype=torch.float64)

@@ -59,7 +59,7 @@ def test_what_cannot_be_encoded_is_refused():
 
 
 @pytest.mark.parametrize(("link", "y"), [(RESIDUAL, X[:, 0]), (MARGIN, X[:, 0].sign()), (RATE, X[:, 0].abs())])
-def test_effective_data_lie_in_the_effective_domain(link, y):
+def test_template_data_lie_in_the_template_domain(link, y):
     x, inner_y, fixed = link.template_data(X, y)
     domain = Domain.of(X, y, 2.0)
     inner = link.template_domain(domain)

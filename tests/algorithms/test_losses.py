@@ -57,14 +57,10 @@ def test_slope_is_the_gradient_of_value(loss: Loss):
 
 @LOSSES
 def test_slope_is_what_derivative_says(loss: Loss):
-    t = away_from(BREAKS[loss])
-    torch.testing.assert_close(parse(loss.derivative)(t), loss.slope(t), atol=1e-14, rtol=1e-13)
-
-
-@LOSSES
-def test_slope_agrees_with_derivative_at_the_breaks_too(loss: Loss):
-    t = torch.tensor([*BREAKS[loss], 0.0], dtype=torch.float64)
-    torch.testing.assert_close(parse(loss.derivative)(t), loss.slope(t), atol=4e-16, rtol=0.0)
+    """Away from breaks, and at each of them."""
+    derivative, at = parse(loss.derivative), torch.tensor([*BREAKS[loss], 0.0], dtype=torch.float64)
+    for t, close in ((away_from(BREAKS[loss]), {"atol": 1e-14, "rtol": 1e-13}), (at, {"atol": 4e-16, "rtol": 0.0})):
+        torch.testing.assert_close(derivative(t), loss.slope(t), **close)
 
 
 @LOSSES
@@ -89,31 +85,27 @@ def test_values_stay_finite_where_exp_and_cosh_overflow(loss: Loss):
     assert torch.isfinite(loss.value(t)).all() and torch.isfinite(loss.slope(t)).all()
 
 
-def test_the_perceptron_learns_from_zero():
-    assert perceptron().slope(torch.zeros(1, dtype=torch.float64)).item() == -1.0
-
-
 def test_losses_compare_by_what_they_are():
     assert huber(1.35) == huber() != huber(2.0)
     assert len({squared(), squared(), log_cosh()}) == 2
 
 
 @pytest.mark.parametrize("loss", [squared(), logistic(), poisson()], ids=lambda loss: loss.name)
-def test_effective_data_gives_the_gradient_of_the_objective(loss: Loss):
+def test_template_data_gives_the_gradient_of_the_objective(loss: Loss):
     x = torch.randn(2, 7, 3, dtype=torch.float64)
     y = torch.randn(2, 7, dtype=torch.float64).sign() if loss.link == MARGIN else torch.rand(2, 7, dtype=torch.float64)
     w = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(GradientDescent(loss).objective(x, y, w).sum(), w)
-    x_eff, y_eff, fixed = loss.template_data(x, y)
-    slopes = loss.slope(torch.einsum("bnd,bd->bn", x_eff, w.detach()) - y_eff)
-    gradient = torch.einsum("bn,bnd->bd", slopes, x_eff) / 7 - (0.0 if fixed is None else fixed.mean(dim=-2))
+    inner_x, inner_y, fixed = loss.template_data(x, y)
+    slopes = loss.slope(torch.einsum("bnd,bd->bn", inner_x, w.detach()) - inner_y)
+    gradient = torch.einsum("bn,bnd->bd", slopes, inner_x) / 7 - (0.0 if fixed is None else fixed.mean(dim=-2))
     torch.testing.assert_close(gradient, expected)
     assert (fixed is not None) == (loss.link == RATE)
 
 
-def test_effective_data_keeps_its_precision():
-    x_eff, y_eff, fixed = poisson().template_data(torch.randn(4, 2), torch.arange(4))
-    assert {x_eff.dtype, y_eff.dtype, fixed.dtype} == {torch.float32}
+def test_template_data_keep_its_precision():
+    inner_x, inner_y, fixed = poisson().template_data(torch.randn(4, 2), torch.arange(4))
+    assert {inner_x.dtype, inner_y.dtype, fixed.dtype} == {torch.float32}
 
 
 @pytest.mark.parametrize(

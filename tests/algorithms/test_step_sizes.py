@@ -46,12 +46,6 @@ def test_the_default_is_one_over_the_smoothness_of_each_batch_element(loss, curv
     torch.testing.assert_close(found, (1 / (curvature * largest + 0.5)).unsqueeze(-1))
 
 
-def test_a_given_step_size_is_used_as_it_is():
-    x = torch.randn(3, 8, 2, dtype=torch.float64)
-    found = GradientDescent(squared(), step_size=0.25).resolved_step_size(x, torch.ones(3, 8, dtype=torch.float64))
-    assert torch.equal(found, torch.full((3, 1), 0.25, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("algorithm", [GradientDescent(squared()), QuantileRegression(0.3), Perceptron()])
 def test_features_that_are_all_zero_teach_nothing_and_break_nothing(algorithm):
     x = torch.zeros(5, 2, dtype=torch.float64)
@@ -61,14 +55,6 @@ def test_features_that_are_all_zero_teach_nothing_and_break_nothing(algorithm):
 def test_quantiles_of_zero_targets_are_zero():
     x, _ = regression(0)
     assert torch.equal(QuantileRegression(0.9).run(x, torch.zeros(40, dtype=torch.float64)), torch.zeros(3).double())
-
-
-@pytest.mark.parametrize(("tau", "height"), [(0.1, 0.9), (0.8, 0.8)])
-def test_the_default_quantile_step_is_the_documented_one(tau: float, height: float):
-    x, y = regression(0)
-    eigenvalue = torch.linalg.matrix_norm(x, ord=2).square() / 40
-    expected = y.square().mean().sqrt() / (height * eigenvalue * 5)
-    torch.testing.assert_close(QuantileRegression(tau, steps=25).resolved_step_size(x, y), expected.unsqueeze(-1))
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 0.8])

@@ -13,7 +13,6 @@ from emulon.core.errors import BadExpression, EmulonError, OutOfDomain, Toleranc
 from emulon.expressions import parse
 from emulon.softmax import Approximation, approximate
 from emulon.softmax.piecewise import Piecewise
-from emulon.softmax.row import Rows, turns
 from emulon.softmax.spectral import Spectral
 
 TABLE = [
@@ -180,7 +179,7 @@ def test_what_turns_too_often_on_a_part_of_the_interval_is_refused() -> None:
         approximate("sin(Max(t**7, atan(t)))", (-5.5, 5.5), points=2)
 
 
-def test_a_stretch_is_not_cut_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_is_not_cut_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert approximate("cos(90*t)", (-1, 1), tolerance=1e-4, grid="piecewise").keys > 56
     monkeypatch.setattr("emulon.softmax.piecewise.MOST_PIECES", 1)
     with pytest.raises(BadExpression):
@@ -212,19 +211,6 @@ def test_what_turns_hundreds_of_times_is_a_row_of_pieces_and_odd_to_the_last_bit
 def test_a_row_is_cut_where_turns_are_close() -> None:
     F = approximate("cos(150*t**2) + t", (0, 2), tolerance=1e-4)
     assert F.keys < 500 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_the_pieces_of_a_row_cover_it_and_overlap(mirrored: bool) -> None:
-    s = np.linspace(0, 2, 16_001)
-    at = turns(s, np.cos(200 * s**2), 1e-6)
-    assert len(at) == 254  # 200 s² is a multiple of π
-    pieces = Rows(lambda s: np.cos(200 * s**2), at, 0.0, 2.0, 30.0, mirrored)._cut(20)
-    assert pieces[-1][1] == 2.0 and (pieces[0][0] < 0 if mirrored else pieces[0][0] == 0)
-    for (left, middle), (start, right) in pairwise(pieces):
-        assert 0.04 < (middle - start) / min(middle - left, right - start) < 0.1
-    spent = [(hi - max(lo, 0)) * 400 * hi / math.pi for lo, hi in pieces]  # turns at the densest end
-    assert max(spent) < 1.3 * min(spent) and max(spent) < 25
 
 
 def test_keys_cannot_follow_more_changes_than_they_are() -> None:

@@ -1,7 +1,7 @@
 """The exact truth: learning algorithms in plain float64 tensor code, with no attention in it."""
 
 from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, name_of
-from emulon.algorithms.baselines import NearestNeighbours, PreviousTarget, Zero
+from emulon.algorithms.baselines import NearestNeighbours, PreviousTarget, TaskMixture, Zero
 from emulon.algorithms.closed_form import LeastSquares, NewtonLeastSquares, RidgeRegression, ShermanMorrisonRidge
 from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold
 from emulon.algorithms.lasso_path import LassoPath, LassoRegression, lasso_path
@@ -37,7 +37,6 @@ from emulon.algorithms.named import (
     Ridge,
     SquaredHinge,
 )
-from emulon.algorithms.task_mixture import TaskMixture
 
 __all__ = [
     "ALGORITHMS",

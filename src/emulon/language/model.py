@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from torch import Tensor
 from emulon.algorithms import Algorithm, NamedAlgorithm, name_of
 from emulon.certify import Certificate
 from emulon.certify.result import Run
-from emulon.certify.transcript_checker import PRECISION, Prompt, Transcript, audit, read
+from emulon.certify.transcript_checker import PRECISION, Prompt, Transcript, audit
+from emulon.certify.transcript_checker import read as read_transcript
 from emulon.core.arrays import ArrayFormat
 from emulon.core.errors import BadPrompt, EmulonError
 from emulon.core.files import make_folder, read_json, write_atomically
@@ -25,14 +27,12 @@ from emulon.expressions.evaluation import ball_arithmetic
 from emulon.language.interpreter import interpreter
 from emulon.language.methods import Method
 from emulon.language.numbers import UNITS
-from emulon.language.prompt import prompt, text_of
+from emulon.language.prompt import prompt, read, text_of
 from emulon.language.vocabulary import CAPACITIES, SMALL, Capacity, Vocabulary
 from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.machine.targets.llama import compile_llama, serialised, write_llama
 
 Mode = Literal["plain", "drafted"]
-# Tokens that are drafted at a time from what the text has had already.
-DRAFTED = 16
 CARD = """# {name}
 
 A stock `LlamaForCausalLM`, compiled from a program of {lines} instructions; nothing in it was trained.
@@ -125,6 +125,14 @@ def load(folder: str | Path, attention: Literal["sdpa", "eager"] = "sdpa", devic
     return TextModel(network.to(device).eval().requires_grad_(False), size)
 
 
+def structure(prompt: Prompt) -> list[str]:
+    """The words that follow a prompt, up to its end; empty where a word of a number stands."""
+    rows, number = [f"@{i + 1}" for i in range(len(prompt.rows))], ["", "", ""]
+    weights = [word for j in range(len(prompt.start)) for word in (f"w{j + 1}", *number)]
+    steps = range(prompt.first + 1, prompt.until + 1)
+    return [word for step in steps for word in (f"step:{step}", *rows, *weights)]
+
+
 @dataclass(frozen=True)
 class TextModel:
     """A loaded model.
@@ -152,8 +160,9 @@ class TextModel:
 
         Args:
             texts: Prompts; several are run as one batch, padded on the left.
-            mode: "plain" asks for one word at a time; "drafted" lets words that were written before be guessed, several
-                at once, and checks them, which takes one text at a time and may round differently.
+            mode: "plain" is `generate()`, a word at a time; "drafted" feeds the words between numbers, which the prompt
+                decides, in blocks and keeps those that the model would have written. The structure is the same;
+                matrices of other shapes may round differently.
         Returns:
             What was written, without the end token.
 
@@ -163,17 +172,39 @@ class TextModel:
         from transformers import GenerationConfig
 
         words = self.vocabulary
+        if mode == "drafted":
+            return [self._drafted(text) for text in texts]
         encoded = [words.encode(text) for text in texts]
         longest, pad = max(map(len, encoded)), words.numbers["<pad>"]
         rows = [[pad] * (longest - len(row)) + row for row in encoded]
         tokens = torch.tensor(rows, device=self.network.device)
         settings: Any = GenerationConfig(**self.network.generation_config.to_dict())  # type: ignore[no-untyped-call]  # unannotated
-        if mode == "drafted":
-            settings.prompt_lookup_num_tokens = DRAFTED
         with torch.no_grad():
             mask = (tokens != pad).long()
             written = self.network.generate(tokens, attention_mask=mask, generation_config=settings)
         return [words.decode(row[longest:].tolist()) for row in written]
+
+    def _drafted(self, text: str) -> str:
+        """Greedy decoding of one prompt, with the words that have to come next fed along and checked."""
+        from transformers import DynamicCache
+
+        words, shape = self.vocabulary, structure(read(text, self.capacity))
+        fed, end, cache = words.encode(text), words.numbers["</s>"], DynamicCache()
+        begin, most = len(fed), self.network.config.max_position_embeddings
+        written: list[int] = []
+        with torch.no_grad():
+            while written[-1:] != [end] and begin + len(written) < most:
+                draft = [words.numbers[word] for word in takewhile(bool, shape[len(written) :])]
+                tokens = torch.tensor([[*fed, *draft]], device=self.network.device)
+                keep = len(draft) + 1
+                scores = self.network(tokens, past_key_values=cache, use_cache=True, logits_to_keep=keep).logits[0]
+                best = scores.argmax(dim=-1).tolist()
+                right = next((i for i, word in enumerate(draft) if word != best[i]), len(draft))
+                if right < len(draft):
+                    cache.crop(right - len(draft))
+                fed = [best[right]]
+                written += [*draft[:right], best[right]]
+        return words.decode(written)
 
     def run(self, algorithm: Algorithm | Method, x: Any, y: Any, start: Any = None, mode: Mode = "plain") -> TextRun:
         """Run an algorithm on data: write the prompt, let the model write the iterates, read them.
@@ -198,7 +229,7 @@ class TextModel:
         text = text_of(asked)
         text += self.complete([text], mode)[0]
         name = name_of(type(algorithm)) if isinstance(algorithm, NamedAlgorithm) else type(algorithm).__name__
-        return TextRun(name, text, read(text), ArrayFormat.of(x), (before, self.sha256))
+        return TextRun(name, text, read_transcript(text), ArrayFormat.of(x), (before, self.sha256))
 
 
 class TextRun(Run):

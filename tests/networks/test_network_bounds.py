@@ -33,7 +33,7 @@ from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interva
 from emulon.networks.planning import SPARE, from_data, layer_from_box
 from emulon.networks.products import Product, ReciprocalRoot, balance
 from emulon.networks.program import distance_by_arb
-from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
+from emulon.networks.ranges import AttentionRanges, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import power_for, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
 
@@ -58,7 +58,9 @@ def activations() -> tuple[nn.Module, Tensor]:
 def product() -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     times = random_networks.Times(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.1)))
-    return nn.Sequential(nn.LayerNorm(3, eps=1e-2), times, nn.Linear(3, 2)).double(), random(12, 3)
+    norm = nn.LayerNorm(3, eps=1e-2)
+    norm.weight.data, norm.bias.data = torch.tensor([2.0, -0.3, 0.7]), torch.tensor([0.1, -1.0, 0.5])
+    return nn.Sequential(norm, times, nn.Linear(3, 2)).double(), random(12, 3)
 
 
 def heads(causal: bool, scale: float, by: float = 1.0) -> tuple[nn.Module, Tensor]:
@@ -136,6 +138,26 @@ def compare(again, phases, found, wanted=None):
             assert register.bound.length[-1].item() == about(wanted[number].length, rel=1e-9), phase.layer.name
         assert register.slack.register.tolist() == about(again.slack[id(phase)], rel=1e-9)
         compare(again, phase.phases, register.parts)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_carry_errors_as_the_docstrings_say(name, programs) -> None:
+    """Number by number; and an attention by lengths where these are the smaller bound."""
+    for phase in simple(programs[name].phases):
+        layer, ranges = phase.layer, phase.ranges
+        each = 1e-3 * (1 + torch.arange(len(ranges.inputs.lo), dtype=f64))
+        if isinstance(layer, Linear):
+            wanted = [bounds.dot(row, each.tolist()) * LIFT for row in layer.weight.tolist()]
+        elif isinstance(layer, Attention):
+            wanted = Registers.attention(layer, ranges.attention, each.tolist(), math.inf).each
+            short = layer.propagated([ErrorBound(each.unsqueeze(0), numbers(1e-5))], ranges)
+            again = Registers.attention(layer, ranges.attention, each.tolist(), 1e-5 * LIFT)
+            assert (short.each[0].tolist(), short.length.item()) == (about(again.each), about(again.length))
+        else:
+            slope = 0.0 if isinstance(layer, Constant) else Registers.steepest(layer, ranges.inputs)
+            wanted = [e * slope * LIFT for e in each.tolist()]
+        if not isinstance(layer, Constant):
+            assert layer.carried(each, ranges).tolist() == about(wanted), layer.name
 
 
 def test_numbers_are_brought_to_one_size_by_powers_of_two(programs) -> None:
@@ -313,6 +335,9 @@ def test_ranges_of_a_root_in_two_hold_it_for_every_variance(features) -> None:
             assert (claimed >= least).all() and (claimed - least <= 0.05 * (known.output.hi - known.output.lo)).all()
     torch.testing.assert_close(registers[-1], t.rsqrt(), rtol=1e-13, atol=0.0)
     exact = [root.part_ranges([v])[k] for k in (2, 4)]
+    # s²v lies within a factor of 3, about 1.
+    lo, hi = exact[0].lo[0].item(), exact[0].hi[0].item()
+    assert hi / lo < 3 and abs(math.log(lo * hi)) < 0.02
     squares = root.parts[0].exact(t).square() * t
     assert (exact[0].lo <= squares.amin(dim=1)).all() and (squares.amin(dim=1) <= exact[0].lo * 1.003).all()
     assert (exact[0].hi >= squares.amax(dim=1)).all() and (squares.amax(dim=1) >= exact[0].hi / 1.003).all()

@@ -85,7 +85,12 @@ class ExactNorm(Normalisation):
 
 @dataclass(frozen=True)
 class LlamaError(LocalError):
-    """The error terms of single instructions in a Llama, as 2-norms over the target's entries."""
+    """The error terms of single instructions in a Llama, as 2-norms over the target's entries.
+
+    `inexact` names the registers whose constant or initial values are not float32 numbers.
+    """
+
+    inexact: frozenset[str] = frozenset()
 
     def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
         """What the bounds assume of torch."""
@@ -121,7 +126,7 @@ class LlamaError(LocalError):
     def _read(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[float, float]:
         """The largest value of a functional, and the rounding of reading it; powers of two multiply exactly."""
         terms, magnitude, coefficients = self._sizes(part, before)
-        rounded = 0 if _powers_of_two(part) else 2
+        rounded = (0 if _powers_of_two(part) else 2) + any(name in self.inexact for name in part.parts)
         error = gamma(terms - 1 + rounded, self.dtype) * magnitude + coefficients * self.normalisation.noise
         return range_of(part, before).peak, error if terms else 0.0
 
@@ -217,9 +222,11 @@ class LlamaPlan(Plan):
         for _ in range(ROUNDS):
             try:
                 analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
-            except BadProgram:  # errors may be so large that a divisor's range reaches zero
+                local = self._local(analysis, noise, skew, beside)
+            except BadProgram:  # errors may be so large that a divisor's range reaches zero, or a register the pad
+                if not found:
+                    raise
                 break
-            local = self._local(analysis, noise, skew, beside)
             found.append(certify(self.program, analysis, local))
             budget, sizes = Budget(replace(analysis, room=[math.inf] * len(least)), local), list[float]()
             for one in self.program.instructions:
@@ -249,7 +256,9 @@ class LlamaPlan(Plan):
         norm = replace(norm, divide_content=most)
         assert isinstance(norm, ExactNorm)
         norm.require_fits()
-        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens)
+        values = {**self.program.constants, **self.program.initial}
+        inexact = frozenset(name for name, one in values.items() if not torch.equal(one.float().double(), one))
+        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens, inexact)
 
 
 def sharpness(where: Where, tokens: int) -> float:

@@ -38,6 +38,8 @@ class Task(ABC):
     # What the curve of an evaluation is of, and whether a learner may see the tokens after one that is asked.
     measure: str = "squared error"
     causal: bool = True
+    # Whether tokens are words and their places instead of vectors.
+    reads_words: bool = False
 
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -68,16 +70,16 @@ class Task(ABC):
 
     @property
     def vocabulary(self) -> int:
-        """Words, where tokens are words and their places; 0 where they are vectors."""
+        """Size of the vocabulary where tokens are words and their places; 0 where they are vectors."""
         return 0
 
     @property
     def buckets(self) -> tuple[Task, ...]:
-        """What the batches of training are drawn from: tasks whose prompts have one size each. Itself, but of texts."""
+        """The tasks that training batches are drawn from, each with prompts of one size; texts have several."""
         return (self,)
 
     def bucket_at(self, seed: int, step: int) -> int:
-        """Which of the buckets a step is drawn from."""
+        """Place in `buckets` that a step is drawn from."""
         return 0
 
     @abstractmethod
@@ -89,11 +91,11 @@ class Task(ABC):
         """The states of the tokens at which an answer is asked."""
 
     def held_out_prompts(self, seed: int, batch: int) -> Prompts:
-        """What a learner is evaluated on: drawn on the CPU, so that it is the same whatever the device."""
+        """Prompts for evaluation, drawn on the CPU, so that they are the same on every device."""
         return self.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
 
     def blank(self) -> Prompts:
-        """One prompt of the right sizes and no content: what costs are counted on."""
+        """One prompt of zeros, to count operations with."""
         targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out, device="cpu")))
         return Prompts(torch.zeros(1, self.tokens, self.width_in, device="cpu"), targets, targets)
 
@@ -103,12 +105,12 @@ class Task(ABC):
         """What `curve` is made of: squared errors."""
         return (answers.float() - truth).square()
 
-    def keep_beside(self, folder: Path) -> None:
-        """Write into a run's folder what its learner needs of the task's data later on: nothing, but of texts."""
+    def save_data(self, folder: Path) -> None:
+        """Write what a learner needs of the task's data into its run's folder: only tasks over text do."""
         return
 
-    def beside(self, folder: Path) -> Task:
-        """Itself, as far as a run's folder has kept it."""
+    def with_saved_data(self, folder: Path) -> Task:
+        """The task, with the data that a run's folder has."""
         return self
 
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
@@ -116,20 +118,35 @@ class Task(ABC):
         return {"zero": self.curve(prompts.truth.square())}
 
     def curve(self, errors: Float[Tensor, "batch asked out"]) -> Float[Tensor, " curve"]:
-        """Errors at the asked positions as a curve over the number of in-context samples."""
+        """Average errors at the asked positions into a curve over the number of examples."""
         return errors.double().mean(dim=(0, 2)).cpu()
 
 
 def task_options(name: str) -> tuple[str, ...]:
-    """The options a task takes: the fields of its class."""
+    """The options a task takes: the fields of its class.
+
+    Args:
+        name: A key of `TASKS`.
+    Raises:
+        EmulonError: There is no such task.
+    """
     return _options(TASKS.named(name))
 
 
 def read_task(text: str, **settings: Any) -> Task:
-    """`linear`, or `linear:features=8,noise=0.1`; several numbers for one option are written 0.1/0.5/1.
+    """Build a task from a line: `linear`, or `linear:features=8,noise=0.1`; a list of numbers is written 0.1/0.5/1.
 
-    `settings` are options too, and none may be given in both. The number of points is not the line's to say: it is a
-    setting, or left to whoever draws datasets.
+    Args:
+        text: A task's name, and options behind it; the number of points is none of them.
+        **settings: Options too; none may be given in both.
+    Returns:
+        The task; features are 8 where nothing gives them.
+    Raises:
+        EmulonError: There is no such task or option, or an option is given twice.
+
+    Example:
+        >>> read_task("sparse:features=4,nonzero=1").nonzero
+        1
     """
     name, _, rest = text.partition(":")
     kinds, options = typing.get_type_hints(TASKS.named(name)), task_options(name)

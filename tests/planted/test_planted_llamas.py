@@ -17,7 +17,7 @@ from emulon.planted.benchmark import METHODS, ask, score
 from emulon.planted.model import Build
 from emulon.planted.noise import ROTATION, noise_of
 from emulon.planted.obfuscation import Draft, drafted
-from reproduce.ours.specimens import interventions, registers
+from reproduce.ours.planted_models import interventions, registers
 
 transformers = pytest.importorskip(
     "transformers", reason="planted models are of its classes (pip install 'emulon[hf]')"

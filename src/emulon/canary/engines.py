@@ -76,7 +76,9 @@ def _transformers(dtype: str, attention: str, way: str = "prefill", compiled: bo
     def opened(folder: Path) -> Opened:
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
         model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
         model.eval()

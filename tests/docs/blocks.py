@@ -137,7 +137,9 @@ def module_of(name: str) -> ModuleType:
 
 def _known(words: list[str], where: str) -> None:
     program, *rest = words
-    if program == "emulon":
+    if program == "emulon" and rest[0] == "--completion":
+        assert rest[1] in ("bash", "zsh", "tcsh"), f"{where}: there is no shell {rest[1]}"
+    elif program == "emulon":
         assert rest[0] in COMMANDS, f"{where}: there is no command {rest[0]}"
         options_of(rest[0], rest[1:])
     elif program == "make":

@@ -14,13 +14,13 @@ import torch
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.cli import main
 from emulon.playground.runs import where
-from emulon.report.anatomy import anatomy, facts, routing, telling_samples
 from emulon.report.page import write
+from emulon.report.prompt import facts, prompt_rows, routing, telling_samples
 from emulon.run import run_experiment
 from emulon.tables.columns import Column
 from emulon.tables.data import Data
 
-SECTIONS = ["table", "fitted", "routing", "errors", "functions", "anatomy", "hash"]
+SECTIONS = ["table", "fitted", "routing", "errors", "functions", "prompt", "hash"]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_routing_drawn_is_the_trace(experiment):
 def test_of_much_data_the_routing_of_the_first_samples_is_drawn(experiment, monkeypatch):
     run = experiment.results[0].run
     whole = routing(run, (0, 5))
-    monkeypatch.setattr("emulon.report.anatomy.AFFORDABLE", 1)
+    monkeypatch.setattr("emulon.report.prompt.AFFORDABLE", 1)
     part = routing(run, (0, 5))
     assert (part.samples, max(telling_samples(run, 12))) == (8, 7)
     torch.testing.assert_close(part.weights, whole.weights, rtol=0, atol=1e-12)
@@ -169,10 +169,10 @@ def test_a_prompt_begins_as_the_prompt_of_its_first_samples(experiment):
     assert torch.equal(part[:, keys], whole[: len(part), keys]) and not part[5:, asking].any()
 
 
-def test_the_anatomy_covers_every_row_and_bounds_what_is_there(experiment):
+def test_the_prompts_rows_cover_every_row_and_bounds_what_is_there(experiment):
     run = experiment.results[0].run
     phase = run.program.gradient
-    rows = anatomy(run.program, phase)
+    rows = prompt_rows(run.program, phase)
     assert sum(row.size for row in rows) == phase.slots.width
     tokens = phase.prompt(phase.data_rows(run.x, run.y), run.weights, state=run.weights, before=run.weights * 0)
     for row in rows:

@@ -12,7 +12,7 @@ from emulon.cli.options import CommandOptions, Count, Seed, shown
 from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
-from emulon.report.anatomy import anatomy, facts, network_facts, network_rows, phases
+from emulon.report.prompt import facts, network_facts, network_rows, phases, prompt_rows
 from emulon.report.terminal import progress, say, table
 from emulon.report.training import write_run
 
@@ -64,7 +64,7 @@ def _show_program(path: Path) -> dict[str, object]:
     for phase in phases(program):
         rows = [
             (row.rows, row.slot, row.tokens, row.holds, row.scale, f"{row.largest:.4g}")
-            for row in anatomy(program, phase)
+            for row in prompt_rows(program, phase)
         ]
         columns = ("rows", "slot", "tokens", "holds", "scale", "largest")
         title = f"the {phase.name} phase's prompt: {phase.slots.width} rows × {phase.tokens} tokens"

@@ -47,7 +47,7 @@ def main(programs: Path, learner: Path, static: Path) -> None:
 
 
 def write_programs(programs: dict[str, Program], data: Path) -> None:
-    """One interpreter for all, a prompt for each, and what is promised of them, step by step."""
+    """One interpreter for all, a prompt for each, and their error bounds, step by step."""
     interpreter = Interpreter.fitting(*programs.values())
     write_atomically(data / "interpreter.onnx", interpreter_to_onnx(interpreter))
     for name, program in programs.items():
@@ -56,9 +56,9 @@ def write_programs(programs: dict[str, Program], data: Path) -> None:
 
 
 def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str, Any]:
-    """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the promise."""
+    """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the bounds."""
     descent, domain, inner = offer.algorithm.descent, program.domain, program.inner
-    # Of a promise only the growth knows the number of steps. Four digits, rounded up: a bound remains one.
+    # Of a bound only the growth depends on the number of steps. Four digits, rounded up.
     each = program.certificate_on(interpreter.identity).bound / program.promised_growth
     bounds = [each * replace(program, steps=steps).promised_growth for steps in range(1, program.steps + 1)]
     return {

@@ -74,7 +74,7 @@ OFFERS = (
 
 
 def compile_offers(folder: Path) -> None:
-    """Every program as a file, for whoever wants to run the same in Python."""
+    """Write every program as a file, from which Python runs the same."""
     for offer in OFFERS:
         save(compile(offer.algorithm, offer.domain, offer.tolerance), folder / f"{offer.name}.safetensors")
 
@@ -86,8 +86,8 @@ def load_offers(folder: Path) -> dict[str, Program]:
 def for_points(program: Program, points: int) -> Program:
     """The same prompt for fewer samples than it was compiled for.
 
-    Claim: what it promises still holds. Proof. The codes that are left are no nearer to each other, fewer other samples
-    leak, and a shorter sum rounds no worse; no other term knows the number of samples. QED
+    Claim: its error bound still holds. Proof. The codes that are left are no nearer to each other, fewer other samples
+    leak, and a shorter sum rounds no worse; no other term depends on the number of samples. QED
     """
 
     def shorter(phase: Phase) -> Phase:

@@ -79,7 +79,7 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
 
 
 def of_this_version(made: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with the names of today: those of 0.2 say `dress` for variant and `specimens` for models."""
+    """A record with the names of today, whatever the names of the version that wrote it."""
     keys = {"specimens": "models", "dress": "variant"}
     cells = [{keys.get(key, key): value for key, value in cell.items()} for cell in made["cells"]]
     for cell in cells:

@@ -12,8 +12,8 @@ import torch
 from emulon.expressions import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
-from emulon.report.anatomy import RoutingPicture
 from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg, canvas
+from emulon.report.prompt import RoutingPicture
 from emulon.run import Result
 
 

@@ -14,9 +14,9 @@ from emulon.networks import NetworkRun
 from emulon.networks.elementwise import Elementwise, FunctionPhase, GatePhase
 from emulon.networks.linear import LinearPhase
 from emulon.networks.program import ROWS, PhaseStatistics
-from emulon.report.anatomy import network_facts
 from emulon.report.chart import BLUE, GREY, ORANGE, as_svg, canvas
 from emulon.report.page import fill, write_page
+from emulon.report.prompt import network_facts
 
 # Phases that are drawn one by one; a transformer has hundreds.
 DRAWN = 12
@@ -25,7 +25,7 @@ MARKED, LEAST = 24, 1e-17
 
 
 def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
-    """`audited`: whether the whole run's audit is told, which takes long for a deep network."""
+    """Write the page; `audited`: with the bound of the whole run, which takes long for a deep network."""
     phases = run.statistics()
     drawn = telling(phases)
     return write_page(

@@ -10,7 +10,7 @@ import numpy as np
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.playground.runs import PLACES, single_page, where
 from emulon.report import figures, fitted
-from emulon.report.anatomy import anatomy, facts, phases, routing, telling_samples
+from emulon.report.prompt import facts, phases, prompt_rows, routing, telling_samples
 from emulon.run import Experiment, Result
 
 NAME, PLAYGROUND = "index.html", "playground.html"
@@ -71,7 +71,7 @@ def render(experiment: Experiment, places: Mapping[str, str]) -> str:
         functions=[figures.function(program, phase) for program in programs for phase in phases(program)],
         prompt=figures.prompt(_corner(pair[0]), pair[0].run.program.gradient),
         shown=pair[0].run.program.name,
-        programs=[(p, facts(p), [(phase, anatomy(p, phase)) for phase in phases(p)]) for p in programs],
+        programs=[(p, facts(p), [(phase, prompt_rows(p, phase)) for phase in phases(p)]) for p in programs],
     )
 
 

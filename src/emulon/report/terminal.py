@@ -40,7 +40,7 @@ def say(*things: object, width: int = PIPE_WIDTH, err: bool = False) -> None:
         if isinstance(thing, Table):
             console.print(thing)
         else:
-            print(thing, file=file)
+            print(thing, file=file, flush=True)  # a server runs on after its address
 
 
 def note(text: str) -> None:

@@ -84,6 +84,12 @@ class Table:
 def read_columns(path: Path) -> dict[str, list[str]]:
     """Every column of a table with a header, as text.
 
+    Args:
+        path: A CSV file of commas, semicolons or tabs, a Parquet or a Feather file.
+
+    Returns:
+        The cells by the column's name, without spaces around them.
+
     Raises:
         BadData: The file is missing, is no table, or has no rows; the message names the line.
     """
@@ -268,7 +274,11 @@ class Column:
 
 
 class Cells:
-    """The columns of a table, each read at most once."""
+    """The columns of a table, each read at most once.
+
+    Args:
+        columns: Cells as text, by the column's name, as `read_columns` returns them.
+    """
 
     def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
         self.columns = columns

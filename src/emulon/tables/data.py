@@ -51,10 +51,22 @@ INTERCEPT = "intercept"
 
 @dataclass(frozen=True)
 class Data:
-    """A split, scaled problem. Targets are kept as they were; `problem(loss)` is what an algorithm sees of them.
+    """A split, scaled problem.
 
-    With `intercept` the columns are centred, which is all that the squared loss needs for one; other losses get a
-    column of ones, which their penalty covers. `taken` says of every column of the table what it was taken for.
+    Attributes:
+        name: Of the table.
+        kind: Regression or classification.
+        x_train: Training rows, (rows, features).
+        x_test: Held-out rows.
+        y_train: Targets as they were; `problem(loss)` is what an algorithm sees of them.
+        y_test: Held-out targets.
+        columns: How each feature is read from a column of the table.
+        target: The target's name.
+        standardize: Whether numbers and the target were divided by their deviations.
+        intercept: Whether columns are centred, which is all that the squared loss needs for an intercept; other losses
+            get a column of ones, which their penalty covers.
+        taken: Every column of the table, and what it was taken for.
+        notes: What else a reader should know.
     """
 
     name: str
@@ -121,7 +133,7 @@ class Data:
         return (*self.features, INTERCEPT) if self.with_ones(loss) else self.features
 
     def problem(self, loss: Loss) -> tuple[Tensor, Tensor]:
-        """(x, y) as an algorithm with this loss learns them: once for each class where several are told apart."""
+        """(x, y) as an algorithm with this loss learns them: once for each class where there are more than two."""
         x, y = self.design(loss, self.x_train), self.encoded(loss).targets
         return x.expand(*y.shape[:-1], *x.shape), y
 
@@ -173,6 +185,14 @@ class Choices(TypedDict, total=False):
 def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> Data:
     """A named set, or a file with a header and one column of it to predict.
 
+    Args:
+        source: One of `DATASETS`, or the path of a file.
+        target: The column of the file to predict.
+        choices: See `Choices`.
+
+    Returns:
+        The data, split and scaled.
+
     Raises:
         BadData: There is no such data, or it cannot be learned from.
     """
@@ -183,9 +203,17 @@ def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> 
 
 
 def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]) -> tuple[Data, ...]:
-    """The data once for each target, "a,b" being two: none of them is a feature of another.
+    """The data once for each target; none of them is a feature of another.
 
     The rows held out are the same for all targets that are numbers; classes keep their shares on both sides.
+
+    Args:
+        source: One of `DATASETS`, or the path of a file.
+        target: Columns of the file, with commas between.
+        choices: See `Choices`.
+
+    Returns:
+        The data of each target, in order.
 
     Raises:
         BadData: There is no such data, or it cannot be learned from.
@@ -249,6 +277,18 @@ def prepare(
     treat: tuple[str, ...] = (),
 ) -> Data:
     """Split a table, then fit everything on the training rows.
+
+    Args:
+        table: Columns of text, and which of them is the target.
+        kind: Regression or classification; guessed from the target if None.
+        features: Keep so many of those most correlated with the target; None and 0: all.
+        seed: Of the split.
+        standardize: Divide numbers and the target by their deviations.
+        intercept: Centre all columns.
+        treat: COLUMN=number, category, date or drop.
+
+    Returns:
+        The data.
 
     Raises:
         BadData: The target is missing or constant in some rows, or no feature is left.

@@ -29,9 +29,20 @@ Response = Literal["number", "rate", "class"]
 
 @dataclass(frozen=True)
 class FittedModel:
-    """Weights (classes, features) of the columns as they were scaled, and an intercept each; scores are in the target's
-    units. `baseline` is the answer without any feature, the training rows' mean or most frequent class; `bound` is what
-    the weights of this run may be off by, proved."""
+    """Weights of one algorithm for one target; scores are in the target's units.
+
+    Attributes:
+        algorithm: The algorithm's name.
+        target: The target's name.
+        kind: Regression or classification.
+        response: What a score becomes: the number itself, its exponential, or a class.
+        classes: The classes' names; empty for regression.
+        columns: How features are read from a table.
+        weights: (classes, features), of columns as they were scaled; one row for two classes.
+        intercepts: One for each row of weights.
+        baseline: The answer without any feature: the training rows' mean or most frequent class.
+        bound: The proved bound on the error of this run's weights.
+    """
 
     algorithm: str
     target: str
@@ -169,12 +180,23 @@ class ModelFile:
 
 
 def save_models(models: Sequence[FittedModel], path: Path) -> None:
-    """As JSON; every number reads back as the same number."""
+    """Write models as JSON; every number reads back as the same number.
+
+    Args:
+        models: One algorithm's, one for each target.
+        path: The file.
+    """
     write_json(path, asdict(ModelFile(FORMAT, emulon.__version__, tuple(models))))
 
 
 def load_models(path: Path) -> tuple[FittedModel, ...]:
     """The models in a file that `save_models` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        One model for each target.
 
     Raises:
         BadData: The file cannot be read, is of another format, or holds no models that can predict.

@@ -14,8 +14,8 @@ from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Phase
 from emulon.networks import NetworkProgram
 
-# Products that layer 1 forms for one picture: a second or two.
-AFFORDABLE = 20_000_000_000
+# Products that layer 1 forms for one picture: a second or two; and tokens at a time, which bounds its memory.
+AFFORDABLE, TOKENS = 20_000_000_000, 512
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def phases(program: Program) -> list[Phase]:
     return [phase for phase in (program.gradient, program.proximal) if phase is not None]
 
 
-def anatomy(program: Program, phase: Phase) -> list[Row]:
+def prompt_rows(program: Program, phase: Phase) -> list[Row]:
     """The rows of one phase's prompt. x, y are the data as the loss sees them; r counts grid points, i samples."""
     domain, scales, slots = phase.domain, phase.scales, phase.slots
     gradient = phase is program.gradient
@@ -141,7 +141,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
     tokens = first.prompt(rows, before, state=before, before=torch.zeros_like(before))
     w_k, w_q, _ = phase.weights(held_by(program), x.device)
     asking = interpreter.project(tokens[list(chosen)], w_q)
-    answering = interpreter.project(tokens, w_k)
+    answering = torch.cat([interpreter.project(part, w_k) for part in tokens.split(TOKENS)])
     with Trace() as trace:
         attend(asking, answering, answering, name="layer 2")
     weights = trace["layer 2"].weights.reshape(len(chosen), samples, keys)

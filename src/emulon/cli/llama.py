@@ -20,7 +20,7 @@ from emulon.cli.options import BadUsage, CommandOptions, Count, NotNegative, Pos
 from emulon.core.files import make_folder, write_atomically
 from emulon.language.methods import Method, as_method, method_named
 from emulon.language.vocabulary import SMALL
-from emulon.report.terminal import note, progress, say, table
+from emulon.report.terminal import note, progress, quiet, say, table
 from emulon.run import solved_by_sklearn
 from emulon.tables.data import Data
 
@@ -126,7 +126,9 @@ def _write(options: WriteOptions) -> int:
 
 def _prompt(options: PromptOptions) -> int:
     texts = {}
-    for name, method, data in options.loaded():
+    with quiet(True):  # what is printed is the prompt alone
+        work = options.loaded()
+    for name, method, data in work:
         texts[name] = language.text_of(language.prompt(method, *options.problem(data, method)))
         if options.json != "-":
             print(texts[name], end="")

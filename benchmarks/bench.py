@@ -72,7 +72,7 @@ def interpreter(report_progress: Told = silent) -> list[Timing]:
         machine = Interpreter.fitting(program)
 
         def run(steps: int, data: Any = data, program: Any = program, machine: Any = machine) -> None:
-            machine.run(replace(program, steps=steps), *data)
+            machine.run(program.changed(steps=steps), *data)
 
         def whole(steps: int, data: Any = data) -> None:
             Ridge(steps=steps).run(*data)
@@ -82,7 +82,7 @@ def interpreter(report_progress: Told = silent) -> list[Timing]:
     report_progress("the faithful path, and compiling", 2 / 3)
     small = compile(Ridge(steps=2), data=(x[:300], y[:300]))
     machine = Interpreter.fitting(small)
-    (faithful,) = _together([lambda: machine.run(replace(small, steps=1), x[:300], y[:300], "reference")], 2)
+    (faithful,) = _together([lambda: machine.run(small.changed(steps=1), x[:300], y[:300], "reference")], 2)
     timings.append(Timing.of("interpreter", "a step, 300 samples, faithful path", faithful))
     timings.append(Timing.of("interpreter", "compiling, 300 samples", _together([_compile_anew], 2)[0]))
     return _ratios(timings)

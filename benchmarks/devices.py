@@ -137,7 +137,7 @@ def _measured(
     for path, told in ways.items():
 
         def run(steps: int, path: Mode = path) -> Tensor:
-            return interpreter.run(replace(program, steps=steps), x, y, path).last
+            return interpreter.run(program.changed(steps=steps), x, y, path).last
 
         first, seconds, weights = _timed(partial(run, STEPS), device, repeats)
         _, once, _ = _timed(partial(run, 1), device, repeats)

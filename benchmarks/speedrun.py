@@ -11,7 +11,6 @@ needs torch and numpy alone.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -83,7 +82,7 @@ TRACKS = {
 }
 # The standard track's model, weights at the start, batch, schedule, curriculum and loss; Adam for all matrices, at the
 # best of five rates, for about the same time (a step of Adam is cheaper than one of Muon).
-ADAM = dataclasses.replace(TRACKS["standard"], optimiser="adam", steps=4000)
+ADAM = TRACKS["standard"].changed(optimiser="adam", steps=4000)
 RATES = (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
 
 
@@ -109,16 +108,16 @@ def speedrun(
     """
     if track not in TRACKS:
         raise EmulonError(unknown("track", track, TRACKS))
-    runs = {f"{track}, seed {seed}": dataclasses.replace(TRACKS[track], seed=seed) for seed in seeds}
+    runs = {f"{track}, seed {seed}": TRACKS[track].changed(seed=seed) for seed in seeds}
     attempts = _attempts(runs, results, steps, report_progress)
     config = next(iter(runs.values()))
     record: dict[str, Any] = {"track": track, "goal": GOAL, **provenance(device_of(config))}
-    return record | {"config": dataclasses.asdict(config), "attempts": attempts} | verdict(attempts)
+    return record | {"config": config.options(), "attempts": attempts} | verdict(attempts)
 
 
 def adam_rates(results: Path, *, steps: int = 0, report_progress: Told = silent) -> list[dict[str, Any]]:
     """Seed 0 at five rates. Their seconds are left out, so that they may share a GPU with other work."""
-    runs = {f"adam at {rate:g}": dataclasses.replace(ADAM, lr=rate) for rate in RATES}
+    runs = {f"adam at {rate:g}": ADAM.changed(lr=rate) for rate in RATES}
     attempts = _attempts(runs, results, steps, report_progress)
     rows = ({name: each[name] for name in each if "seconds" not in name} for each in attempts)
     return [{"rate": rate} | row for rate, row in zip(RATES, rows, strict=True)]
@@ -129,9 +128,9 @@ def adam_sweep(results: Path, *, steps: int = 0, report_progress: Told = silent)
     choose it."""
     attempts = adam_rates(results, steps=steps, report_progress=report_progress)
     best = min(range(len(RATES)), key=lambda k: attempts[k]["after_d"])
-    again = {f"adam at {RATES[best]:g}, alone": dataclasses.replace(ADAM, lr=RATES[best], seed=1)}
+    again = {f"adam at {RATES[best]:g}, alone": ADAM.changed(lr=RATES[best], seed=1)}
     alone = _attempts(again, results, steps, report_progress)[0]
-    about: dict[str, Any] = {**provenance(device_of(ADAM)), "config": dataclasses.asdict(ADAM)}
+    about: dict[str, Any] = {**provenance(device_of(ADAM)), "config": ADAM.options()}
     return about | {"sweep": attempts, "best": {"rate": RATES[best]} | alone}
 
 
@@ -139,13 +138,13 @@ def _attempts(runs: dict[str, TrainConfig], results: Path, steps: int, report_pr
     """Each is kept in a file with its configuration, so that a speedrun that was stopped goes on with the next."""
     folder, found = make_folder(results / "bench" / "speedrun.parts"), []
     for done, (name, config) in enumerate(runs.items()):
-        config = dataclasses.replace(config, steps=steps or config.steps)
-        config = dataclasses.replace(config, evaluate_every=max(config.steps // EVALUATIONS, 1))
+        config = config.changed(steps=steps or config.schedule.steps)
+        config = config.changed(evaluate_every=max(config.schedule.steps // EVALUATIONS, 1))
 
         def told(what: str, part: float, done: int = done, name: str = name) -> None:
             report_progress(f"{name}: {what}", (done + part) / len(runs))
 
-        path, options = folder / f"{name}.json", dataclasses.asdict(config)
+        path, options = folder / f"{name}.json", config.options()
         stored = json.loads(path.read_text()) if path.exists() else {}
         if stored.get("config") != options:
             stored = {"config": options, "attempt": attempt(fit(config, report_progress=told))}
@@ -156,7 +155,7 @@ def _attempts(runs: dict[str, TrainConfig], results: Path, steps: int, report_pr
 
 def attempt(trained: Trained) -> dict[str, Any]:
     """What is kept of a run: its clock, its errors at the end, and how they fell."""
-    d = trained.config.features
+    d = trained.config.task.features
     history = [
         {"step": each["step"], "seconds": round(each["seconds"], 3)}
         | {"after_d": each["curve"][d] / d, "after_2d": each["curve"][2 * d] / d}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,14 @@ APART = {f"{PACKAGE}.{name}" for name in ("claim", "interval", "parts", "record"
 REWORDED = {
     'python-mreproduce.text.corpus{name}--vocabulary{vocabulary}"f"--out': (
         "emuloncorpus{name}--vocabulary{vocabulary}--out"
-    )
+    ),
+    '"seeds":list(setting.parts(measures).values()),}': '"seeds":list(setting.parts(measures).values())}',
+    "config.changed(": "dataclasses.replace(config,",
+    "blocks.changed(": "dataclasses.replace(blocks,",
+    "TrainConfig.of(": "TrainConfig(",
 }
+# Results were measured when the options of a configuration had no groups.
+GROUPED = re.compile(r"\bconfig\.(task|model|optimiser|schedule|evaluation|device)\.")
 
 
 def code_of(claim: Claim, source: Callable[[str], str] | None = None) -> str:
@@ -99,7 +106,7 @@ def _plain(node: ast.stmt, text: str) -> str:
     plain = "".join("".join(line.split()) for line in kept if not line.lstrip().startswith("#"))
     for now, before in REWORDED.items():
         plain = plain.replace(now, before)
-    return plain
+    return GROUPED.sub("config.", plain)
 
 
 def _docstring(node: ast.AST) -> Iterator[int]:

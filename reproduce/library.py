@@ -36,7 +36,7 @@ def through_one_interpreter(names: Sequence[str], setting: Setting) -> Numbers:
         found[name] = {
             "error": largest(run.weights, algorithm.run(*data)),
             "bound": interpreter.certificate(program).bound,
-            "kink": bool(program.l1) or program.gradient.grid.way == "piecewise",
+            "kink": bool(program.descent.l1) or program.gradient.grid.way == "piecewise",
             "in_band": run.entered_band,
             "largest_weight": run.weights.abs().max().item(),
         }

@@ -107,6 +107,8 @@ def corpora(tmp_path_factory):
     """A few sentences as corpora, by task."""
     import few_texts
 
+    import reproduce.text.tasks  # noqa: F401 (registers the tasks that read them)
+
     folder = tmp_path_factory.mktemp("corpora")
     few_texts.translations().save(folder / "translation.safetensors")
     few_texts.topics().save(folder / "classification.safetensors")

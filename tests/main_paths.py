@@ -40,7 +40,7 @@ x, y = torch.from_numpy(X), torch.from_numpy(X @ W)
 labels = torch.where(y > 0, 1.0, -1.0).double()
 small = Domain(samples=6, features=2, x=2.0, y=1.5, w=1.0)
 rows, targets, w = x[:6].clamp(-1, 1), y[:6].clamp(-1, 1), torch.from_numpy(W)
-TINY = TrainConfig(
+TINY = TrainConfig.of(
     features=2, points=4, width=16, heads=2, layers=1, steps=3, batch=4, evaluation_batch=8, quiet=True, device="cpu"
 )
 
@@ -151,7 +151,7 @@ def estimators():
 def training():
     for name in ("standard", "looped", "algoformer"):
         options = {} if name == "standard" else {"loops": 2, "window": 1}
-        trained = fit(TrainConfig(**vars(TINY) | {"model": name} | options))
+        trained = fit(TINY.changed(model=name, **options))
         yield from trained.curve
     yield len(learner_to_onnx(trained.learner))
     with tempfile.TemporaryDirectory() as folder:

@@ -66,7 +66,7 @@ def test_the_run_and_its_promise_stay_at_hand():
     first, second = model.certificate_
     assert (first.scope, second.scope) == ("run", "domain") and first.bound <= second.bound
     assert "for this run only" in str(model.certificate_).splitlines()[0]
-    assert exact.steps == 50 and exact.l2 == 0.1
+    assert exact.steps == 50 and exact.descent.l2 == 0.1
     assert model.run_.sha256[0] == model.run_.sha256[1]
 
 
@@ -157,7 +157,7 @@ def test_an_algorithm_object_keeps_its_parameters_unless_told_otherwise():
     algorithm = LogisticRegression(penalty=0.3, steps=7)
     assert EmulatedClassifier(algorithm).fit(x, y).run_.program.steps == 7
     told = EmulatedClassifier(algorithm, steps=9, penalty=0.2).fit(x, y).run_.program
-    assert (told.steps, told.l2) == (9, 0.2)
+    assert (told.steps, told.descent.l2) == (9, 0.2)
 
 
 def test_one_interpreter_serves_many_fits_and_survives_cloning():
@@ -225,7 +225,7 @@ def test_targets_that_would_take_different_steps_share_the_smallest():
     x = rng.normal(size=(40, 2))
     y = np.stack([x @ [1.0, -1.0], 3 * (x @ [0.3, 0.2]) ** 3 + 1], axis=1)
     model = EmulatedRegressor("quantile_regression", steps=20, tolerance=1e-3, scale=False).fit(x, y)
-    assert model.run_.weights.shape[0] == 2 and not model.run_.program.step_from_data
+    assert model.run_.weights.shape[0] == 2 and not model.run_.program.plan.step_from_data
     alone = [EmulatedRegressor("quantile_regression", steps=20, tolerance=1e-3, scale=False).fit(x, one) for one in y.T]
     sizes = [one.run_.program.step_size for one in alone]
     assert model.run_.program.step_size == pytest.approx(min(sizes)) and max(sizes) > 1.5 * min(sizes)

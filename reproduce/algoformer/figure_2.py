@@ -67,7 +67,7 @@ def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
     }
     row = {"curve": fitted.curve, "history": history, "seconds": fitted.seconds}
     # once a task: the baselines are the same for all that are evaluated on the same datasets, and take a minute
-    first = config.model == MODELS[0] and config.seed == setting.seed
+    first = config.model.model == MODELS[0] and config.seed == setting.seed
     return row | ({"baselines": fitted.baselines} if first else {})
 
 

@@ -32,7 +32,7 @@ def one_learner(loops: int, window: int, setting: Setting) -> Numbers:
     assert isinstance(learner, AlgoFormer)
     errors = learners.by_loops(learner, evaluation, setting.sizes["loops"])
     left = learners.ends(evaluation, evaluation.curve(learner).tolist())
-    return {"window": window, "trained": config.loops, "errors": errors, "left": left}
+    return {"window": window, "trained": config.model.loops, "errors": errors, "left": left}
 
 
 def grown(learner: Numbers) -> float:

@@ -34,7 +34,7 @@ def one_learner(options: dict[str, Any], setting: Setting) -> Numbers:
     config = learners.configured(setting, **options)
     learner, evaluation = learners.examined(config, setting)
     curve = evaluation.curve(learner).tolist()
-    shape = {"model": config.model, "layers": config.layers, "heads": config.heads}
+    shape = {"model": config.model.model, "layers": config.model.layers, "heads": config.model.heads}
     return {**shape, "curve": curve, "left": learners.ends(evaluation, curve)}
 
 

@@ -38,7 +38,7 @@ def one_cell(noise: float, loops: int, window: int, setting: Setting) -> Numbers
     sizes = setting.sizes
     config = learners.configured(setting, noise=noise, loops=loops, window=window)
     learner, evaluation = learners.examined(config, setting)
-    drawn = draw(Linear(config.features, noise=noise), learner, seed=setting.seed, datasets=sizes["datasets"])
+    drawn = draw(Linear(config.task.features, noise=noise), learner, seed=setting.seed, datasets=sizes["datasets"])
     targets = drawn.ys[:, list(drawn.counts)]
     said = {ALGOFORMER: drawn.answers(learner)} | {
         f"{name}, {steps} steps": solver.predict(drawn, {"steps": steps})

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from emulon.looped import LoopedTransformer
-from emulon.looped.convergence import gradient_iterates
 from emulon.report.figure import Figure, Panel, Series
+from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.claim import CannotTest, Numbers, Scale, ScaleName, Setting, Verdict
 
 Built = TypeVar("Built", bound=LoopedTransformer)

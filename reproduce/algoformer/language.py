@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulon.tasks import BadText
 from emulon.training import TrainConfig, Trained
 from reproduce.claim import CannotTest, Numbers, Setting
 from reproduce.learners import trained
 from reproduce.text.texts import data_folder, named_corpus
+from reproduce.text.tokeniser import BadText
 
 MODELS = ("standard", "looped", "algoformer")
 # Gao et al. 2024, section 5.5: 12 layers, or one each and (T, ΔT) = (10, 10).
@@ -50,7 +50,7 @@ def configured(sizes: Mapping[str, Any], task: str, model: str, seed: int) -> Tr
     epochs = options.pop("epochs")
     config = TrainConfig.following(**options)
     texts = sum(bucket.size for bucket in config.make_task().buckets)  # type: ignore[attr-defined]  # a task over text
-    steps = max(1, round(epochs * texts / config.batch))
+    steps = max(1, round(epochs * texts / config.schedule.batch))
     evaluated = max(1, steps // 10)
     return TrainConfig.following(**options, steps=steps, evaluate_every=evaluated, log_every=evaluated)
 

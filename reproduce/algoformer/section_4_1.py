@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import torch
 
-from emulon.looped import convergence
 from emulon.report.figure import Figure, Panel, Series
+from reproduce.algoformer.convergence import convergence
 from reproduce.bounded import normal
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from emulon.core.errors import WorkFailed
 from emulon.report.figure import Figure, Panel, Series
-from emulon.tasks import BadText, Translation
 from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned, not_behind
 from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from reproduce.text.language import bleu, entropy, translations
+from reproduce.text.tasks import Translation
+from reproduce.text.tokeniser import BadText
 
 PAPERS = {"standard": (4.99, 9.30), "looped": (4.73, 10.56), "algoformer": (4.61, 14.72)}
 BEAMS, RESAMPLES = {"greedy": 1, "beam": 4}, 1000
@@ -46,7 +47,7 @@ def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
     sources = [split.texts[row] for row in task.rows("test").tolist()]
     said = {}
     for way, beams in BEAMS.items():
-        setting.report_progress(f"translating with {config.model}, {way}", 0.9)
+        setting.report_progress(f"translating with {config.model.model}, {way}", 0.9)
         found = translations(fitted.learner, task, sources, beams)
         said[way] = [task.corpus.tokeniser.decode(words) for words in found]
     return took | {"entropy": entropy(fitted.learner, task), "said": said}

@@ -8,12 +8,12 @@ from statistics import mean
 from typing import Any
 
 from emulon.report.figure import Figure, Panel, Series
-from emulon.tasks import Classification
 from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned
 from reproduce.algoformer.table_1 import learning_panel
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, SetUp, Verdict
 from reproduce.text.language import Share, accuracy
+from reproduce.text.tasks import Classification
 
 # Standard, looped, AlgoFormer.
 PAPERS = {

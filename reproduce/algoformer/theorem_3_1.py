@@ -7,7 +7,7 @@ import torch
 from emulon.certify import Domain
 from emulon.looped import LoopedGradientDescent, RepresentationNetwork
 from emulon.tasks import Representation, at_step, deinterleave
-from emulon.tasks.network import fixed_network
+from emulon.tasks.nonlinear import fixed_network
 from reproduce.algoformer import iterates
 from reproduce.claim import Claim, Numbers, Setting
 

@@ -6,7 +6,7 @@ import torch
 
 from emulon.certify import Domain
 from emulon.looped import LoopedAutoRegression, RepresentationNetwork
-from emulon.tasks.network import fixed_network, leaky_network
+from emulon.tasks.nonlinear import fixed_network, leaky_network
 from reproduce.algoformer import iterates
 from reproduce.claim import Claim, Numbers, Setting
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from emulon.certify import Domain
 from emulon.looped import LoopedNewton
-from emulon.looped.convergence import newton_iterates
 from emulon.looped.newton import start_scale
 from reproduce.algoformer import iterates
+from reproduce.algoformer.convergence import newton_iterates
 from reproduce.claim import Claim, Numbers, Setting
 
 

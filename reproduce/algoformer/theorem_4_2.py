@@ -7,8 +7,8 @@ from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.looped import CausalLoopedGradientDescent
-from emulon.looped.convergence import gradient_iterates
 from reproduce.algoformer import iterates
+from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.claim import Claim, Numbers, Scale, Setting
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from emulon.core.progress import Progress
-from emulon.training.precision import matrix_precision
+from emulon.training.step import matrix_precision
 from reproduce.claim import Setting
 
 # Tokens of the data, and the learnable tokens that are the same for all data.

@@ -16,8 +16,8 @@ from emulon.algorithms import ALGORITHMS, Ridge
 from emulon.identification import identify
 from emulon.identification.sampling import Sampling
 from emulon.interpreter import Interpreter, Program, compile
-from emulon.models import Learner, by_prompt
-from emulon.networks import NetworkProgram, classes_of, compile_network, heads_of, then
+from emulon.models import Learner
+from emulon.networks import NetworkProgram, by_prompt, classes_of, compile_network, heads_of, then
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, load_learner

@@ -62,11 +62,11 @@ def left_unexplained(config: TrainConfig, setting: Setting) -> Numbers:
     """Of one learner: by the nearest of every phase, with bootstrap intervals."""
     learner, curve, seconds = trained_once(config, setting)
     datasets = setting.sizes["datasets"]
-    task = Linear(config.features)
+    task = Linear(config.task.features)
     identification = identify(learner, task, references=REFERENCES, seed=setting.seed, datasets=datasets)
     left = {phase: dataclasses.asdict(identification[name].unexplained) for phase, name in NAMES.items()}
     ridge = identification["ridge"].parameters["ridge"]
-    error = curve[config.features] / config.features
+    error = curve[config.task.features] / config.task.features
     return {"unexplained": left, "ridge": ridge, "error_after_d": error, "seconds": seconds}
 
 

@@ -28,7 +28,7 @@ from emulon.models import Learner
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig
-from emulon.training.precision import matrix_precision
+from emulon.training.step import matrix_precision
 from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
 from reproduce.learners import committed, trained_once
 from reproduce.learning.figure_3 import DATA

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 
 from emulon.report.figure import Figure, Panel, Series
@@ -22,10 +21,10 @@ def run(setting: Setting) -> Numbers:
     fp32 runs as a CUDA graph; that a graph replays what eager does is checked on the first 50 steps.
     """
     sizes, device = setting.sizes, best_device()
-    config = TrainConfig(**sizes["training"], steps=sizes["steps"], clip=0.0, seed=setting.seed)
-    config = dataclasses.replace(config, start_features=min(5, config.features), feature_every=2000)
+    config = TrainConfig.of(**sizes["training"], steps=sizes["steps"], clip=0.0, seed=setting.seed)
+    config = config.changed(start_features=min(5, config.task.features), feature_every=2000)
     task = config.make_task()
-    other = dataclasses.replace(config, precision="bf16", compile=sizes["compile"])
+    other = config.changed(precision="bf16", compile=sizes["compile"])
     pair = Together([TrainStep(each.make_learner(task), task, each, device) for each in (config, other)])
     every, losses = max(sizes["steps"] // 40, 1), []
     for k in range(sizes["steps"]):
@@ -49,7 +48,7 @@ def run(setting: Setting) -> Numbers:
 def eager_difference(config: TrainConfig) -> float:
     """The largest difference of losses between a replayed graph and eager steps."""
     task, device = config.make_task(), best_device()
-    eager = dataclasses.replace(config, graph=False)
+    eager = config.changed(graph=False)
     two = [TrainStep(each.make_learner(task), task, each, device) for each in (config, eager)]
     worst = 0.0
     for k in range(CHECKED):

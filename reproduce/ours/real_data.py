@@ -103,7 +103,7 @@ def measured(interpreter: Interpreter, program: Program, case: Case) -> tuple[Nu
         "algorithm": case.name,
         "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
         "bound": interpreter.certificate(program).bound,
-        "kink": bool(program.l1) or program.gradient.grid.way == "piecewise",
+        "kink": bool(program.descent.l1) or program.gradient.grid.way == "piecewise",
         "in_band": run.entered_band,
     }
     return row, set(run.sha256)

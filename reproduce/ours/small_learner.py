@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 from emulon.report.figure import Figure, Panel, Series
@@ -18,8 +17,12 @@ BAYES = "ridge"
 def run(setting: Setting) -> Numbers:
     """Error over the in-context examples, a curve a seed, and the baselines'; what each training took of a core."""
     config = PRESETS[setting.sizes["preset"]]
-    measures = {f"seed {seed}": partial(one_seed, dataclasses.replace(config, seed=seed)) for seed in setting.seeds}
-    return {"features": config.features, "steps": config.steps, "seeds": list(setting.parts(measures).values())}
+    measures = {f"seed {seed}": partial(one_seed, config.changed(seed=seed)) for seed in setting.seeds}
+    return {
+        "features": config.task.features,
+        "steps": config.schedule.steps,
+        "seeds": list(setting.parts(measures).values()),
+    }
 
 
 def one_seed(config: TrainConfig, setting: Setting) -> Numbers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -44,19 +43,19 @@ class HuggingFaceStep:
             from transformers import GPT2Config, GPT2Model
         except ImportError:
             raise CannotTest("needs Hugging Face's transformers: pip install 'emulon[hf]'") from None
-        sizes: dict[str, Any] = {"n_positions": task.tokens, "n_embd": config.width}
-        sizes |= {"n_layer": config.layers, "n_head": config.heads}
+        sizes: dict[str, Any] = {"n_positions": task.tokens, "n_embd": config.model.width}
+        sizes |= {"n_layer": config.model.layers, "n_head": config.model.heads}
         body: Any = GPT2Model(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))  # type: ignore[no-untyped-call]  # transformers'
         del body.wte  # embeddings are given: GPT-2's vocabulary has no part in this
         self.body, self.task, self.config = body.to(device), task, config
-        self.read_in = torch.nn.Linear(task.width_in, config.width).to(device)
-        self.read_out = torch.nn.Linear(config.width, task.width_out).to(device)
+        self.read_in = torch.nn.Linear(task.width_in, config.model.width).to(device)
+        self.read_out = torch.nn.Linear(config.model.width, task.width_out).to(device)
         modules = torch.nn.ModuleList([self.body, self.read_in, self.read_out])
-        self.optimiser = torch.optim.Adam(modules.parameters(), lr=config.lr)
+        self.optimiser = torch.optim.Adam(modules.parameters(), lr=config.optimiser.lr)
         self.generator = torch.Generator(device=device)
 
     def __call__(self, step: int) -> torch.Tensor:
-        prompts = self.task.sample(at_step(self.generator, self.config.seed, step), self.config.batch)
+        prompts = self.task.sample(at_step(self.generator, self.config.seed, step), self.config.schedule.batch)
         self.optimiser.zero_grad()
         states = self.body(inputs_embeds=self.read_in(prompts.tokens)).last_hidden_state
         loss: torch.Tensor = (self.task.asked(self.read_out(states)) - prompts.targets).square().mean()
@@ -70,10 +69,10 @@ def make_step(name: str, config: TrainConfig, device: torch.device) -> Step:
     if name == HUGGING_FACE:
         return HuggingFaceStep(config, task, device)
     if name in WAYS:
-        chosen = dataclasses.replace(config, **WAYS[name])
+        chosen = config.changed(**WAYS[name])
         return TrainStep(chosen.make_learner(task), task, chosen, device)
-    blocks = dataclasses.replace(config, precision="bf16", compile="block")
-    configs = [dataclasses.replace(blocks, seed=config.seed + k) for k in range(SEVERAL[name])]
+    blocks = config.changed(precision="bf16", compile="block")
+    configs = [blocks.changed(seed=config.seed + k) for k in range(SEVERAL[name])]
     together = Together([TrainStep(each.make_learner(task), task, each, device) for each in configs])
     return lambda step: together(step)[0]
 
@@ -113,7 +112,7 @@ def wait(device: torch.device) -> None:
 
 
 def run(setting: Setting) -> Numbers:
-    device, config = best_device(), TrainConfig(**setting.sizes["training"], clip=0.0, seed=setting.seed)
+    device, config = best_device(), TrainConfig.of(**setting.sizes["training"], clip=0.0, seed=setting.seed)
     ways = setting.sizes["ways"]
     rows: Numbers = {}
     for done, name in enumerate(ways):

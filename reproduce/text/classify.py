@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulon.tasks import Classification
 from reproduce.arguments import Arguments, run_script
 from reproduce.text.language import classified, open_run
+from reproduce.text.tasks import Classification
 
 
 def arguments() -> Arguments:

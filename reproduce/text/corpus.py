@@ -13,7 +13,7 @@ from reproduce.text.texts import SOURCES, named_corpus, source_named
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce.text.corpus multi30k --folder multi30k --out corpora/multi30k.safetensors
   python -m reproduce.text.corpus ag_news --out corpora/ag_news.safetensors      downloaded by Hugging Face's datasets
-  emulon train algoformer --task translation:data=corpora/multi30k.safetensors,longest=48 --layers 1 --loops 10"""
+  python -m reproduce.text.train algoformer --task translation:data=corpora/multi30k.safetensors,longest=48"""
 
 
 def arguments() -> Arguments:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from emulon.core.errors import NoRun
 from emulon.models import Learner
-from emulon.tasks import BadText, Classification, TextTask, Translation
-from emulon.tasks.corpus import Texts
 from emulon.tasks.prompts import PAD
-from emulon.tasks.tokeniser import END, START
 from emulon.training import RunFolder, load_learner
+from reproduce.text.corpora import Texts
+from reproduce.text.tasks import Classification, TextTask, Translation
+from reproduce.text.tokeniser import END, START, BadText
 
 # Hypotheses, or texts, that are read at once: memory, not answers, depends on it.
 PART = 512
@@ -31,7 +31,7 @@ def open_run(path: Path | str, kind: type[TextTask]) -> tuple[Learner, TextTask]
     folder = RunFolder(Path(path))
     task = folder.config().make_task()
     if not isinstance(task, kind):
-        name = folder.config().task.partition(":")[0]
+        name = folder.config().task.task.partition(":")[0]
         raise NoRun(f"{path} is a run on {name}, and this asks for one on {kind.kind}; name another folder")
     kept = task.beside(folder.path)
     assert isinstance(kept, TextTask)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from emulon.core.errors import unknown
-from emulon.tasks import BadText, Corpus, Split, Texts, Tokeniser
-from emulon.tasks.corpus import Kind, class_number
+from reproduce.text.corpora import Corpus, Kind, Split, Texts, class_number
+from reproduce.text.tokeniser import BadText, Tokeniser
 
 # Split → (text, answer): a translation, or the name of a class.
 Pairs = dict[str, list[tuple[str, str]]]

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulon.tasks import Translation
 from reproduce.arguments import Arguments, run_script, whole
 from reproduce.text.language import open_run, translated
+from reproduce.text.tasks import Translation
 
 
 def arguments() -> Arguments:

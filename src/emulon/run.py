@@ -17,7 +17,7 @@ from emulon.algorithms.link import Kind
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.interpreter import Capacity, Interpreter, Mode, Program, Run, compile
-from emulon.interpreter.plan import covering
+from emulon.interpreter.plan import domain_from_data
 from emulon.tables import BadData
 from emulon.tables.data import Data
 
@@ -127,8 +127,8 @@ def require_taken(algorithms: Sequence[type[NamedAlgorithm]], settings: Settings
 def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, margin: float = 1.0) -> Program:
     """Compiled on the training rows. Refuses (BadData) where the targets do not suit the algorithm.
 
-    With a margin above 1 the domain has room for data so many times as large: the step size is then fixed, short enough
-    for such data, instead of the one that every data would choose for itself.
+    A margin above 1 widens the certified domain by this factor. The step size is then fixed, short enough for such
+    data, instead of chosen by the data.
     """
     x, y = data.problem(algorithm.descent.loss)
     if not margin <= LARGEST_MARGIN:
@@ -140,7 +140,7 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     if vars(algorithm)["step_size"] is None:
         step_size = algorithm.resolved_step_size(x, y).min().item() / margin**2
         algorithm = replace(algorithm, step_size=step_size)  # type: ignore[type-var]  # every one is a dataclass
-    tight = covering(algorithm.descent, x, y)
+    tight = domain_from_data(algorithm.descent, x, y)
     bounds = {name: margin * getattr(tight, name) for name in ("x", "y", "w")}
     wide = {name: margin**2 * getattr(tight, name) for name in ("residual", "absolute")}
     domain = replace(tight, **bounds, **wide, spectrum=tight.spectrum.widened(margin**2))
@@ -182,8 +182,8 @@ def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
     return data.read(run.predict(queries), loss)
 
 
-class Course(TypedDict, total=False):
-    """How an experiment goes: 200 steps, as near to 1e-8 as can be, no margin, mode fast, unless it is said."""
+class RunOptions(TypedDict, total=False):
+    """Options of an experiment; by default 200 steps, no tolerance, margin 1 and mode fast."""
 
     steps: int
     tolerance: float | None
@@ -193,28 +193,28 @@ class Course(TypedDict, total=False):
     report_progress: Progress
 
 
-def run_experiment(algorithms: Sequence[type[NamedAlgorithm]], data: Data, **course: Unpack[Course]) -> Experiment:
+def run_experiment(algorithms: Sequence[type[NamedAlgorithm]], data: Data, **options: Unpack[RunOptions]) -> Experiment:
     """Compile all, build one interpreter, run all, compare."""
-    return run_experiments(algorithms, [data], **course)[0]
+    return run_experiments(algorithms, [data], **options)[0]
 
 
 def run_experiments(
-    algorithms: Sequence[type[NamedAlgorithm]], every: Sequence[Data], **course: Unpack[Course]
+    algorithms: Sequence[type[NamedAlgorithm]], every: Sequence[Data], **options: Unpack[RunOptions]
 ) -> tuple[Experiment, ...]:
-    """The same on several data, as several targets are: one interpreter for all of them."""
-    mode, report_progress = course.get("mode", "fast"), course.get("report_progress", silent)
+    """Like `run_experiment` for several targets: one interpreter for all of them."""
+    mode, report_progress = options.get("mode", "fast"), options.get("report_progress", silent)
     compiled = []
     for number, data in enumerate(every):
-        compiled.append(_compiled(algorithms, data, course, part_of(report_progress, number, 2 * len(every))))
+        compiled.append(_compiled(algorithms, data, options, part_of(report_progress, number, 2 * len(every))))
     programs = [job.program for jobs, _ in compiled for job in jobs]
     interpreter = interpreter_for(programs, mode)
     before, done, found = interpreter.sha256, len(programs), []
     for data, (jobs, left_out) in zip(every, compiled, strict=True):
         results = []
         for job in jobs:
-            told = part_of(report_progress, done, 2 * len(programs), f"running {job.name}: ")
-            told("starting", 0.0)
-            results.append(_result(job, interpreter, data, mode, told))
+            progress = part_of(report_progress, done, 2 * len(programs), f"running {job.name}: ")
+            progress("starting", 0.0)
+            results.append(_result(job, interpreter, data, mode, progress))
             done += 1
         found.append((data, tuple(results), left_out))
     report_progress("done", 1.0)
@@ -240,19 +240,19 @@ class _Job(NamedTuple):
 
 
 def _compiled(
-    algorithms: Sequence[type[NamedAlgorithm]], data: Data, course: Course, report_progress: Progress
+    algorithms: Sequence[type[NamedAlgorithm]], data: Data, options: RunOptions, report_progress: Progress
 ) -> tuple[list[_Job], tuple[str, ...]]:
     """Programs for these data, and why others were left out; an algorithm that was asked for by name is refused."""
     chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
-    settings = course.get("settings", {})
+    settings = options.get("settings", {})
     require_taken(chosen, settings)
     jobs, left_out = [], []
     for number, named in enumerate(chosen):
         report_progress(f"compiling {name_of(named)}", number / len(chosen))
         begin = time.perf_counter()
         try:
-            algorithm = algorithm_with(named, course.get("steps", 200), settings)
-            program = program_for(algorithm, data, course.get("tolerance"), course.get("margin", 1.0))
+            algorithm = algorithm_with(named, options.get("steps", 200), settings)
+            program = program_for(algorithm, data, options.get("tolerance"), options.get("margin", 1.0))
             jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
         except BadData as error:
             if algorithms:
@@ -276,9 +276,9 @@ def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_
         return result
     weights = _their_weights(theirs, data.design(loss, data.x_train).numpy(), y.numpy())
     scores = (data.design(loss, data.x_test) @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
-    said = data.read(algorithm.mean_response(scores), loss)
+    answered = data.read(algorithm.mean_response(scores), loss)
     distance = float(np.abs(run.weights.numpy() - weights).max())
-    return replace(result, theirs=weights, their_distance=distance, their_score=data.score(said))
+    return replace(result, theirs=weights, their_distance=distance, their_score=data.score(answered))
 
 
 def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:

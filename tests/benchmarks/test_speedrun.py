@@ -16,11 +16,11 @@ TINY = {"features": 2, "points": 5, "width": 16, "heads": 2, "batch": 8, "evalua
 
 @pytest.fixture
 def tiny(monkeypatch):
-    tracks = {name: dataclasses.replace(config, **TINY, start_features=1) for name, config in module.TRACKS.items()}
-    tracks["standard"] = dataclasses.replace(tracks["standard"], layers=1)
-    tracks["open"] = dataclasses.replace(tracks["open"], loops=2, window=1)
+    tracks = {name: config.changed(**TINY, start_features=1) for name, config in module.TRACKS.items()}
+    tracks["standard"] = tracks["standard"].changed(layers=1)
+    tracks["open"] = tracks["open"].changed(loops=2, window=1)
     monkeypatch.setattr(module, "TRACKS", tracks)
-    monkeypatch.setattr(module, "ADAM", dataclasses.replace(tracks["standard"], optimiser="adam"))
+    monkeypatch.setattr(module, "ADAM", tracks["standard"].changed(optimiser="adam"))
 
 
 def test_a_record_has_every_seed_and_says_what_the_rule_says(tiny, tmp_path, capsys):
@@ -57,7 +57,7 @@ def test_the_baseline_is_the_best_of_five_rates_with_a_seed_that_did_not_choose_
 
 
 def test_the_baseline_differs_from_the_standard_track_in_its_optimiser_and_steps_alone():
-    standard, adam = (dataclasses.asdict(config) for config in (module.TRACKS["standard"], module.ADAM))
+    standard, adam = (config.options() for config in (module.TRACKS["standard"], module.ADAM))
     assert {name for name in standard if standard[name] != adam[name]} == {"optimiser", "steps"}
 
 
@@ -87,7 +87,7 @@ def test_an_unknown_track_is_refused(tmp_path):
 
 
 def test_errors_are_those_after_d_and_after_2d_examples_over_d(tiny):
-    trained = fit(dataclasses.replace(module.TRACKS["standard"], steps=1, evaluate_every=1))
+    trained = fit(module.TRACKS["standard"].changed(steps=1, evaluate_every=1))
     curve = [0.0, 10.0, 20.0, 30.0, 40.0]  # after 0, 1, 2 = d, … examples
     found = attempt(dataclasses.replace(trained, curve=curve, history=[{"step": 1, "seconds": 1.0, "curve": curve}]))
     assert (found["after_d"], found["after_2d"]) == (10.0, 20.0)

@@ -8,7 +8,7 @@ from flint import arb, ctx
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.certify.functions import ball_operations, enclosed, torn
+from emulon.certify.functions import ball_operations, enclosed, undecided
 from emulon.expressions import parse
 
 f64 = torch.float64
@@ -71,10 +71,10 @@ def test_functions_with_breaks_are_enclosed_beside_them_and_across_them(text: st
 def test_what_may_be_on_either_side_of_a_break_is_told_with_how_far_that_reaches():
     f, lengths = parse("Max(-1.35, Min(1.35, t))"), torch.tensor([[1.0, 2.0, 3.0]], dtype=f64)
     s = FloatBall(torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.36, -9.0]], dtype=f64), torch.full((2, 3), 0.02, dtype=f64))
-    either, apart = torn(f, s, lengths)
+    either, apart = undecided(f, s, lengths)
     assert either.tolist() == [False, True] and apart[0] == 0
     assert 2 * 0.03 <= apart[1] < 2 * 0.1  # it is 1.34 to 1.35 there, and its ball is no larger than both ways together
-    assert not torn(parse("tanh(t)"), s, lengths)[0].any()
+    assert not undecided(parse("tanh(t)"), s, lengths)[0].any()
 
 
 def test_a_hyperbolic_tangent_grants_each_rounding_its_last_place_and_its_argument_no_more_than_it_moves():

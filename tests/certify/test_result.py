@@ -43,3 +43,9 @@ def test_a_run_says_what_ran_and_what_is_certified(make):
     assert f"≤ {run.audit.bound:.2e} for this run only" in repr(run)
     page = run._repr_html_()
     assert page.startswith("<table>") and "audit" in page and f"{run.last.flatten()[0].item():.6g}" in page
+
+
+def test_promises_is_the_name_of_0_2():
+    run = of_program()
+    with pytest.warns(DeprecationWarning, match=r"run.promises is run.bounds"):
+        assert run.promises.certificate is run.certificate

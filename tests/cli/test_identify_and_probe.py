@@ -107,7 +107,7 @@ def test_probe_refuses_what_it_cannot_look_into(module, capsys):
 
 def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, capsys):
     size = {"features": 2, "points": 6, "noise": 0.5, "width": 16, "heads": 2, "layers": 1, "device": "cpu"}
-    config = TrainConfig(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, log_every=1, quiet=True)
+    config = TrainConfig.of(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, log_every=1, quiet=True)
     train(config, tmp_path / "run")
     report, numbers = tmp_path / "page", tmp_path / "out.json"
     args = ["--checkpoints", "--datasets", "16", "--report", str(report), "--json", str(numbers)]
@@ -127,7 +127,7 @@ def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, ca
 
 
 def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
-    config = TrainConfig(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, steps=3, device="cpu")
+    config = TrainConfig.of(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, steps=3, device="cpu")
     train(config, tmp_path / "run")
     report, numbers = tmp_path / "new" / "page", tmp_path / "new" / "out.json"
     args = [str(tmp_path / "run"), "--datasets", "32", "--report", str(report), "--json", str(numbers)]

@@ -249,7 +249,7 @@ def test_settings_reach_the_algorithm_and_are_refused_where_it_has_none(folder, 
     words = ["--data", table, "--target", "y", "--steps", "4", "--out", str(folder / "set")]
     assert cli.main(["compile", "ridge", *words, "--penalty", "0.5", "--step-size", "0.01"]) == 0
     program = load_program(folder / "set" / "program.safetensors")
-    assert (program.steps, program.l2, program.step_size) == (4, 0.5, 0.01)
+    assert (program.steps, program.descent.l2, program.step_size) == (4, 0.5, 0.01)
     assert cli.main(["compile", "quantile", *words, "--tau", "0.2"]) == 0
     assert load_program(folder / "set" / "program.safetensors").loss == quantile(0.2)
     capsys.readouterr()

@@ -57,8 +57,9 @@ def test_a_recipe_varies_with_all_it_sets(tmp_path):
     words = ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"]
     options = options_of("train", words)
     paper, fast = grid_of(options).runs(tmp_path)
-    assert (paper.config.optimiser, fast.config.optimiser) == ("adam", "muon")
-    assert paper.config.lr == fast.config.lr == 0.5 and fast.config.features == 5 and fast.config.model == "looped"
+    assert (paper.config.optimiser.optimiser, fast.config.optimiser.optimiser) == ("adam", "muon")
+    assert paper.config.optimiser.lr == fast.config.optimiser.lr == 0.5
+    assert fast.config.task.features == 5 and fast.config.model.model == "looped"
 
 
 def test_errors_are_drawn_over_what_varies_most_from_the_best_seed_to_the_worst():

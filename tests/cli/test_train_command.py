@@ -1,6 +1,5 @@
 """`emulon train`: every field of the configuration is an option, and one line says what is wrong."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from emulon import cli
 from emulon.cli import options_of
 from emulon.cli.train import Options
 from emulon.training import PRESETS, TrainConfig
+from emulon.training.configuration import OPTIONS
 
 
 def options(*words: str) -> Options:
@@ -16,29 +16,28 @@ def options(*words: str) -> Options:
 
 
 def test_every_field_is_a_flag():
-    for field in dataclasses.fields(TrainConfig):
-        if field.name != "model" and field.type == "int":
-            config = options("standard", f"--{field.name.replace('_', '-')}", "7").config
-            assert getattr(config, field.name) == 7
+    for name, option in OPTIONS.items():
+        if option.kinds == (int,):
+            assert options("standard", f"--{name.replace('_', '-')}", "7").config.options()[name] == 7
     config = options("algoformer", "--task", "sparse", "--no-fused", "--noise", "0.5").config
-    assert (config.model, config.task, config.fused, config.noise) == ("algoformer", "sparse", False, 0.5)
+    assert config == TrainConfig.of(model="algoformer", task="sparse", fused=False, noise=0.5)
     assert options("standard", "--out=here").out == Path("here")
 
 
 def test_nothing_but_a_model_is_the_plain_configuration():
-    assert options("looped").config == TrainConfig(model="looped")
+    assert options("looped").config == TrainConfig.of(model="looped")
 
 
 def test_a_preset_gives_the_defaults_and_flags_change_them():
     chosen = options("standard", "--preset", "small", "--seed", "3", "--out=here")
-    assert (chosen.config, chosen.out) == (dataclasses.replace(PRESETS["small"], seed=3), Path("here"))
+    assert (chosen.config, chosen.out) == (PRESETS["small"].changed(seed=3), Path("here"))
     assert all(preset.check() for preset in PRESETS.values())
 
 
 def test_a_recipe_gives_defaults_too_and_a_flag_has_the_last_word():
     assert options("algoformer", "--recipe", "fast").config == TrainConfig.following("fast", "algoformer")
     changed = options("standard", "--recipe", "fast", "--preset", "small", "--lr", "0.5").config
-    assert (changed.lr, changed.optimiser, changed.features) == (0.5, "muon", 5)
+    assert (changed.optimiser.lr, changed.optimiser.optimiser, changed.task.features) == (0.5, "muon", 5)
 
 
 @pytest.mark.parametrize(

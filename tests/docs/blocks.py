@@ -151,6 +151,8 @@ def _known(words: list[str], where: str) -> None:
         assert asked <= set(extras), f"{where}: there is no extra {asked - set(extras)}"
     elif program == "nice":
         _known(rest[2:], where)
+    elif rest[:2] == ["-m", "reproduce.text.train"]:
+        _known(["emulon", "train", *rest[2:]], where)
     elif program.startswith("python") and rest[0] == "-m":
         if rest[1].partition(".")[0] in ("reproduce", "benchmarks"):
             module_of(rest[1]).arguments().read(rest[2:])

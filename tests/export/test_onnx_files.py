@@ -5,7 +5,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ def exported(tmp_path_factory):
     plane = np.column_stack([x, draw.uniform(-1, 1, size=7)])
     tables = {"ridge": (x, y), "lasso": (x, y), "logistic": (plane, np.sign(y)), "poisson": (x, abs(y))}
     programs = {
-        name: for_points(replace(load_program(PROGRAMS / f"{name}.safetensors"), steps=6), 7) for name in tables
+        name: for_points(load_program(PROGRAMS / f"{name}.safetensors").changed(steps=6), 7) for name in tables
     }
     interpreter = Interpreter.fitting(*programs.values())
     (folder / "interpreter.onnx").write_bytes(interpreter_to_onnx(interpreter))

@@ -128,7 +128,7 @@ def check_run(case: Case, run: Any) -> None:
     """Audit and certificate of a run of descent."""
     plan = run.plan
     values = {name: getattr(plan, name) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
-    values["batch"] = plan.batch or 0
+    values["batch"] = plan.descent.batch or 0
     weights = first_of_batch(run.weights, case)
     if not weights.isfinite().all():
         raise Violation(f"weights that are not finite: {weights.tolist()}")

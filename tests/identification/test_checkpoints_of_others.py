@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,7 +12,8 @@ from emulon import cli
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import NotAPredictor, predict_at
 from emulon.identification import identify
-from emulon.identification.adapters import TextPredictor, convert, load_garg
+from emulon.identification.adapters.checkpoints import convert, load_public_checkpoint
+from emulon.identification.adapters.hugging_face import TextPredictor
 from emulon.identification.loading import load_predictor, load_subject
 from emulon.machine.programs import sgd
 from emulon.machine.targets.gpt2 import save_gpt2
@@ -22,92 +24,171 @@ transformers = pytest.importorskip("transformers", reason="pip install 'emulon[h
 SIZES = {"n_dims": 3, "n_positions": 9, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
 
-class TransformerModel(torch.nn.Module):
-    """The parts of their model, under their names."""
+def gpt2_of_theirs():
+    """The blocks, the reading in and the reading out that all three codes have, with weights of transformers."""
+    torch.manual_seed(0)
+    backbone = transformers.GPT2Model(transformers.GPT2Config(n_positions=19, n_embd=16, n_layer=2, n_head=2)).eval()
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return backbone
 
-    def __init__(self):
-        super().__init__()
-        shape = transformers.GPT2Config(n_positions=18, n_embd=16, n_layer=2, n_head=2)
-        self._read_in = torch.nn.Linear(3, 16)
-        self._backbone = transformers.GPT2Model(shape)
-        self._read_out = torch.nn.Linear(16, 1)
+
+def written(folder: Path, weights: dict, key: str = "model_state_dict", **model) -> Path:
+    """A run of Garg et al.'s or Yang et al.'s code: config.yaml, and state.pt with an optimiser's state."""
+    optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    torch.save({key: weights, "optimizer_state_dict": optimiser.state_dict(), "train_step": 7}, folder / "state.pt")
+    curriculum = {"points": {"end": 7}, "loops": {"end": 3}}
+    training = {"task": "linear_regression", "task_kwargs": {}, "curriculum": curriculum}
+    config = {"model": {"family": "gpt2", **SIZES} | model, "training": training, "out_dir": "../models"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def read_in_and_out(width: int, biased: bool = True):
+    return torch.nn.Linear(width, 16, bias=biased), torch.nn.Linear(16, 1, bias=biased)
 
 
 @pytest.fixture
-def theirs(tmp_path) -> Path:
-    """A run of theirs: config.yaml, state.pt with weights, masks of an older release, and an optimiser's state."""
-    torch.manual_seed(0)
-    model = TransformerModel()
+def garg(tmp_path):
+    """Their run, and what its forward pass says of tokens. Older releases of transformers kept masks as weights."""
+    backbone, (into, out) = gpt2_of_theirs(), read_in_and_out(3)
+    parts = {"_read_in": into, "_backbone": backbone, "_read_out": out}
+    weights = {f"{name}.{key}": one for name, part in parts.items() for key, one in part.state_dict().items()}
     masks = {f"_backbone.h.{i}.attn.{name}": torch.zeros(1) for i in range(2) for name in ("bias", "masked_bias")}
-    optimiser = torch.optim.Adam(model.parameters())
-    state = {"model_state_dict": model.state_dict() | masks, "optimizer_state_dict": optimiser.state_dict()}
-    torch.save(state | {"train_step": 7}, tmp_path / "state.pt")
-    training = {"task": "linear_regression", "task_kwargs": {}, "curriculum": {"points": {"end": 7}}}
-    config = {"model": {"family": "gpt2", **SIZES}, "training": training, "out_dir": "../models"}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    return tmp_path
+    folder = written(tmp_path, weights | masks)
+    return folder, lambda tokens: out(backbone(inputs_embeds=into(tokens)).last_hidden_state[:, -1])
 
 
-def test_a_checkpoint_in_garg_et_als_layout_answers_as_their_forward_pass_does(theirs):
-    learner = load_garg(theirs)
-    assert learner.examples == (1, 2, 3, 4, 5, 6) and load_subject(str(theirs)).task == Linear(3)
+def yang(tmp_path, function):
+    """nanoGPT's names, matrices of (out, in), and one decoder three times."""
+    backbone, (into, out) = gpt2_of_theirs(), read_in_and_out(3)
+    weights = {}
+    for name, one in backbone.state_dict().items():
+        if name != "wte.weight":
+            matrix = one.ndim == 2 and name != "wpe.weight"
+            weights[f"_backbone.transformer.{name}"] = one.mT.contiguous() if matrix else one
+    for name, part in (("_read_in", into), ("_read_out", out)):
+        weights |= {f"{name}.{key}": one for key, one in part.state_dict().items()}
+    folder = written(tmp_path, weights, "model", family="gpt2_loop", loop_func=function)
+
+    def forward(tokens):
+        embedded = into(tokens)
+        state = torch.zeros_like(embedded) if "+" in function else torch.ones_like(embedded)
+        for _ in range(3):
+            given = state + embedded if "+" in function else state * embedded
+            state = backbone(inputs_embeds=given).last_hidden_state
+        return out(state[:, -1])
+
+    return folder, forward
+
+
+def raventos(tmp_path):
+    """flax's names and matrices of (in, out), no biases in and out, and a coordinate for y alone."""
+    backbone, (into, out) = gpt2_of_theirs(), read_in_and_out(4, biased=False)
+    arrays = {"_in/kernel": into.weight.mT, "_out/kernel": out.weight.mT, "_h/wpe/embedding": backbone.wpe.weight}
+    for name, one in backbone.state_dict().items():
+        kind = name.rpartition(".")[2]
+        kind = "bias" if kind == "bias" else "scale" if "ln_" in name else "kernel"
+        parts = name.split(".")[:-1]
+        if parts[0] not in ("wpe", "wte"):
+            parts = [f"hs_{parts[1]}", *parts[2:]] if parts[0] == "h" else parts
+            arrays["/".join(["_h", *parts, kind])] = one
+    np.savez(tmp_path / "params.npz", **{name: one.detach().numpy() for name, one in arrays.items()})
+    task = {"n_dims": 3, "n_tasks": 2**20, "noise_scale": 0.25, "task_scale": 1.0}
+    model = {"name": "transformer", "n_points": 9, "n_layer": 2, "n_embd": 16, "n_head": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model": model, "task": task}))
+    return tmp_path, lambda tokens: out(backbone(inputs_embeds=into(tokens)).last_hidden_state[:, -1])
+
+
+def narrow(x, y):
+    return x, torch.stack([y, 0 * y, 0 * y], dim=-1)
+
+
+def wide(x, y):
+    return torch.cat([0 * y.unsqueeze(-1), x], dim=-1), torch.cat([y.unsqueeze(-1), 0 * x], dim=-1)
+
+
+def require_same_answers(folder, forward, tokens_of):
+    learner = load_public_checkpoint(folder)
     xs, ys = Linear(3).held_out(0, 4, 7).pairs
-    # x₁, y₁, x₂, …, one token after the other, and the answer at the last x.
     for n in (1, 5):
-        rows = [row for i in range(n) for row in (xs[:, i], torch.stack([ys[:, i], *[0 * ys[:, i]] * 2], dim=-1))]
-        tokens = torch.stack([*rows, xs[:, n]], dim=1).float()
-        hidden = learner._backbone(inputs_embeds=learner._read_in(tokens)).last_hidden_state
-        wanted = learner._read_out(hidden[:, -1])[:, 0].double()
-        torch.testing.assert_close(learner.predict(xs[:, :n], ys[:, :n], xs[:, n]), wanted, atol=1e-5, rtol=0)
-        torch.testing.assert_close(predict_at(learner, xs, ys, (n,))[:, 0], wanted, atol=1e-5, rtol=0)
+        rows = [row for i in range(n) for row in tokens_of(xs[:, i], ys[:, i])]
+        tokens = torch.stack([*rows, tokens_of(xs[:, n], ys[:, n])[0]], dim=1).float()
+        with torch.no_grad():
+            wanted = forward(tokens)[:, 0].double()
+        torch.testing.assert_close(learner.predict(xs[:, :n], ys[:, :n], xs[:, n]), wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(predict_at(learner, xs, ys, (n,))[:, 0], wanted, atol=1e-5, rtol=1e-5)
     with pytest.raises(BadShape, match="reads 3 features"):
         learner.predict(xs[..., :2], ys, xs[:, 0, :2])
+    return learner
 
 
-def test_it_is_identified_by_its_folder_and_the_user_is_told_to_convert_the_pickle(theirs, capsys):
-    assert cli.main(["identify", str(theirs), "--datasets", "8"]) == 0
+def test_a_run_of_garg_et_al_answers_as_their_forward_pass_does(garg):
+    learner = require_same_answers(*garg, narrow)
+    assert learner.examples == (1, 2, 3, 4, 5, 6) and load_subject(str(garg[0])).task == Linear(3)
+
+
+@pytest.mark.parametrize("function", ["z=f(x+z)", "z=f(x*z)"])
+def test_a_run_of_yang_et_al_answers_as_their_loop_does(tmp_path, function):
+    learner = require_same_answers(*yang(tmp_path, function), narrow)
+    assert learner.examples == (1, 2, 3, 4, 5, 6) and learner.task == Linear(3)
+
+
+def test_a_run_of_raventos_et_al_answers_as_their_forward_pass_does(tmp_path):
+    learner = require_same_answers(*raventos(tmp_path), wide)
+    assert learner.examples == tuple(range(1, 9)) and learner.task == Linear(3, noise=0.25)
+    assert load_subject(str(tmp_path)).task == learner.task
+
+
+def test_a_run_is_identified_by_its_folder_and_the_user_is_told_to_convert_the_pickle(garg, capsys):
+    folder, _ = garg
+    assert cli.main(["identify", str(folder), "--datasets", "8"]) == 0
     out, err = capsys.readouterr()
     assert "none of these" in out and "linear functions of 3 features" in out
     assert err.startswith("note: ") and "convert(" in err and err.count("\n") == 1
-    before = load_garg(theirs)
-    assert convert(theirs).name == "model.safetensors"
-    (theirs / "state.pt").unlink()
-    after = load_garg(theirs)
+    before = load_public_checkpoint(folder)
+    assert convert(folder).name == "model.safetensors"
+    (folder / "state.pt").unlink()
+    after = load_public_checkpoint(folder)
     assert not after.notes and all(map(torch.equal, before.state_dict().values(), after.state_dict().values()))
 
 
-def test_what_a_pickle_holds_beyond_tensors_is_not_loaded(theirs):
-    torch.save({"model_state_dict": Path}, theirs / "state.pt")
+def test_what_a_pickle_holds_beyond_tensors_is_not_loaded(garg):
+    folder, _ = garg
+    torch.save({"model_state_dict": Path}, folder / "state.pt")
     with pytest.raises(NotAPredictor, match="is not loaded"):
-        load_garg(theirs)
-    (theirs / "state.pt").unlink()
+        load_public_checkpoint(folder)
+    (folder / "state.pt").unlink()
     with pytest.raises(NotAPredictor, match=r"neither model\.safetensors nor state\.pt"):
-        load_garg(theirs)
-    torch.save({"weight": torch.zeros(2)}, theirs / "model_100.pt")
-    with pytest.raises(NotAPredictor, match=r"are not those of its config\.yaml"):
-        load_garg(theirs)
+        load_public_checkpoint(folder)
+    torch.save({"weight": torch.zeros(2)}, folder / "model_100.pt")
+    with pytest.raises(NotAPredictor, match="are not those of its configuration"):
+        load_public_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model": {"family": "lstm"}}, "model.family is not gpt2"),
-        ({"model": {"family": "gpt2", **SIZES, "n_head": "two"}}, "model.n_head is 'two'"),
+        ({"family": "lstm"}, "model.family is neither gpt2 nor gpt2_loop"),
+        ({"n_head": "two"}, "model.n_head is 'two'"),
+        ({"family": "gpt2_loop", "loop_func": "z=f(z)"}, "a looped model needs"),
     ],
 )
-def test_a_configuration_that_describes_another_model_is_refused(theirs, change, said):
-    (theirs / "config.yaml").write_text(yaml.safe_dump(change))
+def test_a_configuration_that_describes_another_model_is_refused(tmp_path, change, said):
     with pytest.raises(NotAPredictor, match=said):
-        load_garg(theirs)
+        load_public_checkpoint(written(tmp_path, {}, **change))
 
 
-def test_their_tasks_become_ours(theirs):
-    learner = load_garg(theirs)
-    learner.config["training"] |= {"task": "sparse_linear_regression", "task_kwargs": {"sparsity": 2}}
-    assert learner.task == SparseLinear(3, nonzero=2)
-    learner.config["training"]["task"] = "linear_classification"
+def test_their_tasks_become_ours(garg):
+    folder, _ = garg
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["training"] |= {"task": "sparse_linear_regression", "task_kwargs": {"sparsity": 2}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert load_public_checkpoint(folder).task == SparseLinear(3, nonzero=2)
+    config["training"]["task"] = "linear_classification"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(EmulonError, match="--task"):
-        _ = learner.task
+        _ = load_public_checkpoint(folder).task
 
 
 def tokenizer():

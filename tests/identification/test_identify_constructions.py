@@ -1,14 +1,11 @@
 """Transformers whose algorithm is known, because we built them, are identified as that algorithm."""
 
 import pytest
-import torch
-from sklearn.linear_model import Ridge as SklearnRidge
-from sklearn.neighbors import KNeighborsRegressor
 
 from emulon.algorithms import Ridge
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
-from emulon.core.predictor import FunctionPredictor, as_predictor
+from emulon.core.predictor import as_predictor
 from emulon.identification import identify
 from emulon.looped import CausalLoopedNewton, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
@@ -63,19 +60,3 @@ def test_causal_newton_after_enough_loops_is_ridge():
     looped = as_predictor(CausalLoopedNewton(domain, ridge=1.0, horizon=14), loops=14)
     found = identify(looped, task, seed=SEED, datasets=8)
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(6.0, rel=0.01)
-
-
-def test_scikit_learn_estimators_are_identified():
-    ridge = identify(SklearnRidge(alpha=0.5, fit_intercept=False), Linear(3, noise=0.3), datasets=24, points=9)
-    assert ridge.algorithm == "ridge" and ridge.parameters["ridge"] == pytest.approx(0.5, rel=1e-3)
-    nearest = KNeighborsRegressor(3, weights="distance")
-    found = identify(nearest, Linear(3, noise=0.3), datasets=24, points=9, counts=range(3, 9))
-    assert found.algorithm == "weighted knn" and found.parameters == {"neighbours": 3}
-
-
-def test_a_function_of_one_dataset_at_a_time_is_identified():
-    def last(xs: torch.Tensor, ys: torch.Tensor, x_query: torch.Tensor) -> float:
-        return float(ys.numpy()[-1])
-
-    found = identify(FunctionPredictor(last, each=True), Linear(2), datasets=16, points=6)
-    assert found.algorithm == "previous target"

@@ -1,7 +1,5 @@
 """Trained learners are asked like anything else: their task, as many examples as they read, and their hidden states."""
 
-import dataclasses
-
 import pytest
 
 from emulon.core.errors import EmulonError
@@ -17,7 +15,7 @@ from emulon.identification.loading import load_subject
 from emulon.tasks import Linear
 from emulon.training import NoRun, RunFolder, TrainConfig, train
 
-TINY = TrainConfig(
+TINY = TrainConfig.of(
     features=2,
     points=6,
     noise=0.5,
@@ -57,13 +55,13 @@ def test_a_depth_sweep_trains_every_depth_and_goes_on_where_it_stopped(tmp_path)
     assert len(make(2).decoder.blocks) == 2
     again = depth_sweep(make, [1, 2], Linear(2, noise=0.5), datasets=16)
     assert [phase.as_numbers() for phase in again] == [phase.as_numbers() for phase in phases]
-    assert make(2).read_out.weight.equal(trainer(dataclasses.replace(TINY, seed=5), tmp_path)(2).read_out.weight)
+    assert make(2).read_out.weight.equal(trainer(TINY.changed(seed=5), tmp_path)(2).read_out.weight)
     with pytest.raises(EmulonError, match="at least 1"):
         depth_sweep(make, [0], Linear(2))
 
 
 def test_a_run_is_identified_at_every_checkpoint_it_kept(tmp_path):
-    train(dataclasses.replace(TINY, checkpoint_every=1, keep_checkpoints=3), tmp_path / "run")
+    train(TINY.changed(checkpoint_every=1, keep_checkpoints=3), tmp_path / "run")
     phases = over_training(tmp_path / "run", Linear(2, noise=0.5), datasets=16)
     assert [(phase.axis, phase.place) for phase in phases] == [("steps", 2), ("steps", 3), ("steps", 4)]
     left = [phase.identification["ols"].unexplained.value for phase in phases]

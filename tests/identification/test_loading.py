@@ -23,7 +23,7 @@ XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
 
 @pytest.fixture
 def run(tmp_path):
-    config = TrainConfig(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, device="cpu")
+    config = TrainConfig.of(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, device="cpu")
     save_learner(config.make_learner(config.make_task()), config, 0, tmp_path / "run")
     return tmp_path / "run"
 
@@ -75,7 +75,7 @@ def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):
 
 
 def test_a_learner_of_more_than_a_number_has_no_task_to_be_identified_on(tmp_path):
-    config = TrainConfig(task="auto_regression", features=2, points=4, width=8, heads=2, layers=1, device="cpu")
+    config = TrainConfig.of(task="auto_regression", features=2, points=4, width=8, heads=2, layers=1, device="cpu")
     save_learner(config.make_learner(config.make_task()), config, 0, tmp_path / "run")
     with pytest.raises(EmulonError, match="AutoRegression does not ask for a y"):
         load_subject(str(tmp_path / "run"))

@@ -7,8 +7,7 @@ import math
 import torch
 
 from emulon.identification import Prefixes, draw, reference_named
-from emulon.identification.fit import Observations
-from emulon.identification.parameter_interval import RESOLUTION, parameter_interval
+from emulon.identification.fit import RESOLUTION, Observations, parameter_interval
 from emulon.tasks import Linear
 
 

@@ -1,15 +1,14 @@
 """A program whose every number is known: what is promised and checked of it can be worked out by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
-from emulon.algorithms import as_loss
+from emulon.algorithms import GradientDescent, as_loss
 from emulon.attention.codes import Codes
 from emulon.certify import Domain, Spectrum
 from emulon.interpreter import Program
-from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.interpreter.phase import Phase, ProvedBounds, ValueCoefficients
+from emulon.interpreter.plan import Plan
 from emulon.softmax import Grid
 
 f64 = torch.float64
@@ -21,27 +20,22 @@ BOUNDS = ProvedBounds(interpolation=3e-4, deviation=0.7, size=1.5, leak=2e-5, pr
 
 
 def phase(strength: float = 64.0, domain: Domain = DOMAIN, name: str = "gradient", readout: str = "mean") -> Phase:
-    return Phase.of(name, readout, GRID, domain, Codes(0.9 * torch.eye(5, dtype=f64), 0.5), strength)
+    layout = GRID, domain, Codes(0.9 * torch.eye(domain.samples, dtype=f64), 0.5), strength
+    values = ValueCoefficients(0.25, 0.9) if name == "gradient" else ValueCoefficients.of_penalty(readout)
+    return Phase.of(name, readout, layout, values, BOUNDS)
 
 
-def program(**changes) -> Program:
-    made = Program(
+def program(proximal: Phase | None = None, **changes) -> Program:
+    """With these changes of the plan or its descent."""
+    plan = Plan(
         name="made",
-        loss=as_loss("squared"),
-        steps=3,
-        step_size=0.25,
-        l2=0.4,
-        l1=0.0,
-        momentum=0.0,
-        accelerated=False,
+        descent=GradientDescent(as_loss("squared"), 3, 0.25, l2=0.4),
+        domain=DOMAIN,
         rows=5,
         strong_convexity=0.0,
         negative_curvature=0.0,
         curvature_reach=3.0,
         max_step_times_smoothness=2.0,
         step_from_data=False,
-        domain=DOMAIN,
-        gradient=phase(),
-        gradient_bounds=BOUNDS,
     )
-    return replace(made, **changes)
+    return Program(plan, phase(), proximal).changed(**changes)

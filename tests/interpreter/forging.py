@@ -33,8 +33,8 @@ from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter import Interpreter, Program, compile, files, save
 from emulon.interpreter.certificate_file import _lowest, _of_curvature, certificate_of
 from emulon.interpreter.checks import CurvatureWatch
-from emulon.interpreter.paths import held_by, held_by_penalty, unit_vectors
-from emulon.interpreter.phase import Carried, Phase
+from emulon.interpreter.modes import unit_vectors
+from emulon.interpreter.phase import Phase
 
 Content = dict[str, Any]
 f64 = torch.float64
@@ -431,7 +431,7 @@ def exact_arguments(content: Content, program: Program, x: torch.Tensor, y: torc
     numbers = {name: float(facts[name]) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
     numbers["batch"] = float(facts["domain"]["samples"])
     fixed = None if data.fixed is None else [arb(a) for a in data.fixed.mean(dim=0).tolist()]
-    if fixed is not None and program.batch is not None:
+    if fixed is not None and program.descent.batch is not None:
         raise EmulonError("the judge has one fixed part for all batches")
     return rows, targets, function.arb_value, numbers, facts["steps"], fixed
 
@@ -442,7 +442,7 @@ def require_promised(
     """Refuse (EmulonError) data that a run would refuse, and a path into a band."""
     states = torch.tensor([[float(a) for a in w] for w in path], dtype=f64)
     starts = program.descent.starts(states[:-1]) if program.steps else states[:0]
-    batches = program.batches(program.loss.template_data(x, y))
+    batches = program.plan.batches(program.loss.template_data(x, y))
     watches = [CurvatureWatch(program, part.x, part.y, bound) for part in batches]
     for k, w in enumerate(starts):
         watches[k % len(watches)].before_step(w, k)
@@ -469,28 +469,26 @@ def emulated(content: Content, program: Program, x: torch.Tensor, y: torch.Tenso
 
     w = [arb(0)] * x.shape[-1]
     path = [w]
-    batches = program.batches(program.loss.template_data(x, y))
+    batches = program.plan.batches(program.loss.template_data(x, y))
     for k in range(program.steps):
         before = path[max(k - 1, 0)]
         start = path[-1]
-        if program.accelerated:
+        if program.descent.accelerated:
             start = [a + (a - b) * k / (k + 3) for a, b in zip(start, before, strict=True)]
-        held = held_by(program)
-        w = applied(program.gradient, batches[k % len(batches)], start, before, held, read)
+        w = applied(program.gradient, batches[k % len(batches)], start, before, read)
         if program.proximal is not None:
             units = unit_vectors(torch.zeros(len(w), dtype=f64))
-            w = applied(program.proximal, units, w, w, held_by_penalty(program.proximal), read)
+            w = applied(program.proximal, units, w, w, read)
         path.append(w)
     return path
 
 
-def applied(
-    phase: Phase, data: TemplateData, w: list[Any], before: list[Any], held: Carried, read: Callable[[Any], Any]
-) -> list[Any]:
+def applied(phase: Phase, data: TemplateData, w: list[Any], before: list[Any], read: Callable[[Any], Any]) -> list[Any]:
     """One application of the interpreter: both layers on the phase's prompt, read out."""
     d, scales, root = phase.domain.features, phase.scales, arb(phase.code_factors[0])
+    held = phase.values
     step, shrink, momentum = arb(held.step), arb(held.shrink) + arb(held.momentum), arb(held.momentum)
-    value_scale, state_scale = map(arb, phase.reading_scales(held))
+    value_scale, state_scale = map(arb, phase.reading_scales)
     slopes, intercepts, values = (
         [arb(n) for n in part.tolist()] for part in (phase.grid.slopes, phase.grid.intercepts, phase.grid.values)
     )

@@ -28,7 +28,7 @@ from emulon.certify.balls import Ball
 from emulon.constructions import DescentInContext
 from emulon.interpreter import Interpreter, compile
 from emulon.interpreter.audit import GRADES, PathError, audited, soft_thresholded
-from emulon.interpreter.plan import Plan, covering
+from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -45,7 +45,7 @@ def targets(algorithm):
 
 def plan_of(algorithm, x=X, y=None):
     y = targets(algorithm) if y is None else y
-    return Plan.of("audited", algorithm.descent, covering(algorithm.descent, x, y), (x, y))
+    return Plan.of("audited", algorithm.descent, domain_from_data(algorithm.descent, x, y), (x, y))
 
 
 @cache
@@ -121,7 +121,7 @@ def test_a_run_is_looked_at_no_closer_than_it_must_be(monkeypatch):
     for off, grades in ((1e-4, GRADES[:1]), (1e-12, GRADES[1:2]), (0.0, GRADES[1:])):
         tried.clear()
         exact_path = run.program.descent.iterates(run.x, run.y)
-        bound = audited(run.program, run.x, run.y, exact_path + off).bound
+        bound = audited(run.program.plan, run.x, run.y, exact_path + off).bound
         assert tried == list(grades) and off <= bound <= 2.5 * off + 1e-14
 
 
@@ -201,4 +201,4 @@ def test_the_worst_dataset_of_a_batch_counts():
     program = compile(Ridge(steps=5), data=(x, y))
     run = Interpreter.fitting(program).run(program, x, y)
     run.iterates[1, -1] += 1e-3
-    assert 1e-3 <= audited(program, run.x, run.y, run.iterates).bound < 1.1e-3
+    assert 1e-3 <= audited(program.plan, run.x, run.y, run.iterates).bound < 1.1e-3

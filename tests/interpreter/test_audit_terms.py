@@ -1,7 +1,6 @@
 """Every part of an audit where it rules: exact steps in fractions or Arb, and recursions worked out by hand."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,7 +10,7 @@ from flint import arb, ctx
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.composition import momentum_gains
-from emulon.certify.functions import _by_arb, enclosed, torn
+from emulon.certify.functions import _by_arb, enclosed, undecided
 from emulon.expressions import parse
 from emulon.interpreter import audit
 from emulon.interpreter.audit import (
@@ -27,7 +26,7 @@ from emulon.interpreter.audit import (
     soft_thresholded,
 )
 from emulon.interpreter.enclosure import distance_to_exact
-from emulon.interpreter.plan import Plan, covering
+from emulon.interpreter.plan import Plan, domain_from_data
 
 f64, U = torch.float64, Fraction(1, 2**53)
 X = torch.tensor([[0.7, -0.3], [1.1, 0.4], [-0.6, 0.9], [0.2, 1.3], [-1.4, 0.1]], dtype=f64)
@@ -38,7 +37,7 @@ PATH = torch.tensor([[0.0, 0.0], [0.3, -0.2], [0.1, 0.4], [0.25, 0.35]], dtype=f
 
 
 def plan_of(descent: GradientDescent, x: torch.Tensor = X, y: torch.Tensor = Y) -> Plan:
-    return Plan.of("audited", descent, covering(descent, x, y), (x, y))
+    return Plan.of("audited", descent, domain_from_data(descent, x, y), (x, y))
 
 
 def number(value: Fraction) -> arb:
@@ -47,7 +46,9 @@ def number(value: Fraction) -> arb:
 
 def stepped(plan: Plan, f, y: torch.Tensor, w: list[Fraction], before: list[Fraction], fixed: bool) -> list[arb]:
     """One exact step in Arb: the algorithm as its docstring says, written anew."""
-    eta, l2, l1, momentum = (number(Fraction(value)) for value in (plan.step_size, plan.l2, plan.l1, plan.momentum))
+    eta, l2, l1, momentum = (
+        number(Fraction(value)) for value in (plan.step_size, plan.descent.l2, plan.descent.l1, plan.descent.momentum)
+    )
     rows, targets = [[Fraction(v) for v in row] for row in X.tolist()], [Fraction(v) for v in y.tolist()]
     out = []
     for k in range(2):
@@ -146,7 +147,7 @@ def test_with_momentum_every_defect_is_multiplied_by_its_own_gain() -> None:
 def test_with_little_momentum_the_rounding_of_a_ratio_is_all_of_it() -> None:
     """η·λ is 10 times the float 0.1, which is 1 + 5.6e-17 and is rounded to 1; 2√m is a thousandth of that."""
     x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
-    plan = replace(plan_of(GradientDescent(as_loss("squared"), 2, 0.1), x, y), momentum=1e-40)
+    plan = plan_of(GradientDescent(as_loss("squared"), 2, 0.1), x, y).changed(momentum=1e-40)
     ten, defects = torch.tensor([10.0], dtype=f64), torch.tensor([1.0, 0.0], dtype=f64)
     found = PathError(plan, x, y, PATH[:3, :1])._with_momentum(defects, ten, ten).item()
     assert abs(1 - Fraction(0.1) * 10) <= Fraction(found) <= 2 * Fraction(1, 10**15)
@@ -232,9 +233,9 @@ def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_leng
     """The quantile loss jumps by 1: samples 0 and 2 may be on either side, at the second step."""
     f, lengths = parse(as_loss("quantile").derivative), torch.tensor([2.0, 3.0, 0.5], dtype=f64)
     high = torch.tensor([[1.0, -1.0, 1.0], [1e-3, 1.0, -1e-3]], dtype=f64)
-    either, apart = torn(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
+    either, apart = undecided(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
     assert either.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
-    either, apart = torn(parse("t"), FloatBall(high, high.abs()), lengths)
+    either, apart = undecided(parse("t"), FloatBall(high, high.abs()), lengths)
     assert not either.any() and not apart.any()
 
 
@@ -244,7 +245,7 @@ def one_sample(
     """A path of one weight on one sample, which may be there several times."""
     x, y = torch.full((samples, 1), x, dtype=f64), torch.full((samples,), y, dtype=f64)
     plan = plan_of(GradientDescent(as_loss(loss), len(path) - 1, 1e-3, l2=l2), x, y)
-    return PathError(replace(plan, step_size=eta), x, y, torch.tensor(path, dtype=f64).unsqueeze(-1))
+    return PathError(plan.changed(step_size=eta), x, y, torch.tensor(path, dtype=f64).unsqueeze(-1))
 
 
 @pytest.mark.parametrize(("eta", "l2"), [(0.5, 0.0), (0.5, 0.3), (2.5, 0.0)])
@@ -271,13 +272,13 @@ def test_a_jump_that_paths_may_lie_around_is_added_at_every_such_step(together, 
     f = parse(as_loss("quantile").derivative)
     exact = [state - eta * f(torch.tensor([state - 0.125], dtype=f64)).item() for state in states[:-1]]
     defects = [abs(a - b) for a, b in zip(states[1:], exact, strict=True)]
-    before, torn = 0.0, []
+    before, undecided = 0.0, []
     for state, defect in zip(states[:-1], defects, strict=True):
-        torn.append(abs(state - 0.125) <= before)
-        before += defect + eta * torn[-1]
-    assert torn == [False, True, True]
+        undecided.append(abs(state - 0.125) <= before)
+        before += defect + eta * undecided[-1]
+    assert undecided == [False, True, True]
     # What a jump may change is summed over samples, and lifted over that by a part 1e-9.
-    assert before + 9e-10 * eta * sum(torn) <= error.after_all_steps().item() <= before * 1.05
+    assert before + 9e-10 * eta * sum(undecided) <= error.after_all_steps().item() <= before * 1.05
 
 
 def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
@@ -382,5 +383,5 @@ def test_on_a_quadratic_errors_shrink_by_its_one_ratio() -> None:
 
 def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:
     calm = plan_of(GradientDescent(Loss.of("exp(t**2)"), 8, 1e-3))
-    found = audited(replace(calm, step_size=5.0), X, Y, torch.zeros(9, 2, dtype=f64))
+    found = audited(calm.changed(step_size=5.0), X, Y, torch.zeros(9, 2, dtype=f64))
     assert found.terms == {"float64 beside it": math.inf}

@@ -8,21 +8,20 @@ from by_hand import GRID, phase
 from library import KINKS, case
 
 from emulon.algorithms.link import TemplateData
-from emulon.interpreter import Capacity, Interpreter, Program, cached_phase, module
-from emulon.interpreter.cached_phase import CachedPhase, Rows, _flat
-from emulon.interpreter.paths import held_by
-from emulon.interpreter.phase import Carried
+from emulon.interpreter import Capacity, Interpreter, Program, modes, module
+from emulon.interpreter.modes import CachedPhase, Rows, _flat
+from emulon.interpreter.phase import ValueCoefficients
 
 Programs = dict[str, Program]
 
 
 @pytest.mark.parametrize("name", ["ridge", "poisson_regression", "logistic_regression", "lasso", "heavy_ball"])
 def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, programs: Programs, monkeypatch):
-    c, program = case(name), replace(programs[name], steps=3, step_from_data=False)
+    c, program = case(name), programs[name].changed(steps=3, step_from_data=False)
     own = Interpreter.fitting(program)
     faithful = own.run(program, c.x, c.y, mode="reference").weights
     monkeypatch.setattr(module, "FEW", 0)
-    monkeypatch.setattr(cached_phase, "SCORES", 7 * len(program.gradient.grid))
+    monkeypatch.setattr(modes, "SCORES", 7 * len(program.gradient.grid))
     fast = own.run(program, c.x, c.y)
     exact = replace(c.algorithm, steps=3, step_size=program.step_size).run(c.x, c.y)
     # All numbers are read otherwise than on the faithful path: rather better, and at a kink that is seen.
@@ -32,7 +31,7 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
 
 def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     c = case("ridge")
-    return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y), held_by(program))
+    return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y))
 
 
 def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
@@ -63,10 +62,10 @@ def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise
 def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dtype: torch.dtype):
     """Of ¼·(fixed − value·x): in float32 these are read 4 times larger, and what that adds is divided by 4."""
     grid = replace(GRID, **{name: getattr(GRID, name).to(dtype) for name in ("slopes", "intercepts", "values")})
-    made, held = replace(phase(), grid=grid), Carried(step=0.25, shrink=0.9, fixed=0.3)
+    made = replace(phase(), grid=grid, values=ValueCoefficients(step=0.25, shrink=0.9, fixed=0.3))
     x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     interpreter = Interpreter(Capacity(1, 1, 1, 200.0), dtype)
-    (block,) = CachedPhase(interpreter, made, TemplateData(x, x[:, 0], fixed), held).blocks
+    (block,) = CachedPhase(interpreter, made, TemplateData(x, x[:, 0], fixed)).blocks
     scale = 1.0 if dtype == torch.float64 else 4.0
     numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
     wanted = ((interpreter.read(numbers) - numbers) / scale).flatten(-2).double()
@@ -84,9 +83,7 @@ def test_a_factor_and_its_negative_are_read_once():
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     c, program = case("ridge"), programs["ridge"]
     x, y = c.x.expand(3, *c.x.shape), torch.stack([c.y, 0.5 * c.y, -c.y])
-    phase = CachedPhase(
-        Interpreter.fitting(program), program.gradient, program.loss.template_data(x, y), held_by(program)
-    )
+    phase = CachedPhase(Interpreter.fitting(program), program.gradient, program.loss.template_data(x, y))
     assert {len(block.values) for block in phase.blocks} == {1}
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])

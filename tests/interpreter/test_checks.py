@@ -13,7 +13,7 @@ from emulon.constructions import DescentInContext
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter import checks
 from emulon.interpreter.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
-from emulon.interpreter.plan import Plan, covering
+from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
 X = torch.randn(30, 3, dtype=f64, generator=torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def test_a_residual_clearly_outside_is_refused_with_its_size():
 
 def watch(algorithm, x=X, y=Y, **changes) -> CurvatureWatch:
     descent = algorithm.descent
-    plan = replace(Plan.of("test", descent, covering(descent, X, y), (X, y)), **changes)
+    plan = Plan.of("test", descent, domain_from_data(descent, X, y), (X, y)).changed(**changes)
     return CurvatureWatch(plan, x, descent.loss.template_data(x, y).y, 1e-9)
 
 
@@ -170,26 +170,20 @@ def test_steps_are_compared_in_proportion():
 
 ONE = Plan(
     name="one",
-    loss=as_loss("squared"),
-    steps=3,
-    step_size=0.1,
-    l2=0.0,
-    l1=0.0,
-    momentum=0.0,
-    accelerated=False,
+    descent=GradientDescent(as_loss("squared"), 3, 0.1),
+    domain=Domain(1, 1, 1.0, 0.5, 2.0),
     rows=1,
     strong_convexity=0.0,
     negative_curvature=0.0,
     curvature_reach=0.0,
     max_step_times_smoothness=2.0,
     step_from_data=False,
-    domain=Domain(1, 1, 1.0, 0.5, 2.0),
 )
 
 
 def watching(y: float, bound: float = 0.0, x: float = 1.0, **changes) -> CurvatureWatch:
     """A plan for one sample and one weight."""
-    return CurvatureWatch(replace(ONE, **changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
+    return CurvatureWatch(ONE.changed(**changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
 
 
 def sure(watched: CurvatureWatch, w: float) -> bool:
@@ -211,7 +205,7 @@ def test_states_are_sure_where_residuals_and_sums_are_below_their_bounds_by_more
 def test_more_features_round_more_before_a_state_is_sure():
     """Twenty-five roundings of sums up to 2: fifty of 1."""
     domain = Domain(1, 20, 1.0, 0.5, 2.0, residual=1.0, absolute=2.0)
-    watched = CurvatureWatch(replace(ONE, domain=domain), torch.eye(20)[:1].double(), torch.tensor([0.5]).double(), 0.0)
+    watched = CurvatureWatch(ONE.changed(domain=domain), torch.eye(20)[:1].double(), torch.tensor([0.5]).double(), 0.0)
     for below, good in ((30, False), (60, True)):
         path = torch.zeros(1, 20, dtype=f64)
         path[0, 0] = 1.5 - below * 2.0**-53
@@ -221,7 +215,7 @@ def test_more_features_round_more_before_a_state_is_sure():
 def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):
     monkeypatch.setattr(checks, "at_a_time", lambda count, device: 1)
     x, y = torch.tensor([[0.1], [0.1], [1.0]], dtype=f64), torch.zeros(3, dtype=f64)
-    plan = replace(ONE, rows=3, domain=Domain(3, 1, 1.0, 0.5, 2.0, residual=1.0))
+    plan = ONE.changed(rows=3, domain=Domain(3, 1, 1.0, 0.5, 2.0, residual=1.0))
     for place in range(3):
         watched = CurvatureWatch(plan, x.roll(place, 0), y, 0.0)
         assert sure(watched, 0.9) and not sure(watched, 1.1)
@@ -286,6 +280,6 @@ def test_data_of_any_shape_may_be_run_by_the_plan_made_of_them(algorithm, sample
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(samples, features, generator=draw, dtype=f64)
     y, descent = x[:, 0].sign(), algorithm(steps=2).descent
-    plan = Plan.of("test", descent, covering(descent, x, y), (x, y))
+    plan = Plan.of("test", descent, domain_from_data(descent, x, y), (x, y))
     inner_x, inner_y, _ = descent.loss.template_data(x, y)
     assert CurvatureWatch(plan, inner_x, inner_y, 1e-9).high > 1

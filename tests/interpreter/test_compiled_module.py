@@ -12,7 +12,6 @@ import torch
 from emulon.algorithms import Ridge
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.interpreter import Interpreter, compile
-from emulon.interpreter.paths import Faithful
 
 STEPS = 3
 generator = torch.Generator().manual_seed(0)
@@ -21,11 +20,11 @@ algorithm = Ridge(0.1, STEPS)
 program = compile(algorithm, data=(x, y))
 interpreter = Interpreter.fitting(program)
 exact, bound, before = algorithm.iterates(x, y)[-1], interpreter.certificate(program).bound, interpreter.sha256
-[data] = program.batches(program.loss.template_data(x, y))
+[data] = program.plan.batches(program.loss.template_data(x, y))
 
 
 def descended(module):
-    machine, w, last = Faithful(module, program, program.gradient, program.proximal, data), x.new_zeros(2), None
+    machine, w, last = program.steps_on(module, data, "reference"), x.new_zeros(2), None
     for _ in range(STEPS):
         w, last = machine.step(w, w if last is None else last), w
     return w

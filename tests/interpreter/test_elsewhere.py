@@ -5,7 +5,6 @@ elsewhere, and meet no others. What it computes are the same numbers.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 from emulon.core.errors import EmulonError, NotCertified
 from emulon.interpreter import Interpreter, Program, module
-from emulon.interpreter.paths import Fast
 
 FAR = torch.device("meta")  # which torch knows, and nothing computes on
 
@@ -62,7 +60,7 @@ def test_a_run_stays_where_it_is_sent(
     name: str, mode: Any, programs: dict[str, Program], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "FEW", 100)  # above, numbers are read quickly
-    program, data = replace(programs[name], steps=2, step_from_data=False), case(name)
+    program, data = programs[name].changed(steps=2, step_from_data=False), case(name)
     interpreter = Interpreter.fitting(program)
     here = interpreter.run(program, data.x, data.y, mode)
     with Elsewhere():
@@ -83,7 +81,7 @@ def test_a_step_asks_the_host_for_nothing(programs: dict[str, Program]):
     for name in ("ridge", "lasso", "logistic_regression"):
         program, data = programs[name], case(name)
         effective = program.loss.template_data(data.x, data.y)
-        fast = Fast(Interpreter.fitting(program), program, program.gradient, program.proximal, effective)
+        fast = program.steps_on(Interpreter.fitting(program), effective, "fast")
         w = torch.zeros_like(data.x[0])
         with Elsewhere() as watch:
             assert torch.equal(fast._shrunk(fast._descended(w, w)), fast.step(w, w))

@@ -9,7 +9,7 @@ from emulon.algorithms import GradientDescent, as_loss
 from emulon.interpreter import enclosure
 from emulon.interpreter.audit import audited
 from emulon.interpreter.enclosure import distance_to_exact
-from emulon.interpreter.plan import Plan, covering
+from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -18,7 +18,7 @@ Y = X @ torch.tensor([1.0, -0.5], dtype=f64) + 0.3 * torch.randn(12, dtype=f64, 
 
 
 def plan_of(descent: GradientDescent, y: torch.Tensor = Y) -> Plan:
-    return Plan.of("enclosed", descent, covering(descent, X, y), (X, y))
+    return Plan.of("enclosed", descent, domain_from_data(descent, X, y), (X, y))
 
 
 def exact(steps: int, eta: float, l2: float, l1: float, batch: int) -> list[Fraction]:
@@ -69,7 +69,7 @@ def test_of_a_batch_the_worst_dataset_counts():
     x, y = torch.stack([X, X]), torch.stack([Y, Y])
     path = descent.iterates(x, y)
     path[1, -1, 0] += 1e-3
-    plan = Plan.of("enclosed", descent, covering(descent, x, y), (x, y))
+    plan = Plan.of("enclosed", descent, domain_from_data(descent, x, y), (x, y))
     assert audited(plan, x, y, path).bound == pytest.approx(1e-3, rel=1e-9)
 
 

@@ -52,9 +52,12 @@ def test_a_program_saved_again_is_the_same_file(name: str, programs: Programs, t
 
 def test_figures_of_another_processor_are_rounded_up_before_they_are_proved(programs: Programs, tmp_path: Path):
     program = programs["quantile_regression"]
-    last = {name: getattr(program.gradient_bounds, name) * (1 - 2.0**-44) for name in ("interpolation", "size")}
-    save(replace(program, gradient_bounds=replace(program.gradient_bounds, **last)), tmp_path / "a")
-    assert load_program(tmp_path / "a").gradient_bounds == program.gradient_bounds
+    last = {name: getattr(program.gradient.proved, name) * (1 - 2.0**-44) for name in ("interpolation", "size")}
+    save(
+        replace(program, gradient=replace(program.gradient, proved=replace(program.gradient.proved, **last))),
+        tmp_path / "a",
+    )
+    assert load_program(tmp_path / "a").gradient.proved == program.gradient.proved
 
 
 def test_a_loaded_interpreter_runs_a_loaded_program_to_the_same_bits(pair: tuple[Path, Path], programs: Programs):
@@ -267,7 +270,7 @@ def test_a_loss_that_bends_more_than_its_file_says_is_refused(programs: Programs
     x, y = dataset("value")
     program = compile(GradientDescent(tukey(), 3, step_size=0.1), data=(x, y), tolerance=1e-3)
     save(program, tmp_path / "tukey")
-    assert load_program(tmp_path / "tukey").negative_curvature == program.negative_curvature > 0
+    assert load_program(tmp_path / "tukey").plan.negative_curvature == program.plan.negative_curvature > 0
     forged(tmp_path / "tukey", tmp_path / "convex", set_fact("negative_curvature", to=0.0))
     refused("bends more than it says", load_program, tmp_path / "convex")
     save(programs["any_loss"], tmp_path / "own")

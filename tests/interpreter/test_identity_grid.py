@@ -100,7 +100,7 @@ def test_another_line_is_not_taken_for_the_shipped_one():
     grid = identity_grid(200.0).grid
     values = grid.values.clone()
     values[len(values) // 2] = torch.nextafter(values[len(values) // 2], torch.tensor(torch.inf).double())
-    claims = {room.claim(*room._felt(replace(grid, values=values).numbers, *band)) for band in room.bands(1)[:2]}
+    claims = {room.claim(*room._relevant(replace(grid, values=values).numbers, *band)) for band in room.bands(1)[:2]}
     assert not claims & set(room.shipped_proofs())
 
 

@@ -10,37 +10,37 @@ from emulon.certify import Domain
 from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter
 from emulon.interpreter.identity_grid import identity_grid
-from emulon.interpreter.phase import Carried, phase_terms
+from emulon.interpreter.phase import phase_terms
 from emulon.interpreter.program import SAMPLED
 
 PENALTY = phase(domain=Domain(3, 3, 1.0, 0.0, 2.0), name="proximal", readout="rest")
-OTHER = replace(BOUNDS, interpolation=1e-4)
+PENALTY = replace(PENALTY, proved=replace(BOUNDS, interpolation=1e-4))
 
 
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth(accelerated: bool) -> None:
     """Steps of 1/4 keep 0.9 of the state, a penalty all of it; w + β·(w − before), up to 3/2, is rounded four times."""
-    made = program(l1=0.1, accelerated=accelerated, proximal=PENALTY, proximal_bounds=OTHER)
+    made = program(PENALTY, l1=0.1, accelerated=accelerated)
     line, u = identity_grid(made.capacity.reach), 2.0**-53
-    first = phase_terms(made.gradient, BOUNDS, line, Carried(step=0.25, shrink=0.9))
-    second = phase_terms(PENALTY, OTHER, line, Carried(step=1.0, shrink=1.0))
+    first, second = phase_terms(made.gradient, line), phase_terms(PENALTY, line)
     wanted = {name: first[name] + second[name] for name in first}
     wanted["rounding"] += 4 * u / (1 - 4 * u) * 1.5 * accelerated
     found = made.certificate_on(line)
-    grown = {name: value * made.promised_growth for name, value in wanted.items()}
-    assert made.promised_growth > 2 and found.terms == pytest.approx(grown, rel=1e-12, abs=0.0)
+    grown = {name: value * made.plan.certified_growth for name, value in wanted.items()}
+    assert made.plan.certified_growth > 2 and found.terms == pytest.approx(grown, rel=1e-12, abs=0.0)
     assert found.bound == pytest.approx(sum(grown.values()), rel=1e-12)
 
 
 def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
-    line, good = identity_grid(200.0), program(l1=0.1, proximal=PENALTY, proximal_bounds=OTHER, curvature_reach=1e3)
+    line, good = identity_grid(200.0), program(PENALTY, l1=0.1, curvature_reach=1e3)
     assert good.certificate_on(line).proved
-    for changes in (
-        {"gradient_bounds": replace(BOUNDS, proved=False)},
-        {"proximal_bounds": replace(OTHER, proved=False)},
-        {"curvature_reach": 0.0},
+    unproved = [replace(each, proved=replace(each.proved, proved=False)) for each in good.phases]
+    for changed in (
+        replace(good, gradient=unproved[0]),
+        replace(good, proximal=unproved[1]),
+        good.changed(curvature_reach=0.0),
     ):
-        found = replace(good, **changes).certificate_on(line)
+        found = changed.certificate_on(line)
         assert not found.proved and found.note == SAMPLED
 
 
@@ -48,10 +48,10 @@ def test_for_other_rows_all_that_counts_samples_is_made_anew_and_nothing_else() 
     made = program()
     other = made.for_rows(9)
     assert other.rows == other.domain.samples == other.gradient.domain.samples == len(other.gradient.codes.vectors) == 9
-    assert replace(other, rows=5, domain=made.domain, gradient=made.gradient) == made
+    assert replace(other.changed(rows=5, domain=made.domain), gradient=made.gradient) == made
     assert other.capacity.tokens == 27 and other.gradient.grid is made.gradient.grid
     with pytest.raises(EmulonError, match="compile it for the other"):
-        replace(made, rows=10).for_rows(9)
+        made.changed(rows=10, batch=5).for_rows(9)
 
 
 def test_called_a_program_runs_on_the_smallest_interpreter_that_fits() -> None:

@@ -24,8 +24,7 @@ from emulon.certify import Domain
 from emulon.certify.certificate import IN_A_BAND_MEANS
 from emulon.core.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.interpreter import Interpreter, Program, compile
-from emulon.interpreter.paths import held_by
-from emulon.interpreter.phase import Carried
+from emulon.interpreter.phase import ValueCoefficients
 
 Programs = dict[str, Program]
 
@@ -45,7 +44,7 @@ def test_one_hash_before_and_after_all_programs(programs: Programs, interpreter:
     hashes = {interpreter.sha256}
     for name, program in programs.items():
         c = case(name)
-        hashes |= set(interpreter.run(replace(program, steps=2, step_from_data=False), c.x, c.y).sha256)
+        hashes |= set(interpreter.run(program.changed(steps=2, step_from_data=False), c.x, c.y).sha256)
     assert len(programs) >= 12
     assert hashes == {interpreter.sha256}
 
@@ -69,7 +68,7 @@ def test_where_a_certificate_says_nothing_the_audit_does(programs: Programs, int
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: Interpreter):
-    c, program = case(name), replace(programs[name], steps=4, step_from_data=False)
+    c, program = case(name), programs[name].changed(steps=4, step_from_data=False)
     own = Interpreter.fitting(program)
     fast = own.run(program, c.x, c.y).weights
     faithful = own.run(program, c.x, c.y, mode="reference").weights
@@ -79,7 +78,7 @@ def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: 
 
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 def test_a_changed_number_of_the_frozen_grid_changes_the_answer(mode: str, programs: Programs):
-    c, program = case("ridge"), replace(programs["ridge"], steps=2)
+    c, program = case("ridge"), programs["ridge"].changed(steps=2)
     interpreter = Interpreter.fitting(program)
     before, sha256 = interpreter.run(program, c.x, c.y, mode=mode).weights, interpreter.sha256
     interpreter.values[len(interpreter.values) // 2] += 1e-6
@@ -113,7 +112,7 @@ def test_float32_ends_within_twenty_times_of_plain_float32():
     program = compile(Ridge(steps=200), data=(x, y), dtype=torch.float32)
     plain, exact = torch.zeros(10), program.descent.run(x, y)
     for _ in range(200):
-        plain = program.shrink * plain - program.step_size * ((x @ plain - y) @ x) / len(x)
+        plain = program.plan.shrink * plain - program.step_size * ((x @ plain - y) @ x) / len(x)
     run = Interpreter.fitting(program).run(program, x, y)
     error, allowed = ((each.double() - exact).abs().max().item() for each in (run.weights, plain))
     assert error <= run.audit.bound <= 20 * allowed
@@ -201,12 +200,12 @@ def test_what_a_run_promises_holds_whether_or_not_it_entered_a_band():
 def test_a_promise_that_lets_the_path_go_farther_than_was_enclosed_encloses_more(programs: Programs):
     """As one on a coarser interpreter does than the program was compiled for."""
     program = programs["huber_regression"]
-    program = replace(program, curvature_reach=program.inner.residual)
-    assert not program.proves(program.certificate.bound) and program.certificate.proved
+    program = program.changed(curvature_reach=program.plan.inner.residual)
+    assert not program.plan.proves(program.certificate.bound) and program.certificate.proved
 
 
 def test_no_step_enters_no_band(programs: Programs):
-    c, program = case("perceptron"), replace(programs["perceptron"], steps=0)
+    c, program = case("perceptron"), programs["perceptron"].changed(steps=0)
     run = Interpreter.fitting(program).run(program, c.x, c.y)
     assert run.certificate.bands and not run.entered_band
 
@@ -216,10 +215,10 @@ def test_a_loss_that_is_not_convex_is_certified_as_such():
     loss = Loss.of("log(1 + t**2)", curvature=2.0)
     algorithm = GradientDescent(loss, STEPS)
     program = compile(algorithm, data=(x, y), tolerance=1e-2)
-    convex = replace(program, negative_curvature=0.0)
+    convex = program.changed(negative_curvature=0.0)
     run = Interpreter.fitting(program).run(program, x, y)
-    assert program.negative_curvature > 0.25
-    assert program.growth > 10 * convex.growth
+    assert program.plan.negative_curvature > 0.25
+    assert program.plan.growth > 10 * convex.plan.growth
     run.certificate.verify(run.weights, algorithm.run(x, y))
 
 
@@ -238,7 +237,7 @@ def test_outliers_do_not_move_tukeys_fit_and_few_steps_of_it_are_certified():
 def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
     x, y = dataset("value")
     program = compile(Ridge(penalty=0.5, steps=3, step_size=2.0), Domain.of(0.1 * x, y))
-    assert program.shrink == 0
+    assert program.plan.shrink == 0
     run = Interpreter.fitting(program).run(program, 0.1 * x, y, mode="reference")
     run.certificate.verify(run.weights, Ridge(0.5, 3, 2.0).run(0.1 * x, y))
     assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.identity.error(0.0)
@@ -249,7 +248,7 @@ def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
 def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, mode: str):
     x, y = dataset("value")
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
-    program = replace(programs[name], strong_convexity=0.0, steps=8 if mode == "fast" else 2)
+    program = programs[name].changed(strong_convexity=0.0, steps=8 if mode == "fast" else 2)
     together = interpreter.run(program, x, y, mode).weights
     for i in range(2):
         alone = interpreter.run(program, x[i], y[i], mode).weights
@@ -258,7 +257,7 @@ def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Pr
 
 def test_a_program_predicts_like_anything_else(programs: Programs):
     x, y = dataset("value")
-    program = replace(programs["lasso"], strong_convexity=0.0)
+    program = programs["lasso"].changed(strong_convexity=0.0)
     x, y = torch.stack([x, x]), torch.stack([y, 0.5 * y])
     queries = torch.randn(2, 3, FEATURES, dtype=torch.float64)
     said = program.predict(x, y, queries)
@@ -271,7 +270,7 @@ def test_predictions_answer_with_the_mean_response(programs: Programs, interpret
     new = torch.randn(5, FEATURES, dtype=torch.float64)
     for name in ("ridge", "poisson_regression"):
         c = case(name)
-        run = interpreter.run(replace(programs[name], steps=3), c.x, c.y)
+        run = interpreter.run(programs[name].changed(steps=3), c.x, c.y)
         scores = new @ run.weights
         torch.testing.assert_close(run.predict(new), scores.exp() if name == "poisson_regression" else scores)
 
@@ -284,7 +283,7 @@ def test_iterates_are_the_algorithms(programs: Programs, interpreter: Interprete
 
 
 def test_the_trace_shows_both_layers_of_the_last_step(programs: Programs):
-    c, program = case("logistic_regression"), replace(programs["logistic_regression"], steps=2)
+    c, program = case("logistic_regression"), programs["logistic_regression"].changed(steps=2)
     interpreter = Interpreter.fitting(program)
     run = interpreter.run(program, c.x, c.y)
     assert {record.name for record in run.trace.records} == {"layer 1", "layer 2"}
@@ -294,7 +293,7 @@ def test_the_trace_shows_both_layers_of_the_last_step(programs: Programs):
     own = weights.reshape(SAMPLES, SAMPLES, keys).sum(dim=-1).diagonal()
     torch.testing.assert_close(own, torch.ones_like(own), atol=1e-12, rtol=0.0)
     state = run.trace["layer 2"].output[..., : 2 * FEATURES]
-    torch.testing.assert_close(program.gradient.read_out(state, held_by(program)), run.weights, atol=1e-12, rtol=0.0)
+    torch.testing.assert_close(program.gradient.read_out(state), run.weights, atol=1e-12, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", ["ridge", "huber_regression"])
@@ -303,7 +302,7 @@ def test_the_codes_of_a_sample_are_emulated_to_the_same_bits(name: str, programs
     c, phase = case(name), programs[name].gradient
     rows = phase.data_rows(c.x, c.y)
     w = torch.zeros(FEATURES, dtype=torch.float64)
-    w_k, _, _ = phase.weights(Carried(0.1, 1.0))
+    w_k, _, _ = replace(phase, values=ValueCoefficients(0.1, 1.0)).weights()
     k = Interpreter.fitting(programs[name]).project(phase.prompt(rows, w, state=w, before=w), w_k)
     codes = k[:, -phase.codes.width :].reshape(SAMPLES, len(phase.grid), -1)
     assert torch.equal(codes, codes[:, :1].expand_as(codes))
@@ -348,14 +347,14 @@ def test_labels_and_counts_are_asked_for(programs: Programs, interpreter: Interp
 def test_steps_too_long_for_the_data_are_refused():
     x, y = dataset("value")
     program = compile(Ridge(steps=5, step_size=0.3), data=(x, y))
-    program = replace(program, step_size=3.0)
+    program = program.changed(step_size=3.0)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
 
 
 def test_poissons_steps_are_watched_as_its_curvature_grows():
     x, y = dataset("count")
     program = compile(PoissonRegression(steps=5, step_size=0.2), data=(x, y))
-    program = replace(program, step_size=2.0)
+    program = program.changed(step_size=2.0)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
 
 

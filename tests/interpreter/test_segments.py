@@ -17,7 +17,7 @@ from emulon.interpreter.identity_grid import (
     octaves_for,
     proved_between,
 )
-from emulon.interpreter.segments import Junction, PolynomialSegment, Segments, _as_promised
+from emulon.interpreter.segments import Junction, PolynomialSegment, Segments, _certified
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -83,7 +83,7 @@ def test_slopes_that_are_not_equally_spaced_are_not_taken_for_powers():
 
 
 @pytest.mark.parametrize("delta", [1e-16, 1e-9])
-def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_further(delta: float, monkeypatch):
+def test_fewer_keys_are_as_good_certified_up_to_what_they_leave_out_and_no_further(delta: float, monkeypatch):
     """The inner piece of a line of three: the outer ones' shares, times their values, and 8 keys more in the sums."""
     line = identity_grid(200.0)
     grid, own = line.grid.numbers, np.zeros(96, dtype=bool)
@@ -97,7 +97,7 @@ def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_fur
         needed = ErrorBound(delta, 40, largest, lost).error(proved_between(grid, *band), hi, torch.float64)
         for part, kept in ((1.05, True), (0.9, False)):
             promised = replace(line, errors=(part * needed,) * 3)
-            assert _as_promised(promised, lo, hi, own, delta) == kept, (lo, part)
+            assert _certified(promised, lo, hi, own, delta) == kept, (lo, part)
     # Only what is left out counts where it is large, or what it replaces is.
     known = Interpolation(error=0.0, attained=0.0, deviation=0.5, size=2.0)
     monkeypatch.setattr(segments, "proved_between", lambda numbers, *band: known)
@@ -110,16 +110,16 @@ def test_fewer_keys_are_as_good_as_promised_up_to_what_they_leave_out_and_no_fur
         )
         for part, kept in ((1 + 1e-4, True), (1 - 1e-4, False)):
             promised = replace(line, grid=other, errors=(part * needed,) * 3)
-            assert lost > 0.9 * needed and _as_promised(promised, lo, hi, own, delta) == kept, (inner, part)
+            assert lost > 0.9 * needed and _certified(promised, lo, hi, own, delta) == kept, (inner, part)
     # Around 16 both bands are asked, each for its own promise.
     for errors, kept in (((1.0, 1.0, 1.0), True), ((1e-30, 1.0, 1.0), False), ((1.0, 1e-30, 1.0), False)):
-        assert _as_promised(replace(line, errors=errors), 10.0, 20.0, own, delta) == kept
+        assert _certified(replace(line, errors=errors), 10.0, 20.0, own, delta) == kept
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: torch.dtype, monkeypatch):
     asked = []
-    monkeypatch.setattr(segments, "_as_promised", lambda *given: asked.append(given) or True)
+    monkeypatch.setattr(segments, "_certified", lambda *given: asked.append(given) or True)
     line, u = identity_grid(200.0, dtype), torch.finfo(dtype).eps / 2
     begin = line.grid.slopes.double()[(len(line.grid) - 32) // 2 :][:32]
     bent = begin.clone()
@@ -151,7 +151,7 @@ def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: 
 def test_a_centre_that_is_rounded_is_as_far_as_the_farther_end(hi: float, reach: float, monkeypatch):
     """Around 16 float32 has steps of 2⁻¹⁹, 1.9e-6: the middle of a shorter stretch is one of its ends, or beyond it."""
     asked = []
-    monkeypatch.setattr(segments, "_as_promised", lambda *given: asked.append(given))
+    monkeypatch.setattr(segments, "_certified", lambda *given: asked.append(given))
     line = identity_grid(20.0, torch.float32)
     slopes = line.grid.slopes.clone()
     slopes[5] += 1000.0
@@ -163,7 +163,7 @@ def test_a_centre_that_is_rounded_is_as_far_as_the_farther_end(hi: float, reach:
 @pytest.mark.parametrize(("part", "room"), [(0.84, True), (0.86, False)])
 def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype, part, room, monkeypatch):
     """32 keys, each θ = 1/8 steeper than the one before: z³² at the end of a stretch is e^{4·reach}."""
-    monkeypatch.setattr(segments, "_as_promised", lambda *given: True)
+    monkeypatch.setattr(segments, "_certified", lambda *given: True)
     line = identity_grid(20.0, dtype)
     slopes = torch.arange(32, dtype=dtype) / 8 - 2
     made = replace(line, grid=replace(line.grid, slopes=slopes))
@@ -173,7 +173,7 @@ def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype
 
 
 def test_pieces_may_have_any_number_of_keys(monkeypatch):
-    monkeypatch.setattr(segments, "_as_promised", lambda *given: True)
+    monkeypatch.setattr(segments, "_certified", lambda *given: True)
     line, s = identity_grid(20.0), torch.linspace(2.0, 10.0, 50, dtype=torch.float64)
     piece, grid = PolynomialSegment.of(line, 2.0, 10.0, slice(1, 31)), line.grid
     assert piece.coefficients.shape == (8, 8)

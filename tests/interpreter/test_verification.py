@@ -11,18 +11,18 @@ from emulon.algorithms import as_loss
 from emulon.attention.codes import circular
 from emulon.certify import Domain
 from emulon.interpreter import verification
-from emulon.interpreter.verification import _apart, _false_claims, _false_claims_of_phase, _reaches
+from emulon.interpreter.verification import _false_claims, _false_claims_of_phase, _least_distance, _reaches
 
 f32, f64, U = torch.float32, torch.float64, 2.0**-53
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0])
-def test_codes_are_apart_by_their_nearest_products_less_what_is_rounded(size: float) -> None:
+def test_codes_are_least_distance_by_their_nearest_products_less_what_is_rounded(size: float) -> None:
     """13/16 is the smaller product with itself, 1/2 the one with the other; each product of two terms rounds thrice."""
     vectors = size * torch.tensor([[1.0, 0.0], [0.5, 0.75]], dtype=f64)
-    assert abs(_apart(vectors) - (0.3125 * size**2 - 6 * U * size**2)) <= 0.6 * U * size**2
-    assert abs(_apart(vectors[1:]) - 0.8125 * size**2 * (1 - 6 * U)) <= 0.6 * U * size**2
-    assert _apart(torch.eye(3, dtype=f64)) == 1.0
+    assert abs(_least_distance(vectors) - (0.3125 * size**2 - 6 * U * size**2)) <= 0.6 * U * size**2
+    assert abs(_least_distance(vectors[1:]) - 0.8125 * size**2 * (1 - 6 * U)) <= 0.6 * U * size**2
+    assert _least_distance(torch.eye(3, dtype=f64)) == 1.0
 
 
 def test_every_code_is_held_against_every_other_however_few_at_a_time(monkeypatch) -> None:
@@ -30,7 +30,7 @@ def test_every_code_is_held_against_every_other_however_few_at_a_time(monkeypatc
     for block in (1, 2, 3):
         monkeypatch.setattr(verification, "BLOCK", block)
         for order in ([0, 1, 2, 3], [3, 0, 1, 2], [1, 2, 3, 0]):
-            assert _apart(vectors[order]) == pytest.approx(0.25, rel=1e-14)
+            assert _least_distance(vectors[order]) == pytest.approx(0.25, rel=1e-14)
 
 
 @pytest.mark.parametrize(("dtype", "near", "off"), [(f64, 1.8e-14, 2.5e-14), (f32, 2.5e-8, 3.5e-8)])
@@ -44,16 +44,16 @@ def test_of_too_many_codes_those_that_are_known_are_believed_to_their_last_place
     for moved, gap in ((near, known.gap), (off, -math.inf)):
         vectors = known.vectors.clone()
         vectors[row, column] += moved
-        assert _apart(vectors) == gap
+        assert _least_distance(vectors) == gap
 
 
 @pytest.mark.parametrize(("short", "leaks"), [(7e-13, False), (2e-12, True), (1e-3, True)])
 def test_codes_are_as_strong_as_their_leak_asks_for(short: float, leaks: bool) -> None:
     """ln of four others over the leak, what they may be ahead, and a tenth to spare; in log, to 1e-12."""
     needed = GRID.log_normaliser_range + math.log(4 / 2e-5) + 0.1
-    said = list(_false_claims_of_phase(phase(needed / 0.5 * (1 - short)), BOUNDS, "t"))
+    said = list(_false_claims_of_phase(phase(needed / 0.5 * (1 - short)), "t"))
     assert any("leaks more" in line for line in said) == leaks
-    said = list(_false_claims_of_phase(phase(), replace(BOUNDS, leak=0.0), "t"))
+    said = list(_false_claims_of_phase(replace(phase(), proved=replace(BOUNDS, leak=0.0)), "t"))
     assert any("leaks more" in line for line in said)
 
 

@@ -9,7 +9,7 @@ from float_reading import iterates
 
 from emulon.algorithms import LinearRegression, Ridge
 from emulon.certify.transcript_checker import check, read
-from emulon.core.errors import BadPrompt, CannotWrite, EmulonError
+from emulon.core.errors import BadPrompt, BadShape, CannotWrite, EmulonError, OutOfDomain
 from emulon.language.methods import as_method, known_methods
 from emulon.language.model import TextModel, load, write
 from emulon.language.prompt import prompt, text_of
@@ -17,7 +17,7 @@ from emulon.language.vocabulary import SMALL
 
 pytest.importorskip("transformers", reason="running the model needs transformers (pip install 'emulon[hf]')")
 
-SHA256 = "290512afe5658b015492a01f9faadaa38fb520fa4a7d6098f89cd01c2b73b2b8"
+SHA256 = "f0bf0dd017c385071df3ecf9e69e0b8bcb45a939f0ae67add7b99a71d9e59c3e"
 WORST = 2e-7  # from the exact iterates, for weights of up to 2
 DRAW = np.random.default_rng(7)
 X = DRAW.normal(size=(5, 2)).clip(-2, 2).round(4)
@@ -112,6 +112,19 @@ def test_a_run_has_weights_iterates_and_an_audit_from_its_text_alone(model):
     run.audit.verify(run.iterates[1:], torch.tensor(iterates(text_of(run.prompt), 5)))
     assert run.audit.bound < 5e-7 and "for this run only" in repr(run)
     assert check(run.transcript).startswith("every weight of 5 steps")
+
+
+@pytest.mark.parametrize("name", ["ridge", "logistic_regression"])
+def test_new_rows_are_predicted_by_the_model_itself(model, name):
+    y = np.sign(Y) if name == "logistic_regression" else Y
+    run = model.run(known_methods()[name](steps=1, step_size=0.01), X, y, start=[1.5, -1.0])
+    new = DRAW.normal(size=(3, 2)).clip(-2, 2)
+    predicted = model.predict(run, new)
+    assert isinstance(predicted, np.ndarray) and np.abs(predicted - new @ run.last.numpy()).max() <= WORST
+    with pytest.raises(OutOfDomain, match="row 2 of x_new"):
+        model.predict(run, [[0.0, 0.0], [19.0, -19.0]])
+    with pytest.raises(BadShape, match="x_new has shape"):
+        model.predict(run, [[1.0]])
 
 
 def test_hugging_face_alone_continues_a_prompt(folder):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from emulon.attention import Slots
 from emulon.core.errors import BadShape, OutOfDomain
-from emulon.looped import Frame, Layer, RepresentationNetwork, Size, position_codes
-from emulon.looped.heads import GAP, copy_head
+from emulon.looped import RepresentationNetwork
+from emulon.looped.heads import GAP, copy_head, position_codes
+from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.wiring import Circuit, gate_height, no_heads, read, write
 
 

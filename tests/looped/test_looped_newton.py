@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import OutOfDomain, ToleranceTooTight
-from emulon.looped import LoopedNewton, convergence
-from emulon.looped.convergence import newton_iterates
+from emulon.looped import LoopedNewton
 from emulon.looped.newton import start_scale
+from reproduce.algoformer.convergence import convergence, newton_iterates
 
 
 def exact(model, xs, ys, x_query, loops):

@@ -13,8 +13,8 @@ from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.errors import BadNetwork, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.identity_grid import identity_grid
-from emulon.models import AlgoFormer, Looped, by_prompt
-from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of
+from emulon.models import AlgoFormer, Looped
+from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, by_prompt, heads_of
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.builder import lower
 from emulon.networks.layers import evaluated, states

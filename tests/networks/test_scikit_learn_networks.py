@@ -11,8 +11,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from emulon import Interpreter, compile_network
 from emulon.cli import main
 from emulon.core.errors import BadNetwork
-from emulon.identification.adapters.skops_file import BadSkops
-from emulon.identification.loading import load_object
+from emulon.identification.loading import BadSkops, load_object
 from emulon.networks import classes_of
 
 

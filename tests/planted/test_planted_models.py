@@ -19,7 +19,7 @@ from emulon.planted import MECHANISMS, PlantedModel
 from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.model import Build
 from emulon.planted.noise import noise_of
-from emulon.planted.obfuscation import WRITTEN, Draft, dead_blocks, fill_heads, fill_neurons, random_rotation
+from emulon.planted.obfuscation import Draft, dead_blocks, fill_heads, fill_neurons, random_rotation
 from reproduce.ours.specimens import interventions, registers
 
 transformers = pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
@@ -111,7 +111,7 @@ def test_dead_heads_neurons_and_blocks_write_within_their_bound_where_nothing_re
     streams = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
     written = torch.stack(streams)[..., unread].norm(dim=-1).amax(dim=(1, 2))
     content = planned(one.source, f64).normalisation.content
-    assert written[0] == 0 and written[-1] > 0.1 and written.max() <= WRITTEN * content
+    assert written[0] == 0 and written[-1] > 0.1 and written.max() <= GPT2.dead_share * content
 
 
 def test_dead_components_count_all_that_they_may_write_and_see_no_mean() -> None:

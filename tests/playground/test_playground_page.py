@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def problem(points):
 @pytest.mark.parametrize(("name", "points"), [("ridge", LINE), ("lasso", LINE), ("logistic", PLANE)])
 def test_fifty_steps_give_pythons_weights(desk, served, programs, interpreter, name, points):
     page = open_at(desk, served, f"algorithms/{name}/{STEPS}/{text(points)}")
-    program = for_points(replace(programs[name], steps=STEPS), len(points))
+    program = for_points(programs[name].changed(steps=STEPS), len(points))
     run = interpreter.run(program, *problem(points), mode="reference")
     assert run.weights.abs().max() > 0.1
     assert (shown(page) - run.weights).abs().max() <= 1e-9

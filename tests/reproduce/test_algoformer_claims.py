@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.looped.convergence import gradient_iterates
 from emulon.report.chart import chart
 from emulon.training import TrainConfig
 from reproduce import Scale, Setting, all_claims
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, iterates, learners, section_4_1
+from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.algoformer.theorem_4_2 import prefix_iterates
 from reproduce.learners import trained
 from reproduce.record import measure
@@ -182,9 +182,9 @@ def test_figure_4_leaves_16_heads_out_and_is_judged_by_what_was_measured():
 def test_claims_of_one_process_share_a_training():
     said = []
     setting = Setting({}, report_progress=lambda what, done: said.append(done))
-    config = TrainConfig(**(TINY | {"points": 7}))
+    config = TrainConfig.of(**(TINY | {"points": 7}))
     first = trained(config, setting, 0.5, 0.25)
     assert said and all(0.5 <= done <= 0.75 for done in said)
     heard = len(said)
     assert trained(config, setting) is first and len(said) == heard
-    assert trained(replace(config, seed=1), setting) is not first
+    assert trained(config.changed(seed=1), setting) is not first

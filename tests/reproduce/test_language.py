@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.tasks import BadText, Classification, Translation
 from emulon.tasks.prompts import PAD
-from emulon.tasks.tokeniser import END
 from emulon.training import TrainConfig, load_learner, resume, train
 from emulon.training.checkpoint import checkpoints, read_checkpoint
 from reproduce.arguments import run_script
 from reproduce.text import classify, language, translate
 from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translated, translations
+from reproduce.text.tasks import Classification, Translation
+from reproduce.text.tokeniser import END, BadText
 
 LONGEST = 24
-SMALL = TrainConfig(width=32, heads=2, batch=16, lr=3e-3, evaluate_every=20, device="cpu", quiet=True, threads=1)
+SMALL = TrainConfig.of(width=32, heads=2, batch=16, lr=3e-3, evaluate_every=20, device="cpu", quiet=True, threads=1)
 
 
 def command(name, *words):
@@ -28,7 +28,7 @@ def command(name, *words):
 
 
 def begin(task, corpora, out, **changes):
-    config = dataclasses.replace(SMALL, task=f"{task}:data={corpora[task]},longest={LONGEST}", **changes)
+    config = SMALL.changed(task=f"{task}:data={corpora[task]},longest={LONGEST}", **changes)
     return train(config, out)
 
 
@@ -55,7 +55,7 @@ def test_a_run_translates_from_its_folder_alone(translator, capsys):
         assert command("translate", str(translator), *words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["A dog sleeps in the house."] * 2 and len(said) == 4
-    assert load_learner(translator)[1].task.endswith(f"gone.safetensors,longest={LONGEST}")
+    assert load_learner(translator)[1].task.task.endswith(f"gone.safetensors,longest={LONGEST}")
 
 
 def test_a_run_classifies(classifier, corpora, capsys):

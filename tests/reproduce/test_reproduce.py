@@ -194,13 +194,13 @@ def test_names_are_slugs_and_say_where_they_are_from():
 def test_the_command_of_a_kept_learner_is_its_configuration(name):
     config = RunFolder(RESULTS / "learners" / name).config()
     model, *flags = KEPT[name].split()
-    assert model == config.model
+    assert model == config.model.model
     if flags[0] == "--preset":
-        assert config.features == PRESETS[flags[1]].features  # the preset may have moved on since
+        assert config.task.features == PRESETS[flags[1]].task.features  # the preset may have moved on since
         return
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     for flag, word in given.items():
-        value = getattr(config, flag.removeprefix("--").replace("-", "_"))
+        value = config.options()[flag.removeprefix("--").replace("-", "_")]
         assert value == type(value)(word), flag
 
 

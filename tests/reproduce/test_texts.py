@@ -8,11 +8,12 @@ import types
 
 import pytest
 
-from emulon.tasks import BadText, load_corpus
 from reproduce.arguments import run_script
 from reproduce.text import corpus as command
 from reproduce.text import texts
+from reproduce.text.corpora import load_corpus
 from reproduce.text.texts import data_folder, named_corpus, source_named
+from reproduce.text.tokeniser import BadText
 
 
 @pytest.fixture

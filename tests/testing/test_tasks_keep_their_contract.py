@@ -3,8 +3,9 @@
 import pytest
 
 from emulon.algorithms import Ridge
+from emulon.identification.domain_task import DomainTask
 from emulon.interpreter import compile
-from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, TextTask
+from emulon.tasks import TASKS, Linear, RegressionTask
 from emulon.testing import task_checks
 from emulon.testing.task import CHECKS
 
@@ -14,8 +15,8 @@ def small(name):
     return TASKS[name](features=4, points=7, **noise)
 
 
-# Those over text need a corpus, and keep what of the contract is about them in tests/tasks/test_text_tasks.py.
-CASES = {name: small(name) for name, task in TASKS.items() if not issubclass(task, TextTask)}
+# Those over text need a corpus, and keep what of the contract is about them in tests/reproduce/test_text_tasks.py.
+CASES = {name: small(name) for name, task in TASKS.items() if not task.reads_words}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Muon moves every direction of a matrix alike, and takes the blocks' matrices alone."""
 
-import dataclasses
-
 import pytest
 import torch
 from tiny_runs import FAST
@@ -69,7 +67,7 @@ def test_muon_takes_the_matrices_of_blocks_and_adam_everything_else():
 
 
 def test_early_answers_weigh_less_while_they_are_early():
-    config = dataclasses.replace(FAST, features=3, points=5, start_features=1, feature_every=2, early_weight=0.25)
+    config = FAST.changed(features=3, points=5, start_features=1, feature_every=2, early_weight=0.25)
     task = config.make_task()
     step = TrainStep(config.make_learner(task), task, config, CPU)
     seen = []

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from emulon.core.errors import EmulonError
 from emulon.training import RunFolder, train
 from emulon.training.grid import BadGrid, Grid, Run, read_grid, read_words
-from emulon.training.stacked import sweep_stacked
-from emulon.training.sweep import Inline, Job, Local, NoCluster, Slurm, sweep
+from emulon.training.sweep import Inline, Job, Local, NoCluster, Slurm, sweep, sweep_stacked
 
 BASE = {"features": 3, "points": 7, "noise": 0.5, "width": 16, "heads": 2, "batch": 8, "evaluation_batch": 32}
 BASE |= {"lr": 1e-3, "log_every": 1, "device": "cpu", "threads": 1, "layers": 1, "steps": 14, "checkpoint_every": 7}
@@ -226,8 +225,8 @@ def test_a_grid_is_every_combination_with_the_recipes_own_values(tmp_path):
         "model=standard,seed=1",
         "model=algoformer,seed=0",
     ]
-    assert [run.config.muon_lr for run in runs] == [0.005] * 4 and runs[0].config.lr == 5e-4
-    assert all((run.config.features, run.config.optimiser) == (5, "muon") for run in runs)
+    assert [run.config.optimiser.muon_lr for run in runs] == [0.005] * 4 and runs[0].config.optimiser.lr == 5e-4
+    assert all((run.config.task.features, run.config.optimiser.optimiser) == (5, "muon") for run in runs)
     assert runs[1].values == {"model": "standard", "seed": 1} and runs[1].config.seed == 1
     assert not list(tmp_path.iterdir())
 
@@ -306,7 +305,7 @@ def test_a_stack_leaves_the_folders_its_runs_would_have_left_alone(tmp_path):
         losses = [[line.get("loss", line.get("error")) for line in each] for each in lines]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     record = json.loads((together[0].folder / "curve.json").read_text())
-    assert record["stacked"] == 4 and record["config"] == json.loads(json.dumps(vars(together[0].config)))
+    assert record["stacked"] == 4 and record["config"] == together[0].config.options()
 
 
 def test_a_stack_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """What goes wrong is said in one line, and the last good checkpoint is kept."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -35,7 +34,7 @@ def TINY_LEARNER_NAN() -> torch.Tensor:
 
 
 def test_weights_that_overflow_are_not_checkpointed(tmp_path):
-    wild = dataclasses.replace(TINY, lr=1e30, log_every=1000, evaluate_every=1000)
+    wild = TINY.changed(lr=1e30, log_every=1000, evaluate_every=1000)
     with pytest.raises(TrainingDiverged, match="smaller --lr"):
         train(wild, tmp_path / "run")
     assert not checkpoints(tmp_path / "run" / "checkpoints")
@@ -52,7 +51,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_resumes(tmp_path
             train(TINY, tmp_path / "run")
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["step-000000007.safetensors"]
-    assert resume(tmp_path / "run").steps == TINY.steps
+    assert resume(tmp_path / "run").steps == TINY.schedule.steps
 
 
 def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_weights(tmp_path, monkeypatch):
@@ -71,7 +70,7 @@ def test_a_write_the_system_cuts_short_stops_the_run_and_it_resumes_to_the_same_
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     kept = checkpoints(tmp_path / "run" / "checkpoints")
     assert kept[-1].stem == "step-000000028"
-    assert resume(tmp_path / "run").steps == TINY.steps
+    assert resume(tmp_path / "run").steps == TINY.schedule.steps
     train(TINY, tmp_path / "whole")
     assert_identical(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
 
@@ -87,15 +86,15 @@ def test_a_batch_that_really_does_not_fit_is_refused_in_one_line(tmp_path, capsy
 
 
 def test_a_checkpoint_of_another_learner_is_refused(tmp_path, capsys):
-    train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
+    train(TINY.changed(steps=7), tmp_path / "run")
     config = tmp_path / "run" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"width": 32}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model": {"width": 32, "heads": 2, "layers": 1}}))
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "is not of the learner in config.json" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_cannot_be_read_names_the_one_before(tmp_path, capsys):
-    train(dataclasses.replace(TINY, steps=14), tmp_path / "run")
+    train(TINY.changed(steps=14), tmp_path / "run")
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
@@ -128,10 +127,14 @@ def test_other_errors_are_not_disguised(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"version": 0}, "version 0"), ({"lrr": 1}, "did you mean lr"), ({"steps": "many"}, "wrong type")],
+    [
+        ({"version": 0}, "version 0"),
+        ({"lrr": 1}, "did you mean lr"),
+        ({"schedule": {"steps": "many"}}, "not a whole number"),
+    ],
 )
 def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, change, said, capsys):
-    train(dataclasses.replace(TINY, steps=7), tmp_path / "run")
+    train(TINY.changed(steps=7), tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | change))
     with pytest.raises(BadConfig, match=said):

@@ -1,7 +1,5 @@
 """A run folder gives its learner back."""
 
-import dataclasses
-
 import pytest
 import torch
 from tiny_runs import TINY
@@ -17,8 +15,8 @@ def test_the_learner_of_a_run_answers_as_it_did_when_trained(tmp_path):
 
 
 def test_a_run_gives_its_learner_back_as_it_was_at_any_kept_checkpoint(tmp_path):
-    train(dataclasses.replace(TINY, steps=14, keep_checkpoints=0), tmp_path / "run")
-    train(dataclasses.replace(TINY, steps=7), tmp_path / "short")
+    train(TINY.changed(steps=14, keep_checkpoints=0), tmp_path / "run")
+    train(TINY.changed(steps=7), tmp_path / "short")
     tokens = torch.randn(4, 9, 4, generator=torch.Generator().manual_seed(0))
     then, short = load_learner(tmp_path / "run", 7)[0], load_learner(tmp_path / "short")[0]
     assert torch.equal(then(tokens), short(tokens))
@@ -48,6 +46,6 @@ def test_a_run_without_a_checkpoint_has_no_learner_yet(tmp_path):
 
 
 def test_what_a_run_took_is_of_this_call(tmp_path):
-    half = train(dataclasses.replace(TINY, lr=0.0, patience=1, evaluate_every=7), tmp_path / "run")
+    half = train(TINY.changed(lr=0.0, patience=1, evaluate_every=7), tmp_path / "run")
     assert (half.start, half.steps, half.leads) == (0, 14, True) and half.seconds > 0 and half.cpu_seconds > 0
     assert resume(tmp_path / "run").start == 14

@@ -1,6 +1,5 @@
 """A run killed anywhere ends, once resumed, where it would have ended."""
 
-import dataclasses
 import os
 import random
 import signal
@@ -15,8 +14,8 @@ from emulon.training import NoRun, RunFolder, load_learner, resume, train
 
 
 def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
-    long = dataclasses.replace(FAST, steps=400)  # Muon for the matrices, Adam for the rest
-    process = in_a_process(f"train(replace(FAST, steps=400), {str(tmp_path / 'killed')!r})")
+    long = FAST.changed(steps=400)  # Muon for the matrices, Adam for the rest
+    process = in_a_process(f"train(FAST.changed(steps=400), {str(tmp_path / 'killed')!r})")
     wanted = random.SystemRandom().randint(1, 30) * 7
     while process.poll() is None:
         found = checkpoints(tmp_path / "killed" / "checkpoints")
@@ -35,7 +34,7 @@ def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(tmp_path, number):
     folder = tmp_path / "stopped run"
-    config = dataclasses.replace(FAST, steps=400, checkpoint_every=1000)
+    config = FAST.changed(steps=400, checkpoint_every=1000)
     words = f"['train', '--resume', {str(folder)!r}]"
     RunFolder(folder).begin(config)
     process = in_a_process(f"from emulon.cli import main\nraise SystemExit(main({words}))")
@@ -68,7 +67,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
 
 
 def test_early_stopping_resumes_with_its_patience(tmp_path):
-    hopeless = dataclasses.replace(TINY, lr=0.0, patience=2, evaluate_every=10)
+    hopeless = TINY.changed(lr=0.0, patience=2, evaluate_every=10)
     assert train(hopeless, tmp_path / "run").steps == 30
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert newest.stem == "step-000000030"
@@ -78,7 +77,7 @@ def test_early_stopping_resumes_with_its_patience(tmp_path):
 
 
 def test_a_run_that_may_stop_early_ends_with_its_best_weights(tmp_path):
-    restless = dataclasses.replace(TINY, lr=0.3, patience=4, evaluate_every=5, checkpoint_every=5, steps=40)
+    restless = TINY.changed(lr=0.3, patience=4, evaluate_every=5, checkpoint_every=5, steps=40)
     ended = train(restless, tmp_path / "run")
     errors = [fmean(each["curve"]) for each in ended.history]
     assert fmean(ended.curve) == min(errors) < errors[-1]
@@ -95,7 +94,7 @@ def test_only_the_newest_two_checkpoints_are_kept(tmp_path):
 
 
 def test_all_checkpoints_are_kept_where_asked_for(tmp_path):
-    train(dataclasses.replace(TINY, steps=21, keep_checkpoints=0), tmp_path / "run")
+    train(TINY.changed(steps=21, keep_checkpoints=0), tmp_path / "run")
     assert RunFolder(tmp_path / "run").kept_steps() == [7, 14, 21]
 
 

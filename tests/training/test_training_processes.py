@@ -1,6 +1,5 @@
 """Two processes train as one with the doubled batch."""
 
-import dataclasses
 import socket
 
 from tiny_runs import FAST, final_state, in_a_process
@@ -16,7 +15,7 @@ def test_two_gloo_processes_give_the_loss_curve_of_one_with_twice_the_batch(tmp_
     code = f"train(FAST, {str(tmp_path / 'two')!r})"
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     both = [in_a_process(code, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
-    train(dataclasses.replace(config, batch=16), tmp_path / "one")
+    train(config.changed(batch=16), tmp_path / "one")
     for process in both:
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error
@@ -24,7 +23,7 @@ def test_two_gloo_processes_give_the_loss_curve_of_one_with_twice_the_batch(tmp_
         [line["loss"] for line in RunFolder(tmp_path / name).metrics() if line["kind"] == "train"]
         for name in ("one", "two")
     )
-    assert len(one) == len(two) == FAST.steps
+    assert len(one) == len(two) == FAST.schedule.steps
     assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-6
     a, b = final_state(tmp_path / "one"), final_state(tmp_path / "two")
     assert max((a[name] - b[name]).abs().max().item() for name in a if name.startswith("weights")) < 1e-4

@@ -1,7 +1,5 @@
 """Learners stacked along a leading axis end as each would alone."""
 
-import dataclasses
-
 import pytest
 import torch
 from tiny_runs import TINY, in_a_process
@@ -14,7 +12,7 @@ DIFFERENT = [{}, {"seed": 5}, {"lr": 3e-3, "muon_lr": 0.02}, {"noise": 0.0, "see
 
 
 def configs(**changes) -> list[TrainConfig]:
-    return [dataclasses.replace(TINY, **changes | each) for each in DIFFERENT]
+    return [TINY.changed(**changes | each) for each in DIFFERENT]
 
 
 def alone(config: TrainConfig, steps: int) -> tuple[TrainStep, list[float]]:
@@ -71,7 +69,7 @@ def test_bf16_follows_fp32_while_weights_stay_fp32():
 
 
 def test_a_learner_that_diverges_leaves_the_others_alone():
-    wild = [TINY, dataclasses.replace(TINY, lr=1e30)]
+    wild = [TINY, TINY.changed(lr=1e30)]
     stack = Stack(wild, CPU)
     losses = [stack(k)[0].item() for k in range(6)]
     assert not torch.isfinite(stack.loss[1]) and losses == pytest.approx(alone(TINY, 6)[1], rel=1e-5)
@@ -83,9 +81,9 @@ def test_what_changes_the_shape_of_the_work_cannot_be_stacked():
         ({"steps": 61}, "and here in steps"),
     ):
         with pytest.raises(BadConfig, match=reason):
-            Stack([TINY, dataclasses.replace(TINY, **change)], CPU)
+            Stack([TINY, TINY.changed(**change)], CPU)
     with pytest.raises(BadConfig, match="end together"):
-        Stack([dataclasses.replace(TINY, patience=2)], CPU)
+        Stack([TINY.changed(patience=2)], CPU)
 
 
 def test_one_traced_program_gives_the_eager_losses():

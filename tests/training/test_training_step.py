@@ -1,7 +1,6 @@
 """One step: the same on every path, and nothing depends on what was trained beside it."""
 
 import contextlib
-import dataclasses
 
 import pytest
 import torch
@@ -35,9 +34,9 @@ def losses(config: TrainConfig, steps: int = 8) -> list[float]:
     ],
 )
 def test_every_model_learns(model, start):
-    easy = dataclasses.replace(start, model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
+    easy = start.changed(model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
     if model in ("looped", "algoformer"):
-        easy = dataclasses.replace(easy, loops=3, window=2)
+        easy = easy.changed(loops=3, window=2)
     step = begin(easy)
     means = []
     for k in range(150):
@@ -48,7 +47,7 @@ def test_every_model_learns(model, start):
 
 
 def test_learners_trained_together_end_as_they_would_alone():
-    configs = [dataclasses.replace(TINY, seed=seed) for seed in range(2)]
+    configs = [TINY.changed(seed=seed) for seed in range(2)]
     together = Together([begin(config) for config in configs])
     side_by_side = [[loss.item() for loss in together(k)] for k in range(8)]
     together.synchronise()
@@ -56,7 +55,7 @@ def test_learners_trained_together_end_as_they_would_alone():
 
 
 def test_bf16_follows_fp32_while_weights_and_optimiser_stay_fp32():
-    half = dataclasses.replace(TINY, precision="bf16")
+    half = TINY.changed(precision="bf16")
     assert losses(half) == pytest.approx(losses(TINY), rel=1e-2)
     step = begin(half)
     step(0)
@@ -75,7 +74,7 @@ torch.compile = lambda f, **options: real(f, backend="aot_eager", fullgraph=True
 from test_training_step import losses
 expected = losses(TINY, 2)
 for kind in ("whole", "block"):
-    assert max(abs(a - b) for a, b in zip(losses(replace(TINY, compile=kind), 2), expected)) < 1e-6
+    assert max(abs(a - b) for a, b in zip(losses(TINY.changed(compile=kind), 2), expected)) < 1e-6
 """
     process = in_a_process(code)
     _, error = process.communicate(timeout=120)
@@ -83,7 +82,7 @@ for kind in ("whole", "block"):
 
 
 def test_a_curriculum_hides_features_and_later_points():
-    config = dataclasses.replace(TINY, start_features=1, feature_every=2, start_points=2, point_every=3)
+    config = TINY.changed(start_features=1, feature_every=2, start_points=2, point_every=3)
     step = begin(config)
     seen = []
     for k in range(5):
@@ -94,7 +93,7 @@ def test_a_curriculum_hides_features_and_later_points():
 
 
 def test_clipping_bounds_the_gradient():
-    step = begin(dataclasses.replace(TINY, clip=1e-3))
+    step = begin(TINY.changed(clip=1e-3))
     step(0)
     norm = torch.stack([p.grad.norm() for p in step.parameters if p.grad is not None]).norm()
     assert norm.item() == pytest.approx(1e-3, rel=1e-3)
@@ -118,7 +117,7 @@ def test_evaluation_is_against_the_noise_free_truth_and_the_tasks_own_baselines(
 
 
 def test_an_evaluation_drops_nothing_out_and_training_goes_on_as_it_was():
-    config = dataclasses.replace(TINY, dropout=0.5)
+    config = TINY.changed(dropout=0.5)
     task = config.make_task()
     learner, evaluation = config.make_learner(task), Evaluation(task, 0, 16, CPU)
     expected = evaluation.curve(learner.eval())
@@ -141,7 +140,7 @@ def test_an_extra_that_is_not_installed_is_named(tmp_path, extra):
         __import__(extra)
     except ImportError:
         with pytest.raises(ValueError, match=f"pip install {extra}"):
-            train(dataclasses.replace(TINY, **{extra: True}), tmp_path / "run")
+            train(TINY.changed(**{extra: True}), tmp_path / "run")
     else:
         pytest.skip(f"{extra} is installed here")
 
@@ -167,7 +166,7 @@ class Graph:
 
 def test_every_size_of_prompts_has_a_graph_of_its_own_and_building_changes_nothing(corpora, monkeypatch):
     task = f"translation:data={corpora['translation']},longest=24"
-    config = dataclasses.replace(TINY, task=task, noise=None, features=20, points=41)
+    config = TINY.changed(task=task, noise=None, features=20, points=41)
     eager, graphed = begin(config), begin(config)
     pools = []
 

@@ -1,6 +1,5 @@
 """A run that takes a second, and a process of its own for those that must be killed."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import torch
 from emulon.training import TrainConfig
 from emulon.training.checkpoint import checkpoints, read_checkpoint
 
-TINY = TrainConfig(
+TINY = TrainConfig.of(
     features=3,
     points=5,
     noise=0.5,
@@ -30,9 +29,7 @@ TINY = TrainConfig(
     quiet=True,
 )
 
-FAST = dataclasses.replace(
-    TINY, optimiser="muon", schedule="linear", warmup=5, init=0.0, bias=False, zero_output=True, beta2=0.99
-)
+FAST = TINY.changed(optimiser="muon", schedule="linear", warmup=5, init=0.0, bias=False, zero_output=True, beta2=0.99)
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -40,9 +37,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 def in_a_process(code: str, **environment: str) -> subprocess.Popen:
     """Python running `code`, with `TINY` and `train` in scope."""
     paths = os.pathsep.join([str(SOURCE), str(Path(__file__).parent)])
-    header = (
-        "from dataclasses import replace\nfrom emulon.training import train, resume\nfrom tiny_runs import FAST, TINY\n"
-    )
+    header = "from emulon.training import train, resume\nfrom tiny_runs import FAST, TINY\n"
     return subprocess.Popen(
         [sys.executable, "-c", header + code],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | environment,

@@ -42,7 +42,7 @@ def of_jump(
     Proof. A subgradient is at most G = height·√λmax long, since ‖Xᵀg‖/n ≤ √(nλmax)·√n·height/n. The classical bound is
     (‖w*‖²/(η·steps) + ηG²)/2; put η = R/(G√steps) with R = rms(y)/√λmax. QED
     The iterates do not settle: with a fixed step they end in a cloud around the minimum, of the size of one step. R is
-    ‖w*‖ as far as it can be told from the data's scale, so rescaling x or y rescales the weights and nothing else.
+    ‖w*‖ as estimated from the data's scale, so rescaling x or y rescales the weights and nothing else.
     """
     scale = y.square().mean(dim=-1, keepdim=True).sqrt()
     return height * math.sqrt(max(steps, 1)) * largest_eigenvalue(x) / scale

@@ -85,7 +85,7 @@ def _with(value: AnyBall, where: Tensor, own: AnyBall) -> AnyBall:
     return value
 
 
-def torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def undecided(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """(..., steps): whether some sample may be on either side of a break, and how far f·x may differ there, in sum."""
     open_ = torch.ones_like(s.high, dtype=torch.bool)
     with suppress(BadExpression):
@@ -101,9 +101,9 @@ def torn(f: Function, s: AnyBall, lengths: Tensor) -> tuple[Tensor, Tensor]:
 def _by_arb(f: Function, s: AnyBall) -> AnyBall:
     from flint import arb, arb_series
 
-    room, ends = s.shortened().radius, []
+    radius, ends = s.shortened().radius, []
     with ball_arithmetic(order=1):
-        for at, off in zip(s.high.flatten().tolist(), room.flatten().tolist(), strict=True):
+        for at, off in zip(s.high.flatten().tolist(), radius.flatten().tolist(), strict=True):
             # One float further each way: a ball may be narrower than the distance to the next.
             left, right = (math.nextafter(at + side * off, side * math.inf) if off else at for side in (-1, 1))
             try:

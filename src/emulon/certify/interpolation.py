@@ -245,9 +245,9 @@ def _prove(
     return Interpolation(error, -rounding.rounded_up(-attained), deviation, size)
 
 
-def _narrowest(reach: float) -> float:
+def _narrowest(largest: float) -> float:
     """The width of cells that are not halved: about as close as floats of this size are, but not below 1e-15 of 1."""
-    return 1e-15 * (min(1.0, reach) + reach)
+    return 1e-15 * (min(1.0, largest) + largest)
 
 
 def _expected_cells(error: float, before: float, enough: float) -> float:
@@ -339,9 +339,9 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     first = int(rough.argmax())
     top = float(rough[first])
     # Keys that cannot matter are left out: below the first by NEGLIGIBLE throughout, whatever rounding did to `rough`.
-    reach = np.abs(keys.slopes - keys.slopes[first]) * float(radius)
-    doubt = 2.0**-49 * (np.abs(keys.slopes * middle) + np.abs(keys.intercepts) + reach).max()
-    near = np.flatnonzero(rough + reach >= top - NEGLIGIBLE - doubt)
+    change = np.abs(keys.slopes - keys.slopes[first]) * float(radius)
+    doubt = 2.0**-49 * (np.abs(keys.slopes * middle) + np.abs(keys.intercepts) + change).max()
+    near = np.flatnonzero(rough + change >= top - NEGLIGIBLE - doubt)
     a, values = ([arb(x) for x in part[near].tolist()] for part in (keys.slopes, keys.values))
     e = [(ar * c + arb(br) - arb(top)).exp() for ar, br in zip(a, keys.intercepts[near].tolist(), strict=True)]
     # Any mean and guess are right; from balls, which are integers, they are the same on every processor.

@@ -8,6 +8,7 @@ from functools import cached_property
 from torch import Tensor
 
 from emulon.certify.certificate import Bounds, Certificate
+from emulon.core.deprecated import warn_renamed
 
 # Entries of an answer that `_repr_html_` shows.
 SHOWN = 8
@@ -52,6 +53,12 @@ class Run:
     def bounds(self) -> Bounds:
         """The audit and the certificate, with the size of the answer that they are about."""
         return Bounds(self.audit, self.certificate, self.last.abs().max().item())
+
+    @property
+    def promises(self) -> Bounds:
+        """`bounds`, under its name of 0.2."""
+        warn_renamed("run.promises", "run.bounds")
+        return self.bounds
 
     def __repr__(self) -> str:
         return f"Run of {self.name}: {self._answer}, {'; '.join(map(_bound, self._certificates))}"

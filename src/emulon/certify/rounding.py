@@ -35,7 +35,7 @@ def dot(length: int, magnitude: float, dtype: torch.dtype) -> float:
 
 
 # torch evaluates exp to within one unit in the last place (Sleef's 1.0-ULP routines): so its sources say and our tests
-# measure, and nobody proves it; 4u leaves a factor of two.
+# measure; it is not proved. 4u leaves a factor of two.
 EXP_ROUNDINGS = 4
 EXP_ASSUMED = "torch's exp is within two units in the last place"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from tyro.conf import Positional
@@ -52,6 +52,8 @@ class Options(CommandOptions):
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
     """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once";
     default: all of them"""
+    architecture: Literal["gpt2", "llama"] = "gpt2"
+    """class of the planted models"""
     seed: Seed = 0
     """seed of the first planted model; the others follow"""
     processes: Count = 2
@@ -70,7 +72,14 @@ def main(options: Options) -> int:
     seeds, began = range(options.seed, options.seed + options.models), time.perf_counter()
     processes = min(options.processes, len(seeds))
     with progress() as report_progress:
-        rows = score_models(methods, seeds, variants, processes=processes, progress=report_progress)
+        rows = score_models(
+            methods,
+            seeds,
+            variants,
+            architecture=options.architecture,
+            processes=processes,
+            progress=report_progress,
+        )
     cells, seconds = summary(rows), time.perf_counter() - began
     record = report.record(rows, cells, seeds, seconds)
     if options.report is not None:

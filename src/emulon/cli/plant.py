@@ -1,4 +1,4 @@
-"""`emulon plant`: a GPT-2 with a planted learning algorithm, as a folder with the truth beside the weights."""
+"""`emulon plant`: a transformer with a planted learning algorithm, as a folder with the truth beside the weights."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   emulon plant sgd:features=3,step_size=0.2 --out planted-sgd
   emulon plant switch:first=ridge,second=last-value --obfuscate all --out planted-sgd
   emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
+  emulon plant sgd --architecture llama --out planted-llama
   emulon identify planted-sgd                  which algorithm is it?
 
 Mechanisms, with their parameters beside features and samples (the last sample is only a query):
@@ -36,9 +37,9 @@ Obfuscations, other weights for the same function; all: every one of them
   rotated            the stream in another basis
   noisy              every weight perturbed
 
-The folder: model.safetensors and config.json (a GPT2LMHeadModel whose only logit is the answer), truth.json (directions
-of every register, heads and neurons of every instruction, causal graph, unused parts, certificate), and README.md, a
-model card."""
+The folder: model.safetensors and config.json (a GPT2LMHeadModel or LlamaForCausalLM whose first logit is the answer),
+truth.json (directions of every register, heads and neurons of every instruction, causal graph, unused parts,
+certificate), and README.md, a model card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,10 @@ class Options(CommandOptions):
     """obfuscations from the list below, or all"""
     strength: Annotated[NotNegative, shown("NUMBER")] = 1.0
     """strength of the obfuscations, 0 … 1"""
-    dtype: Literal["float64", "float32"] = "float64"
-    """of the weights; bounds are much wider in float32"""
+    architecture: Literal["gpt2", "llama"] = "gpt2"
+    """class of the transformer; a llama is float32"""
+    dtype: Literal["float64", "float32"] | None = None
+    """of the weights; bounds are wider in float32 (default: float64 for gpt2, float32 for llama)"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the files"""
 
@@ -67,7 +70,8 @@ def main(options: Options) -> int:
         mechanism = planted.drawn_mechanism(seed)
     else:
         raise BadUsage("NAME or --seed is missing")
-    model = planted.plant(mechanism, getattr(torch, options.dtype))
+    dtype = None if options.dtype is None else getattr(torch, options.dtype)
+    model = planted.plant(mechanism, dtype, architecture=options.architecture)
     if options.obfuscate:
         chosen = {name.replace("-", " ") for name in options.obfuscate}
         only = planted.OBFUSCATIONS if chosen == {"all"} else tuple(sorted(chosen))
@@ -83,12 +87,13 @@ def described(model: planted.PlantedModel, folder: Path) -> str:
     """What it is, its error bound, and how to open it."""
     truth = model.truth
     heads, neurons = truth.blocks * truth.heads, truth.blocks * truth.neurons
+    title, dtype = model.architecture.title, str(model.dtype).removeprefix("torch.")
     return f"""{model.name}
-a GPT-2 of {truth.blocks} blocks, width {truth.width}, in {str(model.dtype).removeprefix("torch.")}; answers depend \
+a {title} of {truth.blocks} blocks, width {truth.width}, in {dtype}; answers depend \
 on {len(truth.used_heads)} of {heads} heads and {len(truth.used_neurons)} of {neurons} neurons
 |answer − exact answer| {model.error_bound}
 
-GPT2Model.from_pretrained("{folder}")       with inputs_embeds=model.embed(xs, ys)
+{model.architecture.with_head}.from_pretrained("{folder}")   with inputs_embeds=model.embed(xs, ys)
 emulon.planted.load("{folder}")           the same, with the truth, the exact algorithm and its data
 emulon identify {folder}
 {folder}/README.md, {folder}/truth.json: what is where"""

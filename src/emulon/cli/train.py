@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import Annotated, Any, Literal
@@ -18,12 +18,29 @@ from emulon.report.curves import keep_curve
 from emulon.report.sweep import ERRORS, TEXT, keep_sweep
 from emulon.report.terminal import progress, say, table
 from emulon.report.training import write_run
-from emulon.tasks import TASKS, BadText
+from emulon.tasks import TASKS
 from emulon.training import PRESETS, BadConfig, NoRun, TrainConfig, Trained, resume, train
-from emulon.training.configuration import recipe_values
+from emulon.training.configuration import (
+    OPTIONS,
+    DeviceConfig,
+    EvaluationConfig,
+    ModelConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TaskConfig,
+    recipe_values,
+)
 from emulon.training.grid import Grid, Run, read_grid, read_words
-from emulon.training.stacked import require_stack, sweep_stacked
-from emulon.training.sweep import Engine, Inline, Local, Slurm, sweep, visible_gpus
+from emulon.training.sweep import (
+    Engine,
+    Inline,
+    Local,
+    Slurm,
+    require_stack,
+    sweep,
+    sweep_stacked,
+    visible_gpus,
+)
 
 SWEEP = ("vary", "executor", "jobs", "restarts", "slurm", "stack", "dry_run")
 EXAMPLES = """examples:
@@ -40,7 +57,7 @@ again."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(TrainConfig, CommandOptions):
+class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, ModelConfig, TaskConfig, CommandOptions):
     """Train a transformer that has to find an algorithm itself, and show its errors beside the baselines'; or train
     every run of a grid, some at a time, and show their errors over what varies."""
 
@@ -48,6 +65,10 @@ class Options(TrainConfig, CommandOptions):
     task: Annotated[str, arg(help=f"{', '.join(TASKS)}; with options that have no flag, as mixture:noises=0.1/0.5")] = (
         "linear"
     )
+    seed: int = 0
+    """of the initial weights, the data and dropout"""
+    recipe: str = "paper"
+    """paper: Adam as the sources have it; fast: Muon and all that goes with it. Other options change a recipe"""
     preset: Annotated[str | None, shown("NAME")] = None
     """start from a named configuration: small"""
     out: Annotated[Path | None, shown("DIR")] = None
@@ -76,14 +97,14 @@ class Options(TrainConfig, CommandOptions):
             raise BadConfig(unknown("preset", self.preset, PRESETS))
         start = TrainConfig() if self.preset is None else PRESETS[self.preset]
         # the recipe that nobody asked for leaves a preset its own
-        changes = {} if self.recipe == TrainConfig.recipe else recipe_values(self.recipe, self.model)
+        changes = {} if self.recipe == "paper" else recipe_values(self.recipe, self.model)
         if self.preset is None and not changes:
             return None
-        return type(self)(**_values(start) | changes | {"model": ""})
+        return type(self)(**start.options() | changes | {"model": ""})
 
     @property
     def config(self) -> TrainConfig:
-        return TrainConfig(**_values(self))
+        return TrainConfig.of(**_values(self))
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -110,7 +131,7 @@ def main(options: Options) -> int:
                 raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
             out = options.out or Path("runs") / options.model
             trained = train(options.config, out)
-    except (BadUsage, BadConfig, BadText, NoRun):
+    except (BadUsage, BadConfig, NoRun):
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error
@@ -212,10 +233,10 @@ def say_plan(runs: Sequence[Run]) -> dict[str, Any]:
     rows = []
     for run in runs:
         parameters, operations = run.learner_size()
-        done = run.config.steps if run.finished else run.steps_done
+        done = run.config.schedule.steps if run.finished else run.steps_done
         state = "finished" if run.finished else f"from step {done}" if done else ""
-        left = run.config.steps - done
-        rows.append((run.name, parameters, run.config.steps, operations * left / 1e15, state, left))
+        left = run.config.schedule.steps - done
+        rows.append((run.name, parameters, run.config.schedule.steps, operations * left / 1e15, state, left))
     columns = ("run", "parameters", "steps", "PFLOP left", "")
     cells = [(name, f"{size:,}", f"{steps:,}", f"{cost:.3g}", state) for name, size, steps, cost, state, _ in rows]
     steps, cost = sum(row[5] for row in rows), sum(row[3] for row in rows)
@@ -241,5 +262,5 @@ def errors_table(record: Mapping[str, Any]) -> Any:
     return table(columns, rows, caption=caption)
 
 
-def _values(config: TrainConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(TrainConfig)}
+def _values(options: Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in OPTIONS}

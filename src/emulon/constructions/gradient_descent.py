@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms import Algorithm
+from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import as_loss
 from emulon.certify import Domain
@@ -25,14 +25,14 @@ from emulon.core.errors import EmulonError
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.plan import (
     Plan,
-    covering,
     descent_of,
+    domain_from_data,
     negative_curvature,
     one_step_size,
     strong_convexity_of,
     with_proof,
 )
-from emulon.interpreter.run import DescentRun
+from emulon.interpreter.program import DescentRun
 
 
 class DescentInContext(CertifiedModule):
@@ -85,26 +85,20 @@ class DescentInContext(CertifiedModule):
         loss = as_loss(loss)
         step_size = domain_step_size(loss, domain, l2) if step_size is None else float(step_size)
         _require_sense(loss, steps, step_size, l2, strong_convexity)
-        bent, reach = negative_curvature(loss, 2 * loss.link.template_domain(domain).residual)
+        curvature, reach = negative_curvature(loss, 2 * loss.link.template_domain(domain).residual)
         plan = Plan(
             name=loss.name,
-            loss=loss,
-            steps=steps,
-            step_size=step_size,
-            l2=float(l2),
-            l1=float(l1),
-            momentum=0.0,
-            accelerated=False,
+            descent=GradientDescent(loss, steps, step_size, l2=float(l2), l1=float(l1)),
+            domain=domain,
             rows=domain.samples,
             strong_convexity=float(strong_convexity),
-            negative_curvature=bent,
+            negative_curvature=curvature,
             curvature_reach=reach,
             max_step_times_smoothness=1.0 if strong_convexity else 2.0,
             step_from_data=False,
-            domain=domain,
         )
         _require_convex(plan)
-        growth = plan.promised_growth
+        growth = plan.certified_growth
         options: dict[str, Any] = {"step_size": step_size, "l2": l2, "l1": l1}
         options |= {"points": points, "grid": grid, "dtype": dtype}
 
@@ -136,7 +130,7 @@ class DescentInContext(CertifiedModule):
         strong = strong_convexity_of(descent, (x, y))
         options |= {"l2": descent.l2, "l1": descent.l1, "strong_convexity": strong, "steps": descent.steps}
         options |= {"step_size": one_step_size(descent, x, y)}
-        made = cls(descent.loss, covering(descent, x, y, room), tolerance, **options)
+        made = cls(descent.loss, domain_from_data(descent, x, y, room), tolerance, **options)
         made.plan = replace(made.plan, step_from_data=descent.step_size is None)
         return made
 

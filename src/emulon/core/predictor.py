@@ -99,7 +99,7 @@ class FunctionPredictor:
         """The first batch tells which it is."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is for one dataset may grumble before it fails
+                warnings.simplefilter("ignore")  # a function of one dataset may warn before it fails
                 answers = self._call(xs, ys, x_query)
             self.each = False
         except EmulonError as refused:
@@ -143,8 +143,8 @@ class EstimatorPredictor:
         queries = x_query if several else x_query.unsqueeze(-2)
         parts = (part.detach().cpu().numpy() for part in (xs, ys, queries))
         flat = [part.reshape(-1, *part.shape[xs.ndim - 2 :]) for part in parts]
-        said = np.array([self._answers(x, y, asked) for x, y, asked in zip(*flat, strict=True)])
-        return torch.from_numpy(said.reshape(x_query.shape[:-1])).to(xs.device)
+        answers = np.array([self._answers(x, y, asked) for x, y, asked in zip(*flat, strict=True)])
+        return torch.from_numpy(answers.reshape(x_query.shape[:-1])).to(xs.device)
 
     def _answers(self, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
         try:
@@ -243,6 +243,8 @@ def predict_at(
     if answers.shape != (xs.shape[0], len(counts)):
         raise BadShape(f"the predictor answered {tuple(answers.shape)}, wanted one number for each of {xs.shape[0]}")
     answers = answers.double()
+    if not answers.isfinite().any():
+        raise OutOfDomain("the predictor answers NaN or infinity to everything: check its weights and its input")
     for n, column in zip(counts, answers.unbind(-1), strict=True):
         # A square that overflows cannot be compared either.
         if bad := int((~column.square().isfinite()).sum()):
@@ -256,7 +258,7 @@ def predict_at(
 
 def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
     """Call a predictor; an exception of another library becomes one line, as for functions."""
-    if _package(predictor) == __package__:
+    if _package(predictor) == __name__.partition(".")[0]:
         return predictor.predict(xs, ys, x_query)
     try:
         answer = predictor.predict(xs, ys, x_query)

@@ -29,8 +29,7 @@ from emulon.export.graph import Graph
 from emulon.interpreter import Interpreter
 from emulon.interpreter.layout import HALF
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.paths import held_by, held_by_penalty
-from emulon.interpreter.phase import Carried, Phase
+from emulon.interpreter.phase import Phase
 from emulon.interpreter.program import Program
 
 FORMAT = "1"
@@ -104,17 +103,14 @@ def prompt_of(program: Program, capacity: Capacity) -> Prompt:
     Example:
         >>> prompt_of(program, interpreter.capacity).facts["steps"]
     """
-    if program.accelerated or program.batch is not None:
+    if program.descent.accelerated or program.descent.batch is not None:
         raise EmulonError(
             f"{program.name} has another prompt at every step, which a file does not hold; export another"
         )
     tensors: dict[str, Tensor] = {}
     phases = []
-    for phase in (program.gradient, program.proximal):
-        if phase is None:
-            continue
-        held = held_by(program) if phase is program.gradient else held_by_penalty(phase)
-        parts = _parts(phase, held, capacity)
+    for phase in program.phases:
+        parts = _parts(phase, capacity)
         tensors |= {f"{phase.name}.{name}": part.contiguous() for name, part in parts.items()}
         slots = {name: [phase.slots[name].start, phase.slots[name].stop] for name in phase.slots}
         phases.append({"name": phase.name, "slots": slots})
@@ -147,9 +143,9 @@ def save_prompt(program: Program, capacity: Capacity, path: str | Path) -> None:
     write_atomically(path, save(prompt.tensors, {"emulon": json.dumps(header, sort_keys=True)}))
 
 
-def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]:
+def _parts(phase: Phase, capacity: Capacity) -> dict[str, Tensor]:
     grid, wider = phase.grid, capacity.features - phase.slots.width
-    weights = phase.weights(held)
+    weights = phase.weights()
     maps, asks = _maps(phase)
     # The proximal phase's samples are the unit vectors, with y = 0 and nothing fixed.
     units = torch.eye(phase.domain.features, 2 * phase.domain.features + 1, dtype=grid.dtype, device="cpu")
@@ -159,7 +155,7 @@ def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]
         "maps": pad(maps, (0, 0, 0, wider)),
         "asks": pad(asks, (0, 0, 0, wider)),
         "codes": phase.codes.vectors,
-        "readout": _readout(phase, held, capacity.width),
+        "readout": _readout(phase, capacity.width),
         **{
             name: pad(part, (0, wider, 0, capacity.width - part.shape[0]))
             for name, part in zip(("w_k", "w_q", "w_v"), weights, strict=True)
@@ -167,9 +163,9 @@ def _parts(phase: Phase, held: Carried, capacity: Capacity) -> dict[str, Tensor]
     }
 
 
-def _readout(phase: Phase, held: Carried, width: int) -> Tensor:
+def _readout(phase: Phase, width: int) -> Tensor:
     """(width, d): of a head's rows the gradient's, n times for a sum, and the state's where there is one, added."""
-    d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales(held)
+    d, (value_scale, state_scale) = phase.domain.features, phase.reading_scales
     eye = torch.eye(d, dtype=phase.grid.dtype, device="cpu")
     answers = (eye if phase.readout == "mean" else phase.domain.samples * eye) / value_scale
     rows = answers if phase.readout == "sum" else torch.cat([answers, eye / state_scale])

@@ -392,8 +392,8 @@ class Function:
 
         difference = self._arb(self.smooth, one), self._arb(self.smooth, other)
         with ball_arithmetic(160):
-            for away in (-0.3, -0.01, 1e-4, 0.02, 0.7):
-                point = {"t": arb(near) + arb(away) * (1 + abs(arb(near)))}
+            for offset in (-0.3, -0.01, 1e-4, 0.02, 0.7):
+                point = {"t": arb(near) + arb(offset) * (1 + abs(arb(near)))}
                 try:
                     if not (difference[0](point) - difference[1](point)).contains(0):
                         return False

@@ -3,6 +3,7 @@
 from typing import Any
 
 from emulon.core.deprecated import renamed
+from emulon.identification.adapters import LAYOUTS, ModulePredictor, adapt
 from emulon.identification.analysis import Analysis, Comparison, analyse, compare, telling
 from emulon.identification.curves import Curve, Interval
 from emulon.identification.differences import (
@@ -33,6 +34,7 @@ from emulon.identification.ridge_fit import RidgeCell, RidgeFit, best_ridge, rid
 from emulon.identification.sampling import Prefixes, Sampling, draw
 
 __all__ = [
+    "LAYOUTS",
     "REFERENCES",
     "AlgorithmPhase",
     "Analysis",
@@ -44,6 +46,7 @@ __all__ = [
     "ImplicitWeights",
     "Interval",
     "Match",
+    "ModulePredictor",
     "Prefixes",
     "ProbeScores",
     "ProbeTraining",
@@ -52,6 +55,7 @@ __all__ = [
     "RidgeFit",
     "Sampling",
     "Sensitivity",
+    "adapt",
     "analyse",
     "attention_probe",
     "attention_probes",

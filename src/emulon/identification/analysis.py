@@ -10,8 +10,9 @@ from typing import Any, Unpack
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.predictor import Predictor, as_predictor
+from emulon.core.predictor import Predictor
 from emulon.core.progress import Progress, silent
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
 from emulon.identification.differences import fresh_queries, weights_on
 from emulon.identification.identify import Identification, Match, identify
@@ -30,10 +31,12 @@ NEXT = 1
 
 @dataclass(frozen=True)
 class Comparison:
-    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d, by reference.
+    """Squared prediction and implicit weight difference (Akyürek et al. 2022, Eq. 13 and 15), over d.
 
-    `linearity` is how much of the answers the implicit weights explain. Weights are compared on some of the
-    datasets and counts.
+    Attributes:
+        predictions: By reference.
+        weights: By reference, on some of the datasets and counts.
+        linearity: How much of the answers the implicit weights explain.
     """
 
     predictions: dict[str, Curve]
@@ -44,8 +47,15 @@ class Comparison:
 def compare(
     predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
 ) -> Comparison:
-    """The predictor beside each of these references with these parameters, on the same datasets."""
-    subject = as_predictor(predictor)
+    """Measure how far a predictor is from references with these parameters, all on the same datasets.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        matches: References with their parameters.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
     return compare_on(subject, drawn, drawn.answers(subject), queries, matches, references_for(task))
@@ -68,14 +78,18 @@ def compare_on(
     predictions, weights = {}, {}
     for match in matches:
         reference = known[match.name]
-        apart = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
-        predictions[str(match)] = drawn.curve("squared prediction difference / features", apart)
+        squared = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
+        predictions[str(match)] = drawn.curve("squared prediction difference / features", squared)
         weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
     return Comparison(predictions, weights, few.curve("R² of the implicit weights", own.linearity))
 
 
 def telling(identification: Identification) -> tuple[Match, ...]:
-    """OLS, ridge, the nearest gradient descent, and the nearest of all where it is none of these."""
+    """The references worth comparing with: OLS, ridge, the nearest gradient descent, and the nearest of all.
+
+    Args:
+        identification: A verdict.
+    """
     descent = next(match for match in identification.ranking if match.name.startswith("gradient descent"))
     some = [identification["ols"], identification["ridge"], descent]
     return tuple(some if identification.nearest in some else [identification.nearest, *some])
@@ -83,7 +97,17 @@ def telling(identification: Identification) -> tuple[Match, ...]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """`bayes` is σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise."""
+    """What `analyse` finds.
+
+    Attributes:
+        target: What was asked.
+        task: Where datasets came from.
+        seed: Of the datasets.
+        identification: The verdict.
+        comparison: Distances from what is nearest, OLS, ridge and descent.
+        ridge: The best ridge parameter.
+        bayes: σ²/τ², the ridge parameter of the Bayes predictor, where the task is linear with noise.
+    """
 
     target: str
     task: str
@@ -122,8 +146,16 @@ def analyse(
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> Analysis:
-    """Identify it, measure how far it is from what is nearest and from OLS, ridge and descent, and fit a ridge."""
-    subject = as_predictor(predictor)
+    """Identify a predictor, measure how far it is from the nearest and from OLS, ridge and descent, and fit a ridge.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        target: What to call it.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    subject = adapt(predictor)
     seed = sampling.get("seed", 0)
     report_progress("identifying", 0.0)
     identification = identify(subject, task, **sampling)

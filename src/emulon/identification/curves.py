@@ -15,7 +15,13 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and the ends of its 95% percentile interval."""
+    """An estimate with its 95 % percentile interval.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end.
+        high: Upper end.
+    """
 
     value: float
     low: float
@@ -54,9 +60,13 @@ def bounds(means: Float[Tensor, "resamples columns"]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number for each count of in-context examples: `values[i]` belongs to `counts[i]`.
+    """A number for each count of in-context examples.
 
-    `overall` is the mean over all counts.
+    Attributes:
+        name: What it is of.
+        counts: Numbers of examples.
+        values: One for each count.
+        overall: The mean over all counts.
     """
 
     name: str

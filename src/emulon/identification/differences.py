@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.predictor import Predictor, as_predictor, predict_queries
+from emulon.core.predictor import Predictor, predict_queries
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
 from emulon.identification.sampling import Prefixes, Sampling, draw
 from emulon.tasks import RegressionTask
@@ -22,16 +23,29 @@ STEP = 1e-3
 
 
 def squared_prediction_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
-    """E (a(D)(x′) − b(D)(x′))²/d for each number of examples in D; the 1/d is the normalisation of Figure 1."""
-    first, second = as_predictor(a), as_predictor(b)
+    """E (a(D)(x′) − b(D)(x′))²/d for each number of examples in D; the 1/d is the normalisation of Figure 1.
+
+    Args:
+        a: Anything that predicts, see `adapt`.
+        b: Another.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     difference = drawn.answers(first) - drawn.answers(second)
     return drawn.curve("squared prediction difference / features", difference.square() / drawn.features)
 
 
 def learning_curve(predictor: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
-    """E (a(D)(x′) − y′)²/d for each number of examples in D, the noise of y′ included."""
-    subject = as_predictor(predictor)
+    """E (a(D)(x′) − y′)²/d for each number of examples in D, the noise of y′ included.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     error = drawn.answers(subject) - drawn.ys[:, list(drawn.counts)]
     return drawn.curve("squared error / features", error.square() / drawn.features)
@@ -39,9 +53,12 @@ def learning_curve(predictor: object, task: RegressionTask, **sampling: Unpack[S
 
 @dataclass(frozen=True)
 class ImplicitWeights:
-    """`weights` (datasets, counts, features), and how much of the predictions they explain: R² (datasets, counts).
+    """The linear function of the query that is nearest to a predictor, on each dataset.
 
-    An R² of 1 says that the predictor is linear in the query; below, the weights are only its best linear summary.
+    Attributes:
+        counts: Numbers of examples.
+        weights: One vector for each dataset and count.
+        linearity: R²: 1 where the predictor is linear in the query; below, they are only its best linear summary.
     """
 
     counts: tuple[int, ...]
@@ -57,15 +74,29 @@ class ImplicitWeights:
 def implicit_weights(
     predictor: object, task: RegressionTask, *, queries: int | None = None, **sampling: Unpack[Sampling]
 ) -> ImplicitWeights:
-    """Least squares on the predictor's own answers at fresh inputs (by default twice as many as features)."""
-    subject = as_predictor(predictor)
+    """Fit least squares to the predictor's own answers at fresh inputs.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        queries: How many inputs for each dataset; by default twice as many as features.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     return weights_on(subject, drawn, fresh_queries(task, drawn, queries, sampling.get("seed", 0)))
 
 
 def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
-    """The distance of the implicit weights of a and b on the same datasets."""
-    first, second = as_predictor(a), as_predictor(b)
+    """The distance of the implicit weights of two predictors on the same datasets.
+
+    Args:
+        a: Anything that predicts, see `adapt`.
+        b: Another.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     fresh = fresh_queries(task, drawn, None, sampling.get("seed", 0))
     return weights_on(first, drawn, fresh).difference(weights_on(second, drawn, fresh))
@@ -93,15 +124,27 @@ def weights_on(
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The cosine of the two gradients ∂ŷ/∂x_query (1: the same direction), and their squared distance over d."""
+    """How the answers of two predictors move with the query.
+
+    Attributes:
+        cosine: Of the two gradients ∂ŷ/∂x_query; 1 is the same direction, and 0 stands where one of them is zero.
+        distance: Squared, over the number of features.
+    """
 
     cosine: Curve
     distance: Curve
 
 
 def sensitivity(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Sensitivity:
-    """For each number of examples. Where a gradient is zero the cosine is 0."""
-    first, second = as_predictor(a), as_predictor(b)
+    """Compare how two predictors move with the query, for each number of examples.
+
+    Args:
+        a: Anything that predicts, see `adapt`.
+        b: Another.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     xs, ys = drawn.xs, drawn.ys
     slopes = [

@@ -16,9 +16,12 @@ from emulon.core.predictor import NotAPredictor
 
 @dataclass(frozen=True)
 class HiddenStates:
-    """`states[0]` is the embedding and `states[l]` the residual stream after layer l.
+    """Hidden states of a model, layer by layer.
 
-    `tokens` names the positions; `registers` names groups of features, where the model has names for them.
+    Attributes:
+        states: `states[0]` is the embedding and `states[l]` the residual stream after layer l.
+        tokens: Names of the positions.
+        registers: Groups of features by name, where the model has names for them.
     """
 
     states: Float[Tensor, "layers datasets tokens width"]
@@ -36,7 +39,15 @@ class HiddenStates:
 def hidden_states(
     model: Any, xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
 ) -> HiddenStates:
-    """Of a compiled register machine, or of a learner: its own `hidden_states(xs, ys)`."""
+    """Run a model and keep its residual stream.
+
+    Args:
+        model: A compiled register machine, or anything with `hidden_states(xs, ys)`, such as a learner.
+        xs: Points.
+        ys: Targets.
+    Raises:
+        NotAPredictor: The model is neither.
+    """
     if hasattr(model, "hidden_states"):
         states = model.hidden_states(xs, ys)
         return states if isinstance(states, HiddenStates) else HiddenStates(states, interleaved(states.shape[2]))
@@ -65,7 +76,12 @@ def interleaved(count: int) -> tuple[str, ...]:
 def moments(
     xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
 ) -> Float[Tensor, "datasets prefixes features"]:
-    """Xᵀy of the first 0, 1, 2, … examples."""
+    """Xᵀy of the first 0, 1, 2, … examples.
+
+    Args:
+        xs: Points.
+        ys: Targets.
+    """
     sums = (xs * ys.unsqueeze(-1)).cumsum(dim=1)
     return torch.cat([torch.zeros_like(sums[:, :1]), sums], dim=1)
 
@@ -73,6 +89,12 @@ def moments(
 def prefix_weights(
     algorithm: Algorithm, xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
 ) -> Float[Tensor, "datasets prefixes features"]:
-    """The algorithm's w on the first 0, 1, 2, … examples (zero on none)."""
+    """An algorithm's weights on the first 0, 1, 2, … examples (zero on none).
+
+    Args:
+        algorithm: What is run.
+        xs: Points.
+        ys: Targets.
+    """
     solved = [algorithm.run(xs[:, :n], ys[:, :n]) for n in range(1, xs.shape[1] + 1)]
     return torch.stack([torch.zeros_like(solved[0]), *solved], dim=1)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import as_predictor
+from emulon.core.predictor import Predictor
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
-from emulon.identification.fit import Observations, fit
-from emulon.identification.parameter_interval import parameter_interval
+from emulon.identification.fit import Observations, fit, parameter_interval
 from emulon.identification.references import Parameters, Reference
 from emulon.identification.sampling import DATASETS, Prefixes, Sampling, draw
 from emulon.identification.task_sets import references_for
-from emulon.tasks import RegressionTask
+from emulon.tasks import Linear, RegressionTask
+from emulon.tasks.task import FEATURES
+
+if TYPE_CHECKING:
+    import pandas
 
 NONE, CONSTANT_ANSWER = "none of these", "constant"
 # Unexplained above this is far, whatever the references: a tenth of the predictor's variance.
@@ -34,14 +39,19 @@ ALIKE = 1e-6
 FAR_WORSE = 2.0
 # The wide search looks at so many datasets and counts, the end of the search at so many.
 FEW, MANY = (8, 5), (64, 12)
+# References in a notebook's table.
+SHOWN = 8
 
 
 @dataclass(frozen=True)
 class Match:
-    """A reference with the parameters that bring it nearest, and the fraction of the predictor it leaves unexplained.
+    """A reference with the parameters that bring it nearest.
 
-    `parameters` were fitted on half of the datasets, `unexplained` was measured on the other half. `weight` is its
-    posterior weight among the references, see `posterior`.
+    Attributes:
+        name: The reference.
+        parameters: Fitted on half of the datasets.
+        unexplained: Fraction of the predictor that is left, measured on the other half.
+        weight: Posterior weight among the references, see `posterior`.
     """
 
     name: str
@@ -50,18 +60,28 @@ class Match:
     weight: float
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
+        inside = self.written_parameters
         return f"{self.name}({inside})" if inside else self.name
+
+    @property
+    def written_parameters(self) -> str:
+        """`steps=4, step_size=0.1`, or nothing."""
+        return ", ".join(f"{name}={value:.4g}" for name, value in self.parameters.items())
 
 
 @dataclass(frozen=True)
 class Identification:
-    """The ranking, the nearest first, and the verdict.
+    """The ranking of the references, and the verdict.
 
-    `limit` is how much may be left unexplained for the nearest to be named. `ties` are the references that these
-    datasets do not tell from the nearest: there the one with the fewest fitted parameters comes first. `interval` is
-    that of the nearest's continuous parameter (`parameter_interval`), None where it has none. `constant` is the answer
-    of a predictor that answers the same to everything, None for any other.
+    Attributes:
+        ranking: The nearest first.
+        ties: References that these datasets do not tell from the nearest; of them the one with the fewest fitted
+            parameters comes first.
+        limit: How much may be left unexplained for the nearest to be named.
+        counts: Numbers of examples that were asked after.
+        datasets: How many it was measured on.
+        interval: That of the nearest's continuous parameter (`parameter_interval`), None where it has none.
+        constant: The answer of a predictor that answers the same to everything, None for any other.
     """
 
     ranking: tuple[Match, ...]
@@ -100,6 +120,38 @@ class Identification:
                 return match
         raise KeyError(f"no reference called {name!r}; there are {[match.name for match in self.ranking]}")
 
+    def to_frame(self) -> pandas.DataFrame:
+        """The ranking as a table, the nearest first.
+
+        Returns:
+            One row a reference, by its name: fitted parameters, what is left unexplained with its 95 % interval, the
+            posterior weight, and whether it ties with the nearest.
+        """
+        import pandas
+
+        rows = [
+            {
+                "reference": match.name,
+                "parameters": match.written_parameters,
+                "unexplained": match.unexplained.value,
+                "low": match.unexplained.low,
+                "high": match.unexplained.high,
+                "weight": match.weight,
+                "ties": match.name in self.ties,
+            }
+            for match in self.ranking
+        ]
+        return pandas.DataFrame(rows).set_index("reference")
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, and the nearest references below it."""
+        rows = [
+            f"<tr><td>{html.escape(str(match))}</td><td>{match.unexplained}</td><td>{match.weight:.3g}</td></tr>"
+            for match in self.ranking[:SHOWN]
+        ]
+        head = "<tr><th>reference</th><th>unexplained [95 %]</th><th>weight</th></tr>"
+        return f"<p>{html.escape(str(self))}</p><table>{head}{''.join(rows)}</table>"
+
     def __str__(self) -> str:
         if not self.near and self.constant is not None:
             return f"constant: the answer is {self.constant:.4g}, whatever the examples and the query"
@@ -116,12 +168,30 @@ class Identification:
 
 def identify(
     predictor: object,
-    task: RegressionTask,
+    task: RegressionTask | None = None,
     *,
+    adapter: Any = None,
     references: Sequence[Reference] | None = None,
     **sampling: Unpack[Sampling],
 ) -> Identification:
     """Rank the references, by default all that suit the task, by how much of the predictor they leave unexplained.
+
+    Args:
+        predictor: Anything that predicts in context, see `adapt`: a function, a module, an estimator, a program, …
+        task: Where datasets come from; by default the predictor's own `task`, or linear functions of 8 features (2 for
+            a language model).
+        adapter: How a module or language model is asked: a layout's name, a tokenizer or a function, see `adapt`.
+        references: What it is compared with.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    Returns:
+        The ranking and the verdict.
+    Raises:
+        NotAPredictor: The predictor cannot be asked, or failed.
+        OutOfDomain: It answers NaN or infinity.
+
+    Example:
+        >>> print(identify(lambda xs, ys, x: ys.mean(dim=-1), datasets=16).algorithm)
+        mean target
 
     Unexplained: the mean over counts n of E(predictor − reference)²/Var(predictor), each n divided by its own variance,
     so that no number of examples drowns the others. A random predictor has 1 left by the best it can be given, zero.
@@ -136,9 +206,16 @@ def identify(
     """
     if (datasets := sampling.get("datasets", DATASETS)) < 4:
         raise EmulonError(f"identify needs at least 4 datasets, half to fit and half to measure; got {datasets}")
-    subject = as_predictor(predictor)
+    subject = adapt(predictor, adapter)
+    task = default_task(predictor, subject) if task is None else task
     prefixes = draw(task, subject, **sampling)
     return _identify(prefixes.answers(subject), prefixes, references or references_for(task))
+
+
+def default_task(predictor: object, subject: Predictor) -> RegressionTask:
+    """A predictor's own task, or linear functions."""
+    own = getattr(predictor, "task", None)
+    return own if isinstance(own, RegressionTask) else Linear(getattr(subject, "features", FEATURES))
 
 
 def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Reference]) -> Identification:

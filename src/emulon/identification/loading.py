@@ -1,5 +1,4 @@
-"""From a name to what it names: a run folder, a program file, somebody else's checkpoint, or module:name; and the task
-that suits it."""
+"""Open what a name stands for, a run folder, program file, checkpoint or module:name, and the task that suits it."""
 
 from __future__ import annotations
 
@@ -12,18 +11,53 @@ from pathlib import Path
 from typing import Any
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import NotAPredictor, Predictor, as_predictor, is_wrapper, required_parameters
-from emulon.identification.adapters.garg import is_garg, load_garg
+from emulon.core.predictor import NotAPredictor, Predictor, is_wrapper, required_parameters
+from emulon.identification.adapters import adapt
+from emulon.identification.adapters.checkpoints import is_public_checkpoint, load_public_checkpoint
 from emulon.identification.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
-from emulon.identification.adapters.skops_file import is_skops, load_skops
+from emulon.identification.domain_task import DomainTask
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
 from emulon.planted.files import load as load_planted
 from emulon.planted.lens import WrappedModel
 from emulon.planted.model import PlantedModel
-from emulon.tasks import TASKS, DomainTask, Linear, RegressionTask, Task, read_task
+from emulon.tasks import TASKS, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
+
+# skops makes objects of types that it trusts (numpy's, scipy's, scikit-learn's own) and refuses all others. An MLP also
+# keeps the optimiser that it was fitted with, which skops does not know: the two are named here.
+OPTIMISERS = tuple(
+    f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")
+)
+
+
+class BadSkops(EmulonError):
+    """A skops file that cannot be read, that holds types which are not trusted, or that needs skops to be installed.
+
+    Cure: `skops.io.dump(fitted, "FILE.skops")` writes one; what is of a class of your own is given as `file.py:name`.
+    """
+
+
+def is_skops(path: Path) -> bool:
+    return path.is_file() and path.suffix == ".skops"
+
+
+def load_skops(path: Path) -> Any:
+    """The estimator, made of trusted types alone."""
+    try:
+        from skops import io
+    except ImportError as missing:
+        raise BadSkops(f"{path} needs skops; install it with: pip install 'emulon[skops]'") from missing
+    try:
+        foreign = sorted(set(io.get_untrusted_types(file=path)) - set(OPTIMISERS))
+        loaded = None if foreign else io.load(path, trusted=list(OPTIMISERS))
+    except Exception as error:  # whatever somebody's file makes of skops
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise BadSkops(f"{path} cannot be read as a skops file ({why}); write it with skops.io.dump") from None
+    if foreign:
+        raise BadSkops(f"{path} holds {', '.join(foreign[:3])}, which is not trusted; give it as file.py:name instead")
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -52,13 +86,10 @@ def is_program(path: Path) -> bool:
     return path.is_file() and path.suffix == ".safetensors"
 
 
-# What a language model reads as text is long, and every digit is a token.
-TEXT_FEATURES = 2
-
 # The first that accepts a path reads it; append to it to make more kinds readable.
 LOADERS = [
     Loader(is_planted, load_planted, lambda path, planted: planted.task),
-    Loader(is_garg, load_garg, lambda path, learner: learner.task),
+    Loader(is_public_checkpoint, load_public_checkpoint, lambda path, learner: learner.task),
     Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
     Loader(is_program, load_program),
@@ -68,7 +99,7 @@ LOADERS = [
 
 def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor:
     """`load_object`, behind the one call."""
-    return as_predictor(load_object(target), loops=loops)
+    return adapt(load_object(target), loops=loops)
 
 
 def load_subject(target: str, task: str | None = None) -> Subject:
@@ -93,7 +124,7 @@ def own_task(target: str | Path, thing: Any) -> Task:
     if isinstance(thing, Program):
         return DomainTask(thing)
     if isinstance(thing, TextPredictor):
-        return Linear(TEXT_FEATURES)
+        return Linear(thing.features)
     if isinstance(thing, PlantedModel | WrappedModel):
         return thing.task
     prompt = getattr(getattr(thing, "program", None), "prompt", None)
@@ -124,7 +155,7 @@ def load_object(target: str | Path) -> Any:
         raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
     makes = inspect.isfunction(thing) or inspect.isclass(thing)
     made = thing() if makes and not required_parameters(thing) else thing
-    return as_predictor(made) if is_wrapper(made) else made
+    return adapt(made) if is_wrapper(made) else made
 
 
 def _loader(path: Path) -> Loader | None:

@@ -19,7 +19,13 @@ from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume,
 
 @dataclass(frozen=True)
 class AlgorithmPhase:
-    """A learner's algorithm at one place along an axis: so many layers, or so many steps of training."""
+    """A learner's algorithm at one place along an axis.
+
+    Attributes:
+        axis: "layers" or "steps".
+        place: How many of them.
+        identification: The verdict there.
+    """
 
     axis: str
     place: int
@@ -48,7 +54,17 @@ def depth_sweep(
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> tuple[AlgorithmPhase, ...]:
-    """Make a predictor of every depth and identify it, the shallowest first, all on the same datasets."""
+    """Identify predictors of several depths, the shallowest first, all on the same datasets.
+
+    Args:
+        make: Returns a predictor of so many layers.
+        depths: Numbers of layers.
+        task: Where datasets come from.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    Raises:
+        EmulonError: There is no depth, or one below 1.
+    """
     if not depths or min(depths) < 1:
         raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
     return _phases("layers", sorted(set(depths)), make, task, report_progress, sampling)
@@ -61,7 +77,16 @@ def over_training(
     report_progress: Progress = silent,
     **sampling: Unpack[Sampling],
 ) -> tuple[AlgorithmPhase, ...]:
-    """Identify the learner at every checkpoint that its run has kept, all on the same datasets."""
+    """Identify the learner at every checkpoint that its run has kept, all on the same datasets.
+
+    Args:
+        run: The run's folder.
+        task: Where datasets come from.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    Raises:
+        NoRun: There is no checkpoint.
+    """
     steps = RunFolder(run).kept_steps()
     if not steps:
         raise NoRun(f"{run} holds no checkpoint; train it first, with --keep-checkpoints 0 to keep them all")
@@ -84,12 +109,17 @@ def _phases(
 
 
 def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
-    """Trains this configuration at any depth, each in a run folder of its own; what is there already goes on."""
+    """A function for `depth_sweep` that trains a configuration at any depth, each in a run folder of its own.
+
+    Args:
+        config: Of every run but for its layers.
+        folder: Holds the runs; one that is there already goes on.
+    """
 
     def make(depth: int) -> Learner:
         run = folder / f"depth-{depth:02d}"
         if RunFolder(run).config_file.exists():
             return resume(run).learner
-        return train(dataclasses.replace(config, layers=depth), run).learner
+        return train(config.changed(layers=depth), run).learner
 
     return make

@@ -21,28 +21,39 @@ Kind = Literal["linear", "mlp"]
 
 @dataclass(frozen=True)
 class ProbeTraining:
-    """How probes with attention are trained: AdamW on three quarters of the datasets; each probe keeps the weights that
-    did best on the last quarter, which is asked `measurements` times."""
+    """How probes with attention are trained: AdamW on three quarters of the datasets; each probe keeps the weights
+    that did best on the last quarter.
+
+    Attributes:
+        steps: Of the optimiser.
+        rate: Learning rate.
+        decay: Weight decay, against overfitting.
+        one_cycle: The rate rises to twice `rate` and falls to zero; otherwise it is constant.
+        inner: H' of Akyürek et al. 2022, App. C.8; 0 for as few as the target needs, or for an MLP twice that or 32.
+        batch: Datasets a step; 0 for all.
+        measurements: How often the last quarter is asked.
+    """
 
     steps: int = 300
     rate: float = 0.02
     decay: float = 0.1
-    """keeps a probe from learning its datasets by heart"""
     one_cycle: bool = True
-    """the rate rises to twice `rate` and falls to zero; otherwise it is constant"""
     inner: int = 0
-    """H' of Akyürek et al. 2022, App. C.8; 0 for as few as the target needs (linear), or twice that and 32 (MLP)"""
     batch: int = 0
-    """datasets a step; 0 for all"""
     measurements: int = 30
 
 
 @dataclass(frozen=True)
 class ProbeScores:
-    """R² on held-out datasets for every layer and position, and R² of the control task beside it.
+    """R² on held-out datasets for every layer and position, beside a control.
 
     The control asks the same probe for the target of another dataset: what it scores there it has from its size, not
     from what is encoded. Both can be negative: worse than saying the mean.
+
+    Attributes:
+        score: By layer and position.
+        control: The same of the control task.
+        tokens: Names of the positions.
     """
 
     score: Float[Tensor, "layers tokens"]
@@ -61,7 +72,13 @@ class ProbeScores:
 
 
 def linear_probe(hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0) -> ProbeScores:
-    """One least-squares probe for each layer and position, fitted on half of the datasets and scored on the others."""
+    """One least-squares probe for each layer and position, fitted on half of the datasets and scored on the others.
+
+    Args:
+        hidden: Hidden states.
+        target: What is to be read off them.
+        seed: Of the control task.
+    """
     score, control = (held_out_score(hidden.states, one) for one in (target, shuffled(target, seed)))
     return ProbeScores(score, control, hidden.tokens)
 
@@ -69,7 +86,13 @@ def linear_probe(hidden: HiddenStates, target: Float[Tensor, "datasets size"], *
 def register_probe(
     hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0
 ) -> dict[str, ProbeScores]:
-    """One linear probe for every register by itself: which of them holds the target?"""
+    """One linear probe for every register by itself: which of them holds the target?
+
+    Args:
+        hidden: Hidden states with registers.
+        target: What is to be read off them.
+        seed: Of the control task.
+    """
     return {name: linear_probe(hidden.of(name), target, seed=seed) for name in hidden.registers}
 
 
@@ -107,7 +130,15 @@ def explained(
 
 @dataclass(frozen=True)
 class AttentionScores:
-    """For every layer: held-out R², that of the control task, and the mean attention on each position."""
+    """Held-out R² of probes with attention, layer by layer.
+
+    Attributes:
+        layers: Which layers.
+        score: R².
+        control: R² of the control task.
+        attention: Mean attention on each position.
+        tokens: Names of the positions.
+    """
 
     layers: tuple[int, ...]
     score: Float[Tensor, " layers"]
@@ -172,9 +203,16 @@ def attention_probe(
     steps: int = 300,
     seed: int = 0,
 ) -> AttentionScores:
-    """For every layer a probe and one for the control task, trained on half of the datasets, scored on the others.
+    """For every layer a probe with attention and one for the control task, trained on half of the datasets and scored
+    on the others, on the device of the hidden states.
 
-    On the device of the hidden states.
+    Args:
+        hidden: Hidden states.
+        target: What is to be read off them.
+        kind: The last map: linear, or an MLP of one hidden layer.
+        layers: Which layers; all by default.
+        steps: Of training.
+        seed: Of the first weights and the control task.
     """
     layers = tuple(range(len(hidden.states))) if layers is None else tuple(layers)
     targets = torch.stack([target, shuffled(target, seed)])
@@ -274,7 +312,11 @@ def _loss(probe: AttentionProbe, states: Tensor, goals: Tensor) -> Float[Tensor,
 def statistics_of(
     states: Float[Tensor, "layers datasets tokens width"],
 ) -> tuple[Float[Tensor, "layers 1 1 width"], Float[Tensor, "layers 1 1 width"]]:
-    """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞."""
+    """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞.
+
+    Args:
+        states: Hidden states.
+    """
     double = states.double()
     mean, deviation = double.mean(dim=(1, 2), keepdim=True), double.std(dim=(1, 2), keepdim=True)
     return mean, torch.where(deviation > 1e-9 * (1 + mean.abs()), deviation, torch.inf)
@@ -284,7 +326,12 @@ def standardised(
     states: Float[Tensor, "layers datasets tokens width"],
     statistics: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "layers datasets tokens width"]:
-    """Every feature with mean 0 and deviation 1, by these statistics or the states' own; constants are 0."""
+    """Every feature with mean 0 and deviation 1; constants are 0.
+
+    Args:
+        states: Hidden states.
+        statistics: Means and deviations; by default the states' own.
+    """
     mean, deviation = statistics or statistics_of(states)
     return ((states - mean) / deviation).float()
 

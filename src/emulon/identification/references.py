@@ -2,7 +2,7 @@
 
 What they compute is what `emulon.algorithms` computes, example by example in the tests; here one SVD for each prefix
 serves all the methods that filter the spectrum, and no loop runs over datasets. A function decorated with
-`@reference` is one; in the order below they are named when nothing tells them apart: the simplest first.
+`@reference` is one; in the order below the first of those that cannot be distinguished is named: the simplest.
 """
 
 from __future__ import annotations
@@ -61,11 +61,16 @@ class ContinuousParameter:
 class Reference:
     """An algorithm with at most one integer and one continuous parameter to be fitted.
 
-    `kind` groups those that are limits of each other, as OLS is of ridge, of many steps, of no lasso penalty.
-    `respond` maps (prefixes, integers, continuous values), one of each a setting, to predictions.
+    Attributes:
+        name: In rankings.
+        kind: What it belongs to: limits say how far the kinds are from each other.
+        respond: Maps (prefixes, integers, continuous values), one of each a setting, to predictions.
+        integer: Its integer parameter, if it has one.
+        continuous: Its continuous parameter, if it has one.
 
-    >>> list(REFERENCES)[:4]
-    ['zero', 'previous target', 'mean target', 'ols']
+    Example:
+        >>> list(REFERENCES)[:4]
+        ['zero', 'previous target', 'mean target', 'ols']
     """
 
     name: str
@@ -76,7 +81,7 @@ class Reference:
 
     @property
     def free(self) -> int:
-        """How many parameters are fitted: of two that cannot be told apart the one with fewer is named."""
+        """How many parameters are fitted: of two that cannot be distinguished the one with fewer is named."""
         return (self.integer is not None) + (self.continuous is not None)
 
     def predict(self, prefixes: Prefixes, parameters: Parameters) -> Float[Tensor, "datasets counts"]:
@@ -121,7 +126,14 @@ def reference(
     integer: IntegerParameter | None = None,
     continuous: ContinuousParameter | None = None,
 ) -> Callable[[Respond], Reference]:
-    """Makes a reference of a function, and registers it."""
+    """Decorator that makes a reference of a function, and registers it.
+
+    Args:
+        name: In rankings.
+        kind: What it belongs to.
+        integer: Its integer parameter, if it has one.
+        continuous: Its continuous parameter, if it has one.
+    """
 
     def register(respond: Respond) -> Reference:
         return REFERENCES.register(Reference(name, kind, respond, integer, continuous), name)
@@ -130,6 +142,13 @@ def reference(
 
 
 def reference_named(name: str) -> Reference:
+    """A registered reference.
+
+    Args:
+        name: A key of `REFERENCES`.
+    Raises:
+        EmulonError: There is none of this name.
+    """
     return REFERENCES.named(name)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import as_predictor
+from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, intervals
 from emulon.identification.references import ridge
 from emulon.identification.sampling import Prefixes, Sampling, draw
@@ -24,7 +24,12 @@ GRID = tuple(2.0 ** (i / 2) for i in range(-16, 17))
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """The squared prediction difference (over d) from ridge regression with every λ of the grid."""
+    """The squared prediction difference (over d) from ridge regression with every λ of a grid.
+
+    Attributes:
+        grid: The λs, rising.
+        differences: One for each.
+    """
 
     grid: tuple[float, ...]
     differences: tuple[Interval, ...]
@@ -47,10 +52,17 @@ class RidgeFit:
 def best_ridge(
     predictor: object, task: RegressionTask, *, grid: Sequence[float] = GRID, **sampling: Unpack[Sampling]
 ) -> RidgeFit:
-    """(XᵀX + λI)⁻¹Xᵀy for every λ of the grid at once, against the predictor."""
+    """Compare a predictor with (XᵀX + λI)⁻¹Xᵀy for every λ of a grid.
+
+    Args:
+        predictor: Anything that predicts, see `adapt`.
+        task: Where datasets come from.
+        grid: The λs, positive and rising.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
-    subject = as_predictor(predictor)
+    subject = adapt(predictor)
     drawn = draw(task, subject, **sampling)
     return ridge_on(drawn, drawn.answers(subject), grid)
 
@@ -65,7 +77,13 @@ def ridge_on(drawn: Prefixes, answers: Float[Tensor, "datasets counts"], grid: S
 
 @dataclass(frozen=True)
 class RidgeCell:
-    """One noise and one prior; `bayes` is σ²/τ², what the Bayes predictor has."""
+    """The best ridge parameter at one noise and one prior.
+
+    Attributes:
+        noise: σ.
+        prior: τ.
+        fit: The differences, λ by λ.
+    """
 
     noise: float
     prior: float
@@ -89,7 +107,16 @@ def ridge_table(
     grid: Sequence[float] = GRID,
     **sampling: Unpack[Sampling],
 ) -> tuple[RidgeCell, ...]:
-    """σ × τ: the best λ for the predictor that belongs to each task (a learner trained on it, say), row by row."""
+    """The best λ for every σ × τ, row by row.
+
+    Args:
+        predictor_for: Returns the predictor that belongs to a task, such as a learner trained on it.
+        noises: The σs, positive.
+        priors: The τs.
+        features: Of x.
+        grid: The λs.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
     cells = []
     for noise in noises:
         for prior in priors:

@@ -70,6 +70,11 @@ class Prefixes:
     """The first n examples of every dataset, for every n in `counts`; the query is the point that follows.
 
     What the references share is computed once, when the first of them asks for it.
+
+    Attributes:
+        xs: Points.
+        ys: Targets.
+        counts: Numbers of examples.
     """
 
     xs: Float[Tensor, "datasets points features"]
@@ -218,7 +223,19 @@ def draw(
     fewest: int = 1,
     counts: Sequence[int] | None = None,
 ) -> Prefixes:
-    """Datasets for all these predictors; the same for the same arguments."""
+    """Draw datasets for all these predictors; the same for the same arguments.
+
+    Args:
+        task: Where datasets come from.
+        *predictors: Their `examples` limit how many points are drawn.
+        seed: Of the datasets.
+        datasets: How many.
+        points: Of each; by default as many as the predictors can read, 40 where there is no limit.
+        fewest: The smallest number of examples to ask after.
+        counts: Numbers of examples to ask after; by default fewest, …, points − 1.
+    Raises:
+        EmulonError: There is no number of examples that every predictor can take.
+    """
     limits = [getattr(one, "examples", None) for one in predictors]
     able = [set(limit) for limit in limits if limit is not None]
     if points is None:

@@ -22,7 +22,7 @@ from emulon.tasks import RegressionTask, TaskSet
 
 
 def references_for(task: RegressionTask) -> Sequence[Reference]:
-    """What a predictor on this task is compared with unless it is said otherwise."""
+    """The references that a predictor on this task is compared with by default."""
     return [*REFERENCES.values(), *([task_mixture(task.vectors)] if isinstance(task, TaskSet) else [])]
 
 
@@ -32,11 +32,14 @@ def task_mixture(vectors: Float[Tensor, "tasks features"]) -> Reference:
     vectors = vectors.double()
 
     def respond(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
-        apart = (prefixes.xs @ vectors.mT - prefixes.ys.unsqueeze(-1)).square().cumsum(dim=1)
-        left = apart[:, [n - 1 for n in prefixes.counts]]
-        said = prefixes.queries @ vectors.mT
+        squared = (prefixes.xs @ vectors.mT - prefixes.ys.unsqueeze(-1)).square().cumsum(dim=1)
+        left = squared[:, [n - 1 for n in prefixes.counts]]
+        answers_by_task = prefixes.queries @ vectors.mT
         # Setting by setting: there may be thousands of vectors.
-        answers = [(torch.softmax(left / (-2 * noise**2), dim=-1) * said).sum(dim=-1) for noise in continuous.tolist()]
+        answers = [
+            (torch.softmax(left / (-2 * noise**2), dim=-1) * answers_by_task).sum(dim=-1)
+            for noise in continuous.tolist()
+        ]
         return torch.stack(answers)
 
     noise = ContinuousParameter("noise", 1e-3, 1e2, _deviation, 48)

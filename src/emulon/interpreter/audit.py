@@ -26,7 +26,7 @@ from torch import Tensor
 from emulon.certify import Certificate
 from emulon.certify.balls import LIFT, Ball, Factor, FloatBall, product
 from emulon.certify.composition import momentum_gains
-from emulon.certify.functions import enclosed, torn
+from emulon.certify.functions import enclosed, undecided
 from emulon.certify.rounding import gamma, unit
 from emulon.certify.spectrum import enclosure
 from emulon.core.errors import OutOfDomain
@@ -56,7 +56,7 @@ def audited(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
     except OutOfDomain:  # it overflows
         return Certificate({"float64 beside it": math.inf}, iterates.dtype, scope="run")
     away = (iterates[..., -1, :].double() - path[..., -1, :]).abs().amax(dim=-1) * LIFT
-    if plan.accelerated or plan.batch is not None:
+    if plan.descent.accelerated or plan.descent.batch is not None:
         own = _enclosed_error(plan, x, y, path[..., -1, :])
     else:
         coarse = bool((away > COARSE * path.abs().amax()).all())
@@ -123,7 +123,7 @@ class PathError:
         defects, reach = self._defects(f, rows, targets, fixed)
         low, top = enclosure(rows)
         if f.smooth == parse("t").smooth:
-            if self.plan.momentum:
+            if self.plan.descent.momentum:
                 return self._with_momentum(defects, low, top)
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
         return self._grown_between(f, rows, targets, defects, reach, (low, top))
@@ -166,25 +166,27 @@ class PathError:
     def _defect(self, gradient: Ball) -> Tensor:
         """Of all steps, given the gradient before each."""
         plan, path = self.plan, self.path
-        eta, momentum = Ball.of(plan.step_size), Ball.of(plan.momentum)
+        eta, descent = Ball.of(plan.step_size), plan.descent
         w = Ball.of(path[..., :-1, :])
-        moved = (1 - eta * plan.l2) * w - eta * gradient
-        if plan.momentum:
-            moved = moved + momentum * (w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2))
-        stepped = soft_thresholded(moved, eta * plan.l1) if plan.l1 else moved
+        moved = (1 - eta * descent.l2) * w - eta * gradient
+        if descent.momentum:
+            moved = moved + Ball.of(descent.momentum) * (w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2))
+        stepped = soft_thresholded(moved, eta * descent.l1) if descent.l1 else moved
         return _norm((stepped - path[..., 1:, :]).size)
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
         """ρ where lowest ≤ ℓ″ ≤ highest, of each dataset: the Hessian lies between these times its own eigenvalues."""
         edges = (lowest * (low if lowest >= 0 else top), highest * (top if highest >= 0 else low))
-        sides = ((1 - self.plan.step_size * (self.plan.l2 + edge)).abs() for edge in edges)
+        sides = ((1 - self.plan.step_size * (self.plan.descent.l2 + edge)).abs() for edge in edges)
         return _lifted(torch.maximum(*sides))
 
     def _with_momentum(self, defects: Tensor, low: Tensor, top: Tensor) -> Tensor:
         """The errors of all steps, each times what `momentum_gains` makes of it."""
         plan = self.plan
-        away = torch.stack([1 + plan.momentum - plan.step_size * (plan.l2 + edge) for edge in (low, top)])
-        gains = momentum_gains(plan.steps, _lifted(away.abs().max()).item(), plan.momentum)
+        away = torch.stack(
+            [1 + plan.descent.momentum - plan.step_size * (plan.descent.l2 + edge) for edge in (low, top)]
+        )
+        gains = momentum_gains(plan.steps, _lifted(away.abs().max()).item(), plan.descent.momentum)
         return (defects * defects.new_tensor(gains).flip(0)).sum(dim=-1) * (1 + 1e-9)
 
     def _grown_between(
@@ -208,7 +210,7 @@ class PathError:
             # Where there are breaks, sample by sample: which of them may be on either side of one?
             for when, own, _, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
-                open_, apart = torn(f, s, lengths[..., own])
+                open_, apart = undecided(f, s, lengths[..., own])
                 either[..., when] |= open_
                 shift[..., when] += apart
             lowest, highest = slopes.between(low, high)

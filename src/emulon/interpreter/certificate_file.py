@@ -1,4 +1,4 @@
-"""Certificate files: everything that a checker which knows nothing of emulon needs, to prove a program's promise again.
+"""Certificate files: all that an independent checker needs to prove a program's certificate again.
 
 Claims are what was proved here, proofs the cells in each of which the checker sees it at once; what follows from claims
 is computed in the checker's own arithmetic, to 25 digits.
@@ -26,7 +26,7 @@ MOST_CELLS = 60_000
 def certificate_of(program: Program, interpreter: Interpreter, files: dict[str, Path]) -> dict[str, Any]:
     """Of a program on an interpreter, as their `files`, by these two words, hold them."""
     made: dict[str, Any] = {name: checker.section_of(str(path)) for name, path in files.items()}
-    bounds = {"gradient": program.gradient_bounds, "proximal": program.proximal_bounds}
+    bounds = {each.name: each.proved for each in program.phases}
     claims: dict[str, Any] = {}
     proofs: dict[str, Any] = {"lowest": {}}
     made |= {"claims": claims, "proofs": proofs}

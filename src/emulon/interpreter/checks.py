@@ -1,4 +1,4 @@
-"""What is checked while descent runs: everything that its promise assumes about the data and the path."""
+"""Checks of a run of descent: everything that its certificate assumes about the data and the path."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CurvatureWatch:
         require_data_in_domain(plan.inner, self.x, self.y)
 
     def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
-        """Whether none of these states can be refused: bounds are kept with room for all rounding."""
+        """Whether none of these states can be refused: bounds hold with slack for all rounding."""
         inner = self.plan.inner
         if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
             return False
@@ -143,7 +143,7 @@ class CurvatureWatch:
             return False
         if self.slopes is None:
             return True
-        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.l2
+        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.descent.l2
         return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
@@ -170,7 +170,7 @@ class CurvatureWatch:
                 "lower it, or compile for this data"
             )
         # Losses that are not convex and proximal steps rest on it: how steep they are, and how far they may have to go.
-        if (plan.negative_curvature or plan.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
+        if (plan.negative_curvature or plan.descent.l1) and steepest > plan.largest_eigenvalue * (1 + SLACK):
             raise OutOfDomain(
                 f"λmax(XᵀX/n) is {steepest:.4g}, above {plan.largest_eigenvalue:.4g} as promised; compile for this data"
             )
@@ -178,17 +178,17 @@ class CurvatureWatch:
     def _require_gentle(self, curvature: Float[Tensor, "*batch"]) -> None:
         """η·L is no more than the plan says, L being curvature·λmax + l2 of every dataset."""
         plan = self.plan
-        steepest = (curvature * self.high + plan.l2).max().item()
+        steepest = (curvature * self.high + plan.descent.l2).max().item()
         require_gentle(plan.step_size, steepest, plan.max_step_times_smoothness)
 
 
 def watched_path(
     watches: Sequence[CurvatureWatch], start: Float[Tensor, "*batch d"], step: Step, report: Progress = silent
 ) -> Float[Tensor, "*batch iterates d"]:
-    """All states of a run, those that steps are taken from checked by the watches in turn before anybody sees them.
+    """All states of a run; those that steps start from are checked by the watches in turn before they are returned.
 
-    Looked at together, where no state can be wrong, and one by one where that is not sure. A step may refuse a state,
-    or go astray from it, before its turn has come: then what is wrong with the path so far is said first.
+    States are checked together where none can be wrong, else one by one. A step may refuse a state, or diverge from it,
+    before it was checked: the error is then that of the earliest bad state.
     """
     plan, path, asked, checked, begin = watches[0].plan, [start], list[Tensor](), 0, time.monotonic()
 
@@ -202,7 +202,7 @@ def watched_path(
 
     for number in range(plan.steps):
         w, before = path[-1], path[max(number - 1, 0)]
-        asked.append(look_ahead(number, w, before) if plan.accelerated else w)
+        asked.append(look_ahead(number, w, before) if plan.descent.accelerated else w)
         if len(asked) - checked >= TOGETHER or time.monotonic() - begin > PATIENCE:
             check()
             report(f"step {number} of {plan.steps}", number / plan.steps)

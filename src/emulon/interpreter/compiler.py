@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
-from emulon.attention.codes import circular
+from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain
 from emulon.certify.domain import by_target, require_finite
 from emulon.core.arrays import as_tensor
@@ -20,8 +20,15 @@ from emulon.core.errors import EmulonError, OutOfDomain, too_tight
 from emulon.expressions import Function, parse
 from emulon.interpreter.identity_grid import identity_grid, octaves_for
 from emulon.interpreter.layout import LEAK_SHARE, Routing, stored
-from emulon.interpreter.phase import Phase, ProvedBounds, function_error, penalty_function, reading_scale
-from emulon.interpreter.plan import INTERPRETER_SHARES, Plan, covering, descent_of, with_proof
+from emulon.interpreter.phase import (
+    Phase,
+    ProvedBounds,
+    ValueCoefficients,
+    function_error,
+    penalty_function,
+    reading_scale,
+)
+from emulon.interpreter.plan import INTERPRETER_SHARES, Plan, descent_of, domain_from_data, with_proof
 from emulon.interpreter.program import Program
 from emulon.softmax import Grid, approximate
 from emulon.softmax.spectral import Rounding
@@ -45,14 +52,26 @@ def compile(
     *,
     data: tuple[Any, Any] | None = None,
 ) -> Program:
-    """A program that runs this algorithm on any data of the domain.
+    """Compile an algorithm to a program that the interpreter runs on any data of the domain.
 
-    `tolerance` is for the final weights, in exact arithmetic: the scalar functions are approximated at least that
-    well, or as well as the dtype allows, and a warning says how well that is; without one they come as near to 1e-8 as
-    they can, in silence. What emulation and rounding add is in the certificate, which is about the data as the dtype
-    holds them. Without a domain, `data`, tensors or any arrays of
-    numbers, gives one that covers the algorithm's path on it. Several targets, y (samples, targets), are learned by one
-    prompt each, on the same x.
+    Args:
+        algorithm: Gradient descent on a loss, such as `Ridge(penalty=0.1, steps=200)`.
+        domain: Bounds on the data; by default bounds that cover the algorithm's path on `data`.
+        tolerance: Error of the final weights in exact arithmetic. The scalar functions are approximated at least that
+            well, or as well as the dtype allows, and a warning says how well that is. Without one they come as near to
+            1e-8 as they can. What emulation and rounding add is in the certificate.
+        dtype: float64 or float32; the certificate is about the data as the dtype holds them.
+        data: Arrays (x, y). Several targets, y (samples, targets), are learned by one prompt each, on the same x.
+
+    Returns:
+        A program with its certificate.
+
+    Raises:
+        EmulonError: The algorithm is not gradient descent, or its step size depends on data that are not given.
+        OutOfDomain: No interpreter could hold the numbers, or the step size is too long for the data.
+
+    Example:
+        >>> program = emulon.compile(Ridge(steps=50), data=(x, y))
     """
     descent = descent_of(algorithm)
     if dtype not in LINE_NOISE:
@@ -64,13 +83,13 @@ def compile(
     domain = stored(data_to_domain(descent, data) if domain is None else domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
     octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
-    each, shares = (TOLERANCE if tolerance is None else tolerance) / plan.growth, INTERPRETER_SHARES[plan.l1 > 0]
-    gradient, bounds = loss_to_phase(plan, each * shares[0], dtype)
-    program = Program(**vars(plan), gradient=gradient, gradient_bounds=bounds)
-    if plan.l1:
-        proximal, more = penalty_to_phase(program, each * shares[1], dtype)
-        program = replace(program, proximal=proximal, proximal_bounds=more)
-    program = program_to_proof(program)
+    each, shares = (
+        (TOLERANCE if tolerance is None else tolerance) / plan.growth,
+        INTERPRETER_SHARES[plan.descent.l1 > 0],
+    )
+    gradient = loss_to_phase(plan, each * shares[0], dtype)
+    proximal = penalty_to_phase(plan, gradient, each * shares[1], dtype) if plan.descent.l1 else None
+    program = program_to_proof(Program(plan, gradient, proximal))
     if tolerance is not None and (missed := tolerance_missed(program, tolerance)):
         warnings.warn(missed, UserWarning, stacklevel=2)
     return program
@@ -79,7 +98,7 @@ def compile(
 def tolerance_missed(program: Program, tolerance: float) -> str | None:
     """Programs come as near to their tolerance as they can: the sentence that says so where it is not kept."""
     kept = program.certificate.terms["interpolation"]
-    if program.accelerated and kept > program.domain.w:
+    if program.descent.accelerated and kept > program.domain.w:
         return f"the certificate of {program.name} says nothing after {program.steps} steps; the audit of a run does"
     return too_tight(f"the interpolation of {program.name}", tolerance, kept) if kept > 1.01 * tolerance else None
 
@@ -87,44 +106,49 @@ def tolerance_missed(program: Program, tolerance: float) -> str | None:
 def data_to_domain(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> Domain:
     if data is None:
         raise EmulonError("compile needs a domain, or data=(x, y) to make one from")
-    return covering(descent, *data)
+    return domain_from_data(descent, *data)
 
 
-def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
+def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> Phase:
     """The gradient phase: f = ℓ′ on the residuals, read out by the mean."""
     entry = plan.step_size * max(plan.domain.x, 1e-300)
-    return _phase("gradient", plan.inner, "mean", plan.loss.derivative, tolerance / entry, entry, dtype)
+    layout, proved = _softmax("gradient", plan.inner, "mean", plan.loss.derivative, tolerance / entry, entry, dtype)
+    return Phase.of("gradient", "mean", layout, plan.value_coefficients, proved)
 
 
-def penalty_to_phase(program: Program, tolerance: float, dtype: torch.dtype) -> tuple[Phase, ProvedBounds]:
+def penalty_to_phase(plan: Plan, gradient: Phase, tolerance: float, dtype: torch.dtype) -> Phase:
     """The proximal phase: x = e_k, y = 0, f the soft threshold at η·l1, read out by the sum.
 
     In float32 f is what the threshold takes off: beside a gate, values are off by as much as scores are, in parts of
     their own size, and these are no larger than η·l1.
     """
-    d = program.domain.features
-    reach = (abs(program.shrink) * program.domain.w + program.moved(program.gradient_bounds.size)) * (1 + 1e-6)
+    d = plan.domain.features
+    reach = (abs(plan.shrink) * plan.domain.w + plan.moved(gradient.proved.size)) * (1 + 1e-6)
     domain = Domain(d, d, 1.0, 0.0, reach, residual=reach, absolute=reach)
     readout = "rest" if dtype == torch.float32 else "sum"
-    function = penalty_function(readout, program.step_size * program.l1)
-    return _phase("proximal", domain, readout, function, tolerance, 1.0, dtype)
+    function = penalty_function(readout, plan.step_size * plan.descent.l1)
+    layout, proved = _softmax("proximal", domain, readout, function, tolerance, 1.0, dtype)
+    return Phase.of("proximal", readout, layout, ValueCoefficients.of_penalty(readout), proved)
 
 
 def program_to_proof(program: Program) -> Program:
     """Its loss's curvature enclosed wherever the exact path may go, on this interpreter and somewhat coarser ones."""
-    return with_proof(program, 2 * program.certificate.bound)
+    return replace(program, plan=with_proof(program.plan, 2 * program.certificate.bound))
 
 
 @lru_cache(maxsize=64)
-def _phase(
+def _softmax(
     name: str, domain: Domain, readout: str, f: str, tolerance: float, entry: float, dtype: torch.dtype
-) -> tuple[Phase, ProvedBounds]:
-    """`entry` is what an error of f is multiplied by on its way into the state."""
+) -> tuple[tuple[Grid, Domain, Codes, float], ProvedBounds]:
+    """A phase's layout and what is proved of it; `entry` multiplies an error of f on its way into the state."""
     codes = circular(domain.samples, dtype)
     routing = Routing(domain, codes, False, LEAK_SHARE * tolerance)
 
+    def layout(grid: Grid) -> tuple[Grid, Domain, Codes, float]:
+        return grid, domain, codes, routing.strength(grid)
+
     def made(grid: Grid) -> Phase:
-        return Phase.of(name, readout, grid, domain, codes, routing.strength(grid))
+        return Phase.of(name, readout, layout(grid), ValueCoefficients(0.0))
 
     # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
     function = parse(f)
@@ -132,7 +156,7 @@ def _phase(
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         phase = made(grid)
-        reach = max(phase.still.values())
+        reach = max(phase.magnitudes.values())
         if reach > 1e9:
             return float("inf")
         line, scale = identity_grid(reach, dtype), reading_scale(entry * grid.largest, dtype)
@@ -147,7 +171,7 @@ def _phase(
     bands = tuple(Band(*band) for band in found["bands"])
     grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)
     bounds = ProvedBounds(**found["bounds"], leak=routing.leak(grid), bands=grid.bands)
-    return made(grid), bounds
+    return layout(grid), bounds
 
 
 def require_held(function: Function, residual: float, dtype: torch.dtype) -> None:

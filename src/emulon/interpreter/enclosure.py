@@ -63,16 +63,16 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     from flint import arb, arb_mat
 
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
-    threshold, kept = eta * arb(plan.l1), 1 - eta * arb(plan.l2)
+    threshold, kept = eta * arb(plan.descent.l1), 1 - eta * arb(plan.descent.l2)
     seen = plan.batches(plan.loss.template_data(x, y)), plan.batches(TemplateData(x, y, None))
     linear = f.smooth == parse("t").smooth
     batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
     w = before = arb_mat(x.shape[-1], 1)
     for number in range(plan.steps):
-        start = w + (w - before) * (arb(number) / (number + 3)) if plan.accelerated else w
+        start = w + (w - before) * (arb(number) / (number + 3)) if plan.descent.accelerated else w
         gradient = batches[number % len(batches)].gradient(f, start)
         moved = start * kept - gradient * eta
-        if plan.l1:
+        if plan.descent.l1:
             moved = arb_mat(x.shape[-1], 1, [_soft_thresholded(one, threshold) for one in moved.entries()])
         w, before = moved, w
     entries: list[Any] = w.entries()

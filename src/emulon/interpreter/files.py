@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from emulon.algorithms import GradientDescent
 from emulon.algorithms.link import LINKS
 from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import registered
@@ -23,12 +24,14 @@ from emulon.core.errors import EmulonError
 from emulon.core.files import write_atomically
 from emulon.expressions import parse
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.phase import Phase, ProvedBounds
+from emulon.interpreter.phase import Phase, ProvedBounds, ValueCoefficients
+from emulon.interpreter.plan import Plan
 from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 from emulon.softmax import Grid
 
 FORMAT = {"interpreter": "2", "program": "5", "network": "3"}
+# Facts of a program that are numbers, of its plan or its descent; the domain and the loss stand beside them.
 PLAIN = {
     "name": str,
     "steps": int,
@@ -54,7 +57,12 @@ class BadFile(EmulonError):
 
 
 def save(thing: Interpreter | Program, path: str | Path) -> None:
-    """Write it whole or not at all."""
+    """Write an interpreter or a program to a file, whole or not at all.
+
+    Args:
+        thing: What is written.
+        path: The file, safetensors with a JSON header.
+    """
     if isinstance(thing, Interpreter):
         kind, (tensors, facts) = "interpreter", _interpreter_to_parts(thing)
     else:
@@ -73,7 +81,14 @@ def write_sealed(path: str | Path, kind: str, tensors: dict[str, Tensor], facts:
 
 
 def load_interpreter(path: str | Path) -> Interpreter:
-    """An interpreter exactly as saved, with a certificate of its identity grid as it stands in the file."""
+    """Read an interpreter exactly as saved, with a certificate of its identity grid as it stands in the file.
+
+    Args:
+        path: File that `save` wrote.
+
+    Raises:
+        BadFile: The file is truncated, altered, of another version, or holds something else.
+    """
     tensors, facts = read_sealed(Path(path), "interpreter")
     with whole(path, "save it again"):
         capacity = Capacity(**facts["capacity"])
@@ -96,16 +111,20 @@ def load_interpreter(path: str | Path) -> Interpreter:
 
 
 def load_program(path: str | Path, proved: str | None = None) -> Program:
-    """A program exactly as saved, once what it claims of itself has been proved again.
+    """Read a program exactly as saved, once what it claims of itself has been proved again.
 
-    Where that cannot be, for want of ball arithmetic, `proved` is the sha256 of a file that was proved elsewhere: this
-    one must be it.
+    Args:
+        path: File that `save` wrote.
+        proved: sha256 of a file that was proved elsewhere, where there is no ball arithmetic to prove it here.
+
+    Raises:
+        BadFile: The file is truncated, altered, of another version, or one of its claims is false.
     """
     if proved is not None and (found := file_sha256(path)) != proved:
         raise BadFile(f"{path} is not the file that was proved: its sha256 is {found[:12]}…, not {proved[:12]}…")
     tensors, facts = read_sealed(Path(path), "program")
     with whole(path, "compile it again"):
-        program = _program_from_parts(tensors, facts)
+        program = _program_from_parts(path, tensors, facts)
         wrong = None if proved else false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: its {wrong}; compile it again")
@@ -162,20 +181,21 @@ def require_kind(facts: dict[str, Any], kinds: Mapping[str, type]) -> None:
             raise TypeError(f"{name} is {facts[name]!r}")
 
 
-def _program_from_parts(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Program:
+def _program_from_parts(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Program:
     require_kind(facts, PLAIN)
-    phases = {name: _phase_from_parts(name, tensors, facts[name]) for name in ("gradient", "proximal") if facts[name]}
-    gradient, gradient_bounds = phases["gradient"]
-    proximal, proximal_bounds = phases.get("proximal", (None, None))
-    return Program(
-        **{name: facts[name] for name in PLAIN},
-        loss=_loss(facts["loss"]),
-        domain=_domain(facts["domain"]),
-        gradient=gradient,
-        gradient_bounds=gradient_bounds,
-        proximal=proximal,
-        proximal_bounds=proximal_bounds,
-    )
+    known, domain, rows = {name: facts[name] for name in PLAIN}, _domain(facts["domain"]), facts["rows"]
+    own = {each.name for each in fields(GradientDescent)} & known.keys()
+    batch = None if rows == domain.samples else domain.samples
+    try:
+        descent = GradientDescent(_loss(facts["loss"]), batch=batch, **{name: known.pop(name) for name in own})
+    except EmulonError:
+        raise BadFile(
+            f"{path} claims what is not so: its numbers are none that descent can have; compile it again"
+        ) from None
+    plan = Plan(descent=descent, domain=domain, **known)
+    proximal = _phase_from_parts("proximal", tensors, facts["proximal"]) if facts["proximal"] else None
+    gradient = _phase_from_parts("gradient", tensors, facts["gradient"], plan.value_coefficients)
+    return Program(plan, gradient, proximal)
 
 
 def _interpreter_to_parts(interpreter: Interpreter) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -185,16 +205,13 @@ def _interpreter_to_parts(interpreter: Interpreter) -> tuple[dict[str, Tensor], 
 
 def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {name: getattr(program, name) for name in PLAIN}
+    plan = vars(program.plan) | vars(program.descent)
+    facts: dict[str, Any] = {name: plan[name] for name in PLAIN}
     facts["loss"] = {name: getattr(program.loss, name) for name in ("name", "derivative", "curvature")}
     facts["loss"]["link"] = program.loss.link.name
-    facts["domain"] = asdict(program.domain)
-    for phase, known in ((program.gradient, program.gradient_bounds), (program.proximal, program.proximal_bounds)):
-        name = "gradient" if phase is program.gradient else "proximal"
-        facts[name] = None
-        if phase is None or known is None:
-            continue
-        grid = phase.grid
+    facts |= {"domain": asdict(program.domain), "proximal": None}
+    for phase in program.phases:
+        name, grid = phase.name, phase.grid
         for part in ("slopes", "intercepts", "values"):
             tensors[f"{name}.{part}"] = getattr(grid, part).contiguous().clone()
         tensors[f"{name}.codes"] = phase.codes.vectors.contiguous().clone()
@@ -204,7 +221,7 @@ def _program_to_parts(program: Program) -> tuple[dict[str, Tensor], dict[str, An
             "gap": phase.codes.gap,
             "strength": phase.strength,
             "readout": phase.readout,
-            "bounds": asdict(known),
+            "bounds": asdict(phase.proved),
         }
     return tensors, facts
 
@@ -213,7 +230,10 @@ def _domain(facts: dict[str, Any]) -> Domain:
     return Domain(**facts | {"spectrum": Spectrum(**facts["spectrum"])})
 
 
-def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Phase, ProvedBounds]:
+def _phase_from_parts(
+    name: str, tensors: dict[str, Tensor], facts: dict[str, Any], values: ValueCoefficients | None = None
+) -> Phase:
+    """`values` are those of the plan; a proximal phase has its own."""
     parts = {part: tensors[f"{name}.{part}"] for part in ("slopes", "intercepts", "values")}
     shape, dtype = facts["grid"], parts["slopes"].dtype
     if len({(part.dtype, part.shape) for part in parts.values()}) > 1 or dtype not in _DTYPES.values():
@@ -230,8 +250,9 @@ def _phase_from_parts(name: str, tensors: dict[str, Tensor], facts: dict[str, An
     require_kind(known, dict.fromkeys(numbers, float) | {"proved": bool})
     known |= _rounded(known)
     known["bands"] = tuple(Band(**band) for band in known["bands"])
-    phase = Phase.of(name, facts["readout"], grid, _domain(facts["domain"]), codes, facts["strength"])
-    return phase, ProvedBounds(**known)
+    layout = grid, _domain(facts["domain"]), codes, facts["strength"]
+    values = ValueCoefficients.of_penalty(facts["readout"]) if values is None else values
+    return Phase.of(name, facts["readout"], layout, values, ProvedBounds(**known))
 
 
 def _rounded(bounds: dict[str, Any]) -> dict[str, float]:
@@ -274,7 +295,11 @@ def _checksum(header: Mapping[str, Any], tensors: dict[str, Tensor]) -> str:
 
 
 def kind_of(path: str | Path) -> str:
-    """What a file says that it holds; empty where it is none of ours."""
+    """The kind of thing that a file holds: "interpreter", "program" or "network"; empty for other files.
+
+    Args:
+        path: Any file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

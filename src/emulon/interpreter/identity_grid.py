@@ -1,9 +1,9 @@
 """The interpreter's frozen grid: one softmax that reproduces the number it is asked about, at every magnitude.
 
 A single soft grid on [−B, B] errs by a fixed part of B, so a wide range would spoil small numbers. This line is
-piecewise instead: a soft grid around zero and soft grids for magnitudes eight times larger each, joined by seams, so
-that its error grows with the number, as a floating-point number's does. It is odd, and a longer line is a shorter one
-with more pieces at both ends.
+piecewise instead: a soft grid around zero and soft grids for magnitudes eight times larger each, joined at junctions,
+so that its error grows with the number, as a floating-point number's does. It is odd, and a longer grid is a shorter
+one with more pieces at both ends.
 
 Its numbers are the same on every machine: they are computed in ball arithmetic, in integers that is, far beyond the
 last place that is kept. No BLAS, no vectorised exp has a part in them.
@@ -238,7 +238,7 @@ def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
 
 
 def certified_line(grid: Grid, octaves: int) -> IdentityGrid:
-    """What can be promised about these very numbers, wherever they were made."""
+    """The certified errors of a grid with these numbers, wherever they were made."""
     errors: list[float] = []
     interpolation: list[float] = []
     segments = bands(octaves)
@@ -250,7 +250,7 @@ def certified_line(grid: Grid, octaves: int) -> IdentityGrid:
 
 
 def bands(octaves: int) -> list[tuple[float, float]]:
-    """The magnitudes that are certified one by one. The inner half sees no seam at all, and is one of them."""
+    """The magnitudes that are certified one by one. The inner half meets no junction, and is one of them."""
     return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
 
@@ -305,7 +305,7 @@ class ErrorBound:
 
 def proved_between(numbers: Keys, lo: float, hi: float) -> Interpolation:
     """What is proved of |F(s) − s| on one of the `bands`, or its mirror image."""
-    return _proved(*_felt(numbers, lo, hi))
+    return _proved(*_relevant(numbers, lo, hi))
 
 
 def is_odd(grid: Grid) -> bool:
@@ -315,20 +315,20 @@ def is_odd(grid: Grid) -> bool:
 
 
 # The bytes of slopes, intercepts and values; how many more keys there may be, and how large their values; an interval.
-Felt = tuple[tuple[bytes, ...], int, float, float, float]
+Relevant = tuple[tuple[bytes, ...], int, float, float, float]
 
 
-def _felt(numbers: Keys, lo: float, hi: float) -> Felt:
-    """What decides F on [lo, hi]: the keys that can be felt there. Longer lines have the same ones."""
-    felt = deficits(numbers, lo, hi) < NEGLIGIBLE
-    near = tuple(part[felt].tobytes() for part in _parts(numbers))
+def _relevant(numbers: Keys, lo: float, hi: float) -> Relevant:
+    """What decides F on [lo, hi]: the keys with non-negligible weight there, the same in longer grids."""
+    relevant = deficits(numbers, lo, hi) < NEGLIGIBLE
+    near = tuple(part[relevant].tobytes() for part in _parts(numbers))
     # Of the others more is said than is so, and the same of lines of any length.
-    return near, max(1024, int((~felt).sum())), max(2.0**64, float(np.abs(numbers.values).max())), lo, hi
+    return near, max(1024, int((~relevant).sum())), max(2.0**64, float(np.abs(numbers.values).max())), lo, hi
 
 
 @lru_cache(maxsize=256)
 def _proved(near: tuple[bytes, ...], others: int, spread: float, lo: float, hi: float) -> Interpolation:
-    """|F(s) − s| on [lo, hi], as it was proved before the line left the house, or here if it is another."""
+    """Bound on |F(s) − s| on [lo, hi]: from the shipped table, or proved here for a grid that is not shipped."""
     known = shipped_proofs().get(claim(near, others, spread, lo, hi))
     if known is not None:
         return known
@@ -358,11 +358,11 @@ def shipped_proofs() -> dict[str, Interpolation]:
     return {name: Interpolation(**row) for name, row in _shipped()["proofs"].items()}
 
 
-def shipped_claims() -> dict[str, Felt]:
+def shipped_claims() -> dict[str, Relevant]:
     """What is claimed of the lines up to 32·8^LONGEST_SHIPPED, by name."""
     lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in SHAPES for octaves in range(LONGEST_SHIPPED + 1)]
-    found = [_felt(numbers, *band) for numbers, octaves in lines for band in bands(octaves)]
-    return {claim(*felt): felt for felt in found}
+    found = [_relevant(numbers, *band) for numbers, octaves in lines for band in bands(octaves)]
+    return {claim(*relevant): relevant for relevant in found}
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -375,5 +375,5 @@ if __name__ == "__main__":
         _name(dtype): [[part.tolist() for part in _parts(_piece(k, dtype))] for k in range(LONGEST_SHIPPED + 1)]
         for dtype in SHAPES
     }
-    proofs = {name: asdict(_proved(*felt)) for name, felt in shipped_claims().items()}
+    proofs = {name: asdict(_proved(*relevant)) for name, relevant in shipped_claims().items()}
     write_json(SHIPPED, {"pieces": pieces, "proofs": proofs})

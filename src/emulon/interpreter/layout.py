@@ -53,10 +53,16 @@ def balancing_power(query: float, key: float) -> float:
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """`grid` is for the scalar function on the domain's residuals; `strength` is the routing constant C.
+    """The token matrix of Theorem 3.1 for a grid and a domain.
 
-    `carried` names further rows of d numbers in every token: "fixed" is the data's, others are states. `balanced`
-    tokens share every factor between key and query, C among them, as suits a module that is best at small numbers.
+    Attributes:
+        grid: Softmax for the scalar function on the domain's residuals.
+        domain: Bounds on data and weights.
+        codes: A code for every sample, by which a query asks its own sample's tokens.
+        strength: The routing constant C.
+        carried: Names of further rows of d numbers in every token: "fixed" is the data's, others are states.
+        balanced: Whether every factor, C among them, is shared between key and query, as suits a module that is best
+            at small numbers.
     """
 
     grid: Grid
@@ -192,7 +198,7 @@ class Routing:
 def stored(domain: Domain, dtype: torch.dtype) -> Domain:
     """The domain of its data once a dtype holds them: what lies on an edge may be rounded over it.
 
-    float64 takes data as they come. That a check rounds, too, needs no room here: `checks.require_in_domain` is exact.
+    float64 takes data as they come. Rounding of the checks needs no slack here: `checks.require_in_domain` is exact.
     """
     if dtype == torch.float64:
         return domain

@@ -40,7 +40,14 @@ FEW = 1 << 14
 
 @dataclass(frozen=True)
 class Capacity:
-    """The largest prompt an interpreter takes: features of a token, tokens, width of the emulated head, |θ·x|."""
+    """The largest prompt an interpreter takes.
+
+    Attributes:
+        features: Of a token.
+        tokens: Of a prompt.
+        width: Rows of the emulated head.
+        reach: Largest |θ·x| of a row θ of the head and a token x.
+    """
 
     features: int
     tokens: int
@@ -61,7 +68,7 @@ class Capacity:
 
 @runtime_checkable
 class Runnable(Protocol[Outcome]):
-    """What an interpreter asks of a program: what it needs, what it promises on a identity grid, and how to run it."""
+    """What an interpreter asks of a program: its size, its certificate on an identity grid, and how to run it."""
 
     @property
     def capacity(self) -> Capacity: ...
@@ -75,7 +82,15 @@ class Runnable(Protocol[Outcome]):
 
 
 class Interpreter(SealedModule):
-    """Frozen: its weights are buffers, and `sha256` is the same before and after every run."""
+    """The frozen two-layer transformer: its weights are buffers, and `sha256` is the same before and after every run.
+
+    Args:
+        capacity: The largest prompt it takes. `Interpreter.fitting(*programs)` is the smallest that fits programs.
+        dtype: float64 or float32.
+
+    Example:
+        >>> Interpreter.fitting(program).run(program, x, y).weights
+    """
 
     slopes: Tensor
     intercepts: Tensor
@@ -103,7 +118,7 @@ class Interpreter(SealedModule):
         return cls(capacity, programs[0].dtype)
 
     def certify_anew(self) -> None:
-        """Promise what can be promised about the grid as it stands in the buffers now."""
+        """Certify the grid as it stands in the buffers now."""
         slopes, intercepts, values = (getattr(self, name).detach().cpu() for name in ("slopes", "intercepts", "values"))
         require_finite(slopes=slopes, intercepts=intercepts, values=values)
         grid = replace(self.identity.grid, slopes=slopes.clone(), intercepts=intercepts.clone(), values=values.clone())
@@ -177,7 +192,7 @@ class Interpreter(SealedModule):
         return program.run_on(self if device is None else self.on(device), x, y, cast(Mode, mode), report_progress)
 
     def certificate(self, program: Runnable[object]) -> Certificate:
-        """What a program promises for every input of its domain when it runs here."""
+        """The error bound of a program on this interpreter, for every input of its domain."""
         self.require_unchanged()
         return program.certificate_on(self.identity)
 
@@ -189,7 +204,7 @@ class Interpreter(SealedModule):
         return torch.cat(parts).reshape(s.shape) if parts else s.clone()
 
     def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The same, of many numbers by the keys alone that can be felt at each, within what the line promises."""
+        """Like `read`, but for large inputs evaluates only keys of non-negligible weight; certified as `read` is."""
         segments = self.identity.segments if s.numel() > FEW else None
         return self.read(s) if segments is None else segments.read(s)
 

@@ -41,13 +41,21 @@ def reading_scale(size: float, dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What W_V holds: a step, what multiplies the state and how it goes on; and the largest entry of what is fixed."""
+class ValueCoefficients:
+    """Entries of W_V: −step for values, shrink for the state, momentum for its last change.
+
+    `fixed` bounds the entries of the data's fixed part, y_i·x_i for Poisson.
+    """
 
     step: float
     shrink: float = 0.0
     momentum: float = 0.0
     fixed: float = 0.0
+
+    @classmethod
+    def of_penalty(cls, readout: str) -> ValueCoefficients:
+        """Of a proximal phase: f of the state alone, or the state less f of it."""
+        return cls(-1.0) if readout == "sum" else cls(1.0, shrink=1.0)
 
 
 def penalty_function(readout: str, threshold: float) -> str:
@@ -61,32 +69,45 @@ def penalty_function(readout: str, threshold: float) -> str:
 class ProvedBounds:
     """What was proved about a phase's scalar function, and the leak its routing allows."""
 
-    interpolation: float
-    deviation: float
-    size: float
-    leak: float
-    proved: bool
+    interpolation: float = math.inf
+    deviation: float = math.inf
+    size: float = math.inf
+    leak: float = math.inf
+    proved: bool = False
     bands: tuple[Band, ...] = ()
+
+
+UNPROVED = ProvedBounds()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(TokenLayout):
-    """A balanced layout with a name.
+    """A balanced layout with a name, the coefficients of its W_V, and what is proved of its scalar function.
 
     `readout` is the "mean" or the "sum" over samples, or the "rest" that a sum leaves of the state.
     """
 
     name: str
     readout: str
+    values: ValueCoefficients
+    proved: ProvedBounds = UNPROVED
 
     @classmethod
-    def of(cls, name: str, readout: str, grid: Grid, domain: Domain, codes: Codes, strength: float) -> Phase:
+    def of(
+        cls,
+        name: str,
+        readout: str,
+        layout: tuple[Grid, Domain, Codes, float],
+        values: ValueCoefficients,
+        proved: ProvedBounds = UNPROVED,
+    ) -> Phase:
+        """A phase for this grid, domain, codes and routing strength."""
         carried = ("fixed", "state", "before")
-        return cls(grid, domain, codes, strength, carried, True, name=name, readout=readout)
+        return cls(*layout, carried, True, name=name, readout=readout, values=values, proved=proved)
 
-    def for_samples(self, samples: int, leak: float) -> Phase:
-        """The same for so many samples, with codes of which no more leaks than this."""
-        codes = circular(samples, self.grid.dtype)
+    def for_samples(self, samples: int) -> Phase:
+        """For another number of samples: codes of which no more leaks."""
+        codes, leak = circular(samples, self.grid.dtype), self.proved.leak
         strength = (self.grid.log_normaliser_range + math.log(max(samples - 1, 1) / leak) + SPARE) / codes.gap
         return replace(self, domain=replace(self.domain, samples=samples), codes=codes, strength=strength)
 
@@ -101,23 +122,26 @@ class Phase(TokenLayout):
         d = self.domain.features
         return max(d + 2 + self.codes.width, 2 * d)
 
-    def sizes(self, held: Carried) -> tuple[float, float]:
-        """The largest entry of what the values hold, and the state."""
-        step, domain = abs(held.step), self.domain
-        value = step * (self.grid.largest * domain.x + held.fixed)
-        return value, (abs(held.shrink) + 2 * held.momentum) * domain.w
+    @cached_property
+    def sizes(self) -> tuple[float, float]:
+        """Bounds on the entries of value rows and of state rows."""
+        values, domain = self.values, self.domain
+        value = abs(values.step) * (self.grid.largest * domain.x + values.fixed)
+        return value, (abs(values.shrink) + 2 * values.momentum) * domain.w
 
-    def reading_scales(self, held: Carried) -> tuple[float, float]:
+    @cached_property
+    def reading_scales(self) -> tuple[float, float]:
         """What the rows of both are multiplied by, and answers divided by."""
-        value, state = (reading_scale(size, self.grid.dtype) for size in self.sizes(held))
+        value, state = (reading_scale(size, self.grid.dtype) for size in self.sizes)
         raised = RAISED if self.readout == "rest" else 1.0
         return value, raised * state
 
-    def magnitudes(self, held: Carried) -> dict[str, float]:
+    @cached_property
+    def magnitudes(self) -> dict[str, float]:
         """The largest |θ·x| of every kind of row."""
         grid, domain, scales = self.grid, self.domain, self.scales
         slope = grid.steepest
-        value, state = (size * scale for size, scale in zip(self.sizes(held), self.reading_scales(held), strict=True))
+        value, state = (size * scale for size, scale in zip(self.sizes, self.reading_scales, strict=True))
         return {
             "key_x": slope * domain.x * scales.x,
             "key_y": slope * domain.y * scales.y,
@@ -130,17 +154,14 @@ class Phase(TokenLayout):
             "state": state,
         }
 
-    @cached_property
-    def still(self) -> dict[str, float]:
-        """Those of keys and queries: nothing is carried, and no step taken."""
-        return self.magnitudes(Carried(0.0))
+    @property
+    def capacity(self) -> Capacity:
+        """What an interpreter must have to run this phase."""
+        return Capacity(self.slots.width, self.tokens, self.width, max(self.magnitudes.values()))
 
-    def capacity(self, magnitudes: dict[str, float]) -> Capacity:
-        return Capacity(self.slots.width, self.tokens, self.width, max(magnitudes.values()))
-
-    def weights(self, held: Carried, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    def weights(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         """W_K, W_Q, W_V of the head to emulate, as they stand in the prompt."""
-        dtype, (value_scale, state_scale) = self.grid.dtype, self.reading_scales(held)
+        dtype, held, (value_scale, state_scale) = self.grid.dtype, self.values, self.reading_scales
         pick = {name: self.slots.select(name, dtype=dtype, device=device) for name in ("value", *self.carried)}
         w_k, w_q = self.selectors(device)
         step, shrink = (torch.tensor(number, dtype=dtype, device=device) for number in (held.step, held.shrink))
@@ -148,9 +169,9 @@ class Phase(TokenLayout):
         state = (shrink + held.momentum) * pick["state"] - held.momentum * pick["before"]
         return w_k, w_q, torch.cat([value_scale * gradient, state_scale * state], dim=-2)
 
-    def read_out(self, output: Tensor, held: Carried) -> Tensor:
+    def read_out(self, output: Tensor) -> Tensor:
         """(..., samples, 2d) ↦ (..., d): over samples, then gradient rows plus state rows, where there is a state."""
-        d, (value_scale, state_scale) = self.domain.features, self.reading_scales(held)
+        d, (value_scale, state_scale) = self.domain.features, self.reading_scales
         gradient, state = output[..., :d], output[..., d : 2 * d]
         answer = (gradient.mean(dim=-2) if self.readout == "mean" else gradient.sum(dim=-2)) / value_scale
         return answer if self.readout == "sum" else answer + state.mean(dim=-2) / state_scale
@@ -163,7 +184,7 @@ def score_error(phase: Phase, line: IdentityGrid) -> float:
     are the same numbers for all keys of a sample, so layer 1 makes the same numbers of them and their error is common
     to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
     """
-    m = phase.still
+    m = phase.magnitudes
     emulated = product_error(line, m["key_x"], m["query_x"], phase.domain.features)
     emulated += product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
@@ -175,7 +196,7 @@ def score_error(phase: Phase, line: IdentityGrid) -> float:
 
 def code_error(phase: Phase, line: IdentityGrid) -> float:
     """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
-    size = phase.still["key_code"]
+    size = phase.magnitudes["key_code"]
     return product_error(line, size, size, phase.codes.width)
 
 
@@ -185,14 +206,14 @@ def product_error(line: IdentityGrid, key: float, query: float, count: int) -> f
     return count * (off_key * (query + off_query) + off_query * key)
 
 
-def leaked(phase: Phase, proved: ProvedBounds, line: IdentityGrid) -> float:
+def leaked(phase: Phase, line: IdentityGrid) -> float:
     """The weight of all other samples' tokens, when every score may be off.
 
     Claim: at most e^{2δ − SPARE} of the weight that exact scores leave them, δ bounding the error of every score: the
     odds of a set of tokens change by a factor within e^{±2δ}. The codes' strength already has SPARE to spare.
     """
     moved = 2 * (score_error(phase, line) + code_error(phase, line)) - SPARE
-    return min(1.0, proved.leak * math.exp(min(max(0.0, moved), 700.0)))
+    return min(1.0, phase.proved.leak * math.exp(min(max(0.0, moved), 700.0)))
 
 
 def function_error(phase: Phase, line: IdentityGrid, deviation: float, size: float) -> float:
@@ -200,13 +221,13 @@ def function_error(phase: Phase, line: IdentityGrid, deviation: float, size: flo
     return phase.grid.rounding_error(deviation, size, score_error(phase, line))
 
 
-def phase_terms(phase: Phase, proved: ProvedBounds, line: IdentityGrid, held: Carried) -> dict[str, float]:
+def phase_terms(phase: Phase, line: IdentityGrid) -> dict[str, float]:
     """Named terms of the sup-norm error that one application of a phase adds to the state."""
-    domain, dtype, step, fixed = phase.domain, phase.grid.dtype, abs(held.step), held.fixed
-    m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
+    domain, dtype, step, fixed = phase.domain, phase.grid.dtype, abs(phase.values.step), phase.values.fixed
+    proved, m, (value_scale, state_scale) = phase.proved, phase.magnitudes, phase.reading_scales
     entry = step * domain.x
     largest = phase.grid.largest + proved.size
-    _, carried = phase.sizes(held)
+    _, carried = phase.sizes
     copies = 1 if phase.readout == "mean" else domain.samples
     # Scores move once, by emulation and rounding together: what a move does grows faster than in proportion.
     rounded = phase.grid.rounding_error(proved.deviation, proved.size, 0.0)
@@ -214,7 +235,7 @@ def phase_terms(phase: Phase, proved: ProvedBounds, line: IdentityGrid, held: Ca
     state = line.error(m["state"]) / state_scale if phase.readout != "sum" else 0.0
     terms = {
         "interpolation": entry * proved.interpolation,
-        "routing leak": copies * leaked(phase, proved, line) * (entry * largest + 2 * step * fixed),
+        "routing leak": copies * leaked(phase, line) * (entry * largest + 2 * step * fixed),
         "emulated scores": entry * emulated,
         "emulated values": copies * line.error(m["value"]) / value_scale + state,
         "rounding": entry * rounded

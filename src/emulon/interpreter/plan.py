@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenval
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.phase import ValueCoefficients
 
 # Shares of a step's tolerance, (gradient, proximal step). Constructions promise all of it, rounding of the state
 # included, and keep a part for that; the interpreter's tolerance is about interpolation alone.
@@ -35,36 +36,55 @@ INTERPRETER_SHARES = {False: (1.0, 0.0), True: (0.5, 0.5)}
 # Samples that are looked at together.
 ROWS = 4096
 Data = tuple[Tensor, Tensor]
-Planned = TypeVar("Planned", bound="Plan")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Descent on data of a domain: its numbers, and how far errors of single steps can grow.
+    """Descent on data of a domain, with the figures that say how far errors of single steps can grow.
 
-    `strong_convexity` is a lower bound on λmin(XᵀX/n), where the loss makes use of it. `negative_curvature` bounds −ℓ″
-    from above, and is 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤ `curvature_reach`, and only
-    sampled where that is 0. `max_step_times_smoothness`, 1 or 2, bounds step_size·L, L being the largest eigenvalue of
-    the Hessian; it is checked as the plan runs. `step_from_data` says that the algorithm left the choice of `step_size`
-    to the data: other data, on which it would choose another, are refused. Where `rows` of data are more than the
-    domain's samples, each step sees a batch of so many, and everything here is about single batches.
+    Attributes:
+        name: Of the algorithm.
+        descent: The exact algorithm, with the step size that is used.
+        domain: Bounds on data and states; of single batches, where `rows` are more than the domain's samples.
+        rows: Samples of the data.
+        strong_convexity: Lower bound on λmin(XᵀX/n), where the loss makes use of it.
+        negative_curvature: Upper bound on −ℓ″, 0 for a convex loss: enclosed in ball arithmetic for |residual| ≤
+            `curvature_reach`, and only sampled where that is 0.
+        max_step_times_smoothness: 1 or 2, a bound on step_size·L, L the largest eigenvalue of the Hessian; checked as
+            the plan runs.
+        step_from_data: Whether the algorithm leaves its step size to the data: data on which it would choose another
+            are refused.
     """
 
     name: str
-    loss: Loss
-    steps: int
-    step_size: float
-    l2: float
-    l1: float
-    momentum: float
-    accelerated: bool
+    descent: GradientDescent
+    domain: Domain
     rows: int
     strong_convexity: float
     negative_curvature: float
     curvature_reach: float
     max_step_times_smoothness: float
     step_from_data: bool
-    domain: Domain
+
+    def changed(self, **changes: Any) -> Plan:
+        """`dataclasses.replace` for fields of the plan and of its descent."""
+        own = {each.name for each in fields(self)}
+        inner = {name: value for name, value in changes.items() if name not in own}
+        descent = replace(self.descent, **inner) if inner else self.descent
+        return replace(self, **{"descent": descent} | {name: changes[name] for name in changes if name in own})
+
+    @property
+    def loss(self) -> Loss:
+        return self.descent.loss
+
+    @property
+    def steps(self) -> int:
+        return self.descent.steps
+
+    @property
+    def step_size(self) -> float:
+        assert self.descent.step_size is not None
+        return self.descent.step_size
 
     @property
     def inner(self) -> Domain:
@@ -73,33 +93,24 @@ class Plan:
 
     @property
     def shrink(self) -> float:
-        return 1 - self.step_size * self.l2
-
-    @property
-    def descent(self) -> GradientDescent:
-        """The exact algorithm, with this step size."""
-        parts = (self.loss, self.steps, self.step_size, self.l2, self.l1, self.momentum, self.accelerated, self.batch)
-        return GradientDescent(*parts)
-
-    @property
-    def batch(self) -> int | None:
-        return None if self.rows == self.domain.samples else self.domain.samples
+        return 1 - self.step_size * self.descent.l2
 
     def batches(self, data: TemplateData) -> list[TemplateData]:
         """What step after step sees of the data, round again after the last."""
-        if self.batch is None:
+        size = self.descent.batch
+        if size is None:
             return [data]
-        x, y = in_batches(data.x, data.y, self.batch)
+        x, y = in_batches(data.x, data.y, size)
         parts = zip(x.unbind(-3), y.unbind(-2), strict=True)
         if data.fixed is None:
             return [TemplateData(*part, None) for part in parts]
-        fixes = in_batches(data.fixed, data.y, self.batch)[0].unbind(-3)
+        fixes = in_batches(data.fixed, data.y, size)[0].unbind(-3)
         return [TemplateData(*part, fixed) for part, fixed in zip(parts, fixes, strict=True)]
 
     @property
     def quadratic(self) -> bool:
         """Whether errors meet the same symmetric matrix at every step."""
-        return self.loss.derivative == "t" and not self.l1 and self.batch is None
+        return self.loss.derivative == "t" and not self.descent.l1 and self.descent.batch is None
 
     @property
     def fixed(self) -> float:
@@ -107,9 +118,14 @@ class Plan:
         return self.loss.link.largest_fixed(self.domain)
 
     @property
+    def value_coefficients(self) -> ValueCoefficients:
+        """Of the gradient phase's W_V."""
+        return ValueCoefficients(self.step_size, self.shrink, self.descent.momentum, self.fixed)
+
+    @property
     def ahead(self) -> float:
         """What rounding adds to where an accelerated step starts, which is outside attention: w + β·(w − w_before)."""
-        return 3 * self.domain.w if self.accelerated else 0.0
+        return 3 * self.domain.w if self.descent.accelerated else 0.0
 
     def moved(self, slope: float) -> float:
         """How far a step may move any weight, where |ℓ′| ≤ slope.
@@ -133,12 +149,12 @@ class Plan:
         negative_curvature·λmax and max_step_times_smoothness/step_size. Where ℓ is not convex, ρ is above 1 and errors
         grow. Momentum and acceleration have sums of their own.
         """
-        if self.accelerated:  # as on a quadratic: what is to be expected elsewhere, too
+        if self.descent.accelerated:  # as on a quadratic: what is to be expected elsewhere, too
             return max(1.0, math.sqrt(self.domain.features) * accumulated_ahead_on_quadratics(1.0, self.steps, 0.0))
         return self._growth(0.0)
 
     @property
-    def promised_growth(self) -> float:
+    def certified_growth(self) -> float:
         """`growth`, granted what checks and enclosures leave open: a part SLACK of everything they compare."""
         return self._growth(SLACK)
 
@@ -146,16 +162,16 @@ class Plan:
         """Below the smallest eigenvalue of the Hessian, given how much checks leave open."""
         unsure = slack * self.max_step_times_smoothness * (1 + 3 * slack) / self.step_size
         strong = max(0.0, self.strong_convexity * (1 - slack) - unsure)
-        return self.l2 + strong - self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack) - unsure
+        return self.descent.l2 + strong - self.negative_curvature * self.largest_eigenvalue * (1 + 2 * slack) - unsure
 
     def _growth(self, slack: float) -> float:
         top, flattest = self.max_step_times_smoothness * (1 + 3 * slack), self.flattest(slack)
-        if self.momentum:
-            spread = max(abs(1 + self.momentum - edge) for edge in (self.step_size * flattest, top))
-            grown = accumulated_with_momentum(1.0, self.steps, spread, self.momentum)
-        elif self.accelerated and self.quadratic and self.max_step_times_smoothness == 1:
+        if momentum := self.descent.momentum:
+            spread = max(abs(1 + momentum - edge) for edge in (self.step_size * flattest, top))
+            grown = accumulated_with_momentum(1.0, self.steps, spread, momentum)
+        elif self.descent.accelerated and self.quadratic and self.max_step_times_smoothness == 1:
             grown = accumulated_ahead_on_quadratics(1.0, self.steps, 3 * slack)
-        elif self.accelerated:
+        elif self.descent.accelerated:
             grown = accumulated_ahead(1.0, self.steps, step_lipschitz(self.step_size, top / self.step_size, flattest))
         else:
             ratio = step_lipschitz(self.step_size, top / self.step_size, flattest)
@@ -173,8 +189,8 @@ class Plan:
     def curvature(self, bound: float) -> float:
         """sup ℓ″, where what the loss says of it is proved wherever such a path can go; infinite elsewhere.
 
-        The losses that come with emulon are known to keep what they say. An infinite curvature is watched as the plan
-        runs. Where nothing is promised, nothing need be proved.
+        The losses that come with emulon state a curvature that holds. An infinite one is watched as the plan runs.
+        Where the bound is infinite nothing need be proved.
         """
         reach, stated = self.inner.residual + self.off(bound), self.loss.curvature
         ours = registered(self.loss.name)
@@ -189,7 +205,7 @@ class Plan:
         """What a certificate for the whole domain leaves to the run, or says of the algorithm it is about."""
         found = []
         top = self.max_step_times_smoothness
-        if not self.step_size * (self.loss.curvature * self.largest_eigenvalue + self.l2) <= top * (1 + SLACK):
+        if not self.step_size * (self.loss.curvature * self.largest_eigenvalue + self.descent.l2) <= top * (1 + SLACK):
             found.append(f"step_size·L ≤ {top:g}, which a run checks on its data")
         if self.step_from_data:
             found.append(f"the algorithm's step size is {self.step_size!r}, which data may choose to within {SLACK:g}")
@@ -203,27 +219,21 @@ class Plan:
         data = in_its_batches(descent, data)
         strong, top = strong_convexity_of(descent, data), max_step_times_smoothness(descent, step_size, domain, data)
         reach = 2 * descent.loss.link.template_domain(domain).residual
-        bent, reach = negative_curvature(descent.loss, reach)
+        curvature, reach = negative_curvature(descent.loss, reach)
         return cls(
             name=name,
-            loss=descent.loss,
-            steps=descent.steps,
-            step_size=step_size,
-            l2=descent.l2,
-            l1=descent.l1,
-            momentum=descent.momentum,
-            accelerated=descent.accelerated,
+            descent=replace(descent, step_size=step_size, batch=None if rows == domain.samples else domain.samples),
+            domain=domain,
             rows=rows,
             strong_convexity=strong if top == 1 else 0.0,
-            negative_curvature=bent,
+            negative_curvature=curvature,
             curvature_reach=reach,
             max_step_times_smoothness=top if strong or descent.l2 or descent.accelerated else 2.0,
             step_from_data=descent.step_size is None,
-            domain=domain,
         )
 
 
-def with_proof(plan: Planned, bound: float) -> Planned:
+def with_proof(plan: Plan, bound: float) -> Plan:
     """The same, its curvature enclosed as far as `proves(bound)` needs, where that can be done."""
     reach = plan.inner.residual + plan.off(bound)
     if plan.proves(bound) or not plan.curvature_reach or not math.isfinite(reach):
@@ -242,8 +252,8 @@ def descent_of(algorithm: Algorithm) -> GradientDescent:
     return descent
 
 
-def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) -> Domain:
-    """Bounds that hold along the exact iterates on this data, with some room; a run checks them."""
+def domain_from_data(descent: GradientDescent, x: Tensor, y: Tensor, slack: float = 1.5) -> Domain:
+    """Bounds that hold along the exact iterates on this data, times `slack`; a run checks them."""
     x, y = x.double(), y.double()
     path = descent.starts(descent.iterates(x, y))
     inner_x, inner_y, _ = descent.loss.template_data(x, y)
@@ -251,8 +261,8 @@ def covering(descent: GradientDescent, x: Tensor, y: Tensor, room: float = 1.5) 
     for rows, targets in zip(inner_x.split(ROWS, dim=-2), inner_y.unsqueeze(-1).split(ROWS, dim=-2), strict=True):
         residual = max(residual, (rows @ path.mT - targets).abs().max().item())
         absolute = max(absolute, (rows.abs() @ path.abs().mT + targets.abs()).max().item())
-    wide = Domain.of(x, y, max(path.abs().max().item() * room, 1e-3))
-    return replace(wide, residual=residual * room + 1e-3, absolute=absolute * room + 1e-3)
+    wide = Domain.of(x, y, max(path.abs().max().item() * slack, 1e-3))
+    return replace(wide, residual=residual * slack + 1e-3, absolute=absolute * slack + 1e-3)
 
 
 def batch_domain(descent: GradientDescent, domain: Domain) -> Domain:
@@ -313,7 +323,7 @@ def max_step_times_smoothness(descent: GradientDescent, step_size: float, domain
 
 
 def require_gentle(step_size: float, smoothness: float, most: float) -> None:
-    """Refuse steps longer than `most`/L: promises rest on no longer ones."""
+    """Refuse steps longer than `most`/L, for which certificates do not hold."""
     if not step_size * smoothness <= most * (1 + SLACK):
         raise OutOfDomain(
             f"step_size {step_size:.4g} is too long for this data: at most {most:g}/L = {most / smoothness:.4g}; "
@@ -324,7 +334,7 @@ def require_gentle(step_size: float, smoothness: float, most: float) -> None:
 def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
     """(sup −ℓ″ on residuals up to `reach`, the reach for which that is proved): 0 for a convex loss.
 
-    Where no enclosure can be had, the supremum is sampled, with some room, and proved for nothing.
+    Where no enclosure can be had, the supremum is sampled, a twentieth is added, and nothing is proved.
     """
     found = enclosed_negative_curvature(loss, reach)
     if found is not None:
@@ -336,7 +346,7 @@ def negative_curvature(loss: Loss, reach: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
-    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic, whoever said so."""
+    """Whether ℓ″ ≤ curvature on residuals up to `reach`, proved in ball arithmetic."""
     return math.isinf(curvature) or Slopes(parse(derivative)).at_most(curvature * (1 + 1e-12), -reach, reach)
 
 

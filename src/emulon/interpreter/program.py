@@ -1,9 +1,9 @@
-"""A program: prompt builder, readout, loop and certificate for one algorithm; and a run of it."""
+"""A program: plan, phases and certificate for one algorithm; and a run of it."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,43 +11,88 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.algorithms import GradientDescent
+from emulon.algorithms.loss import Loss
 from emulon.attention import Trace
-from emulon.certify import Certificate, rounding
+from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
+from emulon.certify.module import require_answer
+from emulon.certify.result import Run as CertifiedRun
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import EmulonError
 from emulon.core.memory import one_thread, require_memory
 from emulon.core.progress import Progress, silent
+from emulon.interpreter.audit import audited
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
+from emulon.interpreter.modes import MODES, Fast, Reference
 from emulon.interpreter.module import Capacity, Interpreter, Mode
-from emulon.interpreter.paths import Captured, Faithful, Fast, held_by, held_by_penalty
-from emulon.interpreter.phase import Phase, ProvedBounds, phase_terms
+from emulon.interpreter.phase import Phase, phase_terms
 from emulon.interpreter.plan import Plan, with_proof
-from emulon.interpreter.run import DescentRun
 
-WAYS: dict[Mode, type[Fast] | type[Faithful]] = {"fast": Fast, "reference": Faithful, "cuda_graph": Captured}
 SAMPLED = (
     "the curvature of the loss was not enclosed wherever the exact path may go: its growth of errors is not proved"
 )
 
 
 @dataclass(frozen=True)
-class Program(Plan):
-    """`steps` times: the gradient phase, then the proximal one if there is an l1 penalty; the result is written back.
+class Program:
+    """An algorithm as a prompt: `steps` times the gradient phase, then the proximal one if there is an l1 penalty.
 
     Everything that happens to the state happens in the interpreter's attention: gradient, shrinkage, proximal step.
     What is outside: building the prompt (each column affine in its sample and in the state, with fixed coefficients),
     the readout (a mean or sum over the n answering tokens), and writing it back into the prompt's state rows.
+
+    Attributes:
+        plan: The algorithm, its domain, and how errors grow.
+        gradient: The phase that takes a gradient step.
+        proximal: The phase that applies the soft threshold, with an l1 penalty.
+
+    Example:
+        >>> program = emulon.compile(Ridge(steps=50), data=(x, y))
+        >>> program(x, y).weights
     """
 
     several_queries = True
 
+    plan: Plan
     gradient: Phase
-    gradient_bounds: ProvedBounds
     proximal: Phase | None = None
-    proximal_bounds: ProvedBounds | None = None
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def descent(self) -> GradientDescent:
+        """The exact algorithm, with the program's step size."""
+        return self.plan.descent
+
+    @property
+    def loss(self) -> Loss:
+        return self.plan.loss
+
+    @property
+    def steps(self) -> int:
+        return self.plan.steps
+
+    @property
+    def step_size(self) -> float:
+        return self.plan.step_size
+
+    @property
+    def domain(self) -> Domain:
+        return self.plan.domain
+
+    @property
+    def rows(self) -> int:
+        """Samples of the data, of which a step sees a batch."""
+        return self.plan.rows
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (self.gradient,) if self.proximal is None else (self.gradient, self.proximal)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,26 +101,29 @@ class Program(Plan):
     @property
     def capacity(self) -> Capacity:
         """What an interpreter must have to run this."""
-        capacity = self.gradient.capacity(self.gradient.magnitudes(held_by(self)))
-        if self.proximal is not None:
-            capacity = capacity | self.proximal.capacity(self.proximal.magnitudes(held_by_penalty(self.proximal)))
-        return capacity
+        capacity = self.gradient.capacity
+        return capacity if self.proximal is None else capacity | self.proximal.capacity
 
     @property
     def examples(self) -> tuple[int, ...]:
         """A prompt is built for one number of in-context examples."""
         return (self.rows,)
 
-    def for_rows(self, rows: int) -> Program:
-        """The same on data of so many rows: the softmaxes and what is proved of them stay, codes are made anew.
+    def changed(self, **changes: Any) -> Program:
+        """The same phases for a plan with these fields changed (`Plan.changed`), such as steps=10."""
+        plan = self.plan.changed(**changes)
+        return replace(self, plan=plan, gradient=replace(self.gradient, values=plan.value_coefficients))
 
-        Claim: what is promised follows again. Proof. Of all terms, the leak and the sums over samples alone know how
+    def for_rows(self, rows: int) -> Program:
+        """The same on data of so many rows: the softmaxes and their proofs stay, codes are made anew.
+
+        Claim: the certificate follows again. Proof. Of all terms, the leak and the sums over samples alone know how
         many there are: codes are given the strength that the leak asks for, and the terms are computed anew. QED
         """
-        if self.batch is not None:
+        if self.descent.batch is not None:
             raise EmulonError("a program for batches has its number of rows in its steps; compile it for the other")
-        phase = self.gradient.for_samples(rows, self.gradient_bounds.leak)
-        return replace(self, rows=rows, domain=replace(self.domain, samples=rows), gradient=phase)
+        plan = replace(self.plan, rows=rows, domain=replace(self.domain, samples=rows))
+        return replace(self, plan=plan, gradient=self.gradient.for_samples(rows))
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(
@@ -84,11 +132,11 @@ class Program(Plan):
         ys: Real[Tensor, "*batch samples"],
         x_query: Real[Tensor, "*query"],
     ) -> Float[Tensor, "*answers"]:
-        """What the weights that it learns from (xs, ys) say at x_query, on the smallest interpreter that fits.
+        """Response at x_query of the weights learned from (xs, ys), on the smallest interpreter that fits.
 
         x_query is (..., features) or (..., queries, features). Whatever chose the step size, a predictor keeps it.
         """
-        run = Interpreter.fitting(self).run(replace(self, step_from_data=False), xs, ys)
+        run = Interpreter.fitting(self).run(self.changed(step_from_data=False), xs, ys)
         several = x_query.ndim == xs.ndim
         answers = run.predict(x_query if several else x_query.unsqueeze(-2))
         return answers if several else answers.squeeze(-1)
@@ -100,22 +148,19 @@ class Program(Plan):
 
     def certificate_on(self, line: IdentityGrid) -> Certificate:
         """For a whole run, and every input of the domain, on an interpreter with this identity grid."""
-        bounds = self.gradient_bounds
-        terms = phase_terms(self.gradient, bounds, line, held_by(self))
-        if self.proximal is not None and self.proximal_bounds is not None:
-            more = phase_terms(self.proximal, self.proximal_bounds, line, held_by_penalty(self.proximal))
-            terms = {name: value + more[name] for name, value in terms.items()}
-        terms["rounding"] += rounding.dot(4, self.ahead, self.dtype)
-        grown = self.promised_growth
-        grown_terms, assumes = {name: value * grown for name, value in terms.items()}, (EXP_ASSUMED, *self.assumes)
-        whole = Certificate(grown_terms, self.dtype, bands=bounds.bands, assumes=assumes)
-        return whole if self._proved(whole.bound) else replace(whole, proved=False, note=SAMPLED)
-
-    def _proved(self, bound: float) -> bool:
-        """Every function interpolated with proof, and errors followed through a curvature that is enclosed."""
-        functions = [each.proved for each in (self.gradient_bounds, self.proximal_bounds) if each is not None]
-        # A coarser interpreter lets the exact path go farther than was enclosed when this was compiled.
-        return all(functions) and with_proof(self, bound).proves(bound)
+        plan, terms = self.plan, dict[str, float]()
+        for phase in self.phases:
+            terms = {name: value + terms.get(name, 0.0) for name, value in phase_terms(phase, line).items()}
+        terms["rounding"] += rounding.dot(4, plan.ahead, self.dtype)
+        grown = plan.certified_growth
+        grown_terms, assumes = {name: value * grown for name, value in terms.items()}, (EXP_ASSUMED, *plan.assumes)
+        whole = Certificate(grown_terms, self.dtype, bands=self.gradient.proved.bands, assumes=assumes)
+        # Every function interpolated with proof, and errors followed through a curvature that is enclosed. A coarser
+        # interpreter lets the exact path go farther than was enclosed when this was compiled.
+        proved = all(phase.proved.proved for phase in self.phases)
+        if proved and with_proof(plan, whole.bound).proves(whole.bound):
+            return whole
+        return replace(whole, proved=False, note=SAMPLED)
 
     def __call__(self, x: Any, y: Any, mode: Mode = "fast") -> Run:
         """A run on the smallest interpreter that fits; `Interpreter.run` is for one that several programs share."""
@@ -125,27 +170,33 @@ class Program(Plan):
         """From zero weights; `Interpreter.run` is the way to call it. Several targets have a row of weights each."""
         given, (x, y) = ArrayFormat.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
         require_shape(x, "x", self.rows, self.domain.features)
-        device, way = interpreter.device, WAYS[mode]
+        device, steps = interpreter.device, MODES[mode]
         cure = "take mode fast" if mode == "reference" else "free some, or take fewer rows"
-        require_memory(way.needed_bytes(self.gradient, x), f"{self.name} on {_shown(x)} (mode {mode})", cure, device)
+        sizes = " × ".join(f"{size:,}" for size in x.shape)
+        require_memory(steps.needed_bytes(self.gradient, x), f"{self.name} on {sizes} (mode {mode})", cure, device)
         require_finite(x=x, y=y)
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        batches = self.batches(self.loss.template_data(x, y))
-        watches = [CurvatureWatch(self, part.x, part.y, certificate.bound) for part in batches]
-        require_step_size(self, x, y)
-        told: dict[str, Progress] = {} if way is Faithful else {"report_progress": report_progress}
-        with one_thread(device) if way is Fast else nullcontext():
-            machines = [way(interpreter, self, self.gradient, self.proximal, part, **told) for part in batches]
+        batches = self.plan.batches(self.loss.template_data(x, y))
+        watches = [CurvatureWatch(self.plan, part.x, part.y, certificate.bound) for part in batches]
+        require_step_size(self.plan, x, y)
+        with one_thread(device) if steps is Fast else nullcontext():
+            made = [self.steps_on(interpreter, part, mode, report_progress) for part in batches]
             iterates = watched_path(
                 watches,
                 x.new_zeros(*x.shape[:-2], x.shape[-1]),
-                lambda number, w, before: machines[number % len(batches)].step(w, before),
+                lambda number, w, before: made[number % len(batches)].step(w, before),
                 report_progress,
             )
         hashes = (before, interpreter.sha256)
-        return Run(self, x, y, iterates, certificate, interpreter, hashes, given=given)
+        return Run(self.plan, x, y, iterates, certificate, self, interpreter, hashes, given=given)
+
+    def steps_on(
+        self, interpreter: Interpreter, data: Any, mode: Mode, report_progress: Progress = silent
+    ) -> Reference | Fast:
+        """Single steps on data as the template sees them, without the checks of a run."""
+        return MODES[mode](interpreter, self.plan, (self.gradient, self.proximal), data, report_progress)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
         require_finite(x=x, y=y)
@@ -155,15 +206,77 @@ class Program(Plan):
         require_within(self.domain.x, x=x)
 
 
-def _shown(x: Tensor) -> str:
-    return " × ".join(f"{size:,}" for size in x.shape)
+@dataclass(frozen=True, eq=False, repr=False)
+class DescentRun(CertifiedRun):
+    """The weights after every step of descent, with certificate and audit.
+
+    Attributes:
+        plan: The algorithm, with the step size that was used, and its domain.
+        x: Data (..., samples, features) in the module's dtype.
+        y: Targets (..., samples).
+        iterates: Weights (..., steps + 1, features).
+        certificate: Bound on the error for every input of the domain, against the exact algorithm on these data.
+        entered_band: Whether a residual came so close to a jump of ℓ′ that the certificate does not cover this run. Its
+            bound is then infinite, and its `assumes` says why.
+    """
+
+    plan: Plan
+    x: Float[Tensor, "*batch samples features"]
+    y: Float[Tensor, "*batch samples"]
+    iterates: Float[Tensor, "*batch iterates features"]
+    certificate: Certificate
+    given: ArrayFormat = field(default=ArrayFormat(), kw_only=True)
+    entered_band: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        require_answer(self.iterates)
+        object.__setattr__(self, "entered_band", bool(self.certificate.bands) and self._leaves_promise())
+        if self.entered_band:
+            object.__setattr__(self, "certificate", self.certificate.void_in_band())
+
+    @property
+    def weights(self) -> Any:
+        """After the last step, (..., features): a tensor, an array, a list, or a Series named by x's columns."""
+        return self.given.back(self.last, "columns")
+
+    @property
+    def last(self) -> Float[Tensor, "*batch features"]:
+        return self.iterates[..., -1, :]
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    def _make_audit(self) -> Certificate:
+        """As `audited` claims; no band is left out of it."""
+        x, y, iterates = self.x.cpu(), self.y.cpu(), self.iterates.cpu()
+        with one_thread(x.device):
+            return audited(self.plan, x, y, iterates)
+
+    def _leaves_promise(self) -> bool:
+        x, y, _ = self.plan.loss.template_data(self.x.double(), self.y.double())
+        starts = self.plan.descent.starts(self.iterates[..., :-1, :].double())
+        return self.certificate.excludes(starts, x, y)
+
+    @accepts_arraylike("x_new", like="x_new", side="rows")
+    def predict(self, x_new: Real[Tensor, "*batch queries features"]) -> Float[Tensor, "*problems queries"]:
+        """The mean response to w·x (for Poisson exp(w·x)) for new rows; of several targets a row each."""
+        require_finite(x_new=x_new)
+        last = self.last.to(x_new.device)
+        return self.plan.loss.mean_response((x_new.to(last.dtype) @ last.unsqueeze(-1)).squeeze(-1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(DescentRun):
-    """A run on an interpreter: `sha256` is the interpreter's hash before and after it."""
+    """A run of a program on an interpreter.
 
-    plan: Program
+    Attributes:
+        program: What ran.
+        interpreter: What it ran on.
+        sha256: The interpreter's hash before and after.
+    """
+
+    program: Program
     interpreter: Interpreter
     sha256: tuple[str, str]
 
@@ -171,17 +284,13 @@ class Run(DescentRun):
         """Without the trace: it can be made again, and is large."""
         return {name: part for name, part in vars(self).items() if name != "trace"}
 
-    @property
-    def program(self) -> Program:
-        return self.plan
-
     @cached_property
     def trace(self) -> Trace:
-        """Both layers of the last step, faithfully: scores and weights of every attention, in the order they ran."""
+        """Both layers of the last step in mode reference: scores and weights of every attention, in order."""
         program, last = self.program, max(self.iterates.shape[-2] - 2, 0)
         start = program.descent.starts(self.iterates)[..., last, :]
-        batches = program.batches(program.loss.template_data(self.x, self.y))
-        machine = Faithful(self.interpreter, program, program.gradient, program.proximal, batches[last % len(batches)])
+        batches = program.plan.batches(program.loss.template_data(self.x, self.y))
+        steps = program.steps_on(self.interpreter, batches[last % len(batches)], "reference")
         with Trace() as trace:
-            machine.step(start, self.iterates[..., max(last - 1, 0), :])
+            steps.step(start, self.iterates[..., max(last - 1, 0), :])
         return trace

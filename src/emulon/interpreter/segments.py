@@ -1,7 +1,7 @@
-"""The identity grid read stretch by stretch: of all its keys, those that can be felt where the number is.
+"""Reading the identity grid by segments: of all its keys, those with non-negligible weight where the number is.
 
-Around a seam those of two pieces can be, and their softmax is computed as it stands. Between two seams only those of
-one piece are felt. Their slopes are equally spaced but for rounding, a_r = a_0 + r·θ, so that with z = e^{θ(s − c)} the
+Around a junction keys of two pieces matter, and their softmax is computed directly. Between two junctions only those of
+one piece do. Their slopes are equally spaced but for rounding, a_r = a_0 + r·θ, so that with z = e^{θ(s − c)} the
 average is a quotient of two polynomials, Σ_r C_r v_r zʳ / Σ_r C_r zʳ, C_r = e^{(a_r − a_0)·c + b_r}: one exponential in
 place of a hundred, and no large scores that would have to cancel.
 """
@@ -52,12 +52,12 @@ class Segment(ABC):
 
     @abstractmethod
     def read(self, s: Tensor) -> Tensor:
-        """F(s) of numbers in the stretch, none below zero."""
+        """F(s) of numbers in the segment, none below zero."""
 
 
 @dataclass(frozen=True)
 class Junction(Segment):
-    """The keys that can be felt, one exponential for each; all of the line's, where fewer are not proved enough."""
+    """The keys with non-negligible weight, one exponential each; all keys where fewer are not proved enough."""
 
     slopes: Tensor
     intercepts: Tensor
@@ -70,7 +70,7 @@ class Junction(Segment):
         own = deficits(numbers, lo, hi) < MATTERS
         size = float((np.abs(numbers.slopes[own]) * hi + np.abs(numbers.intercepts[own])).max())
         delta = rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
-        own |= not _as_promised(line, lo, hi, own, delta)
+        own |= not _certified(line, lo, hi, own, delta)
         slopes, intercepts, values = (_stored(part[own], dtype) for part in _parts(numbers))
         return cls(lo, hi, slopes, intercepts, torch.stack([values, torch.ones_like(values)]))
 
@@ -111,7 +111,7 @@ class PolynomialSegment(Segment):
         chosen = np.zeros(len(numbers.slopes), dtype=bool)
         chosen[own] = True
         room = EXPONENTS * math.log(torch.finfo(dtype).max)
-        if not 0 < theta * reach * keys < room or not _as_promised(line, lo, hi, chosen, delta):
+        if not 0 < theta * reach * keys < room or not _certified(line, lo, hi, chosen, delta):
             return None
         logs = [a * Fraction(center) + Fraction(b) for a, b in zip(exact, intercepts.tolist(), strict=True)]
         weights = [_exp(log - logs[keys // 2]) for log in logs]
@@ -144,7 +144,7 @@ class Segments:
 
     @classmethod
     def of(cls, line: IdentityGrid) -> Segments | None:
-        """In each of them reading is proved as good as the line promises; None for a line that is not odd."""
+        """In each of them reading is proved as good as the grid's certificate; None for a grid that is not odd."""
         return cls(tuple(_found(line))) if line.grid.dtype in SHAPES and is_odd(line.grid) else None
 
     def read(self, s: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Segments:
 
 
 def _found(line: IdentityGrid) -> Iterator[Segment]:
-    """A piece, the seam after it, the next piece, and so on; where one is not as good as promised, all keys."""
+    """A piece, the junction after it, the next piece, and so on; all keys where one is not certified."""
     octaves = len(line.reaches) - 2
     (inner, *_), (outer, *_) = SHAPES[line.grid.dtype]
     begin = octaves * outer
@@ -183,8 +183,8 @@ def _found(line: IdentityGrid) -> Iterator[Segment]:
             yield from (Junction.of(line, *side) for side in pairwise(edges))
 
 
-def _as_promised(line: IdentityGrid, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
-    """Whether numbers in [lo, hi], read by these keys alone with log weights off by delta, are as near as promised.
+def _certified(line: IdentityGrid, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
+    """Whether numbers in [lo, hi], read by these keys alone with log weights off by delta, are certified.
 
     Claim: keys that are left out change an average by at most Σ e^{−deficit}·|v_r − F|: each has a share of at most
     e^{−deficit}.

@@ -17,7 +17,7 @@ from emulon.certify.interpolation import Interpolation, holds
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.layout import SPARE
-from emulon.interpreter.phase import Phase, ProvedBounds, penalty_function
+from emulon.interpreter.phase import Phase, penalty_function
 from emulon.interpreter.plan import enclosed_negative_curvature
 from emulon.interpreter.program import Program
 
@@ -35,32 +35,33 @@ def _false_claims(program: Program) -> Iterator[str]:
     if not _possible(program):
         yield "numbers are none that descent can have"
         return
-    if program.loss.derivative != "t" and (program.momentum or program.strong_convexity):
+    plan, descent = program.plan, program.descent
+    if program.loss.derivative != "t" and (descent.momentum or plan.strong_convexity):
         yield "loss is not quadratic, as momentum and strong convexity ask"
-    if program.l1 and program.momentum:
+    if descent.l1 and descent.momentum:
         yield "momentum has no promise beside a penalty"
     if not _jumps_in_bands(program):
         yield "loss jumps where it has no band"
-    phases = [(program.gradient, program.gradient_bounds, program.loss.derivative)]
-    if program.gradient.domain != program.inner:
+    phases = [(program.gradient, program.loss.derivative)]
+    if program.gradient.domain != plan.inner:
         yield "gradient phase is for another domain"
-    if bool(program.l1) != (program.proximal is not None and program.proximal_bounds is not None):
+    if bool(descent.l1) != (program.proximal is not None):
         yield "penalty and its proximal phase do not fit together"
-    elif program.proximal is not None and program.proximal_bounds is not None:
+    elif program.proximal is not None:
         if not _reaches(program, program.proximal):
             yield "proximal phase is for another domain"
         if program.proximal.grid.bands:
             yield "proximal phase has bands, of which no promise speaks"
-        function = penalty_function(program.proximal.readout, program.step_size * program.l1)
-        phases.append((program.proximal, program.proximal_bounds, function))
-    for phase, bounds, function in phases:
-        yield from _false_claims_of_phase(phase, bounds, function)
-    if program.curvature_reach:
-        found = enclosed_negative_curvature(program.loss, program.curvature_reach)
-        if found is None or found > program.negative_curvature:
+        function = penalty_function(program.proximal.readout, program.step_size * descent.l1)
+        phases.append((program.proximal, function))
+    for phase, function in phases:
+        yield from _false_claims_of_phase(phase, function)
+    if plan.curvature_reach:
+        found = enclosed_negative_curvature(program.loss, plan.curvature_reach)
+        if found is None or found > plan.negative_curvature:
             yield "loss bends more than it says"
     if math.isfinite(program.loss.curvature):
-        reach = program.inner.residual
+        reach = plan.inner.residual
         _, steepest = Slopes(parse(program.loss.derivative)).between(-reach, reach)
         # The enclosure is tight to a hundredth, so that a curvature wrong by less than two passes.
         if steepest > program.loss.curvature * 1.02:
@@ -69,7 +70,7 @@ def _false_claims(program: Program) -> Iterator[str]:
 
 def _jumps_in_bands(program: Program) -> bool:
     """A band may end at a jump, if the loss is continuous from the other side."""
-    reach, bands = program.inner.residual, program.gradient.grid.bands
+    reach, bands = program.plan.inner.residual, program.gradient.grid.bands
     jumps = (one for one in parse(program.loss.derivative).breaks(-reach, reach) if one.jump)
     return all(
         any(
@@ -83,7 +84,8 @@ def _jumps_in_bands(program: Program) -> bool:
 
 
 def _possible(program: Program) -> bool:
-    numbers = (program.l2, program.l1, program.strong_convexity, program.negative_curvature, program.curvature_reach)
+    plan = program.plan
+    numbers = (plan.strong_convexity, plan.negative_curvature, plan.curvature_reach)
     parts = [
         part
         for phase in (program.gradient, program.proximal)
@@ -91,13 +93,8 @@ def _possible(program: Program) -> bool:
         for part in (phase.grid.slopes, phase.grid.intercepts, phase.grid.values, phase.codes.vectors)
     ]
     return (
-        isinstance(program.steps, int)
-        and program.steps >= 0
-        and 0 < program.step_size < math.inf
-        and 0 < program.max_step_times_smoothness <= 2
-        and 0 <= program.momentum < 1
+        0 < plan.max_step_times_smoothness <= 2
         and program.rows >= program.domain.samples
-        and sum(map(bool, (program.momentum, program.accelerated, program.batch))) <= 1
         and all(0 <= number < math.inf for number in numbers)
         and all(bool(torch.isfinite(part).all()) for part in parts)
     )
@@ -105,19 +102,20 @@ def _possible(program: Program) -> bool:
 
 def _reaches(program: Program, phase: Phase) -> bool:
     """Whether the proximal phase covers every weight that a gradient step can lead to."""
-    moved = program.moved(program.gradient_bounds.size)
+    plan = program.plan
+    moved = plan.moved(program.gradient.proved.size)
     d, domain = program.domain.features, phase.domain
-    covered = abs(program.shrink) * program.domain.w + moved <= min(domain.w, domain.residual, domain.absolute)
+    covered = abs(plan.shrink) * program.domain.w + moved <= min(domain.w, domain.residual, domain.absolute)
     return covered and (domain.samples, domain.features, domain.x, domain.y) == (d, d, 1.0, 0.0)
 
 
-def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) -> Iterator[str]:
-    grid, reach, which = phase.grid, phase.domain.residual, f"{phase.name} phase"
+def _false_claims_of_phase(phase: Phase, function: str) -> Iterator[str]:
+    grid, bounds, reach, which = phase.grid, phase.proved, phase.domain.residual, f"{phase.name} phase"
     if not grid.lo <= -reach < reach <= grid.hi or phase.readout not in READOUTS[phase.name]:
         yield f"{which} does not cover its residuals"
         return
     vectors = phase.codes.vectors
-    if len(vectors) != phase.domain.samples or not _apart(vectors) >= phase.codes.gap > 0:
+    if len(vectors) != phase.domain.samples or not _least_distance(vectors) >= phase.codes.gap > 0:
         yield f"{which} has codes that are nearer to each other than it says"
         return
     others = max(phase.domain.samples - 1, 1)
@@ -133,8 +131,8 @@ def _false_claims_of_phase(phase: Phase, bounds: ProvedBounds, function: str) ->
         yield f"{which} is not as near to {function} as it says"
 
 
-def _apart(vectors: torch.Tensor) -> float:
-    """Less than which no code is from another: own products less those with others, rounding taken off.
+def _least_distance(vectors: torch.Tensor) -> float:
+    """A lower bound on the gap between codes: products with themselves less those with others, less rounding.
 
     Of codes that are zeros and ones, as those of few samples, nothing is rounded.
     """

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import torch
+
 from emulon.language.vocabulary import PIECE, Capacity, Kind, Vocabulary
 from emulon.machine.affine import Register
 from emulon.machine.token_program import Back, TokenProgram
@@ -43,8 +45,12 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     def each(kind: Kind, value: Callable[[int], Value]) -> dict[str, Value]:
         return {token.text: value(token.number) for token in words.of_kind(kind)}
 
-    row_code = partial(bits, count=(capacity.samples + 1).bit_length())
+    row_code = partial(bits, count=(2 * capacity.samples).bit_length())
     step_code = partial(bits, count=(capacity.steps + 2).bit_length())
+
+    def query_code(i: int) -> list[float]:
+        return row_code(capacity.samples + i)
+
     labels = [*(token.text for token in words.of_kind("feature", "weight")), "y", "rate", "ridge", "momentum"]
     label_bits = (len(labels) + 1).bit_length()
     code = {text: bits(number, label_bits) for number, text in enumerate([*labels, "after the last weight"])}
@@ -52,16 +58,18 @@ def interpreter(capacity: Capacity) -> TokenProgram:
 
     # Words: what they are, which row, step or coordinate they name, and which comes next.
     head, group = p.given("head", each("head", float)), p.given("group", each("group", float))
-    is_row, is_scratch, is_step, is_until = flag("row"), flag("scratch"), flag("step"), flag("until")
+    is_row, is_query, is_scratch = flag("row"), flag("query"), flag("scratch")
+    is_step, is_until, is_y = flag("step"), flag("until"), p.given("is y", {"y": 1.0})
     is_weight, is_loss, is_prox = flag("weight"), flag("loss"), flag("prox")
     is_margin, is_overflow = flag("link"), flag("stop")
     label = p.given("label", {token.text: 1.0 for token in words.of_kind("feature", "weight", "label", "parameter")})
     sharp = p.given("sharpness", each("loss", lambda s: 2.0**s) | each("prox", lambda s: 2.0**s))
-    row = p.given("row code", each("row", row_code) | each("scratch", row_code))
+    row = p.given("row code", each("row", row_code) | each("query", query_code) | each("scratch", row_code))
     first_row = {text: row_code(1) for text in each("step", float)}
     next_row = p.given("next row", each("scratch", lambda i: row_code(i + 1)) | first_row)
     step = p.given("step code", each("step", lambda t: step_code(t + 1)) | each("until", lambda t: step_code(t + 1)))
     name = p.given("name", {text: code[text] for text in labels})
+    weight_name = p.given("weight name", {text: code[text] for text in each("weight", float)})
     next_name = p.given("next name", {f"w{j}": code[text] for j, text in enumerate(after, start=1)})
     coordinate = p.given("coordinate", {f"w{j + 1}": [float(k == j) for k in range(d)] for j in range(d)})
 
@@ -82,14 +90,26 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     mine, my_name = p.register("mine", d), p.register("my name", label_bits)  # the coordinate that is being written
     for places in (0, 1, 2):
         p.read(mine, coordinate, at=Back(places))
-        p.read(my_name, name, at=Back(places))
+        p.read(my_name, weight_name, at=Back(places))
     low = 1e3 * m + group  # hundred-millionths, at the last word
     value = H * h + L * low
     in_row, in_step = p.register("in row", row.size), p.register("in step", step.size)
-    p.read(in_row, row, at=p.flagged(is_row, latest=True))
+    p.read(in_row, row, at=p.flagged(is_row + is_query, latest=True))
     p.read(in_step, step, at=p.flagged(is_step, latest=True))
     margin = p.register("margin")
-    p.read(margin, is_margin, at=p.flagged(is_margin, latest=True))
+    p.read(margin, is_margin, at=p.flagged(is_margin + is_query, latest=True))
+
+    # In a row `?i` the y is asked for: its words read that row as @i reads row i.
+    in_query, at_y, after_y = p.register("in query"), p.register("at y"), p.register("after y")
+    asked, begins, answered = p.register("asked"), p.register("answer begins"), p.register("answered")
+    p.read(in_query, is_query, at=p.flagged(is_row + is_query, latest=True))
+    for places in (0, 1, 2):
+        p.read(at_y, is_y, at=Back(places))
+    p.read(after_y, is_y, at=Back(3))
+    p.gate(asked, in_query, at_y)
+    p.gate(begins, in_query, is_y)
+    p.gate(answered, in_query, after_y)
+    p.gate(row, asked, in_row)
 
     # After `margin` every x is multiplied by its row's y, and the target is 0.
     sign, my_sign = p.register("sign"), p.register("my sign")
@@ -97,7 +117,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     p.gate(sign, margin, H * h)
     p.gate(target_h, 1.0 - margin, h)
     p.gate(target_l, 1.0 - margin, low)
-    p.read(my_sign, sign, at=p.match((code["y"], of), latest=True))
+    p.read(my_sign, sign, at=p.match((p.unless(in_query, code["y"]), of), latest=True))
     for part, signed in ((h, xh), (low, xl)):
         p.gate(signed, 1.0 - margin, part)
         p.mul(signed, my_sign, part)
@@ -175,26 +195,30 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     p.mul(z_h, prox_times, own_h)
     p.add(z_h, -head - written)
     p.mul(z_l, prox_times, rest)
-    p.add(z_l, 100.0 * prox_plus - 1e-3 * group)
+    writes = mine.map(torch.ones(1, d, dtype=torch.float64, device="cpu"), (1, 1), "mine")
+    p.gate(z_l, writes, 100.0 * prox_plus)
+    p.add(z_l, -1e-3 * group)
+    p.gate(z_h, asked, H * r_h)
+    p.gate(z_l, asked, H * r_l)
     z, out, size, groups = z_h + z_l, p.register("out"), p.register("out size"), p.register("out group")
-    p.gate(out, is_weight, z)
+    p.gate(out, is_weight + begins, z)
     p.gate(groups, first, z, 1e3)
     p.gate(groups, middle, z, 1e6)
-    p.abs(size, is_weight, z)
+    p.abs(size, is_weight + begins, z)
 
     # What comes next: a row's @, a weight, a step, the end.
     more, ends, rows_left = p.register("more"), p.register("ends"), p.register("rows left")
     p.read(more, is_weight, at=p.match((next_of, name)))
     p.read(ends, is_until, at=p.flagged(is_until, (in_step, step)))
     p.read(rows_left, is_row, at=p.flagged(is_row, (next_row, row)))
-    p.decode(each("head", float), out, when=is_weight)
-    p.decode({"overflow": OVERFLOW}, size, when=is_weight)
+    p.decode(each("head", float), out, when=is_weight + begins)
+    p.decode({"overflow": OVERFLOW}, size, when=is_weight + begins)
     p.decode(each("group", float), groups, when=first + middle)
     p.say(each("scratch", row_code), when=rows_left, code=next_row)
     p.say({"w1": ()}, when=is_scratch - rows_left)
     p.say({f"w{j}": code[f"w{j}"] for j in range(2, d + 1)}, when=last + more - 1.0, code=next_of)
     p.say(each("step", step_code), when=last - more - ends, code=in_step)
-    p.say({"</s>": ()}, when=last - more + ends - 1.0 + 2.0 * is_overflow)
+    p.say({"</s>": ()}, when=last - more + ends - 1.0 + 2.0 * (is_overflow + answered))
     return p
 
 

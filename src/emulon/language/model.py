@@ -20,14 +20,14 @@ from emulon.certify import Certificate
 from emulon.certify.result import Run
 from emulon.certify.transcript_checker import PRECISION, Prompt, Transcript, audit
 from emulon.certify.transcript_checker import read as read_transcript
-from emulon.core.arrays import ArrayFormat
-from emulon.core.errors import BadPrompt, EmulonError
+from emulon.core.arrays import ArrayFormat, as_tensor
+from emulon.core.errors import BadPrompt, BadShape, EmulonError, OutOfDomain
 from emulon.core.files import make_folder, read_json, write_atomically
 from emulon.expressions.evaluation import ball_arithmetic
 from emulon.language.interpreter import interpreter
 from emulon.language.methods import Method
-from emulon.language.numbers import UNITS
-from emulon.language.prompt import prompt, read, text_of
+from emulon.language.numbers import LARGEST, UNITS, decode
+from emulon.language.prompt import prompt, question, read, text_of
 from emulon.language.vocabulary import CAPACITIES, SMALL, Capacity, Vocabulary
 from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.machine.targets.llama import compile_llama, serialised, write_llama
@@ -230,6 +230,32 @@ class TextModel:
         text += self.complete([text], mode)[0]
         name = name_of(type(algorithm)) if isinstance(algorithm, NamedAlgorithm) else type(algorithm).__name__
         return TextRun(name, text, read_transcript(text), ArrayFormat.of(x), (before, self.sha256))
+
+    def predict(self, run: TextRun, x_new: Any) -> Any:
+        """Let the model predict new rows: each is asked for behind the run's transcript.
+
+        Args:
+            run: A run of this model, with all its steps.
+            x_new: New rows, (queries, features).
+        Returns:
+            w·x of every row as the model writes it, in the form of x_new.
+        Raises:
+            BadShape: The rows have other features than the run's.
+            OutOfDomain: A number, given or predicted, is above 19.99.
+
+        Example:
+            >>> model.predict(run, x[:2])
+        """
+        rows, most = as_tensor(x_new, "x_new").double(), self.capacity.samples
+        if rows.ndim != 2 or rows.shape[1] != len(run.prompt.start):
+            raise BadShape(f"x_new has shape {tuple(rows.shape)}, wanted (rows, {len(run.prompt.start)})")
+        questions = [question(i % most + 1, row) for i, row in enumerate(rows.tolist())]
+        found = self.complete([f"{run.transcript} {asked}" for asked in questions])
+        for i, words in enumerate(found):
+            if words == "overflow":
+                raise OutOfDomain(f"the prediction of row {i + 1} of x_new is above {LARGEST}; rescale the data")
+        answers = torch.tensor([decode(words.split()) for words in found], dtype=torch.float64, device="cpu")
+        return ArrayFormat.of(x_new).back(answers / UNITS, "rows")
 
 
 class TextRun(Run):

@@ -144,6 +144,24 @@ def _numbered(letter: str, values: Row) -> str:
     return " ".join(f"{letter}{j} {_number(value)}" for j, value in enumerate(values, start=1))
 
 
+def question(number: int, row: Iterable[float]) -> str:
+    """Ask for w·x of a new row, behind weights: the model writes the number of its y.
+
+    Args:
+        number: Of the question, 1 up to the rows that the model can hold.
+        row: The row's features.
+    Returns:
+        `?1 x1 … y`.
+    Raises:
+        OutOfDomain: A feature cannot be written.
+
+    Example:
+        >>> question(1, [0.5])
+        '?1 x1 +0.50 +000 +000 y'
+    """
+    return f"?{number} {_numbered('x', _row(row, f'question {number}', 'x'))} y"
+
+
 def read(text: str, capacity: Capacity = SMALL) -> Prompt:
     """A prompt from its text, with nothing after it.
 

@@ -20,7 +20,7 @@ from emulon.looped.heads import code_length, copy_head, position_codes
 from emulon.looped.layer import Frame, Layer, Size
 from emulon.looped.representation import RepresentationNetwork
 from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
-from emulon.looped.wiring import Circuit, join, others, read
+from emulon.looped.wiring import Circuit, eye, join, others, read, zeros
 
 SERIES_KINDS = ("sink", "train", "query")
 
@@ -30,9 +30,19 @@ class LoopedAutoRegression(LoopedTransformer):
     (1/2N)Σ_t‖x_t − A·Φ(x_{t−q}, …, x_{t−1})‖², t = 1, …, N, with x_t = 0 for t < 1, up to `certificate_after(T)`.
 
     Assumes: the windows' Φ in `domain` (samples = N, |x_t| ≤ y); η ≤ 2/largest (default 1/largest).
-    Bound: `descent_error`; the heads are the fewest that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Bound: `descent_error`.
     Cost: pre one layer of q heads (Lemma A.3) and L for Φ, one fewer than the theorem, because a token holds its own
     label; loop one layer of 2·pairs heads; no post, because the prediction already is on the last token.
+
+    Args:
+        domain: Bounds on the features Φ of windows and on the series.
+        representation: Φ, of `order` vectors in a row.
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        order: q, the vectors that the next one depends on.
+        step_size: η; by default 1/largest.
+        horizon: Most loops.
+        dtype: float64 or float32.
     """
 
     dimensions = (2,)
@@ -78,9 +88,9 @@ class LoopedAutoRegression(LoopedTransformer):
         key = read(self.slots, code=1.0)
         heads = []
         for lag in range(1, self.order + 1):
-            place = torch.zeros(self.slots.size("ping"), self.outputs, dtype=torch.float64, device="cpu")
+            place = zeros(self.slots.size("ping"), self.outputs)
             start = (self.order - lag) * self.outputs
-            place[start : start + self.outputs] = torch.eye(self.outputs, dtype=torch.float64, device="cpu")
+            place[start : start + self.outputs] = eye(self.outputs)
             query = read(self.slots, **{f"before_{lag}": 1.0})
             heads.append(copy_head(self.slots, query, key, read(self.slots, now=place), "ping"))
         off = others(self.slots, "train", kinds=SERIES_KINDS)

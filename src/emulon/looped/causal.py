@@ -15,7 +15,7 @@ from emulon.looped.heads import GAP, readout_heads
 from emulon.looped.stencil import STRAY, Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_tokens
 from emulon.looped.transformer import LoopedRegression
-from emulon.looped.wiring import Heads, constant, read
+from emulon.looped.wiring import Heads, constant, read, zeros
 
 
 class CausalLoopedRegression(LoopedRegression):
@@ -55,7 +55,7 @@ def self_product_heads(slots: Slots, stencil: Stencil, query: Tensor, key: Tenso
     """
     code, one = read(slots, code=1.0), constant(slots, *CAUSAL_KINDS)
     sharpness = _sharpness(stencil.tokens, stencil.dtype, stencil.cauchy)
-    place = torch.zeros(slots.size(into), 1, dtype=torch.float64, device="cpu")
+    place = zeros(slots.size(into), 1)
     place[index] = 1.0
     return readout_heads(
         slots,

@@ -29,9 +29,17 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
     ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate_after(T)`; the query is position N+1.
 
     Assumes: data in `domain`; η ≤ 2/norm² (default 1/norm²), because a prefix of one sample has that curvature.
-    Bound: `causal_error`; the heads are the fewest that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Bound: `causal_error`.
     Cost: pre 1 layer of 1 head, loop 1 layer of 2·pairs, post 1 layer of 2·pairs, where the theorem has 1, 1 and 2
     layers of two heads; width 4d + 1 + log₂(N+2) + 4.
+
+    Args:
+        domain: Bounds on the data.
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        step_size: η; by default 1/norm².
+        horizon: Most loops.
+        dtype: float64 or float32.
     """
 
     def __init__(
@@ -154,7 +162,7 @@ def weight_norm(domain: Domain, step_size: float, loops: int) -> float:
 
 
 def residual_reach(domain: Domain, step_size: float, loops: int) -> float:
-    """|w_k·x_h − y_h| ≤ √n·y, as no step expands the n residuals of a prefix, or ≤ ‖w‖‖x‖ + y; with room for errors."""
+    """|w_k·x_h − y_h| ≤ √n·y, as no step expands the n residuals of a prefix, or ≤ ‖w‖‖x‖ + y; 1% for errors."""
     return 1.01 * min(
         math.sqrt(domain.samples) * domain.y, weight_norm(domain, step_size, loops) / 2 * domain.norm + domain.y
     )

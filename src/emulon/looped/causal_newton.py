@@ -22,7 +22,7 @@ from emulon.looped.layer import Frame, Layer
 from emulon.looped.stencil import Stencil
 from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
 from emulon.looped.transformer import HORIZON, fewest_pairs
-from emulon.looped.wiring import Circuit, Heads, constant, join, read
+from emulon.looped.wiring import Circuit, Heads, constant, eye, join, read, zeros
 
 # How far computed products may exceed the bounds of the exact ones.
 ROOM = 2.0**-6
@@ -33,9 +33,17 @@ class CausalLoopedNewton(CausalLoopedRegression):
     up to `certificate_after(T)`: Newton's method in a decoder, converging to ridge regression on every prefix.
 
     Assumes: data in `domain`; λ > 0. α = 1/(norm² + λ)². The error grows with ((norm² + λ)/λ)².
-    Bound: `CausalNewtonLoop.drifts`; the fewest heads that keep `tolerance` for T ≤ horizon (None: the most exact).
+    Bound: `CausalNewtonLoop.drifts`.
     Cost: pre 2 layers, loop 2, post 2; the loop's layers have 2·pairs·d² heads and tokens are 4d² + O(d) wide, against
     two heads and O(d) for the encoder, because each of N positions iterates another matrix: meant for small d.
+
+    Args:
+        domain: Bounds on the data.
+        ridge: λ.
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        horizon: Most loops.
+        dtype: float64 or float32.
     """
 
     def __init__(
@@ -79,7 +87,7 @@ class CausalLoopedNewton(CausalLoopedRegression):
 
     @property
     def worst_loops(self) -> int:
-        """Newton forgets errors as it converges: the last loop need not be the worst."""
+        """Errors shrink as Newton converges: the last loop need not be the worst."""
         drifts = self.solver.drifts(self.horizon)
         return drifts.index(max(drifts))
 
@@ -162,11 +170,11 @@ class CausalNewtonLoop:
 
         past, groups = read(slots, past=1.0), []
         for row in range(d):
-            place = torch.zeros(d * d, d, dtype=torch.float64, device="cpu")
-            place[row * d : (row + 1) * d] = torch.eye(d, dtype=torch.float64, device="cpu")
+            place = zeros(d * d, d)
+            place[row * d : (row + 1) * d] = eye(d)
             groups.append(heads(self.stencils["gram"], past[row : row + 1], read(slots, past=place), "step"))
         groups.append(heads(self.stencils["moment"], read(slots, y=1.0), past, "w"))
-        here, diagonal = elsewhere(slots, "point"), torch.eye(d, dtype=torch.float64, device="cpu").reshape(-1, 1)
+        here, diagonal = elsewhere(slots, "point"), eye(d).reshape(-1, 1)
         gram = read(slots, step=1.0, point=self.ridge * diagonal)
         # A label's token, shut out here, sums over its prefix without dividing.
         most = 2 * self.domain.samples

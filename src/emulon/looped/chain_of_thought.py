@@ -32,8 +32,18 @@ class LoopedChainOfThought(LoopedTransformer):
 
     Assumes: the states s^ℓ and the labels σ⁻¹(s^{ℓ+1}) of the step that is asked for in `domain`, every other state
     within its x; η ≤ 2/largest (default 1/largest); slope in (0, 1].
-    Bound: `descent_error`, σ being 1-Lipschitz; the fewest heads that keep `tolerance` for T ≤ horizon.
+    Bound: `descent_error`, σ being 1-Lipschitz.
     Cost: pre 2 layers of 2 heads (the theorem has 7 of two), loop one of 2·pairs, post one without heads.
+
+    Args:
+        domain: Bounds on states and labels.
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        depth: L, the steps of a chain.
+        slope: Of the leaky ReLU σ below zero.
+        step_size: η; by default 1/largest.
+        horizon: Most loops.
+        dtype: float64 or float32.
     """
 
     dimensions = (3, 2)

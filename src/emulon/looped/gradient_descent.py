@@ -25,9 +25,19 @@ class LoopedGradientDescent(LoopedRegression):
     (1/2N)Σ‖A·Φ(x_i) − y_i‖², up to `certificate_after(T)`; Φ is the identity unless a representation is given.
 
     Assumes: the data (Φ(x) where there is a representation) in `domain`; η ≤ 2/largest (default 1/largest).
-    Bound: `descent_error`; the heads are the fewest that keep `tolerance` for every T ≤ horizon (None: the most exact).
+    Bound: `descent_error`.
     Cost: pre L+1 layers, loop 1, post 1 as in the theorem; 2·pairs heads in the loop, where the theorem's two are one
     pair, whose error is O(c²); width d + 3·outputs + ⌈log₂(N+1)⌉ + 4, and two buffers for a representation.
+
+    Args:
+        domain: Bounds on the data, or on Φ(x).
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        step_size: η; by default 1/largest.
+        outputs: Numbers in a label.
+        representation: Φ, run by the pre-transformer.
+        horizon: Most loops.
+        dtype: float64 or float32.
     """
 
     def __init__(

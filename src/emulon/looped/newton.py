@@ -30,12 +30,21 @@ class LoopedNewton(LoopedRegression):
     up to `certificate_after(T)`.
 
     Assumes: data in `domain`, whose `smallest` must be positive: with a direction in which S is singular every rounding
-    error doubles at each loop, and nothing could be promised. α = 1/(N·largest)², half of Eq. 5's upper end, whose
+    error doubles at each loop, and there is no bound. α = 1/(N·largest)², half of Eq. 5's upper end, whose
     closed interval α ∈ (0, 2/‖SSᵀ‖] is a slip: at 2/‖SSᵀ‖ the largest eigenvalue of M₀S is 2, M₁'s is 0, and stays 0.
-    Bound: `newton_errors` into the prediction, and the answer's own readout; the heads are the fewest that keep
-    `tolerance` for every T ≤ horizon (None: the most exact).
+    Bound: `newton_errors` into the prediction, and the answer's own readout.
     Cost: pre 1 layer, loop 1, post 2, as in the theorem; 2·pairs heads, where the theorem's two are one pair;
     width 3d + 1 + log₂(N+1) + 4, the paper's 2d + … and d for `step`.
+
+    Args:
+        domain: Bounds on the data, with a positive `smallest` eigenvalue.
+        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
+            takes the most exact.
+        horizon: Most loops.
+        dtype: float64 or float32.
+
+    Example:
+        >>> LoopedNewton(Domain.covering(xs, ys, x_query)).predict(xs, ys, x_query, loops=12)
     """
 
     def __init__(
@@ -66,7 +75,7 @@ class LoopedNewton(LoopedRegression):
 
     @property
     def worst_loops(self) -> int:
-        """Newton forgets errors as it converges: the last loop need not be the worst."""
+        """Errors shrink as Newton converges: the last loop need not be the worst."""
         errors = self._errors(self.pairs, self.horizon)
         return errors.index(max(errors))
 
@@ -76,7 +85,7 @@ class LoopedNewton(LoopedRegression):
     def _certificate(self, pairs: int, error: float) -> Certificate:
         """From ‖P̂ − P‖_F to the prediction: |x_query·(P̂ − P)y| ≤ norm·error·√N·y, and the answer's own readout.
 
-        Its scores x_query·m̂ reach norm·(inverse_norm + error), and it was made for ROOM beyond the exact ones.
+        Its scores x_query·m̂ reach norm·(inverse_norm + error), and it was made for 1/64 beyond the exact ones.
         """
         domain = self.domain
         if error > ROOM * inverse_norm(domain):
@@ -136,7 +145,7 @@ def newton_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
     """Claim: m_i ← 2m_i − Σ_j m_j (x_j·m_i) on train tokens; with m_i = M x_i that is M ← 2M − M S M, S = XᵀX.
 
     Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
-    keeps the attention's output apart from m, because the MLP has to double m: the paper's layout has no room for it.
+    holds the attention's output beside m, because the MLP has to double m: the paper's layout has no such slot.
     Bound: `newton_errors`. Cost: one layer, 2·pairs heads.
     """
     heads = readout_heads(

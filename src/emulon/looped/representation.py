@@ -15,11 +15,18 @@ from emulon.certify.rounding import gamma
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped.exact import affine, leaky
 from emulon.looped.layer import Layer
-from emulon.looped.wiring import Circuit, no_heads, read
+from emulon.looped.wiring import Circuit, no_heads, read, zeros
 
 
 class RepresentationNetwork(nn.Module):
-    """Φ(x) = σ(W_L … σ(W_1 x + b_1) … + b_L), σ a leaky ReLU of slope in [0, 1], for inputs |x| ≤ bound."""
+    """Φ(x) = σ(W_L … σ(W_1 x + b_1) … + b_L), σ a leaky ReLU, for inputs |x| ≤ bound.
+
+    Args:
+        weights: W_1, …, W_L.
+        biases: b_1, …, b_L; zero by default.
+        slope: Of σ below zero, in [0, 1].
+        bound: Largest |x|.
+    """
 
     def __init__(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None, *, slope: float = 0.01, bound: float
@@ -125,4 +132,4 @@ def _padded(tensor: Tensor, size: int, dim: int) -> Tensor:
     """Zeros appended along `dim` up to `size`."""
     shape = list(tensor.shape)
     shape[dim] = size - shape[dim]
-    return torch.cat([tensor.double(), torch.zeros(shape, dtype=torch.float64, device="cpu")], dim=dim)
+    return torch.cat([tensor.double(), zeros(*shape)], dim=dim)

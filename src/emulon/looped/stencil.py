@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
@@ -138,19 +138,16 @@ class Stencil:
         lift: float = 0.0,
     ) -> Stencil:
         """τ where truncation (rising as τ^{2m}) and rounding (falling as 1/τ) balance."""
-        tau = _best_tau(pairs, tokens, summed, width, dtype, cauchy, offset, lift)
-        return cls(pairs, tau, reach, tokens, summed, width, dtype, cauchy, offset, lift)
+        shape = cls(pairs, 1.0, 1.0, tokens, summed, width, dtype, cauchy, offset, lift)
+        return replace(shape, tau=_best_tau(shape), reach=reach)
 
 
 @cache
-def _best_tau(
-    pairs: int, tokens: int, summed: int, width: int, dtype: torch.dtype, cauchy: float, offset: float, lift: float
-) -> float:
+def _best_tau(shape: Stencil) -> float:
     """The best of 2^{1 − k/8}: the relative error falls, then rises, so that a search by thirds finds it."""
 
     def error(power: int) -> float:
-        tau = 2.0 ** (1 - power / 8)
-        return Stencil(pairs, tau, 1.0, tokens, summed, width, dtype, cauchy, offset, lift).relative
+        return replace(shape, tau=2.0 ** (1 - power / 8)).relative
 
     low, high = 0, 168
     while high - low > 2:

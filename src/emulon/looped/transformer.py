@@ -1,4 +1,4 @@
-"""What all looped transformers share: heads from the tolerance, checks, runs and what is promised about them."""
+"""Base of looped transformers: number of heads from the tolerance, checks of the data, runs and their certificates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HORIZON = 50
 def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, horizon: int) -> int:
     """The fewest ± pairs whose bound(pairs, loops) keeps the tolerance up to the horizon; without one, the best pairs.
 
-    Where nothing can be promised up to the horizon (an infinite bound), the best pairs are those of a single loop.
+    Where the bound up to the horizon is infinite, the best pairs are those of a single loop.
     """
     bounds = {}
     for pairs in range(1, MOST_PAIRS + 1):
@@ -53,7 +53,13 @@ def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
 
 
 class LoopedTransformer(SealedModule):
-    """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon."""
+    """A frozen pre/loop/post transformer built for a domain, with its certificate for every loop count ≤ horizon.
+
+    Args:
+        domain: Bounds on the data.
+        dtype: float64 or float32.
+        horizon: Most loops.
+    """
 
     domain: Domain
     slots: Slots
@@ -72,7 +78,7 @@ class LoopedTransformer(SealedModule):
 
     @abstractmethod
     def promise_after(self, loops: int) -> Certificate:
-        """What the weights it was made with promise after so many loops."""
+        """The bound after so many loops, for the weights that it was made with."""
 
     def certificate_after(self, loops: int) -> Certificate:
         """|prediction − exact iterate| after so many loops, for every input of the domain."""
@@ -97,7 +103,7 @@ class LoopedTransformer(SealedModule):
     exact: Callable[..., Sequence[Any]]
 
     def require(self, loops: int, **tensors: Tensor) -> None:
-        """Refuse more loops than promised, autocast, and tensors of another dtype. Edited weights run, uncertified."""
+        """Refuse more loops than the horizon, autocast, and other dtypes. Edited weights run, uncertified."""
         require_own_dtype()
         if not 0 <= loops <= self.horizon:
             raise OutOfDomain(
@@ -113,7 +119,15 @@ class LoopedTransformer(SealedModule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LoopedRun(Run):
-    """A number of loops on one batch of problems. It runs when asked, once a question, and keeps the answers only."""
+    """A number of loops on one batch of problems: computed when asked for, once, and only predictions are kept.
+
+    Attributes:
+        transformer: What runs.
+        data: The problems.
+        prompt: Their tokens.
+        loops: How often the loop runs.
+        scalar: Whether labels came without a dimension of outputs.
+    """
 
     transformer: LoopedTransformer
     data: tuple[Tensor, ...]
@@ -170,7 +184,13 @@ class LoopedRun(Run):
 
 
 class LoopedRegression(LoopedTransformer):
-    """A looped transformer that fits ys to xs in context and predicts at x_query."""
+    """A looped transformer that fits ys to xs in context and predicts at x_query.
+
+    Args:
+        domain: Bounds on the data.
+        dtype: float64 or float32.
+        horizon: Most loops.
+    """
 
     outputs = 1
 

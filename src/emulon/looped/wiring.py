@@ -14,6 +14,16 @@ from emulon.core.errors import OutOfDomain
 HIGHEST = 1e300
 
 
+def zeros(*size: int) -> Tensor:
+    """float64, on the CPU, whatever the defaults are."""
+    return torch.zeros(*size, dtype=torch.float64, device="cpu")
+
+
+def eye(size: int) -> Tensor:
+    """The identity, like `zeros`."""
+    return torch.eye(size, dtype=torch.float64, device="cpu")
+
+
 def read(slots: Slots, **terms: float | Tensor) -> Tensor:
     """The matrix (rows, width) of a sum of slots, each times a number or a matrix: read(s, x=1.0) is 'x' itself.
 
@@ -23,12 +33,8 @@ def read(slots: Slots, **terms: float | Tensor) -> Tensor:
     """
     blocks = []
     for name, factor in terms.items():
-        matrix = (
-            factor
-            if isinstance(factor, Tensor)
-            else factor * torch.eye(slots.size(name), dtype=torch.float64, device="cpu")
-        )
-        block = torch.zeros(matrix.shape[0], slots.width, dtype=torch.float64, device="cpu")
+        matrix = factor if isinstance(factor, Tensor) else factor * eye(slots.size(name))
+        block = zeros(matrix.shape[0], slots.width)
         block[:, slots[name]] = matrix
         blocks.append(block)
     return torch.stack(blocks).sum(dim=0)
@@ -36,7 +42,7 @@ def read(slots: Slots, **terms: float | Tensor) -> Tensor:
 
 def write(slots: Slots, into: str, rows: Tensor) -> Tensor:
     """The matrix (width, columns) that puts `rows` into one slot and zero everywhere else."""
-    out = torch.zeros(slots.width, rows.shape[-1], dtype=torch.float64, device="cpu")
+    out = zeros(slots.width, rows.shape[-1])
     out[slots[into]] = rows
     return out
 
@@ -46,8 +52,8 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 def no_heads(slots: Slots) -> Heads:
     """Identity attention."""
-    empty = torch.zeros(0, 1, slots.width, dtype=torch.float64, device="cpu")
-    return empty, empty, torch.zeros(0, slots.width, slots.width, dtype=torch.float64, device="cpu")
+    empty = zeros(0, 1, slots.width)
+    return empty, empty, zeros(0, slots.width, slots.width)
 
 
 def join(*groups: Heads) -> Heads:
@@ -98,9 +104,9 @@ class Circuit:
     def move(self, rows: Tensor, into: str, *, off: Tensor | None = None, bound: float = 1.0) -> Circuit:
         """Add rows·token to a slot, where the indicators in `off` (one row) are all zero; elsewhere add nothing."""
         shut = self._shut(off, bound)
-        eye = torch.eye(rows.shape[0], dtype=torch.float64, device="cpu")
-        self.unit(rows - shut, 0.0, write(self.slots, into, eye))
-        return self.unit(-rows - shut, 0.0, write(self.slots, into, -eye))
+        one = eye(rows.shape[0])
+        self.unit(rows - shut, 0.0, write(self.slots, into, one))
+        return self.unit(-rows - shut, 0.0, write(self.slots, into, -one))
 
     def clear(self, name: str, *, off: Tensor | None = None, bound: float = 1.0) -> Circuit:
         """Set a slot to zero where `off` is zero."""
@@ -119,27 +125,17 @@ class Circuit:
     ) -> Circuit:
         """Add scale·(ReLU(z) − slope·ReLU(−z)), z = rows·token + bias, to a slot, where `off` is zero."""
         shut = self._shut(off, bound)
-        eye = scale * torch.eye(rows.shape[0], dtype=torch.float64, device="cpu")
-        offset = torch.zeros(rows.shape[0], dtype=torch.float64, device="cpu") if bias is None else bias
-        self.unit(rows - shut, offset, write(self.slots, into, eye))
-        return self.unit(-rows - shut, -offset, write(self.slots, into, -slope * eye))
+        one = scale * eye(rows.shape[0])
+        offset = zeros(rows.shape[0]) if bias is None else bias
+        self.unit(rows - shut, offset, write(self.slots, into, one))
+        return self.unit(-rows - shut, -offset, write(self.slots, into, -slope * one))
 
     def _shut(self, off: Tensor | None, bound: float) -> Tensor:
-        return (
-            torch.zeros(1, self.slots.width, dtype=torch.float64, device="cpu")
-            if off is None
-            else gate_height(bound) * off
-        )
+        return zeros(1, self.slots.width) if off is None else gate_height(bound) * off
 
     @property
     def matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         width = self.slots.width
-        zeros = torch.zeros(width, dtype=torch.float64, device="cpu")
         if not self._reads:
-            return (
-                torch.zeros(0, width, dtype=torch.float64, device="cpu"),
-                zeros[:0],
-                torch.zeros(width, 0, device="cpu").double(),
-                zeros,
-            )
-        return torch.cat(self._reads), torch.cat(self._biases), torch.cat(self._writes, dim=1), zeros
+            return zeros(0, width), zeros(0), zeros(width, 0), zeros(width)
+        return torch.cat(self._reads), torch.cat(self._biases), torch.cat(self._writes, dim=1), zeros(width)

@@ -65,6 +65,11 @@ class LocalError:
         entry = kinds[instruction.raw.operator](instruction, before, old)
         return {name: math.sqrt(instruction.target.size) * value for name, value in entry.items()}
 
+    def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
+        """What the bounds assume of torch."""
+        far = (GELU_FAR_ASSUMED,) if any(each.raw.operator == "⊓" for each in program.instructions) else ()
+        return EXP_ASSUMED, GELU_ASSUMED, *far
+
     def read_out(self, name: str, reach: Range, size: int) -> dict[str, float]:
         """The final LayerNorm and the subtraction of the zero slot."""
         rounding = math.sqrt(size) * self.normalisation.read_error(1, reach.peak, self.scale[name])
@@ -136,10 +141,10 @@ class LocalError:
         out = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before))
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
-            out = _plus(out, self._attended(self.here, more, rounding))
+            out = plus(out, self._attended(self.here, more, rounding))
             value += more
-        out = _plus(out, self._erased(old))
-        return _plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
+        out = plus(out, self._erased(old))
+        return plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """Per product, with z± = x/X ± y/Y: |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|: truncation XY/4·t(2).
@@ -202,10 +207,11 @@ class LocalError:
             "division": (norm.divide_scaling(division.factor, division.low) + relative) * result,
             "rounding": rounding + 16 * u * result + 4 * u * old,
         }
-        return _plus(out, self._erased(old))
+        return plus(out, self._erased(old))
 
 
-def _plus(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+def plus(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    """Error terms by name, added."""
     return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
 
 
@@ -320,8 +326,7 @@ def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> 
     # Of an invariant its bounds are checked as a program runs; how errors grow is for its author to prove.
     known = [each.invariant for each in program.instructions if each.invariant is not None]
     proofs = {f"{each.reason} (proved by the program's author)" for each in known if each.growth or each.total}
-    far = (GELU_FAR_ASSUMED,) if any(each.raw.operator == "⊓" for each in program.instructions) else ()
-    assumes = (EXP_ASSUMED, GELU_ASSUMED, *far, *sorted(proofs))
+    assumes = (*local.assumes(program), *sorted(proofs))
     for name, error in budget.errors.items():
         register, reach = program.registers[name], analysis.largest[name]
         final = local.read_out(name, reach, register.size)

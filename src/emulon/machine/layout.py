@@ -107,13 +107,17 @@ class RegisterLayout:
         )
         return columns
 
+    def pads(self, pad: float) -> dict[str, Tensor]:
+        """What the pad slots hold at every token."""
+        return {PAD: torch.tensor([pad, -pad], dtype=torch.float64, device="cpu").expand(self.tokens, 2)}
+
     def positions(self, pad: float) -> Tensor:
         """The position embedding (tokens, width): pads, ones, codes, queries, constants and initial values."""
         code = codes(self.tokens)
         after = torch.ones(self.tokens, 1, dtype=torch.float64, device="cpu")
         after[START] = 0.0
         parts: dict[str, Tensor | float] = {
-            PAD: torch.tensor([pad, -pad], dtype=torch.float64, device="cpu").expand(self.tokens, 2),
+            **self.pads(pad),
             ONE: after,
             IS_START: 1.0 - after,
             CODE: code,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,8 +100,11 @@ class Analysis:
     largest: dict[str, Range] = field(default_factory=dict)
 
 
-def analyse(program: RegisterProgram, dtype: torch.dtype) -> Analysis:
-    """Run the program on ranges; refuse with the instruction's name what leaves its domain."""
+def analyse(program: RegisterProgram, dtype: torch.dtype, allowed: Sequence[float] = ()) -> Analysis:
+    """Run the program on ranges; refuse with the instruction's name what leaves its domain.
+
+    `allowed` is the error allowed for each instruction; by default it follows from range and dtype.
+    """
     ranges = dict(program.known)
     analysis = Analysis(largest=dict(ranges))
     for instruction in program.instructions:
@@ -115,7 +118,7 @@ def analyse(program: RegisterProgram, dtype: torch.dtype) -> Analysis:
             )
         if not math.isfinite(result.peak) or result.norm > math.sqrt(torch.finfo(dtype).max) ** 0.5:
             raise BadProgram(f"{instruction.label} can reach {result.peak:.3g}, beyond what {dtype} can carry")
-        analysis.room.append(slack(result, dtype))
+        analysis.room.append(allowed[instruction.number - 1] if allowed else slack(result, dtype))
         result = result.widened(analysis.room[-1])
         analysis.after.append(result)
         name = instruction.target.name

@@ -81,20 +81,39 @@ def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, 
     return {**dict.fromkeys(instruction.raw.read.reads, mlp), **divisor}, mlp, attention
 
 
-def schedule(instructions: Sequence[Instruction]) -> list[ScheduledLayer]:
-    """Every instruction into the first layer that leaves the program's meaning unchanged."""
+def schedule(instructions: Sequence[Instruction], *, restores: bool = False) -> list[ScheduledLayer]:
+    """Every instruction into the first layer that leaves the program's meaning unchanged.
+
+    With `restores` the attention after a division is kept free, and a division is never in the last layer: a target
+    needs that attention to put its pads back.
+    """
     layers: list[ScheduledLayer] = []
     clock = Clock()
     for group in _grouped(instructions):
         place = 0
-        while not all(clock.fits(one, place) and (place >= len(layers) or layers[place].admits(one)) for one in group):
+        while not all(
+            clock.fits(one, place)
+            and (place >= len(layers) or layers[place].admits(one))
+            and not (restores and _needs_free_attention(one, place, layers))
+            for one in group
+        ):
             place += 1
         layers += [ScheduledLayer() for _ in range(place + 1 - len(layers))]
         for one in group:
             layers[place].put(one)
             reads, write, _ = _phases(one, place)
             clock.note(reads, one.target.name, write)
+    if restores and layers and layers[-1].divisions:
+        layers.append(ScheduledLayer())
     return layers
+
+
+def _needs_free_attention(one: Instruction, place: int, layers: Sequence[ScheduledLayer]) -> bool:
+    """Whether it would use the attention after a division, or is a division before an attention in use."""
+    operator = one.raw.operator
+    after_division = 0 < place <= len(layers) and bool(layers[place - 1].divisions)
+    used_next = place + 1 < len(layers) and bool(layers[place + 1].adds or layers[place + 1].divisions)
+    return (operator in ("+", "÷") and after_division) or (operator == "÷" and used_next)
 
 
 def _grouped(instructions: Sequence[Instruction]) -> list[list[Instruction]]:

@@ -99,7 +99,8 @@ class Attention:
         self.shared = Rows([pair + half for pair in alone[needed:] for half in (0, PAIRS)])
         self.values = Rows(list(range(HEAD_WIDTH)))
         self.heads: dict[Where, tuple[Tensor, Tensor]] = {}
-        for one in reads:
+        # The slowest pairs go to the codes with the largest amplitude.
+        for one in sorted(reads, key=lambda one: not getattr(one.where, "latest", False)):
             self._add(one)
 
     def weights(self, heads: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -114,6 +115,13 @@ class Attention:
         for number, (asked, given) in enumerate(self.heads.values()):
             query[number], output[number] = asked, given
         return query.flatten(0, 1), key, value, output.permute(1, 0, 2).flatten(1)
+
+    def pairs(self, where: Where) -> list[int]:
+        """The pairs that compare a match's codes."""
+        if not isinstance(where, Matching):
+            return []
+        rows = self.alone if where.equal else self.shared
+        return [rows.place(row) % PAIRS for row in self._keys(where)]
 
     @property
     def _one(self) -> int:
@@ -144,7 +152,7 @@ class Attention:
             for pair, (cosine, sine) in enumerate(turned(rotary, where.places)):
                 asked[pair, one], asked[pair + PAIRS, one] = PLACE * SCALE * cosine, PLACE * SCALE * sine
         elif isinstance(where, Matching):
-            size = rotary.slope if where.latest else BIT
+            size = rotary.slope / 2 if where.latest else BIT
             rows = self.alone if where.equal else self.shared
             for key, query in zip(self._keys(where), layout.row(where.query), strict=True):
                 asked[rows.place(key)] += size * SCALE * query

@@ -196,6 +196,12 @@ class TokenProgram:
         """`match`, and the flag is set there."""
         return self.match(((1.0,), self.flag(register)), *pairs, latest=latest)
 
+    def unless(self, flag: AffineForm, code: Code) -> AffineForm:
+        """A code to match with, and none, which matches nothing, where the flag is 1."""
+        plain, off = self._code(code), flag.map(-column(code)[:, None], (len(code), 1), flag.text)
+        form = plain + off
+        return AffineForm(form.shape, form.parts, form.bias, f"{plain.text} unless {flag.text}")
+
     @staticmethod
     def table(query: AffineForm, slope: AffineForm, bias: AffineForm, *, among: AffineForm) -> Table:
         """The softmax of slope · query + bias over the tokens with a flag; hard where slopes are steep."""

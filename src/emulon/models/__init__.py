@@ -1,7 +1,6 @@
 """Learners: transformers that have to find the algorithm themselves. All of them are predictors."""
 
 from emulon.models.block import Affine, Block, BlockShape, Decoder, SelfAttention
-from emulon.models.by_prompt import by_prompt
 from emulon.models.decoders import AlgoFormer, Looped, Standard
 from emulon.models.learner import Learner
 
@@ -15,5 +14,4 @@ __all__ = [
     "Looped",
     "SelfAttention",
     "Standard",
-    "by_prompt",
 ]

@@ -20,21 +20,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What all blocks of a learner have in common; every learner takes these as keywords."""
+    """Sizes and options that all blocks of a learner share; every learner takes them as keywords.
+
+    Attributes:
+        width: Of the residual stream, a multiple of `heads`.
+        heads: Attention heads a block.
+        init: Standard deviation of the initial matrices; 0 for 1/√width, which suits orthogonalised updates.
+        bias: Whether linear layers have biases.
+        zero_output: Whether every block begins as the identity: what is added to the residual stream starts at zero.
+        fused: One fused attention kernel instead of the traced, readable one.
+        causal: Whether no token sees a later one.
+        dropout: In training, the share of the embedding, and of what a block adds to the stream, that is left out.
+    """
 
     width: int = 256
     heads: int = 8
     init: float = 0.02
-    """standard deviation of the initial matrices; 0 for 1/√width, which suits orthogonalised updates"""
     bias: bool = True
     zero_output: bool = False
-    """what is added to the residual stream starts at zero: every block begins as the identity"""
     fused: bool = False
-    """one fused attention kernel instead of the traced, readable one"""
     causal: bool = True
-    """no token sees a later one"""
     dropout: float = 0.0
-    """in training, the share of the embedding, and of what a block adds to the residual stream, that is left out"""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.heads < 1 or self.width % self.heads:
@@ -48,7 +54,12 @@ class BlockShape:
 
 
 class Affine(nn.Linear):
-    """A linear layer that computes in the precision of its weights, whatever the precision of its input."""
+    """A linear layer that computes in the precision of its weights, whatever the precision of its input.
+
+    Args:
+        in_features: As of `nn.Linear`.
+        out_features: As of `nn.Linear`.
+    """
 
     def forward(self, x: Float[Tensor, "*batch fan_in"]) -> Float[Tensor, "*batch fan_out"]:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
@@ -58,7 +69,12 @@ class Affine(nn.Linear):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention. `fused` runs the same formula in one kernel; it leaves no trace."""
+    """Multi-head self-attention. `fused` runs the same formula in one kernel; it leaves no trace.
+
+    Args:
+        shape: Width, heads and options.
+        name: In traces.
+    """
 
     def __init__(self, shape: BlockShape, name: str = "attention") -> None:
         super().__init__()
@@ -84,7 +100,12 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). The residual stream keeps its own precision."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). The residual stream keeps its own precision.
+
+    Args:
+        shape: Width, heads and options.
+        name: In traces.
+    """
 
     def __init__(self, shape: BlockShape, name: str = "block") -> None:
         super().__init__()
@@ -127,6 +148,11 @@ class Decoder(nn.Module):
     """Several blocks and a last norm, initialised as GPT-2 is: matrices from N(0, init²).
 
     0.02 is GPT-2's. A width of 64 leaves the first plateau in half the steps with 0.08 (measured on 5 features).
+
+    Args:
+        shape: Width, heads and options.
+        layers: How many blocks.
+        name: In traces.
     """
 
     def __init__(self, shape: BlockShape, layers: int, name: str = "decoder") -> None:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 
 class Standard(Learner, name="standard"):
-    """`layers` different blocks, one after the other."""
+    """`layers` different blocks, one after the other.
+
+    Args:
+        width_in: Numbers in a token.
+        width_out: Numbers in an answer.
+        tokens: Tokens that it can read at most.
+        layers: Blocks.
+        vocabulary: Words, where tokens are words and their places; 0 where they are vectors.
+        **blocks: Fields of `BlockShape`.
+    """
 
     def __init__(
         self, width_in: int, width_out: int, tokens: int, *, layers: int = 12, vocabulary: int = 0, **blocks: Any
@@ -73,6 +82,17 @@ class Looped(LoopingLearner, name="looped"):
     the last `window` loop counts.
 
     Gradients flow through the window only, as in Yang et al.: the loops before it are a free warm start.
+
+    Args:
+        width_in: Numbers in a token.
+        width_out: Numbers in an answer.
+        tokens: Tokens that it can read at most.
+        layers: Blocks.
+        loops: Applications of the loop's decoder.
+        window: Loop counts, the last so many, over which the loss averages.
+        inject: Whether the loop's input is added at every turn.
+        vocabulary: Words, where tokens are words; 0 where they are vectors.
+        **blocks: Fields of `BlockShape`.
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:
@@ -102,6 +122,17 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
     The pre-transformer's output is added to the loop's input at every turn, as Yang et al. do with the prompt. Eq. 2
     has nothing of that: with `inject` off the loop starts from that output and never sees it again, as printed. The
     post-transformer reads all the loop counts as one batch.
+
+    Args:
+        width_in: Numbers in a token.
+        width_out: Numbers in an answer.
+        tokens: Tokens that it can read at most.
+        layers: Blocks in each of the three decoders.
+        loops: Applications of the loop's decoder.
+        window: Loop counts, the last so many, over which the loss averages.
+        inject: Whether the loop's input is added at every turn.
+        vocabulary: Words, where tokens are words; 0 where they are vectors.
+        **blocks: Fields of `BlockShape`.
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:

@@ -35,6 +35,13 @@ class Learner(nn.Module):
 
     `causal`: no answer depends on a later token, so that one pass answers at every prefix.
     A subclass with a name is a learner that configurations and the command line know: `class Mine(Learner, name=…)`.
+
+    Args:
+        width_in: Numbers in a token.
+        width_out: Numbers in an answer.
+        tokens: Tokens that it can read at most.
+        shape: Of its blocks.
+        vocabulary: Words, where tokens are words and their places; 0 where they are vectors.
     """
 
     causal = True
@@ -96,7 +103,7 @@ class Learner(nn.Module):
     def read_states(
         self, tokens: Real[Tensor, "batch tokens width_in"], window: int | None = None
     ) -> Float[Tensor, "loops batch read width"]:
-        """The states that answers are read off: of every token, or of an encoder of text their mean, padding apart."""
+        """The states that answers are read off: every token's, or in an encoder their mean, without padding."""
         visible = self.visible(tokens)
         states = self.states(self.embed(tokens), window, visible)
         if self.causal or visible is None:
@@ -161,7 +168,7 @@ class Learner(nn.Module):
         ys: Real[Tensor, "*batch samples"],
         x_query: Real[Tensor, "*query"],
     ) -> Float[Tensor, "*answers"]:
-        """What the learner says at x_query, (..., features) or (..., queries, features), having read (xs, ys)."""
+        """The learner's answers at x_query, (..., features) or (..., queries, features), after reading (xs, ys)."""
         require_queries(xs, x_query)
         several = x_query.ndim == xs.ndim
         queries = x_query if several else x_query.unsqueeze(-2)
@@ -169,9 +176,9 @@ class Learner(nn.Module):
         xs = xs.unsqueeze(-3).expand(*each, *xs.shape[-2:])
         xs = torch.cat([xs, queries.unsqueeze(-2)], dim=-2).flatten(0, -3)
         ys = ys.unsqueeze(-2).expand(*each, ys.shape[-1]).reshape(len(xs), ys.shape[-1])
-        said = torch.cat([self(part)[:, -1, 0] for part in self._prompt(xs, ys).split(PROMPTS)])
-        said = said.double().reshape(each).to(x_query.device)
-        return said if several else said.squeeze(-1)
+        parts = [self(part)[:, -1, 0] for part in self._prompt(xs, ys).split(PROMPTS)]
+        answers = torch.cat(parts).double().reshape(each).to(x_query.device)
+        return answers if several else answers.squeeze(-1)
 
     @torch.no_grad()
     def predict_prefixes(
@@ -181,8 +188,8 @@ class Learner(nn.Module):
         if not self.causal:
             points = range(xs.shape[1])
             return torch.stack([self.predict(xs[:, :n], ys[:, :n], xs[:, n]) for n in points], dim=-1)
-        said = [self(part)[:, 0::2, 0] for part in self._prompt(xs, ys[:, : xs.shape[1] - 1]).split(PROMPTS)]
-        return torch.cat(said).double().to(xs.device)
+        parts = [self(part)[:, 0::2, 0] for part in self._prompt(xs, ys[:, : xs.shape[1] - 1]).split(PROMPTS)]
+        return torch.cat(parts).double().to(xs.device)
 
     @torch.no_grad()
     def hidden_states(

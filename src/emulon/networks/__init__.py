@@ -1,5 +1,6 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
+from emulon.networks.by_prompt import by_prompt
 from emulon.networks.compiler import compile_network
 from emulon.networks.composition import Composition, then
 from emulon.networks.files import load_network, save_network
@@ -19,6 +20,7 @@ __all__ = [
     "IterationRun",
     "NetworkProgram",
     "NetworkRun",
+    "by_prompt",
     "classes_of",
     "compile_iteration",
     "compile_network",

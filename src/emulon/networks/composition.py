@@ -14,7 +14,7 @@ from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.interpreter import Interpreter, Program, Run, compile
 from emulon.interpreter.module import Capacity, Mode
-from emulon.interpreter.plan import covering, descent_of
+from emulon.interpreter.plan import descent_of, domain_from_data
 from emulon.networks.program import NetworkProgram, NetworkRun
 
 # Features come out of the interpreter a little off: the algorithm's domain has room for it.
@@ -93,7 +93,7 @@ def then(network: NetworkProgram, algorithm: Algorithm, x: Any, y: Any, toleranc
     features, y = network.exact(as_tensor(x, "x")), as_tensor(y, "y").double()
     if features.shape[:-1] != y.shape:
         raise EmulonError(f"there are {features.shape[0]} rows of features and {len(y)} of y; give one y a row")
-    domain = roomy(covering(descent_of(algorithm), features, y))
+    domain = roomy(domain_from_data(descent_of(algorithm), features, y))
     return Composition(network, compile(algorithm, domain, tolerance, data=(features, y)))
 
 

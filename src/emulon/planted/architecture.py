@@ -16,7 +16,10 @@ from emulon.core.registry import Registry
 from emulon.machine.compiler import Plan, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
+from emulon.machine.targets import llama_registers
 from emulon.machine.targets.gpt2 import config_of, load_gpt2, state_dict
+from emulon.machine.targets.llama_registers import LlamaMachine
+from emulon.machine.transformer import Transformer
 from emulon.planted.truth import Compiled
 
 
@@ -26,7 +29,7 @@ class Block:
 
     Attributes:
         query: (heads, size, width), and likewise key, value and output.
-        inward: (parts, neurons, width): what neurons read; one part in GPT-2.
+        inward: (parts, neurons, width): what neurons read; in a Llama gate and up, in GPT-2 one part.
         outward: (neurons, width): what neurons write.
         fixed: Gains and biases by their names in the block; no obfuscation changes them.
     """
@@ -83,7 +86,8 @@ class Architecture(ABC):
 
     `blocks`, `attention`, `mlp`, `output` and `norm` are module paths in the Hugging Face model, those of the middle
     three relative to a block; `prefix` stands before the names of weights in the checkpoint of the class `with_head`,
-    whose unembedding is called `head` here.
+    whose unembedding is called `head` here. `dead_share` is the 2-norm of all that dead components write at strength 1,
+    relative to that of a token's registers and codes.
     """
 
     name: ClassVar[str]
@@ -97,12 +101,17 @@ class Architecture(ABC):
     mlp: ClassVar[str]
     output: ClassVar[str]
     norm: ClassVar[str]
+    dead_share: ClassVar[float]
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuse a dtype in which the Hugging Face class does not compute."""
         if dtype not in self.dtypes:
             names = " or ".join(str(one).removeprefix("torch.") for one in self.dtypes)
             raise EmulonError(f"{self.title} models are {names}, not {str(dtype).removeprefix('torch.')}")
+
+    def glued(self, machine: Compiled) -> list[int]:
+        """Blocks of the machine that the next one must follow directly."""
+        return []
 
     @abstractmethod
     def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
@@ -136,6 +145,10 @@ class Architecture(ABC):
         """The name of a parameter in the saved checkpoint, which is of the model with a head."""
         return f"{self.prefix}{name}"
 
+    def more_files(self, tokens: int) -> dict[str, Any]:
+        """JSON files that other tools want beside config.json, by name."""
+        return {}
+
     def sizes(self, state: Mapping[str, Tensor]) -> tuple[tuple[int, int], int]:
         """(tokens, width) and the number of blocks."""
         weights = self.parse(state, 1)
@@ -164,6 +177,7 @@ class Gpt2(Architecture):
     dtypes = (torch.float64, torch.float32)
     prefix, head, with_head = "transformer.", "wte.weight", "GPT2LMHeadModel"
     blocks, attention, mlp, output, norm = "h", "attn", "mlp", "attn.c_proj", "ln_f"
+    dead_share = 16.0
 
     def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
         return program.compile(dtype)
@@ -172,6 +186,7 @@ class Gpt2(Architecture):
         return planned(program, dtype)
 
     def weights_of(self, machine: Compiled) -> Weights:
+        assert isinstance(machine, Transformer)
         return self.parse({name: part.double() for name, part in state_dict(machine).items()}, machine.heads)
 
     def parse(self, state: Mapping[str, Tensor], heads: int) -> Weights:
@@ -210,5 +225,93 @@ class Gpt2(Architecture):
         return config_of(state, heads)
 
 
+# The parameters of a Llama layer, in the order of `Block`, and its gains.
+LLAMA_PARTS = (
+    *(f"self_attn.{name}_proj.weight" for name in "qkvo"),
+    *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+)
+
+
+class Llama(Architecture):
+    """`transformers.LlamaModel`, in float32: it normalises in float32 whatever the dtype of its weights."""
+
+    name, title = "llama", "Llama"
+    dtypes = (torch.float32,)
+    prefix, head, with_head = "model.", "lm_head.weight", "LlamaForCausalLM"
+    blocks, attention, mlp, output, norm = "layers", "self_attn", "mlp", "self_attn.o_proj", "norm"
+    dead_share = 2.0
+
+    def glued(self, machine: Compiled) -> list[int]:
+        """Divisions: the next attention puts the pad back."""
+        return [index for index, layer in enumerate(machine.layers) if layer.divisions]
+
+    def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
+        return llama_registers.compile_registers(program, dtype)
+
+    def plan(self, program: RegisterProgram, dtype: torch.dtype) -> Plan:
+        return llama_registers.plan_llama(program, dtype)
+
+    def weights_of(self, machine: Compiled) -> Weights:
+        assert isinstance(machine, LlamaMachine)
+        blocks = []
+        for part in machine.typed_blocks:
+            unused = (0, 0, 0, machine.inner - part.units)
+            inward = torch.nn.functional.pad(torch.stack([part.gate, part.up]), unused)
+            outward = torch.nn.functional.pad(part.outward, unused)
+            fixed = dict(zip(NORMS[2:], (part.attention_gain.clone(), part.mlp_gain.clone()), strict=True))
+            blocks.append(Block(part.query, part.key, part.value, part.output, inward, outward, fixed))
+        return Weights(machine.positions.clone(), blocks, machine.gain)
+
+    def parse(self, state: Mapping[str, Tensor], heads: int) -> Weights:
+        blocks = []
+        for index in range(sum(name.endswith("mlp.up_proj.weight") for name in state)):
+            query, key, value, output, gate, up, down = (state[f"layers.{index}.{name}"] for name in LLAMA_PARTS)
+            query, key, value, output = (part.unflatten(0, (heads, -1)) for part in (query, key, value, output.mT))
+            fixed = {name: state[f"layers.{index}.{name}"] for name in NORMS[2:]}
+            blocks.append(Block(query, key, value, output, torch.stack([gate, up]), down.mT, fixed))
+        return Weights(state["embed_tokens.weight"], blocks, state["norm.weight"])
+
+    def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        head = torch.zeros_like(weights.positions)
+        head[:1] = readout
+        state = {"embed_tokens.weight": weights.positions, "norm.weight": weights.gain, self.head: head}
+        for index, block in enumerate(weights.blocks):
+            split = [part.flatten(0, 1) for part in (block.query, block.key, block.value)]
+            parts = (*split, block.output.flatten(0, 1).mT, *block.inward, block.outward.mT)
+            state |= {f"layers.{index}.{name}": part for name, part in zip(LLAMA_PARTS, parts, strict=True)}
+            state |= {f"layers.{index}.{name}": part for name, part in block.fixed.items()}
+        return {name: part.to(dtype).contiguous() for name, part in state.items()}
+
+    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
+        return llama_registers.load_llama(state, heads)
+
+    def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+        ours = llama_registers.config_of(state, heads)
+        return {name: value for name, value in ours.items() if value is not None}
+
+    def fixed_slots(self, machine: Compiled) -> list[int]:
+        """All but registers and filler: codes, marks and ones keep their slots, so that look-ups stay exact."""
+        slots, registers = machine.layout.slots, machine.program.registers
+        names = [name for name in slots if name not in registers and name != "filler"]
+        return [i for name in names for i in range(slots[name].start, slots[name].stop)]
+
+    def more_files(self, tokens: int) -> dict[str, Any]:
+        """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one of a Llama."""
+        words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
+        model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "<s>"}
+        tokenizer: dict[str, Any] = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+        tokenizer |= {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<s>", "model_max_length": tokens}
+        return {"tokenizer.json": {**tokenizer, "added_tokens": []}, "tokenizer_config.json": config}
+
+    def saved_name(self, name: str) -> str:
+        return name if name == self.head else f"{self.prefix}{name}"
+
+    def prompt_offset(self, weights: Mapping[str, Tensor]) -> Tensor | None:
+        """The embeddings of the tokens 0, 1, 2, …: pads, codes, constants."""
+        return weights["embed_tokens.weight"]
+
+
 ARCHITECTURES: Registry[Architecture] = Registry("architecture")
-ARCHITECTURES.register(Gpt2(), Gpt2.name)
+for one in (Gpt2(), Llama()):
+    ARCHITECTURES.register(one, one.name)

@@ -85,6 +85,8 @@ def save(planted: PlantedModel, folder: str | Path) -> Path:
     config.save_pretrained(folder)
     weights = {architecture.saved_name(name): part for name, part in planted.state.items()}
     write_atomically(folder / WEIGHTS, packed(weights, metadata={"format": "pt"}))
+    for name, content in architecture.more_files(planted.truth.tokens).items():
+        write_json(folder / name, content)
     write_json(folder / TRUTH, asdict(Record.of(planted)))
     write_atomically(folder / CARD, model_card(planted))
     return folder
@@ -180,7 +182,9 @@ def _of_this_version(table: Any) -> Any:
     names = build.pop("disguises", ())
     build["architecture"] = "gpt2"
     build["obfuscations"] = [EARLIER.get(name, name) for name in names] if isinstance(names, list) else names
-    return {**table, "format": FORMAT, "build": build}
+    truth = table.get("truth")
+    truth = {"sweeping_neurons": [], **truth} if isinstance(truth, dict) else truth
+    return {**table, "format": FORMAT, "build": build, "truth": truth}
 
 
 def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.dtype, Build]:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from emulon.certify.rounding import unit
+from emulon.certify.rounding import gamma, unit
 from emulon.machine.compiler import Plan
 from emulon.machine.layout import ZERO
 from emulon.planted.architecture import Architecture, Block
@@ -15,6 +15,8 @@ from emulon.planted.truth import Compiled
 
 # Covers products of two errors, and rounding in the computation of bounds.
 SECOND_ORDER = 1.01
+# A rotation's rows and columns are orthonormal to within this.
+ROTATION = 2.0**-36
 
 
 def noise_of(
@@ -39,6 +41,8 @@ def noise_of(
     entries being below 1, and |GELU(z)| ≤ |z|·min(1, ½ + 2|z|/5). What dead components write errs by the same part of
     ‖O‖_F·‖v‖₂, which is what dead_norm sums; errors in v go to directions that are not read. QED
     """
+    if architecture.name == "llama":
+        return llama_noise(architecture, machine, plan, weight_noise, dead_norm)
     norm, width, u = plan.normalisation.holding(dead_norm), machine.width, unit(machine.dtype)
     seen = norm.content + math.sqrt(width) * norm.divide_mean(norm.divide_content)
     weights = (width + 2) * unit(torch.float64) + u + weight_noise
@@ -63,3 +67,37 @@ def _written(machine: Compiled, plan: Plan, index: int, block: Block, free: Tens
     reads = block.inward[0][:, used].abs().sum(dim=1) / min(divisions, default=1.0)
     passed = reads * (0.5 + 0.4 * reads).clamp(max=1.0)
     return float(attention), float(passed @ block.outward[:, free].norm(dim=1))
+
+
+def llama_noise(
+    architecture: Architecture, machine: Compiled, plan: Plan, weight_noise: float, dead_norm: float
+) -> tuple[float, float]:
+    """The same for a Llama, whose RMSNorm is exact and whose codes, marks and pads keep their slots.
+
+    Claim: as in `noise_of`, for functionals of the rotated slots.
+    Proof. Let f be the number of rotated slots, C the 2-norm of a token's registers and dead directions, ρ the relative
+    2-norm error of a rotated row: √f(f + 2)u₆₄ of the product, ROTATION for R not being quite orthogonal, u of the
+    dtype, weight_noise. Reading errs by (γ_f + ρ)‖a‖C; other slots are counted elsewhere. A block writes Σ_j o_j v_j
+    with n nonzero rows, which errs by
+    (γ_n + ρ)Σ_j ‖o_j‖|v_j|, and adding it to the stream by u·C in 2-norm, twice a block. |v_j| is at most ‖a‖₁ (stored
+    entries being below 1 but for their slack, which `SECOND_ORDER` covers), and silu(g)·u at most |g||u|, of the two
+    units of a product, whose gates are opposite, together. Every reading counts all of this drift. QED
+    """
+    norm, width, u = plan.normalisation.holding(dead_norm), machine.width, unit(machine.dtype)
+    free = torch.ones(width, dtype=torch.bool, device="cpu")
+    free[architecture.fixed_slots(machine)] = False
+    slots = int(free.sum())
+    rounded = math.sqrt(slots) * (slots + 2) * unit(torch.float64) + ROTATION + u + weight_noise
+    drift = (gamma(slots, machine.dtype) + rounded) * (norm.content + dead_norm)
+    for index, block in enumerate(architecture.weights_of(machine).blocks):
+        divisor = min((plan.divisions[one.number].low for one in machine.layers[index].divisions), default=1.0)
+        values = block.value.abs().sum(dim=-1) * block.output[..., free].norm(dim=-1)
+        gate, up = (part.abs().sum(dim=-1) for part in block.inward)
+        passed = gate * up * block.outward[..., free].norm(dim=-1) / divisor
+        opposite = (block.inward[0][:, None] == -block.inward[0]).all(dim=-1).any(dim=-1)
+        passed = torch.where(opposite, passed / 2, passed)
+        for written in (values, passed):
+            terms = int((written > 0).sum())
+            drift += (gamma(terms + 2, machine.dtype) + rounded) * float(written.sum()) + u * norm.content
+    reading = (gamma(slots, machine.dtype) + rounded) * norm.content
+    return SECOND_ORDER * (drift + reading), SECOND_ORDER * 2 * reading

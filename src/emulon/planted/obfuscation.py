@@ -18,15 +18,13 @@ from emulon.machine.transformer import result_name
 from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
-from emulon.planted.noise import SECOND_ORDER, noise_of
+from emulon.planted.noise import ROTATION, SECOND_ORDER, noise_of
 from emulon.planted.truth import Compiled, Truth, truth_of
 
 # Largest relative change of a weight at strength 1, in units of the dtype's roundoff.
 NOISE_ROUNDINGS = 64.0
 # At strength 1: number of distractors and largest exponent of rescaling, and number of dead blocks.
 DISTRACTORS = RESCALED = DEAD_BLOCKS = 3
-# 2-norm of all that dead components write at strength 1, relative to that of a token's registers and codes.
-WRITTEN = 16.0
 
 
 @dataclass
@@ -91,6 +89,8 @@ def dead_blocks(draft: Draft) -> None:
     before, count = draft.truth.blocks, round(draft.build.strength * DEAD_BLOCKS)
     order = torch.randperm(before + count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
     blocks = [draft.weights.dead_block() for _ in range(before + count)]
+    for block in reversed(draft.architecture.glued(draft.machine)):  # no dead block directly after these
+        order[block] = order[block + 1] - 1
     for old, new in enumerate(order):
         blocks[new] = draft.weights.blocks[old]
     draft.weights.blocks, draft.places = blocks, order
@@ -126,7 +126,10 @@ def fill_heads(draft: Draft, index: int, heads: list[int]) -> None:
 
 
 def fill_neurons(draft: Draft, index: int, neurons: Tensor) -> None:
-    """Random weights for these neurons: |GELU(z)| ≤ |z|. In a block that divides, what they read is divided too."""
+    """Random weights for these neurons: |GELU(z)| ≤ |z|, and |silu(g)·u| ≤ |g||u|.
+
+    In a block that divides, what they read is divided too.
+    """
     if not len(neurons):
         return
     divisors = [1.0]
@@ -134,15 +137,20 @@ def fill_neurons(draft: Draft, index: int, neurons: Tensor) -> None:
         layer = draft.machine.layers[draft.places.index(index)]
         divisors += [draft.plan.divisions[one.number].low for one in layer.divisions]
     block = draft.weights.blocks[index]
-    block.inward[0, neurons] = _reading(draft, len(neurons))
-    block.outward[neurons] = _writing(draft, block.inward[0, neurons], share(draft) * min(divisors))
+    least = min(divisors)
+    for part in block.inward:
+        part[neurons] = _reading(draft, len(neurons))
+    # Gates are at most so large; GPT-2 has none.
+    gates = [float(part[neurons].norm(dim=-1).max()) for part in block.inward[:-1]]
+    gated = max([1.0, *(gate * draft.plan.normalisation.content / least for gate in gates)])
+    block.outward[neurons] = _writing(draft, block.inward[-1, neurons], share(draft) * least / gated)
     draft.dead_norm += share(draft)
 
 
 def share(draft: Draft) -> float:
     """Largest 2-norm of what the attention, or the MLP, of one block writes into unread directions."""
     depth = draft.machine.depth + DEAD_BLOCKS
-    return draft.build.strength * WRITTEN * draft.plan.normalisation.content / (2 * depth)
+    return draft.build.strength * draft.architecture.dead_share * draft.plan.normalisation.content / (2 * depth)
 
 
 def unread(draft: Draft) -> list[int]:
@@ -189,7 +197,8 @@ def permuted(draft: Draft) -> None:
 def rescaled(draft: Draft) -> None:
     """Scale queries against keys and values against outputs by powers of two, head by head: exact to the last bit.
 
-    GPT-2's neurons cannot be rescaled: GELU(c·z) is not c·GELU(z).
+    In a Llama likewise what neurons read against what they write, beside the gate. GPT-2's neurons cannot be rescaled:
+    GELU(c·z) is not c·GELU(z).
     """
     most = round(draft.build.strength * RESCALED)
     for block in draft.weights.blocks:
@@ -197,6 +206,10 @@ def rescaled(draft: Draft) -> None:
         match, value = (2.0 ** powers.double())[..., None, None]
         block.query, block.key = block.query * match, block.key / match
         block.value, block.output = block.value * value, block.output / value
+        if len(block.inward) > 1:
+            units = torch.randint(-most, most + 1, (draft.truth.neurons, 1), generator=draft.generator, device="cpu")
+            block.inward[-1] *= 2.0 ** units.double()
+            block.outward = block.outward / 2.0 ** units.double()
 
 
 def rotated(draft: Draft) -> None:
@@ -228,6 +241,7 @@ def random_rotation(
     inner = torch.linalg.matrix_exp(skew)
     rotation = torch.eye(width, dtype=torch.float64, device="cpu")
     rotation[free[:, None], free] = basis @ inner @ basis.mT + ones @ ones.mT
+    assert float((rotation @ rotation.mT - torch.eye(width, dtype=torch.float64, device="cpu")).norm()) < ROTATION / 2
     return rotation
 
 

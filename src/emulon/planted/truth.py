@@ -18,12 +18,13 @@ from torch import Tensor
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import SWEEP
 from emulon.machine.layout import RegisterLayout
+from emulon.machine.targets.llama_registers import LlamaBlock, LlamaMachine
 from emulon.machine.tokens import START, Average, Matched, Where
-from emulon.machine.transformer import Transformer, result_name
+from emulon.machine.transformer import MachineBlock, Transformer, result_name
 
 EMBEDDING = -1
 # A program compiled for one of the architectures.
-Compiled = Transformer
+Compiled = Transformer | LlamaMachine
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Truth:
         versions: Contents of registers between writes.
         instructions: The program, and what executes it.
         sweeping: (block, head) of heads that remove a divisor or restore a pad for all later instructions.
+        sweeping_neurons: (block, neuron) of neurons that do so.
     """
 
     blocks: int
@@ -129,6 +131,7 @@ class Truth:
     versions: tuple[VersionTruth, ...]
     instructions: tuple[InstructionTruth, ...]
     sweeping: tuple[tuple[int, int], ...]
+    sweeping_neurons: tuple[tuple[int, int], ...] = ()
 
     @property
     def width(self) -> int:
@@ -149,7 +152,8 @@ class Truth:
     @property
     def used_neurons(self) -> frozenset[tuple[int, int]]:
         """(block, neuron) of the neurons that ŷ depends on."""
-        return frozenset((one.layer, neuron) for one in self.instructions if one.matters for neuron in one.neurons)
+        working = {(one.layer, neuron) for one in self.instructions if one.matters for neuron in one.neurons}
+        return frozenset(working | set(self.sweeping_neurons))
 
     @property
     def unused_heads(self) -> frozenset[tuple[int, int]]:
@@ -221,7 +225,9 @@ class Truth:
         )
         instructions = tuple(replace(one, layer=place(one.layer)) for one in self.instructions)
         sweeping = tuple((place(layer), head) for layer, head in self.sweeping)
-        return replace(self, blocks=blocks, versions=versions, instructions=instructions, sweeping=sweeping)
+        neurons = tuple((place(layer), neuron) for layer, neuron in self.sweeping_neurons)
+        moved = replace(self, blocks=blocks, versions=versions, instructions=instructions)
+        return replace(moved, sweeping=sweeping, sweeping_neurons=neurons)
 
     def relabelled(self, heads: Sequence[Sequence[int]], neurons: Sequence[Sequence[int]]) -> Truth:
         """The truth with head h of block ℓ renamed to `heads[ℓ][h]`, and neurons likewise."""
@@ -234,7 +240,8 @@ class Truth:
             for one in self.instructions
         )
         sweeping = tuple((layer, heads[layer][head]) for layer, head in self.sweeping)
-        return replace(self, instructions=instructions, sweeping=sweeping)
+        swept = tuple((layer, neurons[layer][neuron]) for layer, neuron in self.sweeping_neurons)
+        return replace(self, instructions=instructions, sweeping=sweeping, sweeping_neurons=swept)
 
     def to_json(self) -> dict[str, Any]:
         """The truth as plain lists, numbers and strings, with edges and unused parts listed."""
@@ -251,6 +258,7 @@ class Truth:
             "versions": [asdict(one) for one in self.versions],
             "instructions": [asdict(one) for one in self.instructions],
             "sweeping": self.sweeping,
+            "sweeping_neurons": self.sweeping_neurons,
             "edges": self.edges,
             "unused": {
                 "heads": sorted(self.unused_heads),
@@ -276,7 +284,7 @@ def truth_of(machine: Compiled) -> Truth:
     program = machine.program
     layer_of = {one.number: layer for layer, part in enumerate(machine.layers) for one in part.instructions}
     versions = _Versions(machine, layer_of)
-    blocks = machine.typed_blocks
+    blocks: list[MachineBlock | LlamaBlock] = [*machine.typed_blocks]
     instructions = tuple(
         InstructionTruth(
             one.number,
@@ -296,6 +304,12 @@ def truth_of(machine: Compiled) -> Truth:
         for head, served in enumerate(block.head_owners)
         if SWEEP in served
     )
+    sweeping_neurons = tuple(
+        (layer, unit)
+        for layer, block in enumerate(blocks)
+        for unit, owner in enumerate(block.unit_owners)
+        if owner == SWEEP
+    )
     output = versions.names[versions.now[result_name(program)]]
     return Truth(
         machine.depth,
@@ -307,6 +321,7 @@ def truth_of(machine: Compiled) -> Truth:
         versions.versions(),
         instructions,
         sweeping,
+        sweeping_neurons,
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,10 @@ def write_programs(programs: dict[str, Program], data: Path) -> None:
 
 def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str, Any]:
     """What the page must know beside the prompt: the exact algorithm's numbers, the domain, the bounds."""
-    descent, domain, inner = offer.algorithm.descent, program.domain, program.inner
+    descent, domain, inner = offer.algorithm.descent, program.domain, program.plan.inner
     # Of a bound only the growth depends on the number of steps. Four digits, rounded up.
-    each = program.certificate_on(interpreter.identity).bound / program.promised_growth
-    bounds = [each * replace(program, steps=steps).promised_growth for steps in range(1, program.steps + 1)]
+    each = program.certificate_on(interpreter.identity).bound / program.plan.certified_growth
+    bounds = [each * program.plan.changed(steps=steps).certified_growth for steps in range(1, program.steps + 1)]
     return {
         "name": offer.name,
         "title": offer.name.replace("_", " "),
@@ -75,7 +74,7 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
         "momentum": descent.momentum,
         "domain": {"points": domain.samples, "x": domain.x, "y": domain.y, "w": domain.w, "residual": inner.residual},
         "bounds": [0.0, *(float(f"{1.0006 * bound:.3e}") for bound in bounds)],
-        "bands": [[band.lo, band.hi] for band in program.gradient_bounds.bands],
+        "bands": [[band.lo, band.hi] for band in program.gradient.proved.bands],
     }
 
 

@@ -95,4 +95,5 @@ def for_points(program: Program, points: int) -> Program:
         return replace(phase, domain=replace(phase.domain, samples=points), codes=codes)
 
     domain = replace(program.domain, samples=points)
-    return replace(program, domain=domain, rows=points, gradient=shorter(program.gradient))
+    plan = replace(program.plan, domain=domain, rows=points)
+    return replace(program, plan=plan, gradient=shorter(program.gradient))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def error(result: Result) -> Any:
     seen = result.errors[1:].clamp(min=1e-18).numpy()
     some = np.unique(np.geomspace(1, len(steps), 12).astype(int))
     run = result.run
-    bound = [run.interpreter.certificate(replace(run.program, steps=int(t))).bound for t in some]
+    bound = [run.interpreter.certificate(run.program.changed(steps=int(t))).bound for t in some]
     axis.loglog(some, bound, color=ORANGE, linewidth=1.2, linestyle="--", label="certified bound")
     axis.loglog(steps, seen, color=BLUE, linewidth=1.2, label="error")
     axis.set_title(result.name)
@@ -110,7 +109,7 @@ def _widened(lo: float, hi: float, part: float) -> tuple[float, float]:
 def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Tensor]:
     if phase is program.gradient:
         return parse(program.loss.derivative)
-    threshold = program.step_size * program.l1
+    threshold = program.step_size * program.descent.l1
     return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
 
 

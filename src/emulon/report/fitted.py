@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from emulon.algorithms import GradientDescent
 from emulon.report.chart import BLUE, GREY, ORANGE, as_svg, canvas
 from emulon.run import Result, answers
 from emulon.tables.data import Data
@@ -71,7 +71,7 @@ def predicted(result: Result, data: Data) -> Any:
 def objective(result: Result) -> Any:
     """After every step, of the weights that the frozen transformer has; dashed, of scikit-learn's."""
     run, program = result.run, result.run.program
-    descent = GradientDescent(program.loss, program.steps, program.step_size, l2=program.l2, l1=program.l1)
+    descent = replace(program.descent, momentum=0.0, accelerated=False, batch=None)
     x, y = run.x.double(), run.y.double()
     steps = np.unique(np.linspace(0, program.steps, MOST_STEPS).round().astype(int))
     values = [descent.objective(x, y, run.iterates[..., step, :].double()).mean().item() for step in steps]

@@ -10,7 +10,6 @@ from torch import Tensor
 from emulon.attention import Trace, attend
 from emulon.interpreter import Program, Run
 from emulon.interpreter.identity_grid import identity_grid
-from emulon.interpreter.paths import held_by, held_by_penalty
 from emulon.interpreter.phase import Phase
 from emulon.networks import NetworkProgram
 
@@ -32,16 +31,15 @@ class Row:
 
 
 def phases(program: Program) -> list[Phase]:
-    return [phase for phase in (program.gradient, program.proximal) if phase is not None]
+    return list(program.phases)
 
 
 def prompt_rows(program: Program, phase: Phase) -> list[Row]:
     """The rows of one phase's prompt. x, y are the data as the loss sees them; r counts grid points, i samples."""
     domain, scales, slots = phase.domain, phase.scales, phase.slots
-    gradient = phase is program.gradient
-    held = held_by(program) if gradient else held_by_penalty(phase)
+    held = phase.values
     step, shrink, momentum, fixed = held.step, held.shrink, held.momentum, held.fixed
-    m, (value_scale, state_scale) = phase.magnitudes(held), phase.reading_scales(held)
+    m, (value_scale, state_scale) = phase.magnitudes, phase.reading_scales
     every, asking = f"all {phase.tokens}", f"first {domain.samples}"
     values = phase.grid.largest * domain.x
     holds = {
@@ -71,9 +69,9 @@ def facts(program: Program) -> list[tuple[str, str]]:
     lines = [
         ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
         ("steps", f"{program.steps} of size {program.step_size:.6g}, {_kind_of_steps(program)}"),
-        ("penalties", f"l2 {program.l2:g}, l1 {program.l1:g}"),
+        ("penalties", f"l2 {program.descent.l2:g}, l1 {program.descent.l1:g}"),
         ("data", f"{program.rows} samples, {domain.features} features, |x| ≤ {domain.x:.4g}, |y| ≤ {domain.y:.4g}"),
-        ("state", f"|w| ≤ {domain.w:.4g}, argument of ℓ′ within ±{program.inner.residual:.4g}"),
+        ("state", f"|w| ≤ {domain.w:.4g}, argument of ℓ′ within ±{program.plan.inner.residual:.4g}"),
     ]
     for phase in phases(program):
         grid = phase.grid
@@ -98,11 +96,11 @@ def facts(program: Program) -> list[tuple[str, str]]:
 
 
 def _kind_of_steps(program: Program) -> str:
-    if program.accelerated:
+    if program.descent.accelerated:
         return "accelerated"
-    if program.batch is not None:
-        return f"each on a batch of {program.batch}"
-    return f"momentum {program.momentum:g}"
+    if program.descent.batch is not None:
+        return f"each on a batch of {program.descent.batch}"
+    return f"momentum {program.descent.momentum:g}"
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
     first = phase.beginning(samples)
     rows = first.data_rows(x[:samples], y[:samples])
     tokens = first.prompt(rows, before, state=before, before=torch.zeros_like(before))
-    w_k, w_q, _ = phase.weights(held_by(program), x.device)
+    w_k, w_q, _ = phase.weights(x.device)
     asking = interpreter.project(tokens[list(chosen)], w_q)
     answering = torch.cat([interpreter.project(part, w_k) for part in tokens.split(TOKENS)])
     with Trace() as trace:
@@ -154,7 +152,7 @@ def routing(run: Run, chosen: tuple[int, ...]) -> RoutingPicture:
 def _seen(run: Run) -> tuple[Tensor, Tensor, Tensor]:
     """x and y as ℓ′ sees them, and where the last step started; of the first class where there are several."""
     first, program, last = (0,) * (run.x.ndim - 2), run.program, run.iterates.shape[-2] - 2
-    batches = program.batches(program.loss.template_data(run.x[first], run.y[first]))
+    batches = program.plan.batches(program.loss.template_data(run.x[first], run.y[first]))
     x, y, _ = batches[last % len(batches)]
     return x, y, program.descent.starts(run.iterates[first])[last]
 

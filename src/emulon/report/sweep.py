@@ -42,7 +42,7 @@ def sweep_row(run: Run) -> dict[str, Any]:
     if not run.finished:
         return row | {"steps": run.steps_done}
     record = json.loads((run.folder / CURVE).read_text())
-    d, curve = run.config.features, record["curve"]
+    d, curve = run.config.task.features, record["curve"]
     errors = {"after_d": d, "after_2d": 2 * d, "last": len(curve) - 1}
     if record.get("measure", "").startswith(ERRORS[TEXT]):
         row[TEXT] = curve[-1]

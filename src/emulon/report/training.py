@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,12 +40,12 @@ def write(run: Path, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:
     config = kept.config()
     measured = kept.metrics() if kept.metrics_file.exists() else []
     curve = _record(run, measured)
-    told = {name: value for name, value in dataclasses.asdict(config).items() if value is not None}
+    told = {name: value for name, value in config.options().items() if value is not None}
     return write_page(
         fill(
             "training.html",
             target=str(run),
-            config=config,
+            config=config.options(),
             told=told,
             steps=(kept.kept_steps() or [0])[-1],
             curve=None if curve is None else chart(run_figure(curve)),
@@ -67,7 +66,7 @@ def _record(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any] | N
     evaluated = [line for line in measured if "curve" in line]
     if not evaluated or not (run / "baselines.json").exists():
         return None
-    config = json.loads((run / "config.json").read_text())
+    config = RunFolder(run).config().options()
     baselines = json.loads((run / "baselines.json").read_text())
     last = evaluated[-1]
     return {"config": config, "steps": last["step"], "curve": last["curve"], "baselines": baselines}

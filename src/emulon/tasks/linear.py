@@ -65,7 +65,18 @@ class LinearFunctions(RegressionTask):
 
 @dataclass(frozen=True)
 class Linear(LinearFunctions, name="linear"):
-    """Linear functions and nothing more: the data of Akyürek et al. 2022."""
+    """Linear functions and nothing more: the data of Akyürek et al. 2022.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        prior: Standard deviation of the weights.
+
+    Example:
+        >>> Linear(features=3, noise=0.1).held_out(seed=0, batch=2, points=5).xs.shape
+        torch.Size([2, 5, 3])
+    """
 
     @property
     def bayes_ridge(self) -> float:
@@ -75,7 +86,15 @@ class Linear(LinearFunctions, name="linear"):
 
 @dataclass(frozen=True)
 class SparseLinear(LinearFunctions, name="sparse"):
-    """Linear functions with all but `nonzero` weights set to zero."""
+    """Linear functions with all but `nonzero` weights set to zero.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        prior: Standard deviation of the weights.
+        nonzero: Weights that are not zero.
+    """
 
     nonzero: int = 3
 
@@ -93,7 +112,15 @@ class SparseLinear(LinearFunctions, name="sparse"):
 
 @dataclass(frozen=True)
 class RidgeMixture(LinearFunctions, name="mixture"):
-    """Linear functions where each dataset draws its noise from `noises`, with equal chance: no ridge is right."""
+    """Linear functions where each dataset draws its noise from `noises`, with equal chance: no ridge is right.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        prior: Standard deviation of the weights.
+        noises: Standard deviations that datasets draw from.
+    """
 
     noises: tuple[float, ...] = (0.1, 0.5, 1.0)
 
@@ -119,6 +146,12 @@ class LaplaceLinear(LinearFunctions, name="laplace"):
 
     A standard normal times the root of a standard exponential is Laplace of unit variance, and needs no logarithm of
     zero: the exponential is −log(1 − u) with u < 1.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        prior: Standard deviation of the weights.
     """
 
     noise: float = 0.5
@@ -142,6 +175,14 @@ class TaskSet(LinearFunctions, name="task_set"):
 
     With few tasks the best predictor knows them by heart (`TaskMixture`), with many it is ridge regression: which of
     the two a learner became is a question for `identify`.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        prior: Standard deviation of the weights.
+        tasks: How many vectors there are.
+        task_seed: Of the vectors.
     """
 
     noise: float = 0.5

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
 from emulon.core.predictor import Predictor
-from emulon.tasks.network import fixed_network, leaky_network
 from emulon.tasks.randomness import normal
 from emulon.tasks.regression import RegressionTask
+
+
+@functools.cache
+def fixed_network(seed: int, widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """The weight matrices (out, in) of one network for all: the same on every device, and made once.
+
+    Entries are N(0, 2/fan_in), so that signals keep their size from layer to layer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pairs = itertools.pairwise(widths)
+    return tuple((torch.randn(b, a, generator=generator, device="cpu") * math.sqrt(2 / a)).to(device) for a, b in pairs)
+
+
+def leaky_network(weights: Iterable[Tensor], x: Float[Tensor, "*batch fan_in"]) -> list[Float[Tensor, "*batch _"]]:
+    """The state after every layer, leaky ReLU of slope 0.01 in each."""
+    states = []
+    for weight in weights:
+        x = F.leaky_relu(x @ weight.to(x.dtype).mT)
+        states.append(x)
+    return states
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,13 @@ class Representation(RegressionTask, name="representation"):
 
     Φ* is drawn from `network_seed`; what it is has to be learned in training, what a is in context. The paper does not
     give Φ*'s scale: here signals keep their size, and a is divided by √features so that y's variance is of order one.
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        depth: Layers of Φ*.
+        network_seed: Of Φ*.
     """
 
     features: int = 20
@@ -55,7 +85,14 @@ class Representation(RegressionTask, name="representation"):
 @dataclass(frozen=True)
 class ReluNetwork(RegressionTask, name="relu_network"):
     """y = √(2/hidden)·Σ_j a_j·relu(w_j·x) + noise·ε with Gaussian a and w, new ones for each dataset
-    (Garg et al. 2022)."""
+    (Garg et al. 2022).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        hidden: Hidden units.
+    """
 
     features: int = 20
     points: int = 101
@@ -78,7 +115,14 @@ class ReluNetwork(RegressionTask, name="relu_network"):
 @dataclass(frozen=True)
 class DecisionTree(RegressionTask, name="decision_tree"):
     """A full tree of depth `depth`, a new one for each dataset: every inner node asks for the sign of one feature,
-    every leaf holds a N(0, 1)."""
+    every leaf holds a N(0, 1).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        depth: Levels of the tree.
+    """
 
     features: int = 20
     points: int = 101

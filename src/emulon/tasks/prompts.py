@@ -13,7 +13,13 @@ PAD, NOT_ASKED = 0, -1
 
 @dataclass(frozen=True)
 class Datasets:
-    """A batch of datasets, in any dtype: points, their targets, and the targets without noise."""
+    """A batch of datasets, in any dtype.
+
+    Attributes:
+        xs: Points.
+        ys: Their targets.
+        truth: The targets without noise.
+    """
 
     xs: Float[Tensor, "batch points features"]
     ys: Float[Tensor, "batch points"]
@@ -27,10 +33,12 @@ class Datasets:
 
 @dataclass(frozen=True)
 class Prompts:
-    """A batch of token sequences.
+    """A batch of token sequences; of texts all are whole numbers.
 
-    `targets` are what a learner is trained on (noise included), `truth` what it is judged by (noise-free). Of texts all
-    are whole numbers: tokens are pairs of a word and its place, targets are words or classes.
+    Attributes:
+        tokens: Vectors, or pairs of a word and its place.
+        targets: What a learner is trained on, noise included: numbers, words or classes.
+        truth: What it is judged by, noise-free.
     """
 
     tokens: Real[Tensor, "batch tokens width"]
@@ -45,8 +53,15 @@ class Prompts:
 def interleave(
     xs: Float[Tensor, "batch points features"], ys: Float[Tensor, "batch points"]
 ) -> Float[Tensor, "batch tokens width"]:
-    """[0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without the last y, which
-    nobody may see."""
+    """Write datasets as tokens [0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without
+    the last y, which is never shown.
+
+    Args:
+        xs: Points.
+        ys: Targets, as many.
+    Returns:
+        (batch, 2·points − 1, features + 1).
+    """
     batch, points, features = xs.shape
     pairs = xs.new_zeros(batch, points, 2, features + 1)
     pairs[:, :, 0, 1:] = xs
@@ -57,5 +72,11 @@ def interleave(
 def deinterleave(
     tokens: Float[Tensor, "batch tokens width"],
 ) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch answered"]]:
-    """The xs, and the ys that the tokens show: one fewer."""
+    """Read tokens of `interleave` again.
+
+    Args:
+        tokens: (batch, 2·points − 1, features + 1).
+    Returns:
+        The points, and the targets that the tokens show: one fewer.
+    """
     return tokens[:, 0::2, 1:], tokens[:, 1::2, 0]

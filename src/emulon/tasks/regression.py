@@ -110,7 +110,7 @@ class RegressionTask(Task):
         ys, truth = prompts.targets[..., 0].double(), prompts.truth.double()
         curves = super().baselines(prompts)
         for name, predictor in self.predictors().items():
-            # having seen nothing, everybody says 0
+            # without examples every baseline answers 0
             answers = predict_at(predictor, self.seen_by(name, xs), ys, range(1, self.points))
             answers = torch.nn.functional.pad(answers, (1, 0)).unsqueeze(-1)
             curves[name] = self.curve((answers - truth).square())

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.tasks.network import fixed_network, leaky_network
+from emulon.tasks.nonlinear import fixed_network, leaky_network
 from emulon.tasks.prompts import Prompts
 from emulon.tasks.randomness import normal
 from emulon.tasks.task import Task
@@ -24,6 +24,14 @@ class AutoRegression(Task, name="auto_regression"):
     explodes or dies. Here features are scaled to unit mean square and A's entries are N(0, 1/features), so it does
     neither. With ε ~ N(0, I), as the paper has it, no error against the next vector itself could be below 1, and its
     Figure 2b shows 1e-2; errors here are against the noise-free continuation.
+
+    Attributes:
+        features: Of a vector.
+        points: Vectors that are asked.
+        noise: Standard deviation of ε.
+        lags: Vectors that the next one depends on.
+        depth: Layers of Φ*.
+        network_seed: Of Φ*.
     """
 
     features: int = 20
@@ -94,6 +102,11 @@ class ChainOfThought(Task, name="chain_of_thought"):
 
     The network is drawn anew for each dataset; at every token but a chain's last, the next state is asked. The curve
     averages a chain's errors. (Gao et al. 2024, section 5.1.)
+
+    Attributes:
+        features: Of x and of every state.
+        points: Chains in a prompt.
+        depth: Layers of the network.
     """
 
     features: int = 20

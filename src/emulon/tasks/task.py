@@ -38,6 +38,8 @@ class Task(ABC):
     # What the curve of an evaluation is of, and whether a learner may see the tokens after one that is asked.
     measure: str = "squared error"
     causal: bool = True
+    # Whether tokens are words and their places instead of vectors.
+    reads_words: bool = False
 
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -121,15 +123,30 @@ class Task(ABC):
 
 
 def task_options(name: str) -> tuple[str, ...]:
-    """The options a task takes: the fields of its class."""
+    """The options a task takes: the fields of its class.
+
+    Args:
+        name: A key of `TASKS`.
+    Raises:
+        EmulonError: There is no such task.
+    """
     return _options(TASKS.named(name))
 
 
 def read_task(text: str, **settings: Any) -> Task:
-    """`linear`, or `linear:features=8,noise=0.1`; several numbers for one option are written 0.1/0.5/1.
+    """Build a task from a line: `linear`, or `linear:features=8,noise=0.1`; a list of numbers is written 0.1/0.5/1.
 
-    `settings` are options too, and none may be given in both. The number of points is not the line's to say: it is a
-    setting, or left to whoever draws datasets.
+    Args:
+        text: A task's name, and options behind it; the number of points is none of them.
+        **settings: Options too; none may be given in both.
+    Returns:
+        The task; features are 8 where nothing gives them.
+    Raises:
+        EmulonError: There is no such task or option, or an option is given twice.
+
+    Example:
+        >>> read_task("sparse:features=4,nonzero=1").nonzero
+        1
     """
     name, _, rest = text.partition(":")
     kinds, options = typing.get_type_hints(TASKS.named(name)), task_options(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +14,10 @@ from torch import Tensor
 from emulon.algorithms import RATE, Algorithm, GradientDescent
 from emulon.core.errors import EmulonError
 from emulon.testing.contract import (
+    COMMON,
     ContractBroken,
     NamedCheck,
+    TensorFunction,
     named,
     require,
     require_agreement,
@@ -25,27 +27,45 @@ from emulon.testing.contract import (
 )
 
 SAMPLES, FEATURES, QUERIES = 12, 3, 5
-# Two evaluations in float64, next to the size of what is computed.
-APART = 1e-11
+# The largest difference between two evaluations in float64, next to the size of what is computed.
+NEAR = 1e-11
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(TensorFunction):
+    """The path of an algorithm on data (2, 2, samples, features)."""
+
     algorithm: Algorithm
     x: Tensor
     y: Tensor
+    batch: tuple[int, ...] = (2, 2)
 
     @property
     def one(self) -> tuple[Tensor, Tensor]:
         """A single dataset."""
         return self.x[0, 0], self.y[0, 0]
 
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        return {"x": self.x.clone(), "y": self.y.clone()}
+
+    def call(self, parts: Mapping[str, Tensor]) -> Tensor:
+        return self.algorithm.iterates(parts["x"], parts["y"])
+
+    def tolerance(self, answer: Tensor) -> float:
+        return NEAR * max(1.0, answer.abs().max().item())
+
 
 def algorithm_checks(algorithm: Algorithm, data: tuple[Tensor, Tensor] | None = None) -> Iterator[NamedCheck]:
-    """On data (2, 2, samples, features) and (2, 2, samples); by default noisy targets of the kind that it takes."""
+    """The checks of `check_algorithm` one by one, as (name, check).
+
+    Args:
+        algorithm: What is checked.
+        data: (2, 2, samples, features) and (2, 2, samples); by default noisy targets of the kind that it takes.
+    """
     subject = Subject(algorithm, *(_data(algorithm) if data is None else data))
     checks = list(CHECKS)
-    if "steps" in _fields(algorithm):
+    if dataclasses.is_dataclass(algorithm) and "steps" in vars(algorithm):
         checks += [steps_are_counted, no_steps_leave_the_first_iterate]
     if _claims_descent(algorithm):
         checks.append(objective_never_increases)
@@ -53,7 +73,18 @@ def algorithm_checks(algorithm: Algorithm, data: tuple[Tensor, Tensor] | None = 
 
 
 def check_algorithm(algorithm: Algorithm, data: tuple[Tensor, Tensor] | None = None) -> None:
-    """All `algorithm_checks`, one after the other."""
+    """Check that an algorithm computes in float64, in batches, deterministically, and refuses bad data.
+
+    Args:
+        algorithm: What is checked.
+        data: As for `algorithm_checks`.
+
+    Raises:
+        ContractBroken: The name of the first check that fails, and what was seen.
+
+    Example:
+        >>> check_algorithm(Ridge(steps=20))
+    """
     run_checks(algorithm_checks(algorithm, data))
 
 
@@ -69,10 +100,6 @@ def _data(algorithm: Algorithm) -> tuple[Tensor, Tensor]:
             continue
         return x, targets
     raise ContractBroken(f"{algorithm} runs neither on numbers, nor on labels ±1, nor on counts; give it data")
-
-
-def _fields(algorithm: Algorithm) -> set[str]:
-    return {field.name for field in dataclasses.fields(algorithm)} if dataclasses.is_dataclass(algorithm) else set()
 
 
 def _claims_descent(algorithm: Algorithm) -> bool:
@@ -100,18 +127,8 @@ def integers_are_data_too(subject: Subject) -> None:
     require_same_bits(whole, subject.algorithm.run(x, y), "integers and the same numbers as float64")
 
 
-def leading_dimensions_are_batches(subject: Subject) -> None:
-    """A batch is the loop over its elements, iterate by iterate."""
-    together = subject.algorithm.iterates(subject.x, subject.y)
-    require(together.shape[:2] == (2, 2), f"iterates of a batch (2, 2) have shape {tuple(together.shape)}")
-    for i in range(2):
-        for j in range(2):
-            alone = subject.algorithm.iterates(subject.x[i, j], subject.y[i, j])
-            require_agreement(together[i, j], alone, _apart(alone), f"element ({i}, {j}) alone")
-
-
 def run_is_the_last_iterate(subject: Subject) -> None:
-    iterates, run = (call(subject.x, subject.y) for call in (subject.algorithm.iterates, subject.algorithm.run))
+    iterates, run = subject.call(subject.parts), subject.algorithm.run(subject.x, subject.y)
     require(run.shape == (2, 2, FEATURES), f"the weights have shape {tuple(run.shape)}")
     require_same_bits(iterates[..., -1, :], run, "the last iterate and the result")
 
@@ -133,21 +150,21 @@ def objective_never_increases(subject: Subject) -> None:
     """With the default step size, from every iterate to the next."""
     descent = getattr(subject.algorithm, "descent", None)
     assert isinstance(descent, GradientDescent)
-    x, y = subject.x, subject.y
-    path = [descent.objective(x, y, weights) for weights in subject.algorithm.iterates(x, y).unbind(dim=-2)]
-    rise = torch.stack(path).diff(dim=0).max().item() if len(path) > 1 else 0.0
-    require(rise <= APART * max(1.0, path[0].abs().max().item()), f"the objective rises by {rise:.3e} in a step")
+    iterates = subject.call(subject.parts).unbind(dim=-2)
+    path = torch.stack([descent.objective(subject.x, subject.y, weights) for weights in iterates])
+    rise = path.diff(dim=0).max().item() if len(path) > 1 else 0.0
+    require(rise <= subject.tolerance(path[0]), f"the objective rises by {rise:.3e} in a step")
 
 
 def predictions_are_the_response_to_the_weights(subject: Subject) -> None:
     """predict(x, y, queries) = mean_response(w·query), for one query and for several."""
     algorithm, x, y = subject.algorithm, subject.x, subject.y
-    queries = torch.randn(
-        2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1), device="cpu"
-    )
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(2, 2, QUERIES, FEATURES, dtype=torch.float64, generator=generator, device="cpu")
     expected = algorithm.mean_response((queries @ algorithm.run(x, y).unsqueeze(-1)).squeeze(-1))
-    require_agreement(algorithm.predict(x, y, queries), expected, _apart(expected), "several queries")
-    require_agreement(algorithm.predict(x, y, queries[..., 0, :]), expected[..., 0], _apart(expected), "one query")
+    near = subject.tolerance(expected)
+    require_agreement(algorithm.predict(x, y, queries), expected, near, "several queries")
+    require_agreement(algorithm.predict(x, y, queries[..., 0, :]), expected[..., 0], near, "one query")
 
 
 def non_finite_data_are_refused(subject: Subject) -> None:
@@ -175,27 +192,13 @@ def wrong_queries_are_refused(subject: Subject) -> None:
         require_refusal(partial(subject.algorithm.predict, x, y, query), what, "x_query")
 
 
-def repeated_runs_give_the_same_bits(subject: Subject) -> None:
-    """And nothing is written into what was given."""
-    before = subject.x.clone(), subject.y.clone()
-    first = subject.algorithm.iterates(subject.x, subject.y)
-    require_same_bits(first, subject.algorithm.iterates(subject.x, subject.y), "two runs on the same data")
-    for name, old, new in zip("xy", before, (subject.x, subject.y), strict=True):
-        require_same_bits(old, new, f"{name} before and after a run")
-
-
-def _apart(size: Tensor) -> float:
-    return APART * max(1.0, size.abs().max().item())
-
-
 CHECKS: tuple[Callable[[Subject], None], ...] = (
     weights_are_float64,
     integers_are_data_too,
-    leading_dimensions_are_batches,
+    *COMMON,
     run_is_the_last_iterate,
     predictions_are_the_response_to_the_weights,
     non_finite_data_are_refused,
     wrong_shapes_are_refused,
     wrong_queries_are_refused,
-    repeated_runs_give_the_same_bits,
 )

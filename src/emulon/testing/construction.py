@@ -12,58 +12,55 @@ from torch import Tensor, nn
 
 from emulon.certify import Certificate, Domain
 from emulon.testing.contract import (
+    COMMON,
     ContractBroken,
     NamedCheck,
+    TensorFunction,
     named,
     require,
     require_agreement,
     require_refusal,
-    require_same_bits,
     run_checks,
 )
 
-# How far two evaluations of the same inputs may be apart, next to their size: sharp gates amplify the last place.
-APART = {torch.float64: 1e-9, torch.float32: 1e-3}
+# The largest difference between two evaluations of the same inputs, next to their size: sharp gates amplify the last
+# place.
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-3}
 # As many random inputs, and as many at the edges, are tried.
 TRIED = 32
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a construction: the sizes of its last dimensions, and |entry| ≤ bound, or one of `values`."""
+    """One input of a construction.
+
+    Attributes:
+        shape: Sizes of its last dimensions.
+        bound: Largest |entry|.
+        values: What entries are instead, where they are one of a few numbers.
+    """
 
     shape: tuple[int, ...]
     bound: float
     values: tuple[float, ...] = ()
 
-    def inside(self, generator: torch.Generator, *batch: int) -> Tensor:
-        """Anywhere in the domain."""
-        if self.values:
-            return self._one_of(self.values, generator, *batch)
-        return self.bound * (
-            2 * torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64, device="cpu") - 1
-        )
-
-    def corners(self, generator: torch.Generator, *batch: int) -> Tensor:
-        return self._one_of(self.values or (-self.bound, self.bound), generator, *batch)
-
-    def faces(self, generator: torch.Generator, *batch: int) -> Tensor:
-        """Every entry at an extreme or at zero."""
-        return self._one_of(self.values or (-self.bound, 0.0, self.bound), generator, *batch)
-
-    def zeros(self, generator: torch.Generator, *batch: int) -> Tensor:
-        return self._one_of(self.values[:1] or (0.0,), generator, *batch)
-
-    def _one_of(self, values: tuple[float, ...], generator: torch.Generator, *batch: int) -> Tensor:
+    def drawn(self, how: str, generator: torch.Generator, *batch: int) -> Tensor:
+        """Entries anywhere "inside" the domain; or at "corners", "faces" (extreme or zero) or "zeros"."""
+        if how == "inside" and not self.values:
+            numbers = torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64, device="cpu")
+            return self.bound * (2 * numbers - 1)
+        ends = {"corners": (-self.bound, self.bound), "faces": (-self.bound, 0.0, self.bound), "zeros": (0.0,)}
+        values = (self.values[:1] if how == "zeros" else self.values) or ends[how]
         which = torch.randint(len(values), (*batch, *self.shape), generator=generator, device="cpu")
         return torch.tensor(values, dtype=torch.float64, device="cpu")[which]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(TensorFunction):
     module: nn.Module
     exact: Callable[..., Tensor]
     inputs: Mapping[str, Input]
+    batch: tuple[int, ...] = (2, 3)
 
     @property
     def certificate(self) -> Certificate:
@@ -72,59 +69,74 @@ class Subject:
             raise ContractBroken(f"its certificate is {certificate!r}")
         return certificate
 
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        return self.draw("inside", *self.batch)
+
     def draw(self, how: str, *batch: int, seed: int = 0) -> dict[str, Tensor]:
         """Inputs of this kind, by name, as the construction's dtype stores them."""
         generator, dtype = torch.Generator().manual_seed(seed), self.certificate.dtype
-        return {name: getattr(one, how)(generator, *batch).to(dtype) for name, one in self.inputs.items()}
+        return {name: one.drawn(how, generator, *batch).to(dtype) for name, one in self.inputs.items()}
 
-    def apply(self, parts: Mapping[str, Tensor]) -> Tensor:
+    def call(self, parts: Mapping[str, Tensor]) -> Tensor:
         out: Tensor = self.module(*parts.values())
         return out
 
-    def apart(self, out: Tensor) -> float:
-        """How far another evaluation of the same inputs may be from this one: both are within the bound."""
-        size = max(1.0, out.abs().max().item())
-        return min(2 * self.certificate.bound, APART[self.certificate.dtype] * size)
+    def tolerance(self, answer: Tensor) -> float:
+        """Both evaluations are within the bound."""
+        size = max(1.0, answer.abs().max().item())
+        return min(2 * self.certificate.bound, NEAR[self.certificate.dtype] * size)
 
 
 def construction_checks(
     module: nn.Module, exact: Callable[..., Tensor], inputs: Mapping[str, Input] | None = None
 ) -> Iterator[NamedCheck]:
-    """`module(*inputs)` against `exact(*inputs)`, which computes in float64.
+    """The checks of `check_construction` one by one, as (name, check).
 
-    `inputs` says, by the names that refusals use and in the order of the call, what the domain is: any inputs within
-    these bounds must be in it. Without them they are x, y and w of `module.domain`, whose `residual` and `absolute`
-    must then be those that follow from the others. A promise that leaves out bands is checked on inputs that
-    stay clear of them: give such.
+    Args:
+        module: The construction, called with its inputs in order.
+        exact: The map that it emulates, computed in float64.
+        inputs: The domain, by the names that refusals use and in the order of the call: any inputs within these bounds
+            must be accepted. Without them x, y and w of `module.domain`, whose `residual` and `absolute` must then be
+            those that follow from the others. A certificate that excludes bands is checked on inputs that stay clear
+            of them: give such.
     """
     if inputs is None:
         domain = getattr(module, "domain", None)
         if not isinstance(domain, Domain):
             raise ContractBroken(f"{type(module).__name__} has no Domain; say what its inputs are with inputs=")
-        inputs = _of(domain)
+        n, d = domain.samples, domain.features
+        inputs = {"x": Input((n, d), domain.x), "y": Input((n,), domain.y), "w": Input((d,), domain.w)}
     return named(Subject(module, exact, inputs), CHECKS)
 
 
 def check_construction(
     module: nn.Module, exact: Callable[..., Tensor], inputs: Mapping[str, Input] | None = None
 ) -> None:
-    """All `construction_checks`, one after the other."""
+    """Check that a construction is frozen, within its certificate of an exact map, batched, and refuses bad inputs.
+
+    Args:
+        module: The construction.
+        exact: The map that it emulates, computed in float64.
+        inputs: The domain, as for `construction_checks`.
+
+    Raises:
+        ContractBroken: The name of the first check that fails, and what was seen.
+
+    Example:
+        >>> check_construction(module, exact, {"x": Input((20, 4), 1.0), "w": Input((4,), 2.0)})
+    """
     run_checks(construction_checks(module, exact, inputs))
-
-
-def _of(domain: Domain) -> dict[str, Input]:
-    n, d = domain.samples, domain.features
-    return {"x": Input((n, d), domain.x), "y": Input((n,), domain.y), "w": Input((d,), domain.w)}
 
 
 def weights_are_frozen(subject: Subject) -> None:
     """Buffers only: no optimiser can ever see them."""
     require(not list(subject.module.parameters()), "it has parameters")
     require(bool(list(subject.module.buffers())), "it has no buffers, so what it is cannot be moved or stored")
-    require(not subject.apply(subject.draw("inside")).requires_grad, "its output asks for a gradient")
+    require(not subject.call(subject.draw("inside")).requires_grad, "its output asks for a gradient")
 
 
-def certificate_is_a_finite_promise_for_the_domain(subject: Subject) -> None:
+def certificate_is_finite_and_for_the_domain(subject: Subject) -> None:
     """Named terms, none negative, and a finite bound that holds for every input."""
     certificate = subject.certificate
     require(certificate.scope == "domain", f"its scope is {certificate.scope}")
@@ -134,17 +146,16 @@ def certificate_is_a_finite_promise_for_the_domain(subject: Subject) -> None:
 
 
 def repr_shows_the_bound(subject: Subject) -> None:
-    """What is printed of a construction says what it promises."""
     shown, bound = repr(subject.module), f"{subject.certificate.bound:.2e}"
     require(bound in shown, f"{shown!r} does not show the bound {bound}")
 
 
-def inside_the_domain_the_promise_holds(subject: Subject) -> None:
+def certificate_holds_inside_the_domain(subject: Subject) -> None:
     """|observed − exact| ≤ bound for random inputs."""
     _verify(subject, subject.draw("inside", TRIED))
 
 
-def at_the_edges_the_promise_holds(subject: Subject) -> None:
+def certificate_holds_at_the_edges(subject: Subject) -> None:
     """|observed − exact| ≤ bound at corners, where entries are extreme or zero, and at zero."""
     for how in ("corners", "faces", "zeros"):
         _verify(subject, subject.draw(how, TRIED, seed=1))
@@ -152,45 +163,19 @@ def at_the_edges_the_promise_holds(subject: Subject) -> None:
 
 def _verify(subject: Subject, parts: Mapping[str, Tensor]) -> None:
     exact = subject.exact(*(part.double() for part in parts.values()))
-    out = subject.apply(parts)
+    out = subject.call(parts)
     require(out.shape == exact.shape, f"its output has shape {tuple(out.shape)}, the exact one {tuple(exact.shape)}")
     subject.certificate.verify(out, exact)
 
 
 def dtype_is_the_certificates(subject: Subject) -> None:
-    """It computes in the dtype that the certificate is about."""
-    out, dtype = subject.apply(subject.draw("inside")), subject.certificate.dtype
+    out, dtype = subject.call(subject.draw("inside")), subject.certificate.dtype
     require(out.dtype == dtype, f"its output is {out.dtype}, its certificate about {dtype}")
-
-
-def repeated_calls_give_the_same_bits(subject: Subject) -> None:
-    parts = subject.draw("inside", 3)
-    require_same_bits(subject.apply(parts), subject.apply(parts), "two calls with the same inputs")
-
-
-def inputs_are_left_alone(subject: Subject) -> None:
-    """Nothing is written into what was given."""
-    parts = subject.draw("inside", 3)
-    before = {name: part.clone() for name, part in parts.items()}
-    subject.apply(parts)
-    for name, part in parts.items():
-        require_same_bits(part, before[name], f"{name} before and after a call")
-
-
-def leading_dimensions_are_batches(subject: Subject) -> None:
-    """A batch of any shape is the loop over its elements."""
-    parts = subject.draw("inside", 2, 3)
-    together = subject.apply(parts)
-    require(together.shape[:2] == (2, 3), f"a batch (2, 3) gives an output of shape {tuple(together.shape)}")
-    for i in range(2):
-        for j in range(3):
-            alone = subject.apply({name: part[i, j] for name, part in parts.items()})
-            require_agreement(together[i, j], alone, subject.apart(together), f"element ({i}, {j}) alone")
 
 
 def batch_dimensions_broadcast(subject: Subject) -> None:
     """Each input may be given once for a whole batch of the others, or the others once for a batch of it."""
-    parts = subject.draw("inside", 2, 3)
+    parts = subject.parts
     for name, part in parts.items():
         for mixed in (
             parts | {name: part[0, 0]},
@@ -198,9 +183,8 @@ def batch_dimensions_broadcast(subject: Subject) -> None:
             {other: one if other == name else one[1, 2] for other, one in parts.items()},
             {other: one[:, :1] if other == name else one[1] for other, one in parts.items()},
         ):
-            whole = {key: one.expand_as(parts[key]) for key, one in mixed.items()}
-            expected = subject.apply(whole)
-            require_agreement(subject.apply(mixed), expected, subject.apart(expected), f"{name} given once")
+            expected = subject.call({key: one.expand_as(parts[key]) for key, one in mixed.items()})
+            require_agreement(subject.call(mixed), expected, subject.tolerance(expected), f"{name} given once")
 
 
 def non_finite_inputs_are_refused(subject: Subject) -> None:
@@ -209,7 +193,7 @@ def non_finite_inputs_are_refused(subject: Subject) -> None:
         for bad in (math.nan, math.inf):
             parts = subject.draw("corners")
             parts[name].view(-1)[0] = bad
-            require_refusal(partial(subject.apply, parts), f"{bad} in {name}", name)
+            require_refusal(partial(subject.call, parts), f"{bad} in {name}", name)
 
 
 def inputs_outside_the_domain_are_refused(subject: Subject) -> None:
@@ -217,7 +201,7 @@ def inputs_outside_the_domain_are_refused(subject: Subject) -> None:
     for name in subject.inputs:
         parts = subject.draw("corners")
         parts[name] = 1000 * parts[name]
-        require_refusal(partial(subject.apply, parts), f"1000 times the largest {name}")
+        require_refusal(partial(subject.call, parts), f"1000 times the largest {name}")
 
 
 def wrong_shapes_are_refused(subject: Subject) -> None:
@@ -226,7 +210,7 @@ def wrong_shapes_are_refused(subject: Subject) -> None:
         sizes = [(*one.shape[:k], one.shape[k] + 1, *one.shape[k + 1 :]) for k in range(len(one.shape))]
         for size in [*sizes, one.shape[1:]]:
             parts = subject.draw("inside") | {name: torch.zeros(size, dtype=subject.certificate.dtype, device="cpu")}
-            require_refusal(partial(subject.apply, parts), f"{name} of shape {size}", name, str(size))
+            require_refusal(partial(subject.call, parts), f"{name} of shape {size}", name, str(size))
 
 
 def batches_that_do_not_fit_are_refused(subject: Subject) -> None:
@@ -234,19 +218,17 @@ def batches_that_do_not_fit_are_refused(subject: Subject) -> None:
     parts = subject.draw("inside", 3)
     parts[first] = parts[first][:2]
     if len(parts) > 1:
-        require_refusal(partial(subject.apply, parts), f"a batch of 2 for {first} and of 3 for the others", first)
+        require_refusal(partial(subject.call, parts), f"a batch of 2 for {first} and of 3 for the others", first)
 
 
 CHECKS: tuple[Callable[[Subject], None], ...] = (
     weights_are_frozen,
-    certificate_is_a_finite_promise_for_the_domain,
+    certificate_is_finite_and_for_the_domain,
     repr_shows_the_bound,
-    inside_the_domain_the_promise_holds,
-    at_the_edges_the_promise_holds,
+    certificate_holds_inside_the_domain,
+    certificate_holds_at_the_edges,
     dtype_is_the_certificates,
-    repeated_calls_give_the_same_bits,
-    inputs_are_left_alone,
-    leading_dimensions_are_batches,
+    *COMMON,
     batch_dimensions_broadcast,
     non_finite_inputs_are_refused,
     inputs_outside_the_domain_are_refused,

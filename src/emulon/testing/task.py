@@ -21,7 +21,11 @@ STEPS = (-1, 0, 1, 2)
 
 
 def task_checks(task: Task) -> Iterator[NamedCheck]:
-    """For any task; more for one that asks for a y from an x, and for one that has a name."""
+    """The checks of `check_task` one by one, as (name, check).
+
+    Args:
+        task: Any task; there are more checks for one that asks for a y from an x, and for a registered one.
+    """
     yield from named(task, CHECKS)
     if _name(task) is not None:
         yield from named(task, (options_are_read_back_from_a_line, options_without_sense_are_refused))
@@ -30,7 +34,17 @@ def task_checks(task: Task) -> Iterator[NamedCheck]:
 
 
 def check_task(task: Task) -> None:
-    """All `task_checks`, one after the other."""
+    """Check that a task is a function of its generator, of the declared sizes, and never trains on held-out data.
+
+    Args:
+        task: What is checked.
+
+    Raises:
+        ContractBroken: The name of the first check that fails, and what was seen.
+
+    Example:
+        >>> check_task(Linear(features=4, points=7))
+    """
     run_checks(task_checks(task))
 
 

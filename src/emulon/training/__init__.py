@@ -2,8 +2,7 @@
 
 from emulon.core.errors import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
-from emulon.training.evaluation import Evaluation
-from emulon.training.fit import Trained, device_of, fit, resume, train
+from emulon.training.fit import Evaluation, Trained, device_of, fit, resume, train
 from emulon.training.run_folder import RunFolder, load_learner, save_learner
 from emulon.training.stack import Stack
 from emulon.training.step import Together, TrainStep

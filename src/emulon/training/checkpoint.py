@@ -23,7 +23,7 @@ BEST = "best/"
 
 
 def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str], keep: int = 2) -> Path:
-    """Saves the state after `step` steps and drops all but the newest `keep`; 0 drops none."""
+    """Save the state after `step` steps and drop all but the newest `keep` checkpoints; 0 drops none."""
     where = folder / f"step-{step:09d}.safetensors"
     kept = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     notes = {"step": str(step), **notes, _FORMAT: "2"}
@@ -34,22 +34,22 @@ def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes:
 
 
 def weights_of(learner: nn.Module) -> dict[str, Tensor]:
-    """Its parameters by their names in a checkpoint: the very tensors, so that a checkpoint can be copied into them."""
+    """A learner's parameters by their names in a checkpoint: the tensors themselves, to copy into."""
     return {f"weights/{name}": parameter.detach() for name, parameter in learner.named_parameters()}
 
 
 def best_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint's best weights so far, where its run may stop early, by the names that weights have."""
+    """The best weights so far, which a run that may stop early keeps in its checkpoints, without their prefix."""
     return {name.removeprefix(BEST): tensor for name, tensor in tensors.items() if name.startswith(BEST)}
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """The checkpoint files of a folder, oldest first."""
     return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
 
 
 def step_of(checkpoint: Path) -> int:
-    """After how many steps it was written, by its name."""
+    """After how many steps a checkpoint was written, by its name."""
     return int(checkpoint.stem.removeprefix("step-"))
 
 
@@ -69,7 +69,7 @@ def read_checkpoint(folder: Path, step: int | None = None) -> tuple[int, dict[st
 
 
 def _require_checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    """Takes the checksum, and what says that there is one, out of the notes. Checkpoints without either are older."""
+    """Take checksum and format out of the notes, and compare the checksum. Older checkpoints have neither."""
     claimed = notes.pop(_CHECKSUM, None)
     if claimed is None and _FORMAT not in notes:
         return
@@ -79,7 +79,7 @@ def _require_checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> None
 
 
 def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
-    """Of every note and every bit, with what says how the bits are to be read."""
+    """SHA-256 of all notes and of every tensor's name, dtype, shape and bits."""
     digest = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -90,7 +90,7 @@ def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
 
 @torch.no_grad()
 def copy_into(state: dict[str, Tensor], tensors: dict[str, Tensor], where: Path | str) -> None:
-    """A checkpoint's tensors into those of the same names."""
+    """Copy a checkpoint's tensors into those of the same names."""
     for name, tensor in state.items():
         if name not in tensors:
             what = "weights alone, which cannot be trained further" if name.startswith("optimiser/") else f"no {name!r}"

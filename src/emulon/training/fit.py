@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -13,17 +12,20 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import OutOfMemory, TrainingDiverged
 from emulon.core.files import provenance
 from emulon.core.progress import Progress, silent
 from emulon.models import Learner
+from emulon.tasks import Prompts, Task
 from emulon.training.checkpoint import (
     BEST,
     best_of,
@@ -34,20 +36,61 @@ from emulon.training.checkpoint import (
     write_checkpoint,
 )
 from emulon.training.configuration import TrainConfig
-from emulon.training.evaluation import Evaluation
-from emulon.training.processes import Processes, joined
-from emulon.training.reporter import Reporter
-from emulon.training.run_folder import RunFolder
-from emulon.training.step import TrainStep
+from emulon.training.run_folder import Reporter, RunFolder
+from emulon.training.step import Processes, TrainStep, joined
+
+# Prompts that are evaluated at once: memory, not errors, depends on it.
+PART = 256
+
+
+class Evaluation:
+    """A fixed set of datasets that training never sees, with the errors of learners and baselines on it.
+
+    Args:
+        task: Where the datasets come from.
+        seed: Of the datasets.
+        batch: How many.
+        device: Where learners are asked.
+    """
+
+    def __init__(self, task: Task, seed: int, batch: int, device: torch.device) -> None:
+        prompts = task.held_out_prompts(seed, batch)
+        self.task, self._drawn = task, prompts
+        self.prompts = Prompts(*(part.to(device) for part in (prompts.tokens, prompts.targets, prompts.truth)))
+
+    @cached_property
+    def baselines(self) -> dict[str, list[float]]:
+        """Curves of the task's own predictors; on thousands of datasets they take longer than a minute."""
+        return {name: curve.tolist() for name, curve in self.task.baselines(self._drawn).items()}
+
+    @torch.no_grad()
+    def curve(self, learner: Learner) -> Float[Tensor, " curve"]:
+        """Squared error of a learner after 0, 1, 2, … examples against the noise-free truth, or cross entropy of texts;
+        without dropout."""
+        training = learner.training
+        learner.eval()
+        parts = zip(self.prompts.tokens.split(PART), self.prompts.truth.split(PART), strict=True)
+        errors = [self.task.error_of(self.task.asked(learner(tokens)), truth) for tokens, truth in parts]
+        learner.train(training)
+        return self.task.curve(torch.cat(errors))
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: the learner, its last error curve and what it was evaluated on; when it began and what it took.
+    """A finished run.
 
-    `history` is every evaluation: steps, seconds of training until then, curve. `seconds` are of training alone,
-    without building (compilation, `build_seconds`) and evaluation; `cpu_seconds` are of everything. Of several
-    processes, the one that `leads` speaks and writes for all.
+    Attributes:
+        learner: In eval mode, with its last weights, or its best where the run may stop early.
+        config: Its configuration.
+        steps: How many steps it has had.
+        curve: Its error after 0, 1, 2, … examples on the evaluation's datasets.
+        evaluation: Those datasets.
+        history: Every evaluation: steps, seconds of training until then, curve.
+        start: The step at which this part of the run began.
+        leads: Whether this process reports and writes, where there are several.
+        seconds: Of training alone, without building and evaluation.
+        build_seconds: Of compilation and capture.
+        cpu_seconds: Of everything.
     """
 
     learner: Learner
@@ -70,7 +113,7 @@ class Trained:
     def record(self) -> dict[str, Any]:
         """The curve.json of a finished run: its error beside the baselines', and what it took."""
         return provenance(next(self.learner.parameters()).device) | {
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.options(),
             "steps": self.steps,
             "from_step": self.start,  # a resumed run's seconds are of its last part alone
             "seconds": round(self.seconds, 3),
@@ -84,12 +127,12 @@ class Trained:
 
 @dataclass
 class Patience:
-    """Early stopping: how long ago the evaluation last got better. Travels in the checkpoint, with the best weights."""
+    """Early stopping: the best error, and how many evaluations ago it was. It is stored in the checkpoint."""
 
     best: float = math.inf
     waited: int = 0
 
-    def hear(self, error: float) -> None:
+    def update(self, error: float) -> None:
         better = error < self.best
         self.best, self.waited = (error, 0) if better else (self.best, self.waited + 1)
 
@@ -99,7 +142,7 @@ class Patience:
 
 @dataclass
 class Stopwatch:
-    """Counts while it runs."""
+    """Seconds of training, without the pauses."""
 
     seconds: float = 0.0
     _since: float = field(default_factory=time.perf_counter)
@@ -150,29 +193,62 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
-    """Trains a learner; nothing is written."""
+    """Train a learner in memory; nothing is written.
+
+    Args:
+        config: What is trained, on what, and how.
+        report_progress: Called with what is done and the share of it.
+    Returns:
+        The finished run.
+    Raises:
+        BadConfig: The configuration makes no sense.
+        TrainingDiverged: The loss or a weight is no longer finite.
+
+    Example:
+        >>> trained = fit(TrainConfig.of(features=2, width=16, layers=1, heads=2, steps=100, quiet=True))
+        >>> trained.curve[-1] < trained.baselines["zero"][-1]  # doctest: +SKIP
+    """
     return _Run(config.check(), None, Processes(), report_progress).go()
 
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
-    """Begins a run in a new folder. `resume` continues one."""
+    """Begin a run in a new folder; `resume` continues one.
+
+    Args:
+        config: What is trained, on what, and how.
+        out: The folder.
+    Returns:
+        The finished run.
+    Raises:
+        BadConfig: The configuration makes no sense.
+        NoRun: The folder holds a run.
+        TrainingDiverged: The loss or a weight is no longer finite.
+    """
     _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
-    with joined(config.device) as processes:
+    with joined(config.device.device) as processes:
         if processes.leads:
             RunFolder(Path(out)).begin(config)
         return _Run(config, RunFolder(Path(out)), processes).go()
 
 
 def resume(out: Path | str) -> Trained:
-    """Continues the run in a folder from its newest checkpoint, to the weights it would have had without the break."""
+    """Continue the run in a folder from its newest checkpoint, to the weights it would have had without the break.
+
+    Args:
+        out: The folder.
+    Returns:
+        The finished run.
+    Raises:
+        NoRun: There is no run, or its checkpoint cannot be read.
+    """
     folder = RunFolder(Path(out))
     config = folder.config()
-    with joined(config.device) as processes:
+    with joined(config.device.device) as processes:
         return _Run(config, folder, processes).go()
 
 
 class _Run:
-    """One run from where it stands to its end."""
+    """One run, from its newest checkpoint to its end."""
 
     def __init__(
         self, config: TrainConfig, folder: RunFolder | None, processes: Processes, report_progress: Progress = silent
@@ -184,8 +260,8 @@ class _Run:
 
     def go(self) -> Trained:
         began = time.process_time()
-        if self.config.threads:
-            torch.set_num_threads(self.config.threads)
+        if self.config.device.threads:
+            torch.set_num_threads(self.config.device.threads)
         try:
             self._build()
             self.watch = Stopwatch()
@@ -221,7 +297,7 @@ class _Run:
     def _build(self) -> None:
         began = time.perf_counter()
         config, device = self.config, device_of(self.config, self.processes)
-        if config.on(device).compile != "off":
+        if config.on(device).device.compile != "off":
             torch._dynamo.reset()  # what earlier learners compiled counts against a limit, and is of no use to this one
         task = config.make_task()
         self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
@@ -231,7 +307,7 @@ class _Run:
             self.step.load(tensors, self.folder.checkpoints)
             self.patience = Patience(**json.loads(notes["patience"]))
             self.best = {name: tensor.to(device) for name, tensor in best_of(tensors).items()}
-        self.evaluation = Evaluation(task, config.seed, config.evaluation_batch, device)
+        self.evaluation = Evaluation(task, config.seed, config.evaluation.evaluation_batch, device)
         if self.folder is not None and self.processes.leads:
             self.folder.rewind(self.start)
             task.keep_beside(self.folder.path)
@@ -240,44 +316,44 @@ class _Run:
         self.build_seconds = time.perf_counter() - began
 
     def _steps(self) -> int:
-        """Steps start, …, config.steps − 1, with what happens between them. How many steps the weights have had."""
-        config = self.config
-        if self.patience.over(config.patience):  # resumed after it had stopped early
+        """Train, log, evaluate and store; returns how many steps the weights have had."""
+        config, total, every = self.config, self.config.schedule.steps, self.config.evaluation
+        if self.patience.over(every.patience):  # resumed after it had stopped early
             return self.start
-        for k in range(self.start, config.steps):
+        for k in range(self.start, total):
             loss = self.step(k)
             done = k + 1
-            last, stop = done == config.steps, False
-            if done % config.log_every == 0 or last:
+            last, stop = done == total, False
+            if done % every.log_every == 0 or last:
                 self.step.synchronise()
                 self._require_finite(loss.item(), done)
                 self.reporter.record("train", done, loss=loss.item())
-                self.report_progress(f"training {config.model}, step {done}", done / config.steps)
-            if done % config.evaluate_every == 0 or last:
+                self.report_progress(f"training {config.model.model}, step {done}", done / total)
+            if done % every.evaluate_every == 0 or last:
                 stop = self._evaluate(done)
             interrupted = not (last or stop) and self._interrupted(done)
-            if self.folder is not None and (done % config.checkpoint_every == 0 or last or stop or interrupted):
+            if self.folder is not None and (done % every.checkpoint_every == 0 or last or stop or interrupted):
                 self._checkpoint(done)
             if interrupted:
                 raise self._stopped(done)
             if stop:
                 return done
-        return config.steps
+        return total
 
     def _interrupted(self, done: int) -> bool:
-        """Whether to stop here. Several processes ask each other only where they wait for each other anyway."""
+        """Whether a signal asks to stop. Several processes agree on it only at steps where they synchronise anyway."""
         if self.processes.world == 1:
             return bool(self.asked)
-        return done % self.config.log_every == 0 and self.processes.agree(bool(self.asked))
+        return done % self.config.evaluation.log_every == 0 and self.processes.agree(bool(self.asked))
 
     def _stopped(self, done: int) -> Stopped:
         assert self.folder is not None
         resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
         number = [*self.asked, signal.SIGINT][0]  # another process may have been asked instead of this one
-        return Stopped(f"stopped after step {done} of {self.config.steps}; go on with: {resumed}", number)
+        return Stopped(f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}", number)
 
     def _evaluate(self, done: int) -> bool:
-        """One evaluation, off the clock; whether all processes stop here."""
+        """Evaluate, with the stopwatch paused; returns whether all processes stop here."""
         self.step.synchronise()
         seconds = self.watch.pause()
         curve = self.evaluation.curve(self.step.learner)
@@ -285,10 +361,10 @@ class _Run:
         self._require_finite(error, done)
         self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
-        self.patience.hear(error)
-        if self.config.patience and not self.patience.waited:
+        self.patience.update(error)
+        if self.config.evaluation.patience and not self.patience.waited:
             self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
-        stop = self.processes.agree(self.patience.over(self.config.patience))
+        stop = self.processes.agree(self.patience.over(self.config.evaluation.patience))
         self.watch.go_on()
         return stop
 
@@ -298,24 +374,26 @@ class _Run:
         self._require_finite(sum(p.detach().abs().sum().item() for p in self.step.parameters), done)
         if self.processes.leads:
             notes = {"patience": json.dumps(vars(self.patience))}
-            kept = self.config.keep_checkpoints
+            kept = self.config.evaluation.keep_checkpoints
             best = {BEST + name: weight for name, weight in self.best.items()}
             write_checkpoint(self.folder.checkpoints, done, self.step.state() | best, notes, kept)
 
     def _require_finite(self, value: float, done: int) -> None:
         if math.isfinite(value):
             return
-        rates = f"it was {self.config.lr:g}"
-        if self.config.optimiser == "muon":
-            rates += f", --muon-lr {self.config.muon_lr:g}"
+        used = self.config.optimiser
+        rates = f"it was {used.lr:g}"
+        if used.optimiser == "muon":
+            rates += f", --muon-lr {used.muon_lr:g}"
         raise TrainingDiverged(
             f"the loss or a weight was no longer finite at step {done}{self._kept()}. The same steps would diverge"
-            f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({self.config.clip:g})"
+            f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({used.clip:g})"
         )
 
     def _memory_refusal(self) -> OutOfMemory:
         return OutOfMemory(
-            f"a batch of {self.config.batch}, or an evaluation batch of {self.config.evaluation_batch}, does not fit"
+            f"a batch of {self.config.schedule.batch}, or an evaluation batch of"
+            f" {self.config.evaluation.evaluation_batch}, does not fit"
             f" the memory{self._kept()}. Start a new run with smaller ones, or use more processes (torchrun)"
         )
 
@@ -327,8 +405,13 @@ class _Run:
 
 
 def device_of(config: TrainConfig, processes: Processes | None = None) -> torch.device:
-    """Where a configuration trains: `auto` is this process's GPU where there is one."""
-    if config.device == "auto":
+    """The device that a configuration trains on.
+
+    Args:
+        config: Its `device.device`; auto is this process's GPU where there is one.
+        processes: Those that train it, each with a GPU of its own.
+    """
+    if config.device.device == "auto":
         local = processes.local if processes else 0
         return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
-    return torch.device(config.device)
+    return torch.device(config.device.device)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from emulon.core.errors import EmulonError, unknown
 from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig
-from emulon.training.configuration import recipe_values
+from emulon.training.configuration import Option, option_named, recipe_values
 
 SHAPE = '{"base": {"model": "standard", "steps": 1000}, "grid": {"seed": [0, 1], "layers": [1, 2]}}'
 CURVE = "curve.json"
 
 
-class BadGrid(EmulonError):
+class BadGrid(BadConfig):
     """A grid that cannot be read, is empty, contradicts itself, or names what no run has.
 
     Cure: write `--vary name=value,value` with names that `emulon train --help` lists.
@@ -61,7 +57,7 @@ class Run:
         with FlopCounterMode(display=False) as counter:
             learner.loss(blank.tokens.to("meta"), blank.targets.to("meta"), task.asked).backward()
         parameters = sum(parameter.numel() for parameter in learner.parameters())
-        return parameters, self.config.batch * float(counter.get_total_flops())
+        return parameters, self.config.schedule.batch * float(counter.get_total_flops())
 
 
 @dataclass(frozen=True)
@@ -76,13 +72,11 @@ class Grid:
         if not self.vary or not all(self.vary.values()):
             empty = next((f"no value of {name}" for name, values in self.vary.items() if not values), "nothing")
             raise BadGrid(f"{empty} is given to vary; a grid needs at least one value of each: {SHAPE}")
-        for name in (*self.base, *self.vary):
-            _kinds(name)
         for name in self.vary:
             if name in self.base:
                 raise BadGrid(f"{name} is both fixed ({self.base[name]}) and varied; take it out of one of them")
-        object.__setattr__(self, "base", {name: _typed(name, value) for name, value in self.base.items()})
-        typed = {name: [_typed(name, value) for value in values] for name, values in self.vary.items()}
+        object.__setattr__(self, "base", {name: _option(name).checked(value) for name, value in self.base.items()})
+        typed = {name: [_option(name).checked(value) for value in values] for name, values in self.vary.items()}
         object.__setattr__(self, "vary", typed)
         for name, values in typed.items():
             if len(set(values)) < len(values):
@@ -103,11 +97,10 @@ class Grid:
         preset = chosen.pop("preset", None)
         if preset is not None and preset not in PRESETS:
             raise BadGrid(unknown("preset", preset, PRESETS))
-        start = dataclasses.asdict(TrainConfig() if preset is None else PRESETS[preset])
-        if "recipe" in chosen:
-            start |= recipe_values(chosen["recipe"], chosen["model"])
-        # the sweep speaks for all its runs
-        return TrainConfig(**start | chosen | {"quiet": True})
+        start = TrainConfig() if preset is None else PRESETS[preset]
+        recipe = recipe_values(chosen["recipe"], chosen["model"]) if "recipe" in chosen else {}
+        # the sweep reports for all its runs
+        return start.changed(**recipe | chosen | {"quiet": True})
 
 
 def read_grid(path: Path) -> Grid:
@@ -140,45 +133,12 @@ def read_words(words: Sequence[str]) -> dict[str, list[Any]]:
         name = name.replace("-", "_")
         if name in vary:
             raise BadGrid(f"{name} varies twice; give all its values at once: --vary {name}=0,1,2")
-        kinds = _kinds(name)
-        vary[name] = [_read(name, kinds, value) for value in values.split(",") if value]
+        vary[name] = [_option(name).read(value) for value in values.split(",") if value]
     return vary
 
 
-def _kinds(name: str) -> tuple[type, ...]:
-    """The types that a field of TrainConfig takes."""
-    hints = typing.get_type_hints(TrainConfig) | {"preset": str}
-    if name not in hints:
-        raise BadGrid(unknown("configuration key", name, hints))
-    return typing.get_args(hints[name]) or (hints[name],)
-
-
-def _read(name: str, kinds: tuple[type, ...], word: str) -> Any:
-    if word == "none" and NoneType in kinds:
-        return None
-    if bool in kinds and word in ("true", "false"):
-        return word == "true"
-    for kind in (int, float, str):
-        if kind in kinds:
-            try:
-                return kind(word)
-            except ValueError:
-                break
-    raise BadGrid(_wrong_type(name, word, kinds))
-
-
-def _typed(name: str, value: Any) -> Any:
-    kinds = _kinds(name)
-    if type(value) is int and int not in kinds and float in kinds:
-        value = float(value)  # 1 for 1.0, as people write it
-    if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
-        raise BadGrid(_wrong_type(name, value, kinds))
-    return value
-
-
-def _wrong_type(name: str, value: Any, kinds: tuple[type, ...]) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "none"}
-    return f"{name}: {value!r} is not {' or '.join(words[kind] for kind in kinds)}"
+def _option(name: str) -> Option:
+    return Option("preset", "", (str,)) if name == "preset" else option_named(name)
 
 
 def _folder_name(values: Mapping[str, Any]) -> str:
@@ -197,9 +157,8 @@ def _require_sense(run: Run) -> None:
         there = folder.config() if folder.config_file.exists() else run.config
     except BadConfig as error:
         raise BadGrid(f"{run.folder}: {error}") from error
-    for field in dataclasses.fields(TrainConfig):
-        mine, theirs = getattr(run.config, field.name), getattr(there, field.name)
-        if mine != theirs:
+    for name, theirs in there.options().items():
+        if (mine := run.config.options()[name]) != theirs:
             raise BadGrid(
-                f"{run.folder} holds a run whose {field.name} is {theirs}, and here it is {mine}; choose another --out"
+                f"{run.folder} holds a run whose {name} is {theirs}, and here it is {mine}; choose another --out"
             )

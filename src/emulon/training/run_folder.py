@@ -1,12 +1,15 @@
-"""The folder of a run: config.json, metrics.jsonl, baselines.json, checkpoints/."""
+"""The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: a
+progress bar, TensorBoard and Weights & Biases where asked for."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from emulon.core.errors import NoRun
+from emulon.core.errors import BadConfig, NoRun
 from emulon.core.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
 from emulon.training.checkpoint import (
@@ -22,6 +25,12 @@ from emulon.training.configuration import TrainConfig
 
 
 class RunFolder:
+    """The folder of a run, and what is kept in it.
+
+    Args:
+        path: The folder; `begin` makes it.
+    """
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_file = path / "config.json"
@@ -29,7 +38,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
 
     def begin(self, config: TrainConfig) -> None:
-        """A new run; a folder that holds another is refused."""
+        """Begin a new run; a folder that holds another is refused."""
         if self.config_file.exists():
             raise NoRun(
                 f"{self.path} already holds a run; continue it with --resume {self.path}, or choose another --out"
@@ -43,7 +52,7 @@ class RunFolder:
         return TrainConfig.from_json(self.config_file.read_text())
 
     def rewind(self, step: int) -> None:
-        """Drops what was measured after `step`: a resumed run measures it again. A half-written line goes too."""
+        """Drop measurements after `step`, which a resumed run makes again, and half-written lines."""
         if self.metrics_file.exists():
             kept = [line for line in self.metrics() if line["step"] <= step]
             write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
@@ -72,8 +81,91 @@ class RunFolder:
         write_json(self.path / name, values)
 
 
+class Reporter:
+    """Receives every measurement. Only the leading process reports; a run without a folder keeps nothing."""
+
+    def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
+        self.folder, self.config = folder if leads else None, config
+        self._began, self._start = time.monotonic(), start
+        self._bar = self._board = self._wandb = None
+        if self.folder is None:
+            return
+        if not config.evaluation.quiet and sys.stderr.isatty():
+            self._bar = _bar(config, start)
+        if config.evaluation.tensorboard:
+            self._board = _tensorboard(self.folder)
+        if config.evaluation.wandb:
+            self._wandb = _wandb(self.folder, config)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for listener, end in ((self._bar, "stop"), (self._board, "close"), (self._wandb, "finish")):
+            if listener is not None:
+                getattr(listener, end)()
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl; numbers also go to TensorBoard and Weights & Biases, where asked for."""
+        if self.folder is None:
+            return
+        rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)
+        self.folder.append({"kind": kind, "step": step, **values, "steps_per_s": round(rate, 2)})
+        numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, float)}
+        for name, value in numbers.items():
+            if self._board is not None:
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=step)
+        self._show(kind, step, values, rate)
+
+    def _show(self, kind: str, step: int, values: dict[str, Any], rate: float) -> None:
+        if self._bar is not None:
+            shown = {"loss": values["loss"]} if "loss" in values else {}
+            self._bar.update(self._bar.task_ids[0], completed=step, rate=rate, **shown)
+        elif kind == "evaluation" and not self.config.evaluation.quiet:
+            total, error = self.config.schedule.steps, values["error"]
+            left = (total - step) / max(rate, 1e-9)
+            print(f"step {step}/{total}  error {error:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True)
+
+
+def _bar(config: TrainConfig, start: int) -> Any:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = "loss {task.fields[loss]:.4g}  {task.fields[rate]:.1f} steps/s"
+    bar = Progress(TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn(text), TimeRemainingColumn())
+    bar.add_task("train", total=config.schedule.steps, completed=start, loss=float("nan"), rate=0.0)
+    bar.start()
+    return bar
+
+
+def _tensorboard(folder: RunFolder) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise BadConfig("tensorboard is not installed; pip install tensorboard, or leave --tensorboard out") from error
+    return SummaryWriter(str(folder.path / "tensorboard"))
+
+
+def _wandb(folder: RunFolder, config: TrainConfig) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise BadConfig("wandb is not installed; pip install wandb, or leave --wandb out") from error
+    return wandb.init(project="emulon", name=folder.path.name, config=config.options())
+
+
 def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:
-    """A run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot."""
+    """Write a run folder of configuration and weights alone: `load_learner` reads it, `resume` cannot.
+
+    Args:
+        learner: What was trained.
+        config: Its configuration.
+        steps: How many steps it has had.
+        path: A new folder.
+    Raises:
+        NoRun: The folder holds a run.
+    """
     folder = RunFolder(Path(path))
     folder.begin(config)
     config.make_task().keep_beside(folder.path)
@@ -81,8 +173,16 @@ def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path |
 
 
 def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, TrainConfig]:
-    """The learner of a run at its newest checkpoint, or after `step` steps, and its configuration. The checkpoint may
-    hold weights alone."""
+    """Open the learner of a run at its newest checkpoint, which may hold weights alone.
+
+    Args:
+        path: The run's folder.
+        step: Take the checkpoint after so many steps instead; where a run has stopped early, the newest is its best.
+    Returns:
+        The learner in eval mode, and its configuration.
+    Raises:
+        NoRun: There is no run, no such checkpoint, or one that cannot be read.
+    """
     folder = RunFolder(Path(path))
     config = folder.config()
     found = read_checkpoint(folder.checkpoints, step)

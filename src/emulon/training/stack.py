@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,14 +27,14 @@ def require_stackable(configs: Sequence[TrainConfig]) -> None:
     """Refuse configurations that differ in more than a stack can hold, or end at different steps."""
     first = configs[0]
     for config in configs:
-        for field in dataclasses.fields(TrainConfig):
-            if field.name not in MAY_DIFFER and getattr(config, field.name) != getattr(first, field.name):
-                raise BadConfig(f"a stack's runs differ in {', '.join(MAY_DIFFER)} alone, and here in {field.name}")
-    if first.patience:
+        for name, value in first.options().items():
+            if name not in MAY_DIFFER and config.options()[name] != value:
+                raise BadConfig(f"a stack's runs differ in {', '.join(MAY_DIFFER)} alone, and here in {name}")
+    if first.evaluation.patience:
         raise BadConfig("a stack's runs end together: leave patience at 0, or train them one by one")
-    if first.dropout or first.make_task().vocabulary:
+    if first.model.dropout or first.make_task().reads_words:
         raise BadConfig("a stack's runs read vectors and drop nothing out: train these one by one")
-    if first.compile == "block":
+    if first.device.compile == "block":
         raise BadConfig("a stack is compiled as a whole or not at all; use compile whole, auto or off")
 
 
@@ -46,6 +45,12 @@ class Stack(GraphedStep):
     Weights are stacked tensors, and the parameters of `learners` are views of them. torch.func maps the loss of one
     learner over the stack, which turns its matrix products into batched ones. Clipping, both optimisers and the random
     streams are per learner.
+
+    Args:
+        configs: They differ in `MAY_DIFFER` alone.
+        device: Where all of them train.
+    Raises:
+        BadConfig: The configurations cannot be stacked.
     """
 
     def __init__(self, configs: Sequence[TrainConfig], device: torch.device) -> None:
@@ -61,10 +66,10 @@ class Stack(GraphedStep):
             for name, parameter in learner.named_parameters():
                 parameter.data = self.weights[name].detach()[k]
         self.one = _OneLoss(_mapped(config, self.tasks[0], device), self.tasks[0])
-        self.inner = _inner(self.learners[0]) if config.precision == "bf16" else frozenset()
+        self.inner = _inner(self.learners[0]) if config.device.precision == "bf16" else frozenset()
         self.loss = torch.zeros(len(configs), device=device)
         self._make_optimisers()
-        compiled = config.compile != "off"
+        compiled = config.device.compile != "off"
         self._losses: Callable[..., Tensor] = torch.compile(self._map, dynamic=False) if compiled else self._map
         self._adam: Callable[[], None] = torch.compile(self._adam_step, dynamic=False) if compiled else self._adam_step
 
@@ -72,7 +77,7 @@ class Stack(GraphedStep):
         models, device, config = len(self.configs), self.device, self.config
         self.lr, self.muon_lr = torch.zeros(models, device=device), torch.zeros(models, 1, 1, device=device)
         self.steps_taken = torch.zeros((), device=device)
-        matrices = _block_matrices(self.learners[0]) if config.optimiser == "muon" else []
+        matrices = _block_matrices(self.learners[0]) if config.optimiser.optimiser == "muon" else []
         rest = [name for name in self.weights if name not in matrices]
         self.averages = {name: torch.zeros_like(self.weights[name]).detach() for name in rest}
         self.squares = {name: torch.zeros_like(self.weights[name]).detach() for name in rest}
@@ -81,10 +86,10 @@ class Stack(GraphedStep):
             self.muon = Muon(
                 [self.weights[name] for name in matrices],
                 self.muon_lr,
-                momentum=config.momentum,
-                decay=config.decay,
-                dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
-                compiled=config.compile != "off",
+                momentum=config.optimiser.momentum,
+                decay=config.optimiser.decay,
+                dtype=torch.bfloat16 if config.device.precision == "bf16" else torch.float32,
+                compiled=config.device.compile != "off",
             )
             names = {self.weights[name]: name for name in matrices}
             self.momenta = {names[matrix]: buffer for matrix, buffer in self.muon.state.items()}
@@ -112,20 +117,20 @@ class Stack(GraphedStep):
             at_step(generator, config.seed, step)
         factor = rate_factor(self.config, step)
         for k, config in enumerate(self.configs):
-            self.lr[k] = config.lr * factor
-            self.muon_lr[k] = config.muon_lr * factor
+            self.lr[k] = config.optimiser.lr * factor
+            self.muon_lr[k] = config.optimiser.muon_lr * factor
         self._set_masks(step)
 
     def _sample_and_descend(self) -> None:
         drawn = zip(self.tasks, self.generators, strict=True)
-        prompts = [task.sample(generator, self.config.batch, self.live) for task, generator in drawn]
+        prompts = [task.sample(generator, self.config.schedule.batch, self.live) for task, generator in drawn]
         for weight in self.weights.values():
             weight.grad = None
         tokens, targets = (torch.stack([getattr(each, part) for each in prompts]) for part in ("tokens", "targets"))
         losses = self._losses(self.weights, tokens, targets)
         losses.sum().backward()
         self.loss.copy_(losses.detach())
-        if self.config.clip:
+        if self.config.optimiser.clip:
             self._clip()
         self._adam()
         if self.muon is not None:
@@ -147,14 +152,15 @@ class Stack(GraphedStep):
         """As `clip_grad_norm_`, for each learner by its own norm."""
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
-        factor = (self.config.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        factor = (self.config.optimiser.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(_along(factor, gradient))
 
     @torch.no_grad()
     def _adam_step(self) -> None:
         self.steps_taken.add_(1)
-        beta2, done = self.config.beta2, self.steps_taken.double()  # 1 − β₂ᵗ cancels: float32 would keep five digits
+        beta2 = self.config.optimiser.beta2
+        done = self.steps_taken.double()  # 1 − β₂ᵗ cancels: float32 would keep five digits
         rate, scale = (self.lr / (1 - BETA1**done)).float(), (1 - beta2**done).sqrt().float()
         for name, average in self.averages.items():
             gradient, square = self.weights[name].grad, self.squares[name]
@@ -177,8 +183,8 @@ class _OneLoss(nn.Module):
 
 def _mapped(config: TrainConfig, task: Task, device: torch.device) -> Learner:
     """The learner without weights that is mapped over the stack. The CPU's fused attention cannot be mapped."""
-    fused = config.fused and device.type == "cuda"
-    return dataclasses.replace(config, fused=fused).make_learner(task).to("meta")
+    fused = config.model.fused and device.type == "cuda"
+    return config.changed(fused=fused).make_learner(task).to("meta")
 
 
 def _block_matrices(learner: Learner) -> list[str]:

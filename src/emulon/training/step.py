@@ -5,22 +5,89 @@ What changes from step to step (`rate_factor`, `live_features`, `live_points`) i
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from emulon.models import Learner
+from emulon.models import Affine, Decoder, Learner
 from emulon.tasks import Task, at_step, stream_seed
 from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.optimiser import Optimiser
-from emulon.training.precision import Worker, matrix_precision
-from emulon.training.processes import Processes
+
+
+class Worker:
+    """The learner that runs forward and backward for a master learner in float32.
+
+    In fp32 and tf32 it is the master itself. In bf16 it is a copy whose inner matrices are bf16 while everything else
+    is shared: one copy a step instead of a cast at every use, and nothing for autocast to decide.
+    """
+
+    def __init__(self, master: Learner, precision: str) -> None:
+        self.master = self.learner = master
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        if precision == "bf16":
+            self._copy()
+
+    def _copy(self) -> None:
+        self.learner = copy.deepcopy(self.master)
+        theirs = dict(self.master.named_modules())
+        for name, module in self.learner.named_modules():
+            inner = isinstance(module, Affine) and name not in ("read_in", "read_out")
+            for key, parameter in list(module.named_parameters(recurse=False)):
+                original: nn.Parameter = getattr(theirs[name], key)
+                if inner:
+                    parameter.data = original.detach().bfloat16()
+                    self._pairs.append((original, parameter))
+                    original.grad = torch.zeros_like(original)
+                else:
+                    setattr(module, key, original)
+
+    def compile_blocks(self) -> None:
+        """All blocks of one shape share one compilation, so a deep learner builds as fast as a shallow one."""
+        for module in self.learner.modules():
+            if isinstance(module, Decoder):
+                for part in module.blocks if len(module.blocks) > 1 else [module]:
+                    part.compile(dynamic=False)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Master → worker, after the weights changed."""
+        if self._pairs:
+            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """The worker's gradients → the master's."""
+        if self._pairs:
+            grads: list[Tensor] = [work.grad for _, work in self._pairs]  # type: ignore[misc]  # set by backward
+            torch._foreach_copy_([master.grad for master, _ in self._pairs], grads)  # type: ignore[misc]  # as above
+
+    def forget_gradients(self) -> None:
+        """Backward then writes gradients instead of adding to them. The master's copies are overwritten anyway."""
+        for parameter in self.learner.parameters():
+            parameter.grad = None
+
+
+@contextmanager
+def matrix_precision(precision: str) -> Iterator[None]:
+    """tf32 for float32 matrix products inside, where asked for; as before outside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class GraphedStep(ABC):
@@ -36,13 +103,13 @@ class GraphedStep(ABC):
         self.config, self.device = config, device
         self.generators = [torch.Generator(device=device) for _ in range(models)]
         asked = len(task.asked(torch.zeros(task.tokens, 1, device="cpu")))
-        curriculum = config.start_features is not None and task.features
-        self.live = torch.ones(config.features, device=device) if curriculum else None
-        weighted = config.start_points is not None or config.early_weight != 1
+        curriculum = config.schedule.start_features is not None and task.features
+        self.live = torch.ones(config.task.features, device=device) if curriculum else None
+        weighted = config.schedule.start_points is not None or config.schedule.early_weight != 1
         self.weight = torch.ones(asked, device=device) if weighted else None
         self.task, self.bucket = task, 0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.graph else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.device.graph else None
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -89,11 +156,11 @@ class GraphedStep(ABC):
         if self.live is not None:
             self.live.fill_(1.0)[features:] = 0.0
         if self.weight is not None:
-            self.weight.fill_(1.0)[:features] = self.config.early_weight
+            self.weight.fill_(1.0)[:features] = self.config.schedule.early_weight
             self.weight[live_points(self.config, step, len(self.weight)) :] = 0.0
 
     def _work(self) -> None:
-        with matrix_precision(self.config.precision):
+        with matrix_precision(self.config.device.precision):
             self._sample_and_descend()
 
     def _capture(self) -> None:
@@ -118,8 +185,62 @@ class GraphedStep(ABC):
         self.synchronise()
 
 
+@dataclass(frozen=True)
+class Processes:
+    """This process's rank among `world`; rank 0 writes the run folder."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Every tensor becomes its mean over the processes, in one exchange."""
+        if self.world == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = (flat / self.world).split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def agree(self, stop: bool) -> bool:
+        """The leading process's `stop`, in all processes: they must leave the loop at the same step."""
+        if self.world == 1:
+            return stop
+        decided = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.broadcast(decided, src=0)
+        return bool(decided.item())
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """The processes that torchrun started, or this one alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield Processes(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
+    finally:
+        dist.destroy_process_group()
+
+
 class TrainStep(GraphedStep):
-    """The step of one learner."""
+    """The step of one learner; see `GraphedStep`.
+
+    Args:
+        learner: Trained in place; it is moved to the device.
+        task: Where batches are drawn from.
+        config: Batch, optimiser, schedule, precision.
+        device: Where to train.
+        processes: Those that share each batch; alone by default.
+    """
 
     def __init__(
         self,
@@ -132,28 +253,28 @@ class TrainStep(GraphedStep):
         config = config.on(device)
         super().__init__(task, config, device)
         self.learner = learner.to(device)
-        self.dropout = _default_generator(device) if config.dropout else None
+        self.dropout = _default_generator(device) if config.model.dropout else None
         self.processes = processes or Processes()
-        self.worker = Worker(learner, config.precision)
+        self.worker = Worker(learner, config.device.precision)
         self.parameters = list(learner.parameters())
         self.optimiser = Optimiser(
             learner,
             device,
-            muon=config.optimiser == "muon",
-            beta2=config.beta2,
-            momentum=config.momentum,
-            decay=config.decay,
-            dtype=torch.bfloat16 if config.precision == "bf16" else torch.float32,
-            compiled=config.compile != "off",
+            muon=config.optimiser.optimiser == "muon",
+            beta2=config.optimiser.beta2,
+            momentum=config.optimiser.momentum,
+            decay=config.optimiser.decay,
+            dtype=torch.bfloat16 if config.device.precision == "bf16" else torch.float32,
+            compiled=config.device.compile != "off",
         )
         self.loss = torch.zeros((), device=device)
         self._total, self._counted = torch.zeros((), device=device), 0
         self._loss_of = self._plain_loss
-        if config.compile == "whole":
+        if config.device.compile == "whole":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False)
-        elif config.compile == "autotune":
+        elif config.device.compile == "autotune":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
-        elif config.compile == "block":
+        elif config.device.compile == "block":
             self.worker.compile_blocks()
 
     def __call__(self, step: int) -> Float[Tensor, ""]:
@@ -183,12 +304,12 @@ class TrainStep(GraphedStep):
             at_step(self.dropout, stream_seed(self.config.seed, self.processes.rank), step)
         self.bucket = self.task.bucket_at(self.config.seed, step)
         factor = rate_factor(self.config, step)
-        self.optimiser.lr.fill_(self.config.lr * factor)
-        self.optimiser.muon_lr.fill_(self.config.muon_lr * factor)
+        self.optimiser.lr.fill_(self.config.optimiser.lr * factor)
+        self.optimiser.muon_lr.fill_(self.config.optimiser.muon_lr * factor)
         self._set_masks(step)
 
     def _sample_and_descend(self) -> None:
-        batch, rank = self.config.batch, self.processes.rank
+        batch, rank = self.config.schedule.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
         drawn_from = self.task.buckets[self.bucket]
         prompts = drawn_from.sample(self.generators[0], batch * self.processes.world, self.live)
@@ -199,8 +320,8 @@ class TrainStep(GraphedStep):
         self.worker.collect()
         self.loss.copy_(loss.detach())
         self.processes.average([self.loss, *(p.grad for p in self.parameters if p.grad is not None)])
-        if self.config.clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        if self.config.optimiser.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.clip)
         self._total.add_(self.loss)
         self.optimiser.step()
         self.worker.refresh()
@@ -219,6 +340,9 @@ class Together:
 
     On a GPU each replays its graph on a stream of its own, so that one learner's small kernels run in the gaps of
     another's. Nothing is shared: every learner ends with the weights it would have had alone.
+
+    Args:
+        steps: Each with its own learner.
     """
 
     def __init__(self, steps: Sequence[TrainStep]) -> None:
@@ -242,27 +366,29 @@ def _default_generator(device: torch.device) -> torch.Generator:
 def rate_factor(config: TrainConfig, step: int) -> float:
     """What multiplies every learning rate: a linear warm-up, then 1; or half a cosine down to zero at the last step; or
     1 for the share `hold` of the run and a straight line to zero."""
-    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    if config.schedule == "constant" or (config.schedule == "cosine" and step < config.warmup):
+    plan = config.schedule
+    warm = min(1.0, (step + 1) / plan.warmup) if plan.warmup else 1.0
+    if plan.schedule == "constant" or (plan.schedule == "cosine" and step < plan.warmup):
         return warm
-    if config.schedule == "cosine":
-        done = (step - config.warmup) / max(config.steps - config.warmup, 1)
+    if plan.schedule == "cosine":
+        done = (step - plan.warmup) / max(plan.steps - plan.warmup, 1)
         return (1 + math.cos(math.pi * min(done, 1.0))) / 2
-    left = max(config.steps - step, 0) / max(config.steps, 1)
-    return warm * min(1.0, left / (1 - config.hold))
+    left = max(plan.steps - step, 0) / max(plan.steps, 1)
+    return warm * min(1.0, left / (1 - plan.hold))
 
 
 def live_features(config: TrainConfig, step: int) -> int:
     """How many features are not zero at this step."""
-    if config.start_features is not None and config.curriculum:
-        grown = step / (config.curriculum * config.steps) * (config.features - config.start_features + 1)
-        return min(config.features, config.start_features + int(grown))
-    return _grown(config.start_features, config.feature_every, config.features, step)
+    plan, features = config.schedule, config.task.features
+    if plan.start_features is not None and plan.curriculum:
+        grown = step / (plan.curriculum * plan.steps) * (features - plan.start_features + 1)
+        return min(features, plan.start_features + int(grown))
+    return _grown(plan.start_features, plan.feature_every, features, step)
 
 
 def live_points(config: TrainConfig, step: int, points: int) -> int:
     """How many of the asked positions count in the loss at this step."""
-    return _grown(config.start_points, config.point_every, points, step)
+    return _grown(config.schedule.start_points, config.schedule.point_every, points, step)
 
 
 def _grown(start: int | None, every: int, full: int, step: int) -> int:

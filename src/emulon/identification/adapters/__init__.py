@@ -1,6 +1,6 @@
-"""Other people's models behind the one call: Hugging Face causal models, and the checkpoints of Garg et al. 2022."""
+"""Other people's models as predictors: modules of PyTorch here, language models in `hugging_face`, runs of public codes
+in `checkpoints`."""
 
-from emulon.identification.adapters.garg import GargLearner, convert, load_garg
-from emulon.identification.adapters.hugging_face import TextPredictor, load_checkpoint
+from emulon.identification.adapters.modules import LAYOUTS, ModulePredictor, adapt
 
-__all__ = ["GargLearner", "TextPredictor", "convert", "load_checkpoint", "load_garg"]
+__all__ = ["LAYOUTS", "ModulePredictor", "adapt"]

@@ -40,6 +40,8 @@ class TextPredictor:
     where the model would rather write something else. `model` and `tokenizer` are as `transformers` makes them.
     """
 
+    features = 2  # of the task by default: what is read as text is long, and every digit is a token
+
     def __init__(self, model: Any, tokenizer: Any, template: str = TEMPLATE, digits: int = DIGITS) -> None:
         if template.count("{x}") != 1 or template.count("{y}") != 1 or template.index("{x}") > template.index("{y}"):
             raise EmulonError(f"a template has one {{x}} and, behind it, one {{y}}, as {TEMPLATE!r}; got {template!r}")
@@ -66,36 +68,36 @@ class TextPredictor:
     def prompt(self, xs: Sequence[Sequence[float]], ys: Sequence[float], x_query: Sequence[float]) -> str:
         """What the model reads."""
         lines = [
-            self.template.replace("{x}", self._written(x)).replace("{y}", self._written([y]))
+            self.template.replace("{x}", self._format(x)).replace("{y}", self._format([y]))
             for x, y in zip(xs, ys, strict=True)
         ]
-        asked = self.template.partition("{y}")[0].replace("{x}", self._written(x_query))
+        asked = self.template.partition("{y}")[0].replace("{x}", self._format(x_query))
         return "".join(lines) + asked.rstrip(" ")
 
-    def _written(self, numbers: Iterable[float]) -> str:
+    def _format(self, numbers: Iterable[float]) -> str:
         return " ".join(f"{number:.{self.digits}f}" for number in numbers)
 
     @torch.no_grad()
     def _answers(self, prompts: Sequence[str]) -> list[float]:
         tokens = [list(self.tokenizer.encode(prompt)) for prompt in prompts]
         self._require_room(max(map(len, tokens)) + LONGEST)
-        said, going = [""] * len(prompts), list(range(len(prompts)))
+        written, going = [""] * len(prompts), list(range(len(prompts)))
         for _ in range(LONGEST):
             scores = self._scores([tokens[row] for row in going])
-            going = [row for row, score in zip(going, scores, strict=True) if self._go_on(row, score, tokens, said)]
+            going = [row for row, score in zip(going, scores, strict=True) if self._go_on(row, score, tokens, written)]
             if not going:
                 break
-        return [float(number) for number in said]
+        return [float(number) for number in written]
 
-    def _go_on(self, row: int, score: Tensor, tokens: list[list[int]], said: list[str]) -> bool:
+    def _go_on(self, row: int, score: Tensor, tokens: list[list[int]], written: list[str]) -> bool:
         """Adds the best token that continues the number; false where it is complete and the model would end it."""
-        allowed = self._continuing(said[row])
-        complete = self._whole.fullmatch(said[row]) is not None
+        allowed = self._continuing(written[row])
+        complete = self._whole.fullmatch(written[row]) is not None
         if not allowed or (complete and int(score.argmax()) not in allowed):
             return False
         best = allowed[int(score[allowed].argmax())]
         tokens[row].append(best)
-        said[row] += self._pieces[best]
+        written[row] += self._pieces[best]
         return True
 
     def _find_continuing(self, text: str) -> list[int]:

@@ -59,6 +59,7 @@ def score_models(
     seeds: Sequence[int],
     variants: Sequence[str] = VARIANTS,
     *,
+    architecture: str = "gpt2",
     processes: int = 1,
     progress: Progress = silent,
 ) -> list[Row]:
@@ -68,6 +69,7 @@ def score_models(
         methods: Names, as `method_named` takes them.
         seeds: One planted model each.
         variants: "plain", names of obfuscations, "all at once".
+        architecture: Of the models.
         processes: Models in parallel; the result does not depend on it.
         progress: Called with a message and the share that is done.
     Returns:
@@ -81,18 +83,18 @@ def score_models(
         if variant not in VARIANTS:
             raise EmulonError(unknown("obfuscation", variant, VARIANTS))
     found: dict[int, list[Row]] = {}
-    for done, (seed, rows) in enumerate(_each(methods, seeds, variants, processes)):
+    for done, (seed, rows) in enumerate(_each(methods, seeds, variants, architecture, processes)):
         found[seed] = rows
         progress(": ".join([f"planted model {seed}", *(row.mechanism for row in rows[:1])]), (done + 1) / len(seeds))
     return [row for seed in seeds for row in found[seed]]
 
 
 def _each(
-    methods: Sequence[str], seeds: Sequence[int], variants: Sequence[str], processes: int
+    methods: Sequence[str], seeds: Sequence[int], variants: Sequence[str], architecture: str, processes: int
 ) -> Iterator[tuple[int, list[Row]]]:
     if processes == 1:
         for seed in seeds:
-            yield seed, _one(methods, seed, variants)
+            yield seed, _one(methods, seed, variants, architecture)
         return
     # Spawned: a fork of a process that has used torch's threads may deadlock.
     context = multiprocessing.get_context("spawn")
@@ -101,7 +103,7 @@ def _each(
         # Ctrl-C reaches every process of a terminal: workers start with it blocked and are killed by this process.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            waiting = {pool.submit(_one, methods, seed, variants): seed for seed in seeds}
+            waiting = {pool.submit(_one, methods, seed, variants, architecture): seed for seed in seeds}
         finally:
             workers = set(multiprocessing.active_children()) - others
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
@@ -115,9 +117,9 @@ def _each(
             raise
 
 
-def _one(methods: Sequence[str], seed: int, variants: Sequence[str]) -> list[Row]:
+def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architecture: str) -> list[Row]:
     """The rows of one planted model: the same questions in every variant, with another seed for the method."""
-    planted, rows = sample(seed), []
+    planted, rows = sample(seed, architecture=architecture), []
     for variant in variants:
         only = OBFUSCATIONS if variant == ALL else (variant,)
         variant_model = planted if variant == PLAIN else obfuscate(planted, seed=seed, only=only)

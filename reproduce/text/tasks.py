@@ -17,11 +17,11 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.tasks.corpus import TOKENISER, Corpus, Kind, Split, load_corpus
 from emulon.tasks.prompts import NOT_ASKED, PAD, Prompts
 from emulon.tasks.randomness import stream_seed
 from emulon.tasks.task import Task
-from emulon.tasks.tokeniser import END, START, BadText
+from reproduce.text.corpora import TOKENISER, Corpus, Kind, Split, load_corpus
+from reproduce.text.tokeniser import END, START, BadText
 
 # Texts are batched with others of up to a quarter, a half, … of the longest.
 BUCKETS = 4
@@ -38,6 +38,7 @@ class TextTask(Task):
     longest: int
     only: int
     kind: ClassVar[Kind]
+    reads_words = True
     measure = "cross entropy"
     # no fields of the dataclasses below: texts have neither
     features = 0

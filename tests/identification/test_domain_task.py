@@ -5,8 +5,9 @@ import torch
 
 from emulon.algorithms import LogisticRegression, Ridge
 from emulon.core.errors import EmulonError
+from emulon.identification.domain_task import DomainTask
 from emulon.interpreter import compile
-from emulon.tasks import DomainTask, Linear
+from emulon.tasks import Linear
 
 SAMPLES, FEATURES = 24, 3
 
@@ -28,7 +29,7 @@ def test_the_data_fill_the_domain_and_stay_in_it(ridge):
     domain, (low, high) = ridge.domain, task.eigenvalues
     assert 0.8 * domain.x < xs.abs().max() <= domain.x and ys[:, :SAMPLES].abs().max() <= domain.y
     spectrum = torch.linalg.eigvalsh(xs[:, :SAMPLES].mT @ xs[:, :SAMPLES] / SAMPLES)
-    assert spectrum.max() <= high and spectrum.min() >= ridge.strong_convexity
+    assert spectrum.max() <= high and spectrum.min() >= ridge.plan.strong_convexity
     assert high / low > 1.5 and spectrum.max() > 0.5 * high
     solutions = torch.linalg.pinv(xs[:, :SAMPLES]) @ ys[:, :SAMPLES, None]
     assert 2 * solutions.norm(dim=(1, 2)).max() <= domain.w  # what descent may reach on its way there

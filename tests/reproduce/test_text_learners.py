@@ -16,7 +16,7 @@ LONGEST = 20
 
 def config(model, task, corpora, **changes):
     line = f"{task}:data={corpora[task]},longest={LONGEST}"
-    return TrainConfig(model=model, task=line, width=16, heads=2, init=0.3, device="cpu", **MODELS[model], **changes)
+    return TrainConfig.of(model=model, task=line, width=16, heads=2, init=0.3, device="cpu", **MODELS[model], **changes)
 
 
 def made(model, task, corpora, **changes):
@@ -114,7 +114,7 @@ def test_dropout_is_for_training_alone(corpora):
 
 def test_blocks_of_numbers_and_of_words_are_the_same_blocks(corpora):
     learner, _ = made("standard", "translation", corpora)
-    numbers = TrainConfig(width=16, heads=2, layers=2, features=3, points=5)
+    numbers = TrainConfig.of(width=16, heads=2, layers=2, features=3, points=5)
     names = {name for name, _ in numbers.make_learner(numbers.make_task()).decoder.named_parameters()}
     assert names == {name for name, _ in learner.decoder.named_parameters()}
 
@@ -127,10 +127,10 @@ def test_what_makes_no_sense_with_texts_is_refused(corpora):
         ({"dropout": 1.5}, "dropout must lie in"),
     ):
         with pytest.raises(EmulonError, match=reason):
-            chosen = dataclasses.replace(text, **changes).check()
+            chosen = text.changed(**changes).check()
             chosen.make_learner(chosen.make_task())
     with pytest.raises(BadConfig, match="train these one by one"):
-        Stack([text, dataclasses.replace(text, seed=1)], torch.device("cpu"))
+        Stack([text, text.changed(seed=1)], torch.device("cpu"))
 
 
 def test_errors_of_texts_are_cross_entropies(corpora):

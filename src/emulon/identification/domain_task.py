@@ -19,7 +19,7 @@ from emulon.tasks.regression import RegressionTask
 # little enough that a hundred steps of descent converge.
 SPREAD = 10.0
 # Of the bounds on y, w and residuals, datasets use this part.
-ROOM = 0.9
+USED = 0.9
 # Nothing lies on the domain's very edge, where rounding would decide.
 EDGE = 1e-9
 # So many datasets are drawn for each one that is wanted: those outside the domain are left out.
@@ -58,15 +58,15 @@ class DomainTask(RegressionTask):
         """The range of λ(XᵀX/n) to draw from."""
         program = self.program
         curvature = program.loss.curvature
-        high = program.largest_eigenvalue
+        high = program.plan.largest_eigenvalue
         if curvature < math.inf:
-            high = min(high, (1 / program.step_size - program.l2) / curvature)
-        if high <= program.strong_convexity:
+            high = min(high, (1 / program.step_size - program.descent.l2) / curvature)
+        if high <= program.plan.strong_convexity:
             raise OutOfDomain(
-                f"{program.name} was compiled for λ(XᵀX/n) ≥ {program.strong_convexity:.4g} with steps that suit at "
-                f"most {high:.4g}: no dataset has both; compile it with smaller steps, or for a Domain"
+                f"{program.name} was compiled for λ(XᵀX/n) ≥ {program.plan.strong_convexity:.4g} with steps that suit "
+                f"at most {high:.4g}: no dataset has both; compile it with smaller steps, or for a Domain"
             )
-        return max(program.strong_convexity, high / SPREAD), high * (1 - EDGE)
+        return max(program.plan.strong_convexity, high / SPREAD), high * (1 - EDGE)
 
     def values(
         self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
@@ -106,11 +106,12 @@ class DomainTask(RegressionTask):
         left, right = (torch.linalg.qr(_normal(generator, tries, size, rank))[0] for size in (n, domain.features))
         xs: Tensor = math.sqrt(n) * (left * spectrum.sqrt()) @ right.mT
         shrink = ((1 - EDGE) * domain.x / xs.abs().amax(dim=(1, 2))).clamp(max=1.0)
-        inside = shrink.square() * spectrum.amin(dim=(1, 2)) >= self.program.strong_convexity * (1 + EDGE)
+        inside = shrink.square() * spectrum.amin(dim=(1, 2)) >= self.program.plan.strong_convexity * (1 + EDGE)
         if inside.sum() < batch:
             raise OutOfDomain(
                 f"of {tries} datasets drawn for {self.program.name} only {int(inside.sum())} have |x| ≤ {domain.x:.4g} "
-                f"and λ(XᵀX/n) ≥ {self.program.strong_convexity:.4g}, as compiled; compile it for a Domain, not data"
+                f"and λ(XᵀX/n) ≥ {self.program.plan.strong_convexity:.4g}, as compiled; compile it for a "
+                "Domain, not data"
             )
         return (xs * shrink[:, None, None])[inside][:batch]
 
@@ -122,7 +123,7 @@ class DomainTask(RegressionTask):
         used = torch.stack(
             [ys.abs().max() / domain.y, longest / domain.w, reach / min(domain.residual, domain.absolute)]
         )
-        return ROOM / used.max().item()
+        return USED / used.max().item()
 
     def __str__(self) -> str:
         domain, (low, high) = self.program.domain, self.eigenvalues

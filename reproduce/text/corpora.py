@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emulon.core.errors import unknown
 from emulon.core.files import make_folder, write_atomically, write_json
-from emulon.tasks.tokeniser import BadText, Tokeniser
+from reproduce.text.tokeniser import BadText, Tokeniser
 
 Kind = Literal["translation", "classification"]
 SPLITS = ("train", "validation", "test")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from emulon.core.errors import EmulonError
+from emulon.core.errors import BadConfig
 
 # The words with these numbers are no part of any text: padding, the beginning and the end of an answer.
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -16,7 +16,7 @@ START, END = 1, 2
 FEWEST_WORDS, MOST_WORDS = 256 + len(SPECIAL), 2**15 - 1
 
 
-class BadText(EmulonError):
+class BadText(BadConfig):
     """Texts that cannot be read, learned from or answered, with the reason.
 
     Cure: do what the message says: shorten the text, name another folder, or install `emulon[text]`.

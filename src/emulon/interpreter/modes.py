@@ -1,0 +1,299 @@
+"""The modes of running a program on an interpreter: how a step is computed. One answer, to within the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from emulon.algorithms.link import TemplateData
+from emulon.certify import rounding
+from emulon.certify.domain import require_within
+from emulon.core.errors import EmulonError
+from emulon.core.memory import at_a_time
+from emulon.core.progress import Progress, silent
+from emulon.interpreter.module import Interpreter
+from emulon.interpreter.phase import Phase
+from emulon.interpreter.plan import Plan
+
+# Scores (datasets × keys × samples) that are computed together: they stay in cache.
+SCORES = 1 << 16
+# Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
+WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
+# Rounds after which libraries have allocated what they need, so that a CUDA graph can be recorded.
+WARM = 3
+
+
+class Reference:
+    """Every token, head and score of both layers, at every step."""
+
+    @staticmethod
+    def needed_bytes(phase: Phase, x: Tensor) -> int:
+        """Every sample's query meets every token, twice: as a score, and as a weight."""
+        datasets, tokens = x.shape[:-2].numel(), x.shape[-2] * len(phase.grid)
+        return datasets * tokens * (2 * x.shape[-2] + 8 * phase.slots.width) * x.element_size()
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        plan: Plan,
+        phases: tuple[Phase, Phase | None],
+        data: TemplateData,
+        report_progress: Progress = silent,
+    ) -> None:
+        self.interpreter, self.data = interpreter, data
+        self.gradient, self.proximal = phases
+
+    def step(self, w: Tensor, before: Tensor) -> Tensor:
+        """The state after w, `before` being the one before it."""
+        w = self._apply(self.gradient, self.data, w, before)
+        if self.proximal is not None:
+            require_within(self.proximal.domain.w, w=w)
+            w = self._apply(self.proximal, unit_vectors(w), w, w)
+        return w
+
+    def _apply(self, phase: Phase, data: TemplateData, w: Tensor, before: Tensor) -> Tensor:
+        lead = torch.broadcast_shapes(data.x.shape[:-2], w.shape[:-1])
+        rows = {name: part.expand(*lead, *part.shape[-3:]) for name, part in phase.data_rows(*data).items()}
+        prompt = phase.prompt(rows, w, state=w, before=before)
+        return phase.read_out(self.interpreter(prompt, *phase.weights(w.device), queries=phase.domain.samples))
+
+
+class Fast:
+    """Keys and values of the data once (`CachedPhase`); per step only the w-columns, and only a sample's own tokens."""
+
+    @staticmethod
+    def needed_bytes(phase: Phase, x: Tensor) -> int:
+        """About what a cached phase takes for such data, with what a run has of them besides, and what is in hand."""
+        features = x.shape[-1]
+        keys, values = (len(torch.unique(part.abs())) for part in (phase.grid.slopes, phase.grid.values))
+        rows = keys * (features + 1) + values * features
+        return x.shape[:-1].numel() * (rows * NARROW + COPIES * (features + 1) * WIDE) + IN_HAND
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        plan: Plan,
+        phases: tuple[Phase, Phase | None],
+        data: TemplateData,
+        report_progress: Progress = silent,
+    ) -> None:
+        self.momentum, self.shrink = plan.descent.momentum, plan.shrink
+        gradient, proximal = phases
+        self.gradient = CachedPhase(interpreter, gradient, data, report_progress)
+        self.proximal = None
+        if proximal is not None:
+            self.proximal = CachedPhase(interpreter, proximal, unit_vectors(data.x[..., 0, :]))
+
+    def step(self, w: Tensor, before: Tensor) -> Tensor:
+        w = self._descended(w, before)
+        self._require_reached(w)
+        return self._shrunk(w)
+
+    def _descended(self, w: Tensor, before: Tensor) -> Tensor:
+        return self.gradient.apply(w, (self.shrink + self.momentum) * w - self.momentum * before)
+
+    def _require_reached(self, w: Tensor) -> None:
+        if self.proximal is not None:
+            require_within(self.proximal.phase.domain.w, w=w)
+
+    def _shrunk(self, w: Tensor) -> Tensor:
+        return w if self.proximal is None else self.proximal.apply(w, self.proximal.phase.values.shrink * w)
+
+
+class CudaGraph(Fast):
+    """The fast mode on a GPU, its step recorded once as a CUDA graph: one launch a step instead of fifty."""
+
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, w: Tensor, before: Tensor) -> Tensor:
+        if self.graph is None:
+            self._capture(w, before)
+            assert self.graph is not None
+        self.given[0].copy_(w)
+        self.given[1].copy_(before)
+        self.graph.replay()
+        self._require_reached(self.descended)
+        return self.out.clone()
+
+    def _capture(self, w: Tensor, before: Tensor) -> None:
+        """Record a step that has run before, on a stream of its own; it must not synchronise with the host."""
+        if w.device.type != "cuda":
+            raise EmulonError("a step is recorded on a GPU; give device='cuda', or take mode fast")
+        self.given = w.clone(), before.clone()
+        aside = torch.cuda.Stream(w.device)
+        aside.wait_stream(torch.cuda.current_stream(w.device))
+        with torch.cuda.stream(aside):
+            for _ in range(WARM):
+                self._shrunk(self._descended(*self.given))
+        torch.cuda.current_stream(w.device).wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.descended = self._descended(*self.given)
+            self.out = self._shrunk(self.descended)
+
+
+MODES: dict[str, type[Reference] | type[Fast]] = {"fast": Fast, "reference": Reference, "cuda_graph": CudaGraph}
+
+
+def unit_vectors(w: Tensor) -> TemplateData:
+    """The proximal phase's data: x = e_k, y = 0."""
+    eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+    return TemplateData(eye, eye.new_zeros(len(eye)), None)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A phase's factors as far as they differ: factors = signs @ sizes, with one 1 or −1 in each row of `signs`.
+
+    The identity grid is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
+    """
+
+    sizes: Tensor
+    signs: Tensor
+    plain: bool
+    """Whether each factor is a row of its own."""
+
+    @classmethod
+    def of(cls, factors: Tensor, odd: bool) -> Rows:
+        sizes, places = torch.unique(factors.abs(), return_inverse=True)
+        if not odd or len(sizes) == len(factors):
+            return cls(factors, torch.eye(len(factors), dtype=factors.dtype, device=factors.device), True)
+        signs = torch.nn.functional.one_hot(places).to(factors.dtype)
+        return cls(sizes, torch.where(factors < 0, -1.0, 1.0)[:, None].to(factors.dtype) * signs, False)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some samples: x (datasets, samples, features), y, and the differences (datasets, features, rows·samples)."""
+
+    x: Tensor
+    y: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+class CachedPhase:
+    """w ↦ −step·mean_i(F(w·x_i − y_i)·x_i − fixed_i) + the state's part, for data whose keys and values are kept.
+
+    Of a number s that layer 1 made F(s) of, F(s) − s is kept next to the data. Scores are then those of the numbers
+    plus those of the differences, and so are averages; differences, 10¹³ times smaller, may be kept in float32. Only
+    the tokens of a query's own sample are asked: all others together weigh no more than the routing leak.
+    """
+
+    def __init__(
+        self, interpreter: Interpreter, phase: Phase, data: TemplateData, report_progress: Progress = silent
+    ) -> None:
+        self.interpreter, self.phase, grid, step = interpreter, phase, phase.grid, phase.values.step
+        self.value_scale, self.state_scale = phase.reading_scales
+        x, y, fixed = (None if part is None else _flat(part, tail) for part, tail in zip(data, (2, 1, 2), strict=True))
+        assert x is not None and y is not None
+        self.dtype, odd = x.dtype, interpreter.identity.segments is not None
+        slopes, values = (part.to(x.device) for part in (grid.slopes, grid.values))
+        self.slopes, self.values = slopes, -step * values
+        self.keys = Rows.of(slopes, odd)
+        # What a sample brings along has no sign in common with its value.
+        self.rows = Rows.of(values, odd and fixed is None)
+        read, scales = interpreter.read_quickly, phase.scales
+        self.asks = read(x.new_tensor([-1 / scales.y, 1 / scales.bias]))
+        bias = read(scales.bias * grid.intercepts.to(x.device))
+        self.bias = (bias * self.asks[1]).unsqueeze(-1)
+        # Scores are these times (w·x − y, what reading added to each row).
+        self.mix = torch.cat([slopes[:, None], self.keys.signs], dim=1)
+        self.fixed = None if fixed is None else step * fixed.mean(dim=-2)
+        self.narrow = torch.float32
+        self.blocks = list(self._blocks(x, y, fixed, report_progress))
+        if self.dtype != self.narrow and not self._narrow_enough():
+            self.narrow = self.dtype
+            self.blocks = list(self._blocks(x, y, fixed, report_progress))
+
+    def _blocks(self, x: Tensor, y: Tensor, fixed: Tensor | None, report_progress: Progress) -> Iterator[Block]:
+        count, n = max(len(x), len(y)), x.shape[-2]
+        size = max(1, at_a_time(SCORES, x.device) // (count * len(self.slopes)))
+        for start in range(0, n, size):
+            report_progress("reading the data", start / n)
+            own = slice(start, start + size)
+            more = None if fixed is None else fixed[:, own]
+            yield self._block(x[:, own], y[:, own], more)
+
+    def _block(self, x: Tensor, y: Tensor, fixed: Tensor | None) -> Block:
+        scales = self.phase.scales
+        across = x.mT.unsqueeze(-2)  # (datasets, features, 1, samples)
+        sizes = self.keys.sizes[:, None]
+        keys = self._added(sizes * (scales.x * across))
+        # y is one more feature, that is asked for −1; where it is nothing, there is nothing to add.
+        about_y = self._added(sizes * (scales.y * y)[:, None, None, :])
+        keys = torch.cat([keys.expand(len(about_y), *keys.shape[1:]), about_y], dim=1) if self._has_y else keys
+        numbers = -self.phase.values.step * (self.rows.sizes[:, None] * across)
+        if fixed is not None:
+            numbers = numbers + self.phase.values.step * fixed.mT.unsqueeze(-2)
+        values = self._added(self.value_scale * numbers) / self.value_scale
+        return Block(x, y, keys.flatten(-2), values.flatten(-2))
+
+    @property
+    def _has_y(self) -> bool:
+        return self.phase.domain.y > 0
+
+    def _added(self, numbers: Tensor) -> Tensor:
+        return (self.interpreter.read_quickly(numbers) - numbers).to(self.narrow)
+
+    def _narrow_enough(self) -> bool:
+        """Whether the differences, with all that float32 may add in a sum, are within the identity grid's error.
+
+        Claim: a sum of n products whose one factor is a difference is off by γ_{n+2}·Σ|products| in float32. So it is
+        as if differences were larger by a part γ, which the comparison includes. QED
+        """
+        line, phase = self.interpreter.identity, self.phase
+        sizes = phase.magnitudes
+        for block in self.blocks:
+            d, terms = block.keys.shape[-2], block.values.shape[-1]
+            parts = ((block.keys[:, : block.x.shape[-1]], "key_x", d), (block.values, "value", terms))
+            for part, name, count in parts:
+                most = part.abs().max().item() * (1 + rounding.gamma(count + 2, torch.float32))
+                if not most <= line.error(sizes[name]):
+                    return False
+        return True
+
+    def apply(self, w: Tensor, state: Tensor) -> Tensor:
+        """One step from w; `state` is its part of the values."""
+        lead, phase = w.shape[:-1], self.phase
+        asked_and_carried = torch.stack([w / phase.scales.x, self.state_scale * state])
+        query, read_state = self.interpreter.read_quickly(asked_and_carried).unbind()
+        query = query.reshape(-1, w.shape[-1])
+        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
+        total = query.new_zeros(query.shape)
+        for block in self.blocks:
+            total = total + self._answer(block, query, asked.to(self.narrow))
+        if phase.readout == "sum":
+            return total.reshape(*lead, -1)
+        answer = total / phase.domain.samples if phase.readout == "mean" else total
+        return (answer if self.fixed is None else answer + self.fixed).reshape(
+            *lead, -1
+        ) + read_state / self.state_scale
+
+    def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
+        """Σ_i of what the samples of a block answer, (datasets, features)."""
+        x, scales, samples = block.x, self.phase.scales, block.x.shape[-2]
+        t = scales.x * (x @ query.unsqueeze(-1)).squeeze(-1)
+        if self._has_y:
+            t = t + (scales.y * self.asks[0]) * block.y
+        parts = x.new_empty(len(t), self.mix.shape[1], samples)
+        parts[:, 0] = t
+        parts[:, 1:] = (asked.unsqueeze(-2) @ block.keys).view(len(asked), -1, samples)
+        weights = torch.add(self.mix @ parts, self.bias)
+        weights.sub_(weights.amax(dim=-2, keepdim=True)).exp_()
+        weights.div_(weights.sum(dim=-2, keepdim=True))
+        answers = self.values @ weights
+        shares = weights if self.rows.plain else self.rows.signs.mT @ weights
+        added = (block.values @ shares.to(self.narrow).flatten(-2).unsqueeze(-1)).squeeze(-1)
+        return (answers.unsqueeze(-2) @ x).squeeze(-2) + added.to(self.dtype)
+
+
+def _flat(part: Tensor, tail: int) -> Tensor:
+    """One dimension of datasets; one dataset that all share is one, however often it was expanded."""
+    lead = part.shape[: part.ndim - tail]
+    if all(stride == 0 or size == 1 for stride, size in zip(part.stride(), lead, strict=False)):
+        return part[(0,) * len(lead)].unsqueeze(0)
+    return part.reshape(-1, *part.shape[part.ndim - tail :])

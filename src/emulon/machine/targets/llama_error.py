@@ -1,0 +1,274 @@
+"""Error terms of a register program in a stock Llama, instruction by instruction, in float32.
+
+RMSNorm is the identity to the last bit, so it adds nothing; look-ups are exact, because all other weights of the
+softmax underflow to zero. What remains is the rounding of linear maps, of gated products and of divisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from emulon.certify import Certificate
+from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
+from emulon.core.errors import BadProgram
+from emulon.machine.affine import AffineForm
+from emulon.machine.compiler import Plan, content, divisions, divisor_span
+from emulon.machine.error import Budget, LocalError, certify, plus
+from emulon.machine.instruction import Instruction
+from emulon.machine.normalisation import Normalisation, up_to_power_of_two
+from emulon.machine.ranges import Analysis, Range, analyse, range_of
+from emulon.machine.tokens import Average, Matched, Where, gap
+from emulon.machine.transformer import result_name
+
+if TYPE_CHECKING:
+    from emulon.machine.program import RegisterProgram
+
+# The pad, and what must stand above everything else in a token: the next bit of its square is half of that of 2⁻²⁶.
+PAD_SIZE, ABOVE = 2.0**44, 2.0**13
+# Scores of unwanted tokens lie so far below those of wanted ones: e⁻¹¹⁰ is zero in float32.
+UNDERFLOW = 110.0
+# Gates of linear maps, and the factor on gates of products: silu(2²⁰) is 2²⁰.
+GATE = 2.0**20
+# silu(z) is z or 0 to the last bit beyond this.
+SHUT = 128.0
+# The least error that is allowed for, relative to a range, and how often ranges and errors are worked out.
+LEAST_ROOM, ROUNDS = 2.0**-12, 8
+# max |t·tanh(s·t/2) − |t|| · s.
+KINK = 0.557
+SILU_ASSUMED = "torch's silu errs by at most 4u·|z|, and is z for z ≥ 128 and 0 for z ≤ −128"
+NORM_ASSUMED = "torch's rsqrt is exact for powers of four and errs by at most 4u elsewhere"
+
+
+@dataclass(frozen=True)
+class ExactNorm(Normalisation):
+    """RMSNorm that a pad makes the identity.
+
+    Claim: let one slot hold P = 2^m and all others together at most P/2¹³ in 2-norm, in a stream of width 4^k. Then
+    RMSNorm with gain P/2^k is the identity to the last bit, and reads the pad's slot as 1 with gain 1/2^k.
+    Proof. Every partial sum of squares that contains P² rounds to P², whatever the order: the rest is at most half a
+    unit in the last place, 2⁻²⁶·P². The mean P²/4^k, its root and the reciprocal are powers of two; epsilon is below
+    half a unit in the last place. Multiplying by powers of two is exact. QED
+    """
+
+    def holding(self, more: float) -> ExactNorm:
+        """The same for tokens that may hold so much more, in 2-norm, in slots that nothing reads."""
+        return replace(self, content=math.hypot(self.content, more))
+
+    @property
+    def gain(self) -> float:
+        """Of every slot but the pad's."""
+        return self.pad / math.sqrt(self.width)
+
+    @property
+    def scaling(self) -> float:
+        """The identity scales nothing."""
+        return 0.0
+
+    def read_error(self, terms: int, magnitude: float, coefficients: float, *, divided: float = 0.0) -> float:
+        """Rounding of a functional Σ a_i·x_i with Σ|a_i x_i| ≤ magnitude and Σ|a_i| ≤ coefficients."""
+        return gamma(terms + 2, self.dtype) * magnitude + coefficients * self.noise
+
+    def require_fits(self) -> None:
+        """Refuse contents that the pad does not drown."""
+        if max(self.content, self.divide_content) * ABOVE > self.pad:
+            raise BadProgram(
+                f"registers reach {self.content:.3g}, divisors {self.divide_content:.3g}; a Llama's pad of "
+                f"{self.pad:.3g} carries {self.pad / ABOVE:.3g}: narrow the domain"
+            )
+
+
+@dataclass(frozen=True)
+class LlamaError(LocalError):
+    """The error terms of single instructions in a Llama, as 2-norms over the target's entries."""
+
+    def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
+        """What the bounds assume of torch."""
+        return EXP_ASSUMED, SILU_ASSUMED, NORM_ASSUMED
+
+    def _matched(self, where: Where, before: Mapping[str, Range]) -> float:
+        """The error of a match in a score: reading both sides, multiplying, exp. Members' marks add exactly zero."""
+        if not isinstance(where, Matched):
+            return 0.0
+        query, key, root = before[where.query], before[where.key], math.sqrt(where.size)
+        q_error = root * self.normalisation.read_error(1, query.peak, self.scale[where.query])
+        k_error = root * self.normalisation.read_error(1, key.peak, self.scale[where.key])
+        scaled = gamma(where.size + 6, self.dtype) * query.norm * key.norm
+        moved = 1.1 * where.sharp * (scaled + query.norm * k_error + key.norm * q_error)
+        return moved + softmax_weights(0.0, 2 * where.reach, self.dtype)
+
+    def _attended(self, where: Where, value: float, rounding: float, matched: float = 0.0) -> dict[str, float]:
+        """A functional read with attention: exactly by a look-up, with equal weights by a mean.
+
+        Unwanted tokens have scores UNDERFLOW below wanted ones, up to score errors: their weights are below
+        e^(2·errors − UNDERFLOW). Members of a mean have bit-equal scores but for `matched`, each one nonzero product.
+        RoPE turns the places that match by less than 2⁻¹⁴, which rounds to nothing.
+        """
+        beta = sharpness(where, self.tokens)
+        score = 2 * beta * gamma(8, self.dtype) + matched
+        beaten = beta * gap(where, self.tokens) - (2 * where.reach if isinstance(where, Matched) else 0.0)
+        routing = 2 * self.tokens * math.exp(min(2 * score - beaten, 0.0)) * value
+        if isinstance(where, Average):
+            routing += shifted_average(matched, 2 * value) if matched else 0.0
+            rounding += average(len(where.members), value, self.dtype)
+        return {"routing": routing, "rounding": rounding}
+
+    def _read(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[float, float]:
+        """The largest value of a functional, and the rounding of reading it; powers of two multiply exactly."""
+        terms, magnitude, coefficients = self._sizes(part, before)
+        rounded = 0 if _powers_of_two(part) else 2
+        error = gamma(terms - 1 + rounded, self.dtype) * magnitude + coefficients * self.normalisation.noise
+        return range_of(part, before).peak, error if terms else 0.0
+
+    def _skew(self, part: AffineForm, before: Mapping[str, Range]) -> float:
+        """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
+        terms, magnitude, coefficients = self._sizes(part, before)
+        return 2 * gamma(max(terms - 1, 0), self.dtype) * magnitude + coefficients * self.normalisation.skew
+
+    def _erased(self, old: float) -> dict[str, float]:
+        """An old value is read exactly but for noise."""
+        return self._attended(self.here, old, self.normalisation.noise * old) if old else {}
+
+    def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """At most three values, all times powers of two, make the block's output; then the stream adds it."""
+        raw = instruction.raw
+        value, rounding = self._read(raw.read, before)
+        out, parts = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before)), 1
+        if raw.local is not None:
+            more, rounding = self._read(raw.local, before)
+            out, parts, value = plus(out, self._attended(self.here, more, rounding)), 2, value + more
+        out = plus(out, self._erased(old))
+        return plus(out, {"rounding": gamma(parts + 2, self.dtype) * (value + old)})
+
+    def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """x·y = silu(x)·y − silu(−x)·y exactly; x comes times GATE, so that one of the two is x·y and the other zero
+        unless |x| < SHUT/GATE, where silu errs by 4u·|x|.
+
+        What the two readings of x share moves the product as it moves x; the rest is `_skew` (|silu′| ≤ 1.1).
+        """
+        raw, u = instruction.raw, unit(self.dtype)
+        assert raw.local is not None
+        (x, x_error), (y, y_error) = self._read(raw.read, before), self._read(raw.local, before)
+        terms = len(raw.into) // instruction.target.size
+        read = x * y_error + y * (x_error + 1.1 * self._skew(raw.read, before)) + x_error * y_error
+        small = 8 * u * min(x, SHUT / GATE) * y
+        summed = gamma(terms + 3, self.dtype) * (terms * x * y + old)
+        return {"rounding": terms * (2 * u * x * y + small + read) + summed + self.normalisation.noise * old}
+
+    def _clipped(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """clip(z, ±c) = (|z + c| − |z − c|)/2, and |t| is (silu(s·t) + silu(−s·t))/s but for KINK/s.
+
+        Of the two units of each |t| one is open, so each end is read once; silu errs by 4u, the sum by γ₇.
+        """
+        raw, u = instruction.raw, unit(self.dtype)
+        value, rounding = self._read(raw.read + raw.limit, before)
+        value = max(value, range_of(raw.read, before).peak + raw.limit)
+        summed = 5 * u * value + gamma(7, self.dtype) * (value + old)
+        return {
+            "clipping": KINK / steepness(raw.limit, self.dtype),
+            "rounding": 2.2 * rounding + summed + self.normalisation.noise * old,
+        }
+
+    def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+        """RMSNorm divides by D·c, which stands in for the pad.
+
+        The divisor is read by an exact look-up and written times a power of two. Squares, mean, root and product err
+        by 8u; the rest of the token adds content²/(2(D·c)²). The divide slot itself reads as 1 within as much, and a
+        gate of GATE times that is linear.
+        """
+        raw, u = instruction.raw, unit(self.dtype)
+        assert raw.local is not None
+        division = self.divisions[instruction.number]
+        c, c_rounding = self._read(raw.local, before)
+        read = self._attended(self.here, c, c_rounding)
+        inside = self.normalisation.content**2 / (2 * (division.factor * division.low) ** 2)
+        known = instruction.invariant.norm if instruction.invariant is not None else None
+        result = min(range_of(raw.read, before).peak / division.low, math.inf if known is None else 1.1 * known)
+        relative = 1.1 * (2 * inside + 20 * u + sum(read.values()) / division.low)
+        rounding = 1.1 * self._read(raw.read, before)[1] / division.low
+        out = {"division": relative * result, "rounding": rounding + 2 * u * (result + old)}
+        return plus(out, self._erased(old))
+
+
+def _powers_of_two(part: AffineForm) -> bool:
+    """Whether all coefficients are powers of two; those of stored entries then are, too."""
+    numbers = torch.cat([part.bias, *(matrix.flatten() for matrix in part.parts.values())])
+    mantissas = torch.frexp(numbers[numbers != 0]).mantissa.abs()
+    return bool((mantissas == 0.5).all())
+
+
+@dataclass(frozen=True)
+class LlamaPlan(Plan):
+    """All that is known of a program for a Llama before any weight is built."""
+
+    def certificates(self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0) -> dict[str, Certificate]:
+        """A certificate for every register that is written; arguments as in `Plan.certificates`.
+
+        Ranges must be widened by what errors may reach, and errors depend on ranges: starting with small ones, every
+        instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
+        """
+        output, allowed, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
+        least = [LEAST_ROOM * (one.peak or 1.0) for one in self.analysis.after]
+        for _ in range(ROUNDS):
+            try:
+                analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
+            except BadProgram:  # errors may be so large that a divisor's range reaches zero
+                break
+            local = self._local(analysis, noise, skew, beside)
+            found.append(certify(self.program, analysis, local))
+            budget, sizes = Budget(replace(analysis, room=[math.inf] * len(least)), local), list[float]()
+            for one in self.program.instructions:
+                budget.step(one)
+                sizes.append(budget.size(budget.errors[one.target.name]))
+            bounds = [one[output].bound for one in found]
+            settled = len(bounds) > 1 and bounds[-1] >= 0.95 * bounds[-2] and math.isfinite(bounds[-2])
+            if settled or not math.isfinite(max(sizes)):
+                break
+            allowed = [max(2 * size, room) for size, room in zip(sizes, least, strict=True)]
+        return min(found, key=lambda one: one[output].bound)
+
+    def _local(self, analysis: Analysis, noise: float, skew: float, beside: float) -> LlamaError:
+        """The error terms while registers are in the ranges of `analysis`.
+
+        Noise is of entries below their scale. Where ranges are wider it grows with values and with products of two.
+        """
+        scale = self.layout.scale
+        excess = max([1.0, *(reach.peak / scale[name] for name, reach in analysis.largest.items())])
+        noise, skew = excess**2 * noise, excess**2 * skew
+        held = content(self.program, self.layout, analysis)[0]
+        norm = self.normalisation.holding(beside)
+        norm = replace(norm, content=math.hypot(held, beside) + noise, noise=noise, skew=skew)
+        spans = {one.number: divisor_span(one, analysis) for one in divisions(self.program)}
+        divided = {number: replace(self.divisions[number], low=low, high=high) for number, (low, high) in spans.items()}
+        most = max((one.factor * one.high for one in divided.values()), default=0.0)
+        norm = replace(norm, divide_content=most)
+        assert isinstance(norm, ExactNorm)
+        norm.require_fits()
+        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens)
+
+
+def sharpness(where: Where, tokens: int) -> float:
+    """β that puts unwanted scores UNDERFLOW below wanted ones, whatever a match adds."""
+    matched = 2 * where.reach if isinstance(where, Matched) else 0.0
+    return 2.0 ** math.ceil(math.log2((2 * UNDERFLOW + matched) / gap(where, tokens)))
+
+
+def steepness(limit: float, dtype: torch.dtype) -> float:
+    """s, a power of two, with KINK/s ≤ u·limit."""
+    return 2.0 ** math.ceil(math.log2(KINK / (unit(dtype) * limit)))
+
+
+def exact_norm(
+    width: int, content: float, spans: list[tuple[float, float]], dtype: torch.dtype
+) -> tuple[ExactNorm, list[float]]:
+    """The pad's norm, and D for each division by c in (low, high): D·low drowns the content."""
+    factors = [up_to_power_of_two(2 * ABOVE * content / low) for low, _ in spans]
+    most = max((factor * high for factor, (_, high) in zip(factors, spans, strict=True)), default=0.0)
+    norm = ExactNorm(width, PAD_SIZE, content, 0.0, dtype, most)
+    norm.require_fits()
+    return norm, factors

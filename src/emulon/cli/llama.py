@@ -68,7 +68,9 @@ class PromptOptions(DataOptions):
         try:
             return method_named(name)(steps=self.steps, **given)  # type: ignore[return-value]  # all of these are
         except TypeError:
-            raise BadUsage(f"{name} does not take {' or '.join(f'--{key}'.replace('_', '-') for key in given)}") from None
+            raise BadUsage(
+                f"{name} does not take {' or '.join(f'--{key}'.replace('_', '-') for key in given)}"
+            ) from None
 
     def problem(self, data: Data, method: NamedAlgorithm | Method) -> tuple[Tensor, Tensor]:
         """The rows and targets that the prompt holds."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emulon.core.errors import BadShape, EmulonError, unknown
-from emulon.core.files import make_folder, provenance, write_json
-from emulon.core.progress import Progress as Told
+from emulon.core.files import locked, make_folder, provenance, write_json
+from emulon.core.progress import Progress as ReportProgress
 from emulon.core.progress import silent
 from emulon.models import Learner, Looped, Standard
 from emulon.training import TrainConfig, Trained, device_of, fit
@@ -77,7 +78,7 @@ class PairedLooped(PairTokens, Looped, name="paired looped"):
 
 
 TRACKS = {
-    "standard": TrainConfig.following("fast", "paired", **TASK, batch=256, steps=3560, early_weight=0.1),
+    "standard": TrainConfig.following("fast", "paired", **TASK, batch=256, steps=3650, early_weight=0.1),
     "open": TrainConfig.following("fast", "paired looped", **TASK, batch=64, steps=5400, early_weight=0.1),
 }
 # The standard track's model, weights at the start, batch, schedule, curriculum and loss; Adam for all matrices, at the
@@ -92,64 +93,91 @@ def speedrun(
     *,
     seeds: Sequence[int] = SEEDS,
     steps: int = 0,
-    report_progress: Told = silent,
+    report_progress: ReportProgress = silent,
+    deadline: float = math.inf,
 ) -> dict[str, Any]:
-    """One attempt a seed; finished ones are kept in results/bench/speedrun.parts until the record is.
+    """One attempt a seed; finished ones are kept in results/bench/speedrun.parts, so that a stopped speedrun resumes.
 
     Args:
         track: A name of TRACKS.
         results: The folder that has bench/ in it.
         seeds: Of the attempts.
         steps: Of training, where they are not the track's own.
+        report_progress: Called with a text and the finished share.
+        deadline: On the clock of time.time(); no attempt begins after it.
     Returns:
         The attempts, what the rule says of them, and machine, commit and configuration.
     Raises:
-        EmulonError: There is no such track.
+        EmulonError: There is no such track, or no attempt was finished before the deadline.
     """
     if track not in TRACKS:
         raise EmulonError(unknown("track", track, TRACKS))
     runs = {f"{track}, seed {seed}": TRACKS[track].changed(seed=seed) for seed in seeds}
-    attempts = _attempts(runs, results, steps, report_progress)
+    attempts = list(_attempts(runs, results, steps, report_progress, deadline).values())
+    if not attempts:
+        raise EmulonError(f"no attempt of {track} was finished before the deadline; run it again with more time")
     config = next(iter(runs.values()))
     record: dict[str, Any] = {"track": track, "goal": GOAL, **provenance(device_of(config))}
     return record | {"config": config.options(), "attempts": attempts} | verdict(attempts)
 
 
-def adam_rates(results: Path, *, steps: int = 0, report_progress: Told = silent) -> list[dict[str, Any]]:
-    """Seed 0 at five rates. Their seconds are left out, so that they may share a GPU with other work."""
+def adam_rates(
+    results: Path,
+    *,
+    steps: int = 0,
+    report_progress: ReportProgress = silent,
+    deadline: float = math.inf,
+    wait: bool = True,
+) -> list[dict[str, Any]]:
+    """Seed 0 at five rates, or those finished by the deadline. Their seconds are left out, so that they may share a GPU
+    with other work."""
     runs = {f"adam at {rate:g}": ADAM.changed(lr=rate) for rate in RATES}
-    attempts = _attempts(runs, results, steps, report_progress)
-    rows = ({name: each[name] for name in each if "seconds" not in name} for each in attempts)
-    return [{"rate": rate} | row for rate, row in zip(RATES, rows, strict=True)]
+    attempts = _attempts(runs, results, steps, report_progress, deadline, wait)
+    rates = {f"adam at {rate:g}": rate for rate in RATES}
+    return [
+        {"rate": rates[name]} | {what: each[what] for what in each if "seconds" not in what}
+        for name, each in attempts.items()
+    ]
 
 
-def adam_sweep(results: Path, *, steps: int = 0, report_progress: Told = silent) -> dict[str, Any]:
+def adam_sweep(results: Path, *, steps: int = 0, report_progress: ReportProgress = silent) -> dict[str, Any]:
     """The baseline of the standard track: five rates, and the best of them with the clock and a seed that did not
     choose it."""
     attempts = adam_rates(results, steps=steps, report_progress=report_progress)
     best = min(range(len(RATES)), key=lambda k: attempts[k]["after_d"])
     again = {f"adam at {RATES[best]:g}, alone": ADAM.changed(lr=RATES[best], seed=1)}
-    alone = _attempts(again, results, steps, report_progress)[0]
+    (alone,) = _attempts(again, results, steps, report_progress).values()
     about: dict[str, Any] = {**provenance(device_of(ADAM)), "config": ADAM.options()}
     return about | {"sweep": attempts, "best": {"rate": RATES[best]} | alone}
 
 
-def _attempts(runs: dict[str, TrainConfig], results: Path, steps: int, report_progress: Told) -> list[dict[str, Any]]:
-    """Each is kept in a file with its configuration, so that a speedrun that was stopped goes on with the next."""
-    folder, found = make_folder(results / "bench" / "speedrun.parts"), []
+def _attempts(
+    runs: dict[str, TrainConfig],
+    results: Path,
+    steps: int,
+    report_progress: ReportProgress,
+    deadline: float = math.inf,
+    wait: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Finished attempts by name. Each is kept in a file with its configuration. None begins after the deadline, or,
+    without `wait`, while another process is at it."""
+    folder = make_folder(results / "bench" / "speedrun.parts")
+    found: dict[str, dict[str, Any]] = {}
     for done, (name, config) in enumerate(runs.items()):
         config = config.changed(steps=steps or config.schedule.steps)
         config = config.changed(evaluate_every=max(config.schedule.steps // EVALUATIONS, 1))
 
-        def told(what: str, part: float, done: int = done, name: str = name) -> None:
+        def part_progress(what: str, part: float, done: int = done, name: str = name) -> None:
             report_progress(f"{name}: {what}", (done + part) / len(runs))
 
         path, options = folder / f"{name}.json", config.options()
-        stored = json.loads(path.read_text()) if path.exists() else {}
-        if stored.get("config") != options:
-            stored = {"config": options, "attempt": attempt(fit(config, report_progress=told))}
-            write_json(path, stored)
-        found.append(stored["attempt"])
+        with locked(folder / f".{name}.lock", wait) as mine:
+            stored = json.loads(path.read_text()) if path.exists() else {}
+            if mine and stored.get("config") != options and time.time() < deadline:
+                stored = {"config": options, "attempt": attempt(fit(config, report_progress=part_progress))}
+                write_json(path, stored)
+        if stored.get("config") == options:
+            found[name] = stored["attempt"]
     return found
 
 

@@ -1,9 +1,9 @@
 """`python -m reproduce`: list the claims, run them, and make figures and index from their numbers.
 
 It measures with torch and numpy alone. Where matplotlib is missing, as on a GPU machine, only the JSON files are
-written, and `--figures` draws figures and index from them elsewhere. With --minutes no part of a claim is begun after
-so many of them, and the result says what is missing; started again, it goes on, and with --minutes 0 it puts together
-what there is.
+written, and `--figures` draws figures and index from them elsewhere. After --minutes no further part of a claim is
+begun, and the result names the missing parts; started again, the run resumes. With --minutes 0 it only puts the
+finished parts together.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, write_atomically
 from reproduce.arguments import Arguments, Progress, run_script, whole
-from reproduce.claim import SCALES, Claim, ScaleName
-from reproduce.registry import all_claims, claim_named
+from reproduce.claim import SCALES, Claim, ScaleName, all_claims, claim_named
 
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce                              every claim, its state and its cost
   python -m reproduce emulation-table-4            one of them: numbers, figure, verdict
   python -m reproduce --all                        all of them at the small scale
+  python -m reproduce --all --stale                those whose code changed since, or that were never run
   python -m reproduce algoformer-table-1 --scale gpu --minutes 50
   python -m reproduce --figures                    figures and index again, from the numbers alone"""
 
@@ -35,11 +35,12 @@ def arguments() -> Arguments:
     parser = Arguments("reproduce", "Run the sources' claims and compare the numbers.", EXAMPLES)
     parser.add_argument("names", nargs="*", metavar="CLAIM", help="default: list all claims")
     parser.add_argument("--all", action="store_true", help="run every claim that has this scale")
+    parser.add_argument("--stale", action="store_true", help="of these, only those without a fresh result")
     parser.add_argument("--figures", action="store_true", help="draw again from the results; measure nothing")
     parser.add_argument("--scale", choices=SCALES, default="small", help="how large (default: small)")
     parser.add_argument("--seed", type=whole(0), default=0, help="the first seed")
     parser.add_argument("--processes", type=whole(1), default=1, help="that share the parts of a claim (default: 1)")
-    parser.add_argument("--minutes", type=whole(0), help="after these no part of a claim is begun")
+    parser.add_argument("--minutes", type=whole(0), help="after these no further part of a claim is begun")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
     return parser
 
@@ -47,7 +48,7 @@ def arguments() -> Arguments:
 def main(words: Sequence[str]) -> int:
     """0 when done, whatever the verdicts; 1 when a claim crashed."""
     options = arguments().read(words)
-    # Read when torch is imported, with the claims: threads that wait do not take the cores from those that work.
+    # OpenMP reads this when torch is imported, with the claims: waiting threads then free their cores sooner.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Claims judge errors by their own rules.
     warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
@@ -65,6 +66,8 @@ def main(words: Sequence[str]) -> int:
     else:
         if options.all:
             chosen = [claim for claim in all_claims().values() if options.scale in claim.scales]
+        if options.stale:
+            chosen = [claim for claim in chosen if not fresh(claim, options.scale, options.out)]
         deadline = math.inf if options.minutes is None else time.time() + 60 * options.minutes
         crashed = run(chosen, options.scale, options.seed, options.out, options.processes, deadline)
     if can_draw():
@@ -81,7 +84,7 @@ def main(words: Sequence[str]) -> int:
 def run(
     claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, processes: int, deadline: float
 ) -> list[str]:
-    """Runs these claims and writes their results; where one of several crashes, the others go on. Who crashed."""
+    """Runs these claims and writes their results; returns the names of those that crashed while others were left."""
     from reproduce.index import setup_rows
     from reproduce.record import measure, write
 
@@ -106,6 +109,14 @@ def run(
     return crashed
 
 
+def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
+    """Whether there is a complete result of this scale, by the code as it is now."""
+    from reproduce.record import read
+
+    record = read(claim.name, scale, results) if scale in claim.scales else None
+    return record is not None and not record.stale(claim) and not {"missing", "cannot"} & set(record.numbers)
+
+
 def can_draw() -> bool:
     try:
         import matplotlib  # noqa: F401 (whether it is there)
@@ -120,12 +131,13 @@ def draw(claim: Claim, results: Path) -> None:
     from reproduce.record import path_of, records
 
     for record in records(claim, results):
-        if "cannot" not in record.numbers:
-            write_atomically(path_of(claim.name, record.scale, results, ".svg"), chart(claim.figure(record.numbers)))
+        path = path_of(claim.name, record.scale, results, ".svg")
+        if not {"cannot", "missing"} & set(record.numbers):
+            write_atomically(path, chart(claim.figure(record.numbers)))
 
 
 def listed(claims: Collection[Claim], results: Path) -> Iterator[str]:
-    """A line a claim: what it costs at each scale, and what came of it."""
+    """One line for each claim: its cost at each scale, its state and our result."""
     from reproduce.record import records
 
     rows = [("claim", "source", *SCALES, "state", "ours")]

@@ -1,4 +1,4 @@
-"""Command lines of the scripts in reproduce/ and benchmarks/, by the standard library: a GPU machine has no more."""
+"""Command lines of the scripts in reproduce/ and benchmarks/, by the standard library alone, as GPU machines need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE = 5.0
 
 
 class Arguments(argparse.ArgumentParser):
-    """Options of `python -m MODULE`; a word that cannot be read raises EmulonError, in one line."""
+    """Options of `python -m MODULE`; unreadable words raise EmulonError with one line."""
 
     def __init__(self, module: str, description: str, examples: str = "") -> None:
         form = argparse.RawDescriptionHelpFormatter
@@ -36,7 +36,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` on."""
+    """A parser of whole numbers, `least` or more."""
 
     def read(word: str) -> int:
         if not word.isdecimal() or int(word) < least:
@@ -47,8 +47,8 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def run_script(module: str, main: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """The exit code of `main`, or one line on stderr and 2 for a request that makes no sense, 1 for work that failed
-    half-way, 130 when interrupted."""
+    """The exit code of `main`; on an error one line on stderr, and 2 for a bad request, 1 for work that failed, 130 for
+    an interrupt."""
     try:
         return main(words)
     except (EmulonError, OSError) as error:
@@ -60,7 +60,7 @@ def run_script(module: str, main: Callable[[Sequence[str]], int], words: Sequenc
 
 
 class Progress:
-    """A line on stderr, every few seconds."""
+    """Prints a line on stderr every few seconds."""
 
     def __init__(self, name: str) -> None:
         self.name, self.last = name, -math.inf

@@ -1,35 +1,55 @@
-"""Error against bound over sizes: what the claims about constructions measure, judge and draw alike."""
+"""Error against bound over sizes: what the claims about constructions measure, judge and draw; and their data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.report.figure import Figure, Panel, Series
-from reproduce.claim import Numbers, Setting, Verdict
+from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
 
-Asked = TypeVar("Asked", int, float)
-# A size, the largest error found there, and what the certificate promises.
+# A size, the largest error found there, and the bound of the certificate.
 Row = tuple[int | float, float, float]
-# The sources' constructions are of first order: error about 1/size. This much of it must be seen.
+# By the name of a list of sizes: the option that takes each, and whether the grid is the paper's.
+WAYS = {
+    **{"points": ("points", True), "heads": ("heads", True)},
+    **{"soft": ("points", False), "tolerances": ("tolerance", False), "tightest": ("tolerance", False)},
+}
+# The sources' constructions are of first order, error about 1/size; an exponent below this is asked for.
 SLOWEST = -0.7
 
 
-def curve(
-    setting: Setting, name: str, x_label: str, asked: Sequence[Asked], measured: Callable[[Asked], Row]
+def curves(
+    setting: Setting,
+    measured: Callable[..., Row],
+    each: Mapping[str, tuple[Any, ...]],
+    labels: Mapping[str, str] | None = None,
 ) -> Numbers:
-    """`measured` for everything that is asked for: a number of points or heads, or a tolerance."""
-    rows = []
-    for done, each in enumerate(asked):
-        setting.report_progress(f"{name}, {each:g}", done / len(asked))
-        rows.append(measured(each))
-    sizes, errors, bounds = (list(part) for part in zip(*rows, strict=True))
-    return {"name": name, "x": x_label, "sizes": sizes, "errors": errors, "bounds": bounds}
+    """`measured(*arguments, **option)` over a list of sizes, for every curve.
+
+    Args:
+        setting: Its sizes have the lists that are named in WAYS; "tightest" is the last of the tolerances.
+        measured: A size, the error there and its bound.
+        each: By the curve's name: the list of sizes, and arguments of `measured`. The paper's construction comes first.
+        labels: What a list of sizes counts; default: keys.
+    """
+    found = []
+    for done, (name, (what, *arguments)) in enumerate(each.items()):
+        option, paper = WAYS[what]
+        asked = setting.sizes["tolerances"][-1:] if what == "tightest" else setting.sizes[what]
+        rows = []
+        for size in asked:
+            setting.report_progress(f"{name}, {size:g}", done / len(each))
+            rows.append(measured(*arguments, **{option: size}, **({"grid": "paper"} if paper else {})))
+        sizes, errors, bounds = (list(part) for part in zip(*rows, strict=True))
+        label = (labels or {}).get(what, "keys")
+        found.append({"name": name, "x": label, "sizes": sizes, "errors": errors, "bounds": bounds})
+    return {"curves": found}
 
 
 def rate(found: Numbers) -> float:
@@ -62,6 +82,20 @@ def figure(numbers: Numbers) -> Figure:
         bound = Series(f"{each['name']}, bound", each["sizes"], each["bounds"], "dashes", of=series[-1].label)
         series.append(bound)
     return Figure([Panel(x, "largest error", series, log_x=True, log_y=True) for x, series in panels.items()])
+
+
+def claim(
+    name: str,
+    source: str,
+    statement: str,
+    run: Callable[[Setting], Numbers],
+    scales: Mapping[ScaleName, Scale],
+    theirs: str = "error ≤ ε for any ε > 0",
+    judge: Callable[[Numbers], Verdict] = judge,
+    **words: str,
+) -> Claim:
+    """A claim of Hu et al. 2025 that is judged and drawn as above."""
+    return Claim(name, f"Hu et al. 2025, {source}", statement, theirs, scales, run, judge, figure, **words)
 
 
 def uniform(draw: torch.Generator, *shape: int, bound: float = 1.0) -> Tensor:

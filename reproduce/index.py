@@ -16,8 +16,8 @@ HEAD = """# Claims, and what came of them
 What the sources state, the number they print, the number measured here, and a verdict. Made by `python -m reproduce`
 from the JSON files in claims/: do not edit. `python -m reproduce NAME` measures a claim again (`--scale paper` or `gpu`
 at larger sizes), `--all` every claim at the small scale, `--figures` draws everything again without measuring. A
-verdict is decided by a rule in the claim's module under `reproduce/`, written before the numbers; rules and verdicts
-that were changed later are listed in [what we had wrong](../docs/corrections.md).
+verdict is decided by a rule beside the code that measures, in `reproduce/`, written before the numbers; rules and
+verdicts that were changed later are listed in [what we had wrong](../docs/corrections.md).
 
 - **holds**, **does not hold**: in the source's set-up, or of a theorem, which may be checked at any size;
 - **holds as corrected**: as printed the statement fails; mended as the section below says, it holds;
@@ -29,6 +29,8 @@ that were changed later are listed in [what we had wrong](../docs/corrections.md
 
 What runs on a GPU runs there with torch and numpy alone: `python -m reproduce NAME --scale gpu`.
 """
+# Verdicts beside which stands what would change or decide them.
+OPEN = ("does not hold", "not decided", "not tested as printed", "not tested at scale")
 COLUMNS = ("claim", "printed", "ours", "what differs", "verdict", "figure")
 
 
@@ -78,11 +80,12 @@ def _rows(claim: Claim, results: Path) -> list[tuple[str, ...]]:
 
 def _row(claim: Claim, record: Record, results: Path) -> tuple[str, ...]:
     verdict, figure = record.verdict(claim), "–"
-    if "cannot" not in record.numbers:
+    if not {"cannot", "missing"} & set(record.numbers):
         figure = f"[figure]({path_of(claim.name, record.scale, results, '.svg').relative_to(results).as_posix()})"
     state = f"**{verdict.state}**: {verdict.reason}"
-    if verdict.state == "does not hold" and claim.reversal:
-        state = f"what would change our mind: {claim.reversal}. {state}"
+    if verdict.state in OPEN and claim.reversal:
+        what = "change" if verdict.state == "does not hold" else "decide"
+        state = f"What would {what} this: {claim.reversal}. {state}"
     if record.stale(claim):
         state = f"**stale**. {state}"
     return _what(claim, record.scale), claim.theirs, verdict.ours, _differs(claim, record.scale), state, figure

@@ -1,4 +1,4 @@
-"""Trained learners for claims: those kept among the results, and those trained on the spot."""
+"""Trained learners for claims: those kept among the results, and those trained during the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emulon.models import Learner
 from emulon.training import RunFolder, TrainConfig, Trained, fit, load_learner, save_learner
 from reproduce.claim import CannotTest, Setting
 
-# Kept in results/learners/, with the words that trained them.
+# Kept in results/learners/, with the options that trained them.
 KEPT = {
     "small_learner": "standard --preset small",
     "noiseless_learner": "standard --task linear --features 3 --points 9 --noise 0 --width 64 --layers 4 --heads 4 "

@@ -1,4 +1,4 @@
-"""Results: claims/NAME.json for the small scale, claims/NAME.SCALE.json for the others, and all that is made of them.
+"""Results: claims/NAME.json for the small scale, claims/NAME.SCALE.json for the others; and the parts of a long run.
 
 `results` is everywhere the folder that has claims/, learners/ and bench/ in it.
 """
@@ -10,30 +10,28 @@ import math
 import multiprocessing
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from emulon.core.errors import EmulonError
-from emulon.core.files import make_folder, write_json
+from emulon.core.files import locked, make_folder, provenance, write_json
 from emulon.core.progress import Progress, silent
-from reproduce.claim import CannotTest, Claim, Numbers, ScaleName, Setting, Verdict
+from reproduce.claim import CannotTest, Claim, Measures, Numbers, ScaleName, Setting, Verdict, claim_named
 from reproduce.freshness import code_of
-from reproduce.parts import Parts
-from reproduce.registry import claim_named
 
 PARTS = ".parts"
-JOINTS = {"machine": "; then ", "commit": ", "}
+ABOUT = ("machine", "torch", "python", "commit", "time", "code")
 
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one run, and what they were made with. `cpu_seconds` is what a busy machine leaves alone, and of
-    the last process alone where several measured parts of it."""
+    """The numbers of one run, and what made them. `cpu_seconds` depends less on other load; with several processes it
+    counts only the one that put the parts together."""
 
     claim: str
     scale: ScaleName
@@ -53,6 +51,77 @@ class Record:
         return self.about["code"] != code_of(claim) or dict(self.config) != sizes
 
 
+class Parts:
+    """The finished parts of a claim, kept beside its result in NAME.SCALE.parts/, a file each, until all are finished.
+
+    Processes that share the folder share the work: each takes parts that no other has locked. Parts of other sizes or
+    seeds, and unreadable files, are ignored. No part is begun after `deadline`, on the clock of time.time(); `missing`
+    names the parts that are then left out. Without `wait`, parts that other processes have locked are left to them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Mapping[str, Any],
+        device: str,
+        processes: int = 1,
+        deadline: float = math.inf,
+        wait: bool = True,
+    ) -> None:
+        self.folder, self.device, self.processes, self.deadline, self.wait = folder, device, processes, deadline, wait
+        self.missing: list[str] = []
+        self.run = json.loads(json.dumps(run))
+        self.kept: dict[str, Numbers] = {}
+        for path in folder.glob("*.json"):
+            self._read(path.stem)
+        # Time of earlier runs, which the clock of this process does not see.
+        self.seconds_before = sum(part["seconds"] for part in self.kept.values())
+
+    def __call__(self, measures: Measures) -> dict[str, Numbers]:
+        """The numbers of all parts: those kept, and those measured now and kept."""
+        # First the parts that no other process has locked; then, waiting for the lock, the others.
+        for wait in (False, True) if self.wait else (False,):
+            for name, measure in measures.items():
+                if name not in self.kept:
+                    self._take(name, measure, wait)
+        self.missing = [name for name in measures if name not in self.kept]
+        return {name: self.kept[name]["numbers"] for name in measures if name in self.kept}
+
+    def about(self) -> dict[str, str]:
+        """The provenance, with the number of processes: seconds beside others are longer."""
+        made = provenance(self.device)
+        return made | ({"machine": f"{made['machine']}, {self.processes} at once"} if self.processes > 1 else {})
+
+    def seen(self, what: str) -> list[str]:
+        """Every commit, or machine, that measured a part, the oldest first."""
+        parts = sorted(self.kept.values(), key=lambda part: str(part["about"]["time"]))
+        return list(dict.fromkeys(part["about"][what] for part in parts))
+
+    def _read(self, name: str) -> None:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            stored = json.loads(self._file(name).read_text())
+            about = {what: str(stored["about"][what]) for what in ("machine", "commit", "time")}
+            part = {"numbers": dict(stored["numbers"]), "seconds": stored["seconds"] + 0.0, "about": about}
+            if stored["run"] == self.run:
+                self.kept[name] = part
+
+    def _take(self, name: str, measure: Callable[[], Numbers], wait: bool) -> None:
+        with locked(make_folder(self.folder) / f".{name}.lock", wait) as mine:
+            if not mine:
+                return
+            self._read(name)  # another process may have finished it since
+            if name in self.kept or time.time() >= self.deadline:
+                return
+            began = time.perf_counter()
+            numbers = json.loads(json.dumps(measure(), allow_nan=False))
+            part = {"numbers": numbers, "seconds": time.perf_counter() - began, "about": self.about()}
+            write_json(self._file(name), {"run": self.run} | part)
+            self.kept[name] = part
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+
 def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -> Path:
     return results / "claims" / (f"{name}{suffix}" if scale == "small" else f"{name}.{scale}{suffix}")
 
@@ -66,70 +135,102 @@ def measure(
     processes: int = 1,
     deadline: float = math.inf,
 ) -> Record:
-    """Runs the claim, or goes on with one that was stopped. What cannot be tested here is a result, too.
+    """Runs the claim, or resumes a run that was stopped.
 
-    `processes` share its parts, of which a GPU runs several small ones in less time than one after another. Parts that
-    were not begun by `deadline` are named in the numbers, as "missing".
+    Args:
+        claim: What to measure. That it cannot be tested here is a result, too.
+        scale: One of the claim's scales.
+        seed: The first seed.
+        results: The folder of all results.
+        report_progress: Called with a text and the finished share.
+        processes: How many share the parts; a GPU runs several small ones in less time than one after another.
+        deadline: On the clock of time.time(); parts not begun by then are named in the numbers, as "missing".
     """
-    if scale not in claim.scales:
-        raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
+    parts = _parts(claim, scale, seed, results, processes, deadline)
     sizes = claim.scales[scale].sizes
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    run = {"sizes": sizes, "seed": seed}
-    parts = Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline)
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
-        with _hands(processes - 1, claim.name, setting):
+        with _helpers(processes - 1, claim.name, setting):
             numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
+    except Exception:
+        if not parts.missing:
+            raise
+        numbers = {"cannot": "parts were not measured before the deadline; run it again with more --minutes"}
     if parts.missing:
-        nothing = {"cannot": "none of its parts was measured before the deadline; run it again with more --minutes"}
-        numbers = numbers | {"missing": parts.missing} if parts.kept else nothing
+        nothing = {"cannot": "no part was measured before the deadline; run it again with more --minutes"}
+        numbers = (numbers if parts.kept else nothing) | {"missing": parts.missing}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    about = parts.about()
-    # measured in parts by one machine and put together by another: both are named
-    about["code"] = code_of(claim)
-    about |= {what: joint.join(dict.fromkeys([*parts.seen(what), about[what]])) for what, joint in JOINTS.items()}
+    # Parts may be measured on one machine and put together on another: both are named.
+    about = parts.about() | {"code": code_of(claim)}
+    for what, joint in (("machine", "; then "), ("commit", ", ")):
+        about[what] = joint.join(dict.fromkeys([*parts.seen(what), about[what]]))
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     seconds += parts.seconds_before
     return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
 
 
+def take_parts(
+    claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress, processes: int, deadline: float
+) -> None:
+    """Measures the parts of a claim that no other process has taken; `measure` puts all together later."""
+    parts = _parts(claim, scale, seed, results, processes, deadline, wait=False)
+
+    def keep(measures: Measures) -> dict[str, Numbers]:
+        parts(measures)
+        raise _Taken
+
+    with suppress(_Taken, CannotTest):
+        claim.run(Setting(claim.scales[scale].sizes, seed, results, report_progress, keep))
+
+
+class _Taken(Exception):
+    """No part is left to take: ends `Claim.run` before it uses numbers that are not there yet."""
+
+
+def _parts(
+    claim: Claim, scale: ScaleName, seed: int, results: Path, processes: int, deadline: float, wait: bool = True
+) -> Parts:
+    if scale not in claim.scales:
+        raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
+    run = {"sizes": claim.scales[scale].sizes, "seed": seed}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline, wait)
+
+
 @contextmanager
-def _hands(number: int, name: str, setting: Setting) -> Iterator[None]:
-    """So many processes beside this one, at the same parts; all have ended when this one goes on."""
-    told = replace(setting, report_progress=silent)
-    beside = [
-        multiprocessing.get_context("spawn").Process(target=_lend_a_hand, args=(name, told)) for _ in range(number)
-    ]
-    for hand in beside:
-        hand.start()
+def _helpers(number: int, name: str, setting: Setting) -> Iterator[None]:
+    """Processes that measure the same claim's parts beside this one; all have ended when this one continues."""
+    quiet, context = replace(setting, report_progress=silent), multiprocessing.get_context("spawn")
+    beside = [context.Process(target=_help, args=(name, quiet)) for _ in range(number)]
+    for process in beside:
+        process.start()
     try:
         yield
     except BaseException:
-        for hand in beside:
-            hand.terminate()
+        for process in beside:
+            process.terminate()
         raise
     finally:
-        for hand in beside:
-            hand.join()
+        for process in beside:
+            process.join()
 
 
-def _lend_a_hand(name: str, setting: Setting) -> None:
+def _help(name: str, setting: Setting) -> None:
     with suppress(CannotTest):
         claim_named(name).run(setting)
 
 
 def write(record: Record, results: Path) -> Path:
     path = path_of(record.claim, record.scale, results)
-    parts: dict[str, Any] = {"claim": record.claim, "scale": record.scale, **record.about, "seeds": record.seeds}
-    parts |= {"config": record.config, "seconds": round(record.seconds, 2)}
-    parts |= {"cpu_seconds": round(record.cpu_seconds, 2), "numbers": record.numbers}
+    content = asdict(record)
+    content |= content.pop("about") | {name: round(content[name], 2) for name in ("seconds", "cpu_seconds")}
+    order = ("claim", "scale", *record.about, "seeds", "config", "seconds", "cpu_seconds", "numbers")
     make_folder(path.parent)
-    write_json(path, parts)
+    write_json(path, {name: content[name] for name in order})
     if not {"missing", "cannot"} & set(record.numbers):
         shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
@@ -141,10 +242,8 @@ def read(name: str, scale: ScaleName, results: Path) -> Record | None:
     if not path.exists():
         return None
     try:
-        parts = json.loads(path.read_text())
-        about = {key: parts.pop(key) for key in ("machine", "torch", "python", "commit", "time")}
-        about["code"] = parts.pop("code", "")
-        return Record(**parts, about=about)
+        stored = {"code": ""} | json.loads(path.read_text())
+        return Record(about={key: stored.pop(key) for key in ABOUT}, **stored)
     except (ValueError, KeyError, TypeError) as error:
         raise EmulonError(
             f"{path} is not a result of python -m reproduce ({error}); remove it and run the claim again"
@@ -152,6 +251,6 @@ def read(name: str, scale: ScaleName, results: Path) -> Record | None:
 
 
 def records(claim: Claim, results: Path) -> list[Record]:
-    """What was measured, small scale first."""
+    """The results of every scale that was run, small scale first."""
     every = (read(claim.name, scale, results) for scale in claim.scales)
     return [record for record in every if record is not None]

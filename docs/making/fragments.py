@@ -11,11 +11,10 @@ from pathlib import Path
 
 from benchmarks import speedrun
 from emulon.report.benchmark import cell_of, coverage_told, of_this_version, table_rows
-from reproduce.claim import Claim
+from reproduce.claim import Claim, all_claims
 from reproduce.index import setup_rows, source_of
 from reproduce.record import Record, path_of
 from reproduce.record import records as measured
-from reproduce.registry import all_claims
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

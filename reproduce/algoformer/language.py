@@ -15,16 +15,10 @@ from reproduce.text.tokeniser import BadText
 
 MODELS = ("standard", "looped", "algoformer")
 # Gao et al. 2024, section 5.5: 12 layers, or one each and (T, ΔT) = (10, 10).
-PAPER: dict[str, dict[str, Any]] = {
-    "standard": {"layers": 12},
-    "looped": {"layers": 1, "loops": 10, "window": 10},
-    "algoformer": {"layers": 1, "loops": 10, "window": 10},
-}
-FEW: dict[str, dict[str, Any]] = {
-    "standard": {"layers": 3},
-    "looped": {"layers": 1, "loops": 3, "window": 3},
-    "algoformer": {"layers": 1, "loops": 3, "window": 3},
-}
+PAPER: dict[str, dict[str, Any]] = {"standard": {"layers": 12}}
+PAPER |= {model: {"layers": 1, "loops": 10, "window": 10} for model in MODELS[1:]}
+FEW: dict[str, dict[str, Any]] = {"standard": {"layers": 3}}
+FEW |= {model: {"layers": 1, "loops": 3, "window": 3} for model in MODELS[1:]}
 
 
 def corpus_file(name: str, vocabulary: int) -> str:
@@ -33,9 +27,8 @@ def corpus_file(name: str, vocabulary: int) -> str:
     if not path.is_file():
         if data_folder(name) is None:
             raise CannotTest(
-                f"needs the texts of {name}: python -m reproduce.text.corpus {name} --vocabulary {vocabulary}"
-                f" --out {path} downloads"
-                " them, or reads them from a --folder"
+                f"needs the texts of {name}: python -m reproduce.text corpus {name} --vocabulary {vocabulary}"
+                f" --out {path} downloads them, or reads them from a --folder"
             )
         try:
             named_corpus(name, vocabulary).save(path)

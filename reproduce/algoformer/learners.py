@@ -1,4 +1,4 @@
-"""AlgoFormers trained on the spot: what Figures 3 to 5 share."""
+"""AlgoFormers trained during the run: what Figures 3 to 5 share."""
 
 from __future__ import annotations
 
@@ -9,31 +9,15 @@ import torch
 
 from emulon.models import AlgoFormer, Learner
 from emulon.training import Evaluation, TrainConfig
-from reproduce.claim import Setting, SetUp, Verdict
+from reproduce.claim import Setting, Verdict
 from reproduce.learners import trained
 
 # After the most samples an error above this share of saying zero is that of a learner that has learned too little.
 UNLEARNED = 0.1
 # On a CPU, and the same for all three figures, so that one training serves them in a process.
-TRAINING = {
-    "model": "algoformer",
-    "task": "linear",
-    "features": 2,
-    "points": 8,
-    "noise": 0.0,
-    "layers": 1,
-    "width": 32,
-    "heads": 4,
-    "loops": 4,
-    "window": 3,
-    "init": 0.08,
-    "steps": 1200,
-    "lr": 2e-3,
-    "warmup": 100,
-    "schedule": "cosine",
-}
-
-
+TRAINING = {"model": "algoformer", "task": "linear", "features": 2, "points": 8, "noise": 0.0, "init": 0.08}
+TRAINING |= {"layers": 1, "width": 32, "heads": 4, "loops": 4, "window": 3}
+TRAINING |= {"steps": 1200, "lr": 2e-3, "warmup": 100, "schedule": "cosine"}
 # The paper's sizes, on a GPU.
 AT_SCALE = {"recipe": "fast", "model": "algoformer", "task": "representation", "features": 20, "points": 41}
 AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_every": 10_000, "compile": "block"}
@@ -41,12 +25,10 @@ AT_SCALE |= {"layers": 1, "loops": 20, "window": 15, "steps": 10_000, "evaluate_
 SHORTER = AT_SCALE | {"steps": 4_000}
 
 
-def recipe(sizes: Mapping[str, Any]) -> tuple[SetUp, SetUp]:
-    """What the runs of these sizes have and the paper's have not."""
-    return (
-        SetUp("optimiser", "Adam, 1e-4", "Muon, 0.005, linear", "does not hold"),
-        SetUp("steps × batch", "500,000 × not stated", f"{sizes['steps']:,} × 64", "does not hold"),
-    )
+def recipe(sizes: Mapping[str, Any]) -> str:
+    """Lines of the set-up: optimiser, steps and batch."""
+    return f"""optimiser | Adam, 1e-4 | Muon, 0.005, linear | does not hold
+steps × batch | 500,000 × not stated | {sizes["steps"]:,} × 64 | does not hold"""
 
 
 def configured(setting: Setting, **options: Any) -> TrainConfig:

@@ -1,7 +1,7 @@
 """The trained modules of Hu et al.'s public code, rebuilt, many of one shape at once.
 
 Every parameter has a leading axis of models. Their losses are added up and Adam works entry by entry, so that each
-model is trained as if it were alone (`tests/claims/test_emulation_modules.py` compares with modules that are).
+model is trained as if it were alone (`tests/reproduce/test_emulation_modules.py` compares with modules that are).
 """
 
 from __future__ import annotations
@@ -79,8 +79,13 @@ def attend(rows: Tensor, keys: Extended, values: Extended, absent: Tensor | None
 class MultiHeads(nn.Module):
     """Extension, then multi-head softmax attention with an output map; answers for the tokens of the data.
 
-    What the learnable tokens would answer is cut off in the public code, and not computed here.
+    What the learnable tokens would answer is cut off in the public code, and not computed here. Models of one stack may
+    differ in their number of heads: then every model has as many as the one with the most, each over all features, and
+    a mask leaves to each its own features, or none.
     """
+
+    own_features: Tensor | None
+    scale: Tensor
 
     def __init__(
         self,
@@ -90,11 +95,20 @@ class MultiHeads(nn.Module):
         width_out: int,
         *,
         extra: Sequence[int],
-        heads: int,
+        heads: int | Sequence[int],
         draw: torch.Generator,
     ) -> None:
         super().__init__()
-        self.heads = heads
+        several = [heads] * len(extra) if isinstance(heads, int) else list(heads)
+        self.heads = max(several)
+        mask = None
+        if len(set(several)) > 1:
+            feature = torch.arange(hidden)
+            own = [torch.arange(self.heads).unsqueeze(-1) == feature // (hidden // count) for count in several]
+            mask = torch.stack(own)[:, :, None, None].float()
+        self.register_buffer("own_features", mask)
+        scale = torch.tensor([(hidden // count) ** -0.5 for count in several])[:, None, None, None]
+        self.register_buffer("scale", scale)
         self.extension = Extension(tokens, width_in, hidden, extra, draw)
         self.query, self.key, self.value = (Linears(len(extra), hidden, hidden, draw) for _ in range(3))
         self.out = Linears(len(extra), hidden, width_out, draw)
@@ -105,12 +119,17 @@ class MultiHeads(nn.Module):
     def answer(self, x: Float[Tensor, "models batch tokens width"]) -> tuple[Tensor, Tensor]:
         """The answers, and the attention weights (models, heads, batch, tokens, tokens + extra)."""
         own, extra = self.extension(x)
-        rows = self._split(self.query(own)) * (own.shape[-1] // self.heads) ** -0.5
+        rows = self._split(self.query(own) * self.scale)
         keys, values = ((self._split(part(own)), self._split(part(extra))) for part in (self.key, self.value))
-        mixed, weights = attend(rows, keys, values, self.extension.absent)
-        return self.out(mixed.movedim(1, -2).flatten(-2)), weights
+        if self.own_features is None:
+            mixed, weights = attend(rows, keys, values, self.extension.absent)
+            return self.out(mixed.movedim(1, -2).flatten(-2)), weights
+        mixed, weights = attend(rows * self.own_features, keys, values, self.extension.absent)
+        return self.out((mixed * self.own_features).sum(dim=1)), weights
 
     def _split(self, x: Tensor) -> Tensor:
+        if self.own_features is not None:
+            return x.unsqueeze(1)
         heads: Tensor = x.unflatten(-1, (self.heads, -1))
         return heads.movedim(-2, 1)
 
@@ -207,7 +226,7 @@ def fit(modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, setti
     Of the setting's sizes it takes `epochs` and `lr`, and `fast`: whether matrix products are in tf32 and the loss is
     compiled.
     """
-    epochs, lr, fast = (setting.sizes.get(name) for name in ("epochs", "lr", "fast"))
+    epochs, lr, fast = setting.sizes["epochs"], setting.sizes["lr"], setting.sizes.get("fast")
     device = batches.rows.device
     modules.to(device)
     if fast:

@@ -23,7 +23,7 @@ from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, load_learner
 from reproduce.bounded import largest
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
-from reproduce.library import dataset
+from reproduce.emulation.algorithms import dataset
 
 f64 = torch.float64
 # Asked of every network, and of regressions by scikit-learn.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal, uniform
-from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, State, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, State, Verdict, set_up
 from reproduce.emulation.modules import Batches, Predictor, fit, in_chunks
 from reproduce.interval import at_most, interval, ratios, shown
 from reproduce.learners import best_device
@@ -45,6 +45,10 @@ def drawn(methods: Tensor, n: int, d: int, draw: torch.Generator) -> tuple[Tenso
 
 
 def run(setting: Setting) -> Numbers:
+    return setting.parts({"all": all_models})["all"]
+
+
+def all_models(setting: Setting) -> Numbers:
     """Squared errors on fresh data, by method and training seed, of the layer trained on all and of that method's own.
 
     All models of all seeds are trained at once; four of a seed: on the mixture, and on each method alone.
@@ -128,68 +132,26 @@ def figure(numbers: Numbers) -> Figure:
     return Figure([Panel("", ours.y_label, [*ours.series, *printed])])
 
 
+SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 12, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
+SMALL |= {"asked": 200, "heads": 2, "seeds": 2}
+GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 48, "p": 60, "epochs": 300, "batch": 32, "lr": 1e-3}
+GPU |= {"asked": 10_000, "heads": 6, "seeds": 5}
+SET_UP = """
+model | one layer of 6 heads and width 48, 40 learnable tokens (p = 60), a linear readout | the same
+prompt | every token carries the w that its y is made of; for ridge the solved one | the same
+data | 50,000 datasets of 20 rows with 24 features, noise 0.05, ridge's λ = 5 | the same
+test | 10,000 datasets of each method (text), 1,000 (script) | 10,000
+optimiser | Adam, 1e-3 throughout, batch 32 | the same
+steps | 300 epochs | the same, without an epoch's last half batch
+seeds | 5, of the test data; one trained model of each kind | 5, of data and training
+"""
 CLAIM = Claim(
-    name="emulation-table-2",
-    source="Hu et al. 2025, Table 2",
-    statement="One frozen attention layer, given w in the prompt, is below layers trained for one method each on lasso "
+    "emulation-table-2",
+    "Hu et al. 2025, Table 2",
+    "One frozen attention layer, given w in the prompt, is below layers trained for one method each on lasso "
     "and on linear regression.",
-    theirs="MSE for lasso, ridge, linear: baseline 0.068, 0.004, 0.147; frozen 0.059, 0.071, 0.120",
-    scales={
-        "small": Scale(
-            0.3,
-            {
-                "datasets": 500,
-                "asked": 200,
-                "features": 4,
-                "points": 5,
-                "hidden": 12,
-                "p": 15,
-                "heads": 2,
-                "epochs": 8,
-                "batch": 32,
-                "lr": 3e-3,
-                "seeds": 2,
-            },
-            at_source_scale=False,
-        ),
-        "gpu": Scale(
-            4,
-            {
-                "datasets": 50_000,
-                "asked": 10_000,
-                "features": 24,
-                "points": 20,
-                "hidden": 48,
-                "p": 60,
-                "heads": 6,
-                "epochs": 300,
-                "batch": 32,
-                "lr": 1e-3,
-                "seeds": 5,
-            },
-            set_up=(
-                SetUp(
-                    "model",
-                    "one layer of 6 heads and width 48, 40 learnable tokens (p = 60), a linear readout",
-                    "the same",
-                ),
-                SetUp(
-                    "prompt", "every token carries the w that its y is made of; for ridge the solved one", "the same"
-                ),
-                SetUp("data", "50,000 datasets of 20 rows with 24 features, noise 0.05, ridge's λ = 5", "the same"),
-                SetUp("test", "10,000 datasets of each method (text), 1,000 (script)", "10,000"),
-                SetUp("optimiser", "Adam, 1e-3 throughout, batch 32", "the same"),
-                SetUp("steps", "300 epochs", "the same, without an epoch's last half batch"),
-                SetUp(
-                    "seeds",
-                    "5, of the test data; one trained model of each kind",
-                    "5, of data and training",
-                ),
-            ),
-        ),
-    },
-    run=run,
-    judge=judge,
-    figure=figure,
+    "MSE for lasso, ridge, linear: baseline 0.068, 0.004, 0.147; frozen 0.059, 0.071, 0.120",
+    {"small": Scale(0.3, SMALL, at_source_scale=False), "gpu": Scale(4, GPU, set_up=set_up(SET_UP))},
+    *(run, judge, figure),
     reversal="intervals of frozen/baseline below 1 on both methods, in this set-up with other seeds",
 )

@@ -16,7 +16,7 @@ from emulon.machine.programs.gaussian import gaussian
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from emulon.training import TrainConfig
-from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.learners import committed, trained
 
 FEATURES, POINTS = 3, 9
@@ -100,65 +100,44 @@ def judge(numbers: Numbers) -> Verdict:
 
 
 def figure(numbers: Numbers) -> Figure:
-    both = [
-        Series(
-            f"{kind}",
-            [each["bayes"] for each in numbers["cells"] if each["kind"] == kind],
-            [each["best"] for each in numbers["cells"] if each["kind"] == kind],
-            "dots",
-        )
-        for kind in ("compiled", "trained")
+    cells = {kind: [each for each in numbers["cells"] if each["kind"] == kind] for kind in ("compiled", "trained")}
+    best = [
+        Series(kind, [each["bayes"] for each in own], [each["best"] for each in own], "dots")
+        for kind, own in cells.items()
     ]
-    span = [min(each["bayes"] for each in numbers["cells"]), max(each["bayes"] for each in numbers["cells"])]
-    right = Series("σ²/τ²", span, span, "dashes")
-    curves = [
-        Series(f"trained, σ = {each['noise']:g}", each["grid"], each["differences"])
-        for each in numbers["cells"]
-        if each["kind"] == "trained"
-    ]
-    return Figure(
-        [
-            Panel("σ²/τ²", "best ridge λ", [*both, right], log_x=True, log_y=True),
-            Panel("ridge λ", "squared prediction difference / d", curves, log_x=True, log_y=True),
-        ]
-    )
+    span = [choose(each["bayes"] for each in numbers["cells"]) for choose in (min, max)]
+    best.append(Series("σ²/τ²", span, span, "dashes"))
+    curves = [Series(f"trained, σ = {each['noise']:g}", each["grid"], each["differences"]) for each in cells["trained"]]
+    left = Panel("σ²/τ²", "best ridge λ", best, log_x=True, log_y=True)
+    return Figure([left, Panel("ridge λ", "squared prediction difference / d", curves, log_x=True, log_y=True)])
 
 
 TRAINING = {"task": "linear", "features": 3, "points": 9, "layers": 3, "width": 32, "heads": 4, "init": 0.08}
 TRAINING |= {"steps": 2500, "lr": 3e-3, "warmup": 200, "schedule": "cosine", "start_features": 1, "feature_every": 150}
+SMALL = {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256, "learners": ["small_learner"]}
+SMALL |= {"training": TRAINING, "trained": [[0.25, 1.0], [1.0, 1.0]]}
 # The paper's model and dimension; its optimiser was Adam for 500,000 steps.
 AT_SCALE = {"recipe": "fast", "task": "linear", "features": 8, "points": 41, "layers": 16, "width": 512, "heads": 4}
 AT_SCALE |= {"batch": 64, "steps": 2500, "evaluate_every": 2500}
 NOISES, PRIORS = [0.25, 0.5, 1.0, 1.5], [0.5, 1.0, 1.5, 2.0]
+GPU = {"noises": NOISES, "priors": PRIORS, "datasets": 256, "learners": [], "training": AT_SCALE}
+GPU |= {"trained": [[noise, prior] for noise in NOISES for prior in PRIORS]}
+SET_UP = """
+data | d = 8, 40 pairs, a few σ² and τ², one of them fixed | 16 pairs of σ and τ
+model | 16 layers of 512, 4 heads | the same
+optimiser | Adam, 1e-4, cosine with warm-up | Muon, 0.01, linear | does not hold
+steps × batch | 500,000 × 64 | 2,500 × 64 | does not hold
+seeds | not stated | 1 | does not hold
+"""
 CLAIM = Claim(
-    name="learning-figure-2",
-    source="Akyürek et al. 2022, Figure 2",
-    statement="Under noise σ² and prior τ² a learner is best explained by ridge regression with λ = σ²/τ².",
-    theirs="best λ = σ²/τ² for all measured σ² and τ²",
-    scales={
-        "small": Scale(
-            3,
-            {"noises": [0.25, 0.5, 1.0], "priors": [0.5, 1.0, 2.0], "datasets": 256, "learners": ["small_learner"]}
-            | {"training": TRAINING, "trained": [[0.25, 1.0], [1.0, 1.0]]},
-            at_source_scale=False,
-        ),
-        "gpu": Scale(
-            10,
-            {"noises": NOISES, "priors": PRIORS, "datasets": 256, "learners": [], "training": AT_SCALE}
-            | {"trained": [[noise, prior] for noise in NOISES for prior in PRIORS]},
-            set_up=(
-                SetUp("data", "d = 8, 40 pairs, a few σ² and τ², one of them fixed", "16 pairs of σ and τ"),
-                SetUp("model", "16 layers of 512, 4 heads", "the same"),
-                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
-                SetUp("steps × batch", "500,000 × 64", "2,500 × 64", "does not hold"),
-                SetUp("seeds", "not stated", "1", "does not hold"),
-            ),
-        ),
-    },
-    run=run,
-    judge=judge,
-    figure=figure,
+    "learning-figure-2",
+    "Akyürek et al. 2022, Figure 2",
+    "Under noise σ² and prior τ² a learner is best explained by ridge regression with λ = σ²/τ².",
+    "best λ = σ²/τ² for all measured σ² and τ²",
+    {"small": Scale(3, SMALL, at_source_scale=False), "gpu": Scale(10, GPU, set_up=set_up(SET_UP))},
+    *(run, judge, figure),
     differs="The grid is asked of compiled register machines, whose answer is known, and shows that the measure works. "
     "Trained, at the small scale, are the learner in results/learners/small_learner (d = 5, σ = 0.5) and two "
     "of d = 3 and 2,500 steps; at the scale gpu the paper's model, by Muon for 2,500 steps.",
+    reversal="the two cells with the least noise at σ²/τ² within half an octave, by the paper's optimiser and steps",
 )

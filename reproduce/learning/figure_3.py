@@ -1,4 +1,4 @@
-"""Figure 3, right: shallow learners are nearest to a step of descent, deeper ones to ridge, the deepest to OLS."""
+"""Figure 3: learners by depth (descent, ridge, least squares) and by width (least squares from 32 units on)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emulon.identification import Prefixes, Reference, identify, reference_named
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from emulon.training import TrainConfig
-from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.learners import trained_once
 
 # In the order of the paper's phases.
@@ -41,7 +41,7 @@ REFERENCES = [reference_named("ols"), FITTED_RIDGE, WITH_FIXED, ONE_STEP]
 NAMES = {DESCENT: ONE_STEP.name, RIDGE: "ridge", LEAST: "ols", FIXED_RIDGE: WITH_FIXED.name}
 
 
-def run(setting: Setting) -> Numbers:
+def over_depth(setting: Setting) -> Numbers:
     """Train a learner of every depth for every seed, and measure what each phase leaves of it unexplained."""
     return {"layers": by_size("layers", setting.sizes["depths"], setting)}
 
@@ -88,9 +88,9 @@ def phases(rows: Sequence[Numbers], ridge: str = RIDGE) -> list[str] | None:
     return [phase(row["unexplained"], ridge) for row in rows]
 
 
-def judge(numbers: Numbers) -> Verdict:
+def judge_depth(numbers: Numbers) -> Verdict:
     """For every seed, with the fitted λ: all three phases in the paper's order as depth grows, never back; and what
-    least squares leaves unexplained falls with every step in depth. The fixed λ is told beside it."""
+    least squares leaves unexplained falls with every step in depth. The fixed λ is shown beside it."""
     holds, shown, reasons = True, [], []
     for seed in sorted({row.get("seed", 0) for row in numbers["layers"]}):
         rows = [row for row in numbers["layers"] if row.get("seed", 0) == seed]
@@ -112,7 +112,7 @@ def judge(numbers: Numbers) -> Verdict:
     return Verdict.that(holds, f"by depth {'; '.join(shown)}", ". ".join(reasons))
 
 
-def figure(numbers: Numbers) -> Figure:
+def draw_depth(numbers: Numbers) -> Figure:
     return Figure([panel(rows, what) for what, rows in numbers.items() if rows])
 
 
@@ -129,44 +129,90 @@ def panel(rows: Sequence[Numbers], label: str) -> Panel:
     return Panel(label, "unexplained by", series, log_x=True, log_y=True)
 
 
+# "even modest hidden sizes (32 units) rapidly match OLS"
+MODEST = 32
+
+
+def over_width(setting: Setting) -> Numbers:
+    """Train a learner of every width for every seed, and measure what each phase leaves of it unexplained."""
+    return {"width": by_size("width", setting.sizes["widths"], setting)}
+
+
+def judge_width(numbers: Numbers) -> Verdict:
+    """For every seed, by Figure 3's rule for ties: every width of 32 and more is nearest to least squares, and no width
+    is nearest to descent. The fixed λ is shown beside it."""
+    holds, shown, reasons = True, [], []
+    for seed in sorted({row["seed"] for row in numbers["width"]}):
+        rows = [row for row in numbers["width"] if row["seed"] == seed]
+        sizes, named, fixed = [row["size"] for row in rows], phases(rows), phases(rows, FIXED_RIDGE)
+        assert named is not None and fixed is not None  # every run of this claim measures all
+        own = dict(zip(sizes, named, strict=True))
+        holds = holds and all(own[size] == LEAST for size in sizes if size >= MODEST) and DESCENT not in named
+        shown.append(", ".join(f"{size}: {name}" for size, name in own.items()))
+        left = ", ".join(f"{row['unexplained'][LEAST]['value']:.2g}" for row in rows)
+        reasons.append(f"seed {seed}: least squares leaves {left}; with λ = {FIXED:g} {', '.join(fixed)}")
+    return Verdict.that(holds, f"by width {'; '.join(shown)}", ". ".join(reasons))
+
+
 # What both CPU scales have in common.
 TRAINING = {"task": "linear", "noise": 0.0, "layers": 4, "heads": 4, "init": 0.08, "schedule": "cosine", "width": 32}
 QUICK = TRAINING | {"features": 2, "points": 8, "steps": 1200, "lr": 2e-3, "warmup": 100}
 LONGER = TRAINING | {"features": 4, "points": 11, "steps": 6000, "lr": 1e-3, "warmup": 200}
 LONGER |= {"start_features": 1, "feature_every": 150}
 AT_SCALE = {"recipe": "fast", "task": "linear", "features": 8, "points": 41, "noise": 0.0, "compile": "block"}
-AT_SCALE |= {"layers": 16, "width": 256, "heads": 4, "batch": 128, "steps": 5000, "evaluate_every": 5000}
-DATA = SetUp("data", "d = 8, 40 pairs, x and w normal, no noise", "the same")
-CLAIM = Claim(
-    name="learning-figure-3",
-    source="Akyürek et al. 2022, Figure 3, depth",
-    statement="As depth grows a learner goes from a step of descent over ridge to least squares.",
-    theirs="1 layer: descent; middle: ridge; 8 layers and more: least squares",
-    scales={
+AT_SCALE |= {"layers": 16, "heads": 4, "steps": 5000, "evaluate_every": 5000}
+DEEP = AT_SCALE | {"width": 256, "batch": 128}
+# The paper's model and batch.
+WIDE = AT_SCALE | {"width": 512, "batch": 64}
+RECIPE = """
+data | d = 8, 40 pairs, x and w normal, no noise | the same
+optimiser | Adam, 1e-4, cosine with warm-up | Muon, 0.01, linear | does not hold
+seeds | not stated | 3
+"""
+FITTED = "ridge parameter | not stated | the one that fits each learner best"
+DEPTH_SET_UP = f"""{RECIPE}{FITTED}
+model | 1, 2, 4, 8, 12, 16 layers, width and heads by search | 1 to 16 layers of 256, 4 heads
+steps × batch | 500,000 × 64 | 5,000 × 128 | does not hold
+"""
+WIDTH_SET_UP = f"""{RECIPE}{FITTED}
+model | 16 to 1024 wide, depth and heads by search | 16 to 1024 wide, 16 layers, 4 heads
+steps × batch | 500,000 × 64 | 5,000 × 64 | does not hold
+"""
+DEPTH = Claim(
+    "learning-figure-3",
+    "Akyürek et al. 2022, Figure 3, depth",
+    "As depth grows a learner goes from a step of descent over ridge to least squares.",
+    "1 layer: descent; middle: ridge; 8 layers and more: least squares",
+    {
         "small": Scale(1.0, {"training": QUICK, "depths": [1, 2, 4], "datasets": 512}, at_source_scale=False),
         "paper": Scale(
-            45,
-            {"training": LONGER, "depths": [1, 2, 3, 4, 6, 8, 12, 16], "datasets": 1024},
-            at_source_scale=False,
+            45, {"training": LONGER, "depths": [1, 2, 3, 4, 6, 8, 12, 16], "datasets": 1024}, at_source_scale=False
         ),
         "gpu": Scale(
             10,
-            {"training": AT_SCALE, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3},
-            set_up=(
-                DATA,
-                SetUp(
-                    "model", "1, 2, 4, 8, 12, 16 layers, width and heads by search", "1 to 16 layers of 256, 4 heads"
-                ),
-                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
-                SetUp("steps × batch", "500,000 × 64", "5,000 × 128", "does not hold"),
-                SetUp("seeds", "not stated", "3"),
-                SetUp("ridge parameter", "not stated", "the one that fits each learner best"),
-            ),
+            {"training": DEEP, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3},
+            set_up=set_up(DEPTH_SET_UP),
         ),
     },
-    run=run,
-    judge=judge,
-    figure=figure,
+    *(over_depth, judge_depth, draw_depth),
     differs="Learners of d = 2 trained for 1,200 steps on a CPU, or of d = 4 for 6,000. A tie between ridge and one of "
     "its limits, descent and least squares, goes to the limit.",
+    reversal="a seed whose depths pass all three phases in order, trained as the paper's were",
+)
+WIDTH = Claim(
+    "learning-figure-3-width",
+    "Akyürek et al. 2022, Figure 3, width",
+    "Learners of 32 units and more match least squares; only the narrowest are nearer to ridge.",
+    "no strong effect of width: 32 units match least squares, very narrow learners are slightly nearer to ridge",
+    {
+        "small": Scale(1.0, {"training": QUICK, "widths": [16, 32, 64], "datasets": 512}, at_source_scale=False),
+        "gpu": Scale(
+            12,
+            {"training": WIDE, "widths": [32, 64, 16, 256, 512, 1024], "datasets": 512, "seeds": 3},
+            set_up=set_up(WIDTH_SET_UP),
+        ),
+    },
+    *(over_width, judge_width, draw_depth),
+    differs="On a CPU learners of d = 2 and 4 layers, trained for 1,200 steps.",
+    reversal="every width from 32 on nearest to least squares in every seed, with the paper's optimiser and steps",
 )

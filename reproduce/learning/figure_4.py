@@ -29,10 +29,9 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig
 from emulon.training.step import matrix_precision
-from reproduce.claim import Claim, Numbers, Scale, Setting, SetUp, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.learners import committed, trained_once
-from reproduce.learning.figure_3 import DATA
-from reproduce.learning.figure_3_width import AT_SCALE
+from reproduce.learning.figure_3 import RECIPE, WIDE
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
@@ -246,37 +245,28 @@ def figure(numbers: Numbers) -> Figure:
 
 
 SMALL = {"machine_datasets": 1024, "learner_datasets": 1024, "examples": [6], "probe": {"steps": 300}}
+PROBE = {"steps": 4000, "rate": 1e-4, "decay": 0.0, "one_cycle": False, "inner": 512, "batch": 256, "measurements": 20}
+GPU = {"machine_datasets": 4096, "learner_datasets": 24576, "examples": list(range(1, 13)), "points": 13}
+GPU |= {"training": WIDE, "seeds": 3, "bf16": True, "probe": PROBE}
+SET_UP = f"""{RECIPE}model | 16 layers of 512, 4 heads | the same
+steps × batch | 500,000 × 64 | 5,000 × 64 | does not hold
+probes | H′ = 512, Adam, 1e-4, one for each prefix | the same, prefixes of 1 to 12 examples
+steps × batch of a probe | not stated | 4,000 × 256
+"""
 CLAIM = Claim(
-    name="learning-figure-4",
-    source="Akyürek et al. 2022, Figure 4",
-    statement="Xᵀy and w can be read off a learner's deeper states, Xᵀy first, nonlinearly and at the right place.",
-    theirs="Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
-    scales={
+    "learning-figure-4",
+    "Akyürek et al. 2022, Figure 4",
+    "Xᵀy and w can be read off a learner's deeper states, Xᵀy first, nonlinearly and at the right place.",
+    "Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
+    {
         "small": Scale(0.4, SMALL, at_source_scale=False),
         "paper": Scale(1.4, SMALL | {"machine_datasets": 4096, "learner_datasets": 4096}, at_source_scale=False),
-        "gpu": Scale(
-            8,
-            {"machine_datasets": 4096, "learner_datasets": 24576, "examples": list(range(1, 13)), "points": 13}
-            | {"training": AT_SCALE, "seeds": 3, "bf16": True}
-            | {
-                "probe": {"steps": 4000, "rate": 1e-4, "decay": 0.0, "one_cycle": False, "inner": 512, "batch": 256}
-                | {"measurements": 20}
-            },
-            set_up=(
-                DATA,
-                SetUp("model", "16 layers of 512, 4 heads", "the same"),
-                SetUp("optimiser", "Adam, 1e-4, cosine with warm-up", "Muon, 0.01, linear", "does not hold"),
-                SetUp("steps × batch", "500,000 × 64", "5,000 × 64", "does not hold"),
-                SetUp("seeds", "not stated", "3"),
-                SetUp("probes", "H′ = 512, Adam, 1e-4, one for each prefix", "the same, prefixes of 1 to 12 examples"),
-                SetUp("steps × batch of a probe", "not stated", "4,000 × 256"),
-            ),
-        ),
+        "gpu": Scale(8, GPU, set_up=set_up(SET_UP)),
     },
-    run=run,
-    judge=judge,
-    figure=figure,
+    *(run, judge, figure),
     differs="On a CPU the learner is the one in results/learners/small_learner (d = 5, a few layers), so that layers "
     "can be compared in order only. A control task stands beside every probe, and a compiled machine whose layers are "
     "known.",
+    reversal="converged probes of every seed that meet each part: recovered, Xᵀy at the earlier layer, MLPs better, "
+    "read at the last example",
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from emulon.machine import Invariant, Lookup, Register, RegisterProgram
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Mark, Panel, Series
 from reproduce.bounded import largest, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 
@@ -153,30 +153,22 @@ def figure(numbers: Numbers) -> Figure:
     bars = [
         Series(key, list(rows), [max(row[key], 1e-17) for row in rows.values()], "bars") for key in ("error", "bound")
     ]
-    lines = [
-        Series(
-            f"Lemma {name}", shown["N"], [max(value, 1e-17) for value in values], "line" if name in TRICKS else "dashes"
-        )
-        for name, values in shown.items()
-        if name != "N"
-    ]
-    return Figure(
-        [
-            Panel("", "error / largest result", bars, title="one layer each", log_y=True),
-            Panel("N", "largest error", lines, log_x=True, log_y=True),
-        ]
-    )
+    lines = []
+    for name, values in shown.items():
+        if name != "N":
+            mark: Mark = "line" if name in TRICKS else "dashes"
+            lines.append(Series(f"Lemma {name}", shown["N"], [max(value, 1e-17) for value in values], mark))
+    left = Panel("", "error / largest result", bars, title="one layer each", log_y=True)
+    return Figure([left, Panel("N", "largest error", lines, log_x=True, log_y=True)])
 
 
 CLAIM = Claim(
-    name="learning-lemmas-1-7",
-    source="Akyürek et al. 2022, Lemmas 1–7",
-    statement="One layer moves, adds, multiplies or divides; GELU multiplies, LayerNorm divides, both can be bypassed.",
-    theirs="a single layer each, “as precise as desired (or allowed by system precision)”",
-    scales={"small": Scale(0.1, {"datasets": 200, "scales": [10.0, 100.0, 1e3, 1e4, 1e5, 1e6]})},
-    run=run,
-    judge=judge,
-    figure=figure,
+    "learning-lemmas-1-7",
+    "Akyürek et al. 2022, Lemmas 1–7",
+    "One layer moves, adds, multiplies or divides; GELU multiplies, LayerNorm divides, both can be bypassed.",
+    "a single layer each, “as precise as desired (or allowed by system precision)”",
+    {"small": Scale(0.1, {"datasets": 200, "scales": [10.0, 100.0, 1e3, 1e4, 1e5, 1e6]})},
+    *(run, judge, figure),
     correction="Lemma 6 keeps N where its right side prints 2N; Eq. 118–120, which multiply by Lemma 4 with inputs "
     "divided by N, need N² where N is printed; GELU's quadratic coefficient (Eq. 38) is 1/√(2π), not √(2/π).",
 )

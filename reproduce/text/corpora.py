@@ -105,7 +105,7 @@ class Corpus:
         make_folder(Path(path).parent)
         write_atomically(path, save(tensors, notes))
 
-    def keep_beside(self, folder: Path) -> None:
+    def save_data(self, folder: Path) -> None:
         """What a run needs of it later on, without the texts."""
         write_atomically(folder / TOKENISER, self.tokeniser.text)
         if self.classes:

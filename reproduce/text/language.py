@@ -33,7 +33,7 @@ def open_run(path: Path | str, kind: type[TextTask]) -> tuple[Learner, TextTask]
     if not isinstance(task, kind):
         name = folder.config().task.task.partition(":")[0]
         raise NoRun(f"{path} is a run on {name}, and this asks for one on {kind.kind}; name another folder")
-    kept = task.beside(folder.path)
+    kept = task.with_saved_data(folder.path)
     assert isinstance(kept, TextTask)
     return load_learner(path)[0], kept
 

@@ -161,10 +161,10 @@ class TextTask(Task):
         scores = (counts / counts.sum()).log().expand(*prompts.truth.shape[:2], -1)
         return {"frequencies": self.curve(self.error_of(scores, prompts.truth))}
 
-    def keep_beside(self, folder: Path) -> None:
-        self.corpus.keep_beside(folder)
+    def save_data(self, folder: Path) -> None:
+        self.corpus.save_data(folder)
 
-    def beside(self, folder: Path) -> Task:
+    def with_saved_data(self, folder: Path) -> Task:
         if not (folder / TOKENISER).is_file():
             return self
         return dataclasses.replace(self, data=str(folder))  # type: ignore[type-var]  # text tasks are dataclasses

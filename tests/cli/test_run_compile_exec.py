@@ -50,6 +50,7 @@ def ran(folder, table):
     """`emulon run ridge quantile` on the small table: exit code, what it printed, and the report's folder."""
     report = folder / "report"
     words = ["run", "ridge", "quantile", "--data", table, "--target", "y", "--steps", "5", "--report", str(report)]
+    words += ["--json", str(folder / "run.json")]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main(words)
@@ -77,8 +78,13 @@ def refused(capsys, *words):
     return err
 
 
-def test_run_prints_the_table_and_writes_the_report(ran):
+def test_run_prints_the_table_and_writes_the_report_and_the_numbers(ran):
     code, out, err, report = ran
+    [numbers] = json.loads((report.parent / "run.json").read_text())
+    assert [each["algorithm"] for each in numbers["results"]] == ["ridge", "quantile_regression"]
+    assert numbers["columns"] == dict.fromkeys("abc", "number") and numbers["baseline"] < 0.5
+    for each in numbers["results"]:
+        assert f"{each['score']:.4f}" in out and each["weights"].keys() == {*"abc", "intercept"}
     assert code == 0 and err == ""
     for word in ("ridge", "quantile", "run ≤", "domain ≤", "theirs", "score", "R²", "(the same)"):
         assert word in out
@@ -132,6 +138,23 @@ def test_show_says_what_is_in_the_prompt(files, capsys):
     out = capsys.readouterr().out
     for word in ("key_code", "query_x", "5 of size", "2 keys", "certificate", "48 tokens"):
         assert word in out, word
+
+
+def test_a_folder_of_compile_is_shown_and_run_without_naming_its_files(table, files, capsys):
+    folder = str(files[1].parent)
+    assert cli.main(["show", folder, "--json", "-"]) == 0
+    assert "key_code" in [row["slot"] for row in json.loads(capsys.readouterr().out)["prompt"]["gradient"]]
+    assert cli.main(["exec", folder, "--data", table, "--target", "y", "--quiet", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights"].keys() == {*"abc", "intercept"}
+    for words, said in (
+        ([folder, "--no-audit"], "--audit is for networks"),
+        ([str(files[1])], "name the folder of emulon compile, or the interpreter's file and the program's"),
+        ([], "name the folder of emulon compile"),
+    ):
+        assert said in refused(capsys, "exec", *words, "--data", table)
+    assert "holds no program" in refused(capsys, "show", str(files[1].parent.parent))
+    assert "--steps is for algorithms" in refused(capsys, "compile", "a.py:b", "--out", "never", "--steps", "3")
+    assert "--domain is for networks" in refused(capsys, "compile", "ridge", "--out", "never", "--domain", "3")
 
 
 def test_exec_refuses_files_that_do_not_fit(tmp_path, table, files, capsys):
@@ -286,6 +309,11 @@ def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, caps
     assert cli.main(["run", "logistic", *words]) == 0
     assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
     model = str(tmp_path / "page" / "logistic.json")
+    assert cli.main(["predict", model, table, "--proba"]) == 0
+    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert head == ["row", "kind", "kind=flat", "kind=house"]
+    assert all(float(row[2]) + float(row[3]) == pytest.approx(1) for row in rows)
+    assert all((float(row[3]) > 0.5) == (row[1] == "house") for row in rows)
     assert cli.main(["predict", model, table]) == 0
     out, err = capsys.readouterr()
     said = [line.split(",")[1] for line in out.splitlines()]

@@ -66,7 +66,7 @@ def test_every_error_says_its_cause_and_cure():
 
 
 def test_numbers_are_those_of_the_results():
-    from reproduce.registry import all_claims
+    from reproduce.claim import all_claims
 
     states = set()
     for kept in sorted((ROOT / "results" / "claims").glob("*.json")):
@@ -83,7 +83,7 @@ def test_numbers_are_those_of_the_results():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_marks_name_claims_and_pictures_that_exist(page):
-    from reproduce.registry import all_claims
+    from reproduce.claim import all_claims
 
     drawn = re.findall(r"^@picture\ndef (\w+)", (ROOT / "docs" / "making" / "pictures.py").read_text(), re.MULTILINE)
     text = page.read_text()
@@ -92,7 +92,7 @@ def test_marks_name_claims_and_pictures_that_exist(page):
 
 
 def test_every_theorem_has_a_page():
-    from reproduce.registry import all_claims
+    from reproduce.claim import all_claims
 
     told = {name for page in PAGES for name in re.findall(r"<!-- numbers: (.*?) -->", page.read_text())}
     stated = {name for name in all_claims() if re.search(r"theorem|lemma|corollar", name)}

@@ -31,9 +31,7 @@ def exported(tmp_path_factory):
     y = x @ [1.0, -0.5] + 0.2 * draw.normal(size=7)
     plane = np.column_stack([x, draw.uniform(-1, 1, size=7)])
     tables = {"ridge": (x, y), "lasso": (x, y), "logistic": (plane, np.sign(y)), "poisson": (x, abs(y))}
-    programs = {
-        name: for_points(load_program(PROGRAMS / f"{name}.safetensors").changed(steps=6), 7) for name in tables
-    }
+    programs = {name: for_points(load_program(PROGRAMS / f"{name}.safetensors").changed(steps=6), 7) for name in tables}
     interpreter = Interpreter.fitting(*programs.values())
     (folder / "interpreter.onnx").write_bytes(interpreter_to_onnx(interpreter))
     for name, table in tables.items():

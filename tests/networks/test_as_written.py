@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import judge
-import mpmath
 import pytest
 import random_networks
 import torch
@@ -15,19 +14,14 @@ from small_networks import random
 from torch import nn
 
 from emulon import compile_network
-from emulon.certify import rounding
 from emulon.certify.balls import Ball
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter import BadFile
 from emulon.interpreter.files import read_sealed, write_sealed
-from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, load_network, save_network
 from emulon.networks.arithmetic import BALLS
-from emulon.networks.attention import AttentionPhase
 from emulon.networks.builder import lower
-from emulon.networks.linear import Linear, LinearPhase, Unrounded
 from emulon.networks.program import distance_by_arb
-from emulon.networks.ranges import Box, ValueRanges
 
 f64 = torch.float64
 
@@ -77,52 +71,6 @@ def test_an_audit_is_no_less_than_the_error_of_the_module_as_written(name):
     close = replace(run, register=run.program.exact(x).reshape(run.register.shape))
     error = judge.error(module, x, close.outputs)
     assert 0 < error <= close.audit.bound <= 1.01 * error and error < 1e-13
-
-
-def coarse() -> Linear:
-    """((x - 1/2)/3 + 2y/3 + 7, 4y/sqrt(2 + 1/4)), and what it is rounded to, to three digits."""
-    numerators = torch.tensor([[1.0, 2.0], [0.0, 4.0]], dtype=f64)
-    squares = torch.tensor([[9.0, 2.0], [0.0, 0.25]], dtype=f64)
-    exact = Unrounded(numerators, torch.tensor([0.5, 0.0], dtype=f64), squares, torch.tensor([7.0, 0.0], dtype=f64))
-    weight, bias = torch.tensor([[0.333, 0.667], [0.0, 2.67]], dtype=f64), torch.tensor([6.83, 0.0], dtype=f64)
-    return Linear(name="map", reads=(0,), weight=weight, bias=bias, unrounded=exact)
-
-
-def test_a_map_that_was_rounded_is_enclosed_as_it_was():
-    layer, x = coarse(), torch.tensor([[[0.25, -1.0]]], dtype=f64)
-    with mpmath.workdps(60):
-        wanted = [(mpmath.mpf(-1) / 4 - 2) / 3 + 7, mpmath.mpf(-8) / 3]
-        ball = layer.evaluate(Ball.of(x), BALLS)
-        for k, true in enumerate(wanted):
-            high, low, radius = (getattr(ball, part)[0, 0, k].item() for part in ("high", "low", "radius"))
-            assert abs(mpmath.mpf(high) + mpmath.mpf(low) - true) <= radius < 1e-20
-        off = max(
-            abs(mpmath.mpf(own) - true) for own, true in zip(layer.exact(x).flatten().tolist(), wanted, strict=True)
-        )
-    assert distance_by_arb([layer], x, layer.exact(x)) == pytest.approx(float(off), rel=1e-12, abs=0.0)
-
-
-def test_what_rounding_a_map_moves_is_a_part_of_its_error():
-    """Of the first row (1/3 - 0.333)*3 + (0.667 - 2/3)*2 + (41/6 - 6.83), of the second (2.67 - 8/3)*2."""
-    layer, box = coarse(), Box(torch.tensor([-3.0, -1.0], dtype=f64), torch.tensor([1.0, 2.0], dtype=f64))
-    moved = max(0.001 + 0.002 / 3 + (41 / 6 - 6.83), 0.02 / 3)
-    assert layer.rounding(box) == pytest.approx(moved, rel=1e-8, abs=0.0) and layer.rounding(box) >= moved
-    line, known = identity_grid(32.0), ValueRanges(box, box)
-    plain = LinearPhase(replace(layer, unrounded=None), known).own_error(line)
-    assert LinearPhase(layer, known).own_error(line) == pytest.approx(plain + moved, rel=1e-8, abs=0.0)
-
-
-def test_the_scale_of_scores_is_rounded_in_the_prompt_and_nowhere_else(monkeypatch):
-    torch.manual_seed(0)
-    x = random(4, 3, 3)
-    phase = compile_network(Heads(*random(3, 1, 2, 3).unbind(), scale=3.0), data=x).phases[0]
-    assert isinstance(phase, AttentionPhase) and phase.layer.rounding == 4 * rounding.unit(f64)
-    assert replace(phase.layer, scale=4.0).rounding == 0.0
-    line, inner = identity_grid(32.0), phase.known
-    before = phase.own_error(line)
-    monkeypatch.setattr(type(phase.layer), "rounding", property(lambda self: 1e-6))
-    # Entries of q move by 1e-6 of their sums; what a row of scores moves by is at least that of its largest entry.
-    assert 1e-8 * inner.v < phase.own_error(line) - before < 1e-2 * inner.v * max(1.0, inner.score)
 
 
 def network_with_all() -> tuple[nn.Module, torch.Tensor]:

@@ -15,11 +15,9 @@ from emulon.expressions import parse
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.models import AlgoFormer, Looped
 from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, by_prompt, heads_of
-from emulon.networks.arithmetic import BALLS
 from emulon.networks.builder import lower
-from emulon.networks.layers import evaluated, states
+from emulon.networks.layers import states
 from emulon.networks.products import Norm
-from emulon.networks.program import distance_by_arb
 from emulon.networks.softmaxes import UNITS, softmax_for
 
 
@@ -143,14 +141,6 @@ def test_an_encoder_layer_attends_between_positions_only(encoder):
     assert (alone - together).abs().max() <= 1e-12
     shorter = program(x[:, :2]).outputs
     assert shorter.shape == (6, 2, 4) and (shorter - program.exact(x[:, :2])).abs().max() <= 1e-9
-
-
-def test_more_bits_enclose_the_same_network(encoder):
-    _, x, program = encoder
-    run = program(x[:1])
-    balls = evaluated(program.layers, run.inputs, BALLS)[-1]
-    by_arb = distance_by_arb(program.layers, run.inputs, run.register)
-    assert by_arb == pytest.approx(balls.distance_from(run.register).max().item(), rel=1e-3, abs=0.0)
 
 
 def test_an_encoder_in_training_mode_is_refused():

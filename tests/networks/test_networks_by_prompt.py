@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import mpmath
 import pytest
 import torch
 from small_networks import ACTIVATIONS, perceptron
@@ -65,25 +64,9 @@ def test_a_certificate_has_a_term_for_every_layer_and_what_follows_multiplies_it
         assert wider[name] == pytest.approx(2 * terms[name], rel=1e-6, abs=0.0)
 
 
-@pytest.mark.parametrize(("name", "activation"), [("tanh", mpmath.tanh), ("silu", lambda t: t / (1 + mpmath.exp(-t)))])
-def test_an_audit_holds_against_fifty_digits(name, activation, cases, interpreter):
-    case = cases[name]
-    run = interpreter.run(case.program, case.x[:2])
-    for row, own in zip(case.x[:2].tolist(), run.outputs.tolist(), strict=True):
-        with mpmath.workdps(50):
-            state = mpmath.matrix(row)
-            for layer in case.network:
-                if isinstance(layer, nn.Linear):
-                    state = mpmath.matrix(layer.weight.tolist()) * state + mpmath.matrix(layer.bias.tolist())
-                else:
-                    state = state.apply(activation)
-            off = max(abs(exact - number) for exact, number in zip(state, own, strict=True))
-        assert 0 < off <= run.audit.bound
-    assert run.statistics()[-1].distance == pytest.approx(run.audit.bound, rel=1e-3, abs=0.0)
-
-
 def test_an_audit_sees_what_is_wrong(cases, interpreter):
-    run = interpreter.run(cases["gelu"].program, cases["gelu"].x)
+    run = interpreter.run(cases["gelu"].program, cases["gelu"].x[:8])
+    assert run.statistics()[-1].distance == pytest.approx(run.audit.bound, rel=1e-3, abs=0.0)
     spoilt = run.register.clone()
     spoilt[3, 0, 1] += 1e-5
     bound = replace(run, register=spoilt).audit.bound

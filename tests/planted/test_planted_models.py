@@ -20,7 +20,7 @@ from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.model import Build
 from emulon.planted.noise import noise_of
 from emulon.planted.obfuscation import Draft, dead_blocks, fill_heads, fill_neurons, random_rotation
-from reproduce.ours.specimens import interventions, registers
+from reproduce.ours.planted_models import interventions, registers
 
 transformers = pytest.importorskip("transformers", reason="planted models are GPT2Models (pip install 'emulon[hf]')")
 f32, f64 = torch.float32, torch.float64

@@ -1,9 +1,10 @@
 """The page of an analysis: one file, nothing fetched; its pictures change with the numbers."""
 
 import pytest
+import torch
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.identification import analyse, depth_sweep
+from emulon.identification import Curve, Identification, Interval, Match, analyse, depth_sweep
 from emulon.report.identification import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 
@@ -37,6 +38,16 @@ def test_other_numbers_give_other_pictures(said):
     assert ridge(said.ridge, 0.25) != ridge(said.ridge, None)
     curves = said.comparison.predictions
     assert all(name.partition("(")[0] in distances(curves, "distance") for name in curves)
+
+
+def test_a_reference_that_diverges_does_not_squeeze_the_others_together():
+    left = {"ridge": 0.01, "knn": 0.5, "ols": 1e12}
+    matches = [Match(name, {}, Interval(value, value / 2, 2 * value), 0.1) for name, value in left.items()]
+    picture = ranking(Identification(tuple(matches), (), 0.1, (1, 2), 16))
+    curves = {name: Curve.of(name, (1, 2), torch.full((4, 2), value)) for name, value in left.items()}
+    for drawn in (picture, distances(curves, "distance")):  # every power of ten near the others has its mark
+        assert all(mark in drawn for mark in (">0.01<", ">0.1<", ">1<", ">10<"))
+    assert ">1e+12<" in picture
 
 
 def test_phases_are_drawn_from_numbers_alone():

@@ -11,6 +11,7 @@ from reproduce.emulation import modules
 from reproduce.emulation.modules import Batches, Linears, MultiHeads, Predictor, TwoInputs, fit
 
 MODELS, BATCH, N, D, HIDDEN, P = 3, 4, 5, 2, 6, 9
+SEVERAL = (1, 3, 2)
 
 
 def linear(stack: Linears, model: int) -> nn.Linear:
@@ -38,7 +39,8 @@ class Plain(nn.Module):
 
     def __init__(self, stack, model, extra):
         super().__init__()
-        self.heads, self.n = stack.heads, stack.extension.modulation.shape[2]
+        several = stack.own_features is not None
+        self.heads, self.n = SEVERAL[model] if several else stack.heads, stack.extension.modulation.shape[2]
         self.extended = Extended(stack.extension, model, extra)
         self.query, self.key, self.value, self.out = (
             linear(part, model) for part in (stack.query, stack.key, stack.value, stack.out)
@@ -69,23 +71,24 @@ class PlainTwo(nn.Module):
 
 def stacked(kind, extra):
     draw = torch.Generator().manual_seed(0)
-    if kind == "heads":
-        return MultiHeads(N, D, HIDDEN, 4, extra=extra, heads=3, draw=draw), Plain, 1
+    if "heads" in kind:
+        heads = 3 if kind == "heads" else SEVERAL
+        return MultiHeads(N, D, HIDDEN, 4, extra=extra, heads=heads, draw=draw), Plain, 1
     over_keys = kind == "over keys"
     return TwoInputs(N, D, HIDDEN, extra=extra, over_keys=over_keys, draw=draw), PlainTwo, 2
 
 
 @pytest.mark.parametrize("extra", [[P - N] * MODELS, [0, P - N, 2]], ids=["equal", "several numbers of tokens"])
-@pytest.mark.parametrize("kind", ["heads", "over keys", "over queries"])
+@pytest.mark.parametrize("kind", ["heads", "several heads", "over keys", "over queries"])
 def test_a_stack_trains_every_model_as_if_it_were_alone(kind, extra):
-    if kind != "heads" and len(set(extra)) > 1:
+    if "heads" not in kind and len(set(extra)) > 1:
         extra = [max(extra)] * MODELS  # one number of tokens in section 5.1
     stack, plain, inputs = stacked(kind, extra)
     alone = [plain(stack, model, extra[model]) for model in range(MODELS)]
     draw = torch.Generator().manual_seed(1)
-    width = D if kind == "heads" else D + 1
+    width = D if "heads" in kind else D + 1
     data = [torch.randn(20, N, width, generator=draw), torch.randn(20, N, D, generator=draw)][:inputs]
-    target = torch.randn(20, N, 4 if kind == "heads" else D, generator=draw)
+    target = torch.randn(20, N, 4 if "heads" in kind else D, generator=draw)
     rows = torch.stack([torch.randperm(20, generator=draw)[:16] for _ in range(MODELS)])
     setting = Setting({"epochs": 3, "lr": 1e-2})
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reproduce import Setting, all_claims
+from reproduce.claim import Setting, all_claims
 from reproduce.freshness import _installed, code_of
 from reproduce.index import index
 from reproduce.record import measure, read, write

@@ -13,7 +13,8 @@ from emulon.tasks.prompts import PAD
 from emulon.training import TrainConfig, load_learner, resume, train
 from emulon.training.checkpoint import checkpoints, read_checkpoint
 from reproduce.arguments import run_script
-from reproduce.text import classify, language, translate
+from reproduce.text import __main__ as script
+from reproduce.text import language
 from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 from reproduce.text.tasks import Classification, Translation
 from reproduce.text.tokeniser import END, BadText
@@ -23,8 +24,7 @@ SMALL = TrainConfig.of(width=32, heads=2, batch=16, lr=3e-3, evaluate_every=20, 
 
 
 def command(name, *words):
-    script = {"translate": translate.main, "classify": classify.main}.get(name)
-    return run_script(name, script, words) if script else cli.main([name, *words])
+    return run_script(name, script.main, [name, *words]) if name in script.COMMANDS else cli.main([name, *words])
 
 
 def begin(task, corpora, out, **changes):

@@ -7,8 +7,8 @@ import pytest
 
 from emulon.core.errors import WorkFailed
 from emulon.report.chart import chart
-from reproduce import Scale, all_claims
-from reproduce.algoformer import language, section_5_6, section_5_6_training, table_1, table_2
+from reproduce.algoformer import language, section_5_6, table_1, table_2
+from reproduce.claim import Scale, all_claims
 from reproduce.record import PARTS, measure, path_of
 
 TINY = {"width": 8, "heads": 1, "batch": 8, "epochs": 1.0, "threads": 1, "device": "cpu"}
@@ -56,7 +56,7 @@ def test_data_sets_that_are_missing_are_named_and_the_others_tested(few):
     claim = shrunk(table_2.CLAIM, vocabulary=300, sets={"ag_news": 12, "yahoo": 12}, floors=False)
     record = measure(claim, "gpu", 0, few)
     missing = record.numbers["sets"]["yahoo"]["cannot"]
-    assert "python -m reproduce.text.corpus yahoo --vocabulary 300 --out" in missing
+    assert "python -m reproduce.text corpus yahoo --vocabulary 300 --out" in missing
     assert "1 of 5 sets tested, not imdb, dbpedia, yelp, yahoo" in record.verdict(claim).reason
     shares = record.numbers["sets"]["ag_news"]["models"]
     assert all(each["asked"][0] >= each["right"][0] > 0 for each in shares.values())
@@ -69,7 +69,7 @@ def test_without_any_texts_a_claim_says_how_to_get_them(few, name, monkeypatch):
     claim = all_claims()[name]
     record = measure(claim, "small", 0, few)
     verdict = record.verdict(claim)
-    assert verdict.state == "cannot be tested here" and "reproduce.text.corpus" in verdict.reason
+    assert verdict.state == "cannot be tested here" and "reproduce.text corpus" in verdict.reason
 
 
 def translated(entropy, beam, half=1.0):
@@ -95,37 +95,12 @@ def test_table_1_is_not_tested_on_another_set_and_tells_how_that_went():
     assert told(translated(1.9, [33.0]), floor=40)[0] == "not tested at scale"
 
 
-def classified(right):
-    return {"right": right, "asked": [1000] * len(right), "parameters": 1, "learning": []}
-
-
-def test_table_2_wants_the_printed_order_on_every_set_that_was_tested():
-    """As printed AlgoFormer is ahead of both on AG News, of the standard one alone on IMDB, and behind it on Yelp."""
-
-    def verdict(ag_news, imdb=(880, 930, 930), floors=None, **more):
-        rows = {"ag_news": ag_news, "imdb": imdb, **more}
-        sets = {
-            name: {"models": {model: classified([r]) for model, r in zip(language.MODELS, right, strict=True)}}
-            for name, right in rows.items()
-        }
-        return table_2.judge({"sets": sets | {"dbpedia": {"cannot": "texts"}}, "floors": floors or {}})
-
-    good = verdict((880, 880, 930))
-    assert good.state == "holds" and "2 of 5 sets tested, not dbpedia, yelp, yahoo" in good.reason
-    level = verdict((900, 900, 905))
-    assert level.state == "does not hold" and "ag_news: level with standard (ahead of as printed)" in level.reason
-    assert verdict((880, 880, 930), imdb=(930, 930, 930)).state == "does not hold"
-    assert verdict((880, 880, 930), yelp=(700, 480, 580)).state == "holds"
-    assert verdict((880, 880, 930), yelp=(600, 530, 660)).state == "does not hold"
-    assert verdict((880, 880, 930), floors={"ag_news": 99.0}).state == "not tested at scale"
-
-
 def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     # fewer loops and layers, so that it is quick: the standard model has as many layers as AlgoFormer with 2 loops
     monkeypatch.setattr(section_5_6, "TRAINED", {"10, 10": (2, 2), "20, 15": (1, 1)})
     monkeypatch.setitem(language.PAPER, "standard", {"layers": 4})
     sizes = {"width": 16, "heads": 2, "vocabulary": 50, "words": 4, "batch": 2, "repeats": 1}
-    numbers = measure(replace(section_5_6.CLAIM, scales={"small": Scale(0.1, sizes)}), "small", 0, tmp_path).numbers
+    numbers = measure(replace(section_5_6.INFERENCE, scales={"small": Scale(0.1, sizes)}), "small", 0, tmp_path).numbers
     inference = numbers["inference"]
     # layers: 4; T; 1 + T + 1
     assert inference["10"]["algoformer"] == pytest.approx(12 / 4 * inference["10"]["standard"], rel=1e-6)
@@ -138,14 +113,14 @@ def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     assert section_5_6.judge(numbers).state == "holds"
     dear = inference | {"200": inference["20"]}
     assert section_5_6.judge(numbers | {"inference": dear}).state == "does not hold"
-    assert section_5_6_training.judge(numbers).state == "does not hold"
+    assert section_5_6.judge_training(numbers).state == "does not hold"
     # as cheap as the standard one, and a tenth above the looped one
     cheap = trained | {"algoformer": trained["standard"]}
     tenth = trained | {"algoformer": {"operations": trained["looped"]["operations"] / 0.9}}
     both = numbers | {"trained": {"10, 10": cheap, "20, 15": tenth}}
-    assert section_5_6_training.judge(both).state == "holds"
+    assert section_5_6.judge_training(both).state == "holds"
     for name in ("10, 10", "20, 15"):
         wrong = both["trained"] | {name: numbers["trained"]["10, 10"]}
-        assert section_5_6_training.judge(both | {"trained": wrong}).state == "does not hold"
-    for module in (section_5_6, section_5_6_training):
-        assert chart(module.CLAIM.figure(numbers)).startswith("<svg")
+        assert section_5_6.judge_training(both | {"trained": wrong}).state == "does not hold"
+    for claim in (section_5_6.INFERENCE, section_5_6.TRAINING):
+        assert chart(claim.figure(numbers)).startswith("<svg")

@@ -10,8 +10,7 @@ import pytest
 from emulon.core.files import locked
 from emulon.report.figure import Figure
 from reproduce.claim import Claim, Scale, Setting, Verdict
-from reproduce.parts import Parts
-from reproduce.record import PARTS, measure, path_of, write
+from reproduce.record import PARTS, Parts, measure, path_of, write
 
 
 class Stopped(Exception):

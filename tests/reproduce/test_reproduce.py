@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
 from emulon.training import PRESETS, RunFolder
-from reproduce import CannotTest, Claim, Figure, Panel, Scale, Series, Verdict, all_claims, registry
 from reproduce.__main__ import main
 from reproduce.arguments import run_script
+from reproduce.claim import CannotTest, Claim, Scale, Verdict, all_claims
 from reproduce.learners import KEPT
 from reproduce.record import measure, path_of, read, write
 
 RESULTS = Path(__file__).parents[2] / "results"
 
-TABLE_4 = all_claims()["emulation-table-4"]
 SIZES = {"heads": [4, 8, 16], "tolerances": [1e-2], "datasets": 2}
 QUICK = replace(
     all_claims()["emulation-theorem-d.1"],
@@ -47,7 +47,7 @@ def only(monkeypatch):
 
     def choose(*claims: Claim) -> None:
         known = {claim.name: claim for claim in claims}
-        monkeypatch.setattr(registry, "all_claims", lambda: known)
+        monkeypatch.setattr("reproduce.claim.all_claims", lambda: known)
         monkeypatch.setattr("reproduce.__main__.all_claims", lambda: known)
 
     return choose
@@ -156,14 +156,6 @@ def test_a_file_that_is_no_result_is_named(only, tmp_path, capsys):
     (tmp_path / "claims" / "quick.json").write_text('{"claim": "quick"}')
     assert command("--out", str(tmp_path)) == 2
     assert "quick.json is not a result" in capsys.readouterr().err
-
-
-def test_table_4s_rule_wants_a_falling_error_near_the_printed_one():
-    printed = [4e-1, 2e-2, 6e-4]
-    numbers = {"points": [20, 30, 40], "printed": printed, "mse": {"paper": printed, "ours": printed}}
-    assert TABLE_4.judge(numbers).state == "holds"
-    for paper in ([4e-1, 2e-2, 3e-2], [4e-1, 2e-2, 1e-5]):
-        assert TABLE_4.judge(numbers | {"mse": {"paper": paper, "ours": printed}}).state == "does not hold"
 
 
 def test_a_chart_draws_bands_bars_and_zeros_on_a_log_axis():

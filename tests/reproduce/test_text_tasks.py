@@ -169,8 +169,8 @@ def test_without_the_library_texts_are_still_written_but_not_read(translation, m
 
 
 def test_a_run_needs_no_corpus_once_its_folder_keeps_the_words(classification, tmp_path):
-    classification.keep_beside(tmp_path)
-    kept = classification.beside(tmp_path)
+    classification.save_data(tmp_path)
+    kept = classification.with_saved_data(tmp_path)
     assert kept.vocabulary == classification.vocabulary and kept.corpus.classes == few_texts.CLASSES
     assert json.loads((tmp_path / "tokeniser.json").read_text())["model"]["type"] == "BPE"
-    assert dataclasses.replace(classification).beside(tmp_path / "elsewhere") == classification
+    assert dataclasses.replace(classification).with_saved_data(tmp_path / "elsewhere") == classification

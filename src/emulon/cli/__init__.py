@@ -72,7 +72,7 @@ EARLIER = {
 # Scripts of the repository; they were commands.
 MOVED = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
 MOVED |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
-MOVED |= {name: f"python -m reproduce.text.{name}" for name in ("corpus", "translate", "classify")}
+MOVED |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version | emulon --completion bash|zsh|tcsh
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.

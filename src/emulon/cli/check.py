@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +40,8 @@ class Options(CommandOptions):
 
 
 def main(options: Options) -> int:
-    words, transcript, found = [str(options.certificate)], _is_transcript(options.certificate), io.StringIO()
+    words, transcript = [str(options.certificate)], _is_transcript(options.certificate)
+    found, refused = io.StringIO(), io.StringIO()
     if options.within is not None:
         if not transcript:
             raise BadUsage("--within is for transcripts; a certificate has its own bound")
@@ -49,11 +51,14 @@ def main(options: Options) -> int:
             words += [f"--{name}", str(file)]
     module = transcript_checker if transcript else checker
     precision = (module.PRECISION,) if transcript else (module.PRECISION, checker.ORDER + 1)
-    with ball_arithmetic(*precision), contextlib.redirect_stdout(found):
+    with ball_arithmetic(*precision), contextlib.redirect_stdout(found), contextlib.redirect_stderr(refused):
         code = module.main(words)
-    if not code:
-        say(found.getvalue().rstrip())
-    return options.finish({"holds": code == 0, "finding": found.getvalue().strip()}) or code
+    finding = (refused if code else found).getvalue().strip()
+    if code:
+        print(finding, file=sys.stderr)
+    else:
+        say(finding)
+    return options.finish({"holds": code == 0, "finding": finding}) or code
 
 
 def _is_transcript(path: Path) -> bool:

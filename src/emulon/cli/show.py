@@ -9,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from emulon.cli.options import CommandOptions, Count, Seed, shown
+from emulon.core.errors import EmulonError
 from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
@@ -43,9 +44,11 @@ def main(options: Options) -> int:
     files = [options.what]
     if options.what.is_dir():
         files = [path for name in ("program", "network") if (path := options.what / f"{name}.safetensors").exists()]
-    shown = [
-        _show_network(path) if kind_of(path) == "network" else _show_program(path) for path in files or [options.what]
-    ]
+        if not files:
+            raise EmulonError(
+                f"{options.what} holds no program, network or training run; name another folder"
+            )
+    shown = [_show_network(path) if kind_of(path) == "network" else _show_program(path) for path in files]
     return options.finish(shown[0] if len(shown) == 1 else shown)
 
 

@@ -8,7 +8,6 @@ array operations; `ARB` encloses one row of an input with as many bits as are as
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,83 +21,50 @@ from emulon.expressions import parse
 from emulon.expressions.evaluation import arb_matrix
 
 
-class Arithmetic(ABC):
-    """What layers ask of numbers, beside + − * /."""
-
-    @abstractmethod
-    def of(self, numbers: Tensor) -> Any:
-        """float64 numbers as they are."""
-
-    @abstractmethod
-    def rows(self, numbers: Tensor, x: Any) -> Any:
-        """The first rows of `numbers`, one for each position of x, for every row of x."""
-
-    @abstractmethod
-    def matmul(self, x: Any, matrix: Tensor) -> Any:
-        """x @ matrix."""
-
-    @abstractmethod
-    def inner(self, a: Any, b: Any) -> Any:
-        """(…, i, j): Σ_c a(i, c)·b(j, c)."""
-
-    @abstractmethod
-    def transposed(self, a: Any) -> Any: ...
-
-    @abstractmethod
-    def sum(self, x: Any) -> Any:
-        """Over features, which become one."""
-
-    @abstractmethod
-    def sqrt(self, x: Any) -> Any: ...
-
-    @abstractmethod
-    def weights(self, scores: Any, causal: bool) -> Any:
-        """exp(scores) times any positive number for each row, so that none overflows; 0 at masked places."""
-
-    @abstractmethod
-    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
-        """f(x), with f written in t; unknown (an infinite radius, or NaN) above `most`."""
-
-    @abstractmethod
-    def beside(self, parts: Sequence[Any]) -> Any:
-        """Features side by side."""
-
-
 def ahead(positions: int) -> Tensor:
     """(i, j): whether position j comes after i."""
     return torch.ones(positions, positions, dtype=torch.bool, device="cpu").triu(1)
 
 
-class _Float64(Arithmetic):
-    def of(self, numbers: Tensor) -> Tensor:
+class Arithmetic:
+    """What layers ask of numbers, beside + − * /: over float64 tensors here."""
+
+    def of(self, numbers: Tensor) -> Any:
+        """float64 numbers as they are."""
         return numbers
 
-    def rows(self, numbers: Tensor, x: Tensor) -> Tensor:
+    def rows(self, numbers: Tensor, x: Any) -> Any:
+        """The first rows of `numbers`, one for each position of x, for every row of x."""
         return numbers[: x.shape[-2]].expand(*x.shape[:-2], -1, -1)
 
-    def matmul(self, x: Tensor, matrix: Tensor) -> Tensor:
+    def matmul(self, x: Any, matrix: Tensor) -> Any:
         return x @ matrix
 
-    def inner(self, a: Tensor, b: Tensor) -> Tensor:
+    def inner(self, a: Any, b: Any) -> Any:
+        """(…, i, j): Σ_c a(i, c)·b(j, c)."""
         return a @ b.mT
 
-    def transposed(self, a: Tensor) -> Tensor:
+    def transposed(self, a: Any) -> Any:
         return a.mT
 
-    def sum(self, x: Tensor) -> Tensor:
+    def sum(self, x: Any) -> Any:
+        """Over features, which become one."""
         return x.sum(dim=-1, keepdim=True)
 
-    def sqrt(self, x: Tensor) -> Tensor:
+    def sqrt(self, x: Any) -> Any:
         return x.sqrt()
 
-    def weights(self, scores: Tensor, causal: bool) -> Tensor:
+    def weights(self, scores: Any, causal: bool) -> Any:
+        """exp(scores) times any positive number for each row, so that none overflows; 0 at masked places."""
         hidden = scores.masked_fill(ahead(scores.shape[-1]), -torch.inf) if causal else scores
         return (hidden - hidden.amax(dim=-1, keepdim=True)).exp()
 
-    def function(self, f: str, x: Tensor, most: float = math.inf) -> Any:
+    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
+        """f(x), with f written in t; an enclosure is infinite, or NaN, above `most`."""
         return parse(f)(x)
 
-    def beside(self, parts: Sequence[Tensor]) -> Tensor:
+    def beside(self, parts: Sequence[Any]) -> Any:
+        """Features side by side."""
         return torch.cat(list(parts), dim=-1)
 
 
@@ -120,9 +86,6 @@ class _Balls(Arithmetic):
 
     def sum(self, x: Ball) -> Ball:
         return x.sum().apply(lambda part: part.unsqueeze(-1))
-
-    def sqrt(self, x: Ball) -> Ball:
-        return x.sqrt()
 
     def weights(self, scores: Ball, causal: bool) -> Ball:
         hidden = ahead(scores.high.shape[-1]) & causal
@@ -196,4 +159,4 @@ def _each(function: Callable[[Any], Any], x: Any) -> Any:
     return _objects([function(t) for t in x.flatten()]).reshape(x.shape)
 
 
-FLOAT64, BALLS, ARB = _Float64(), _Balls(), _Arb()
+FLOAT64, BALLS, ARB = Arithmetic(), _Balls(), _Arb()

@@ -28,7 +28,7 @@ from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.phase import product_error
 from emulon.networks.arithmetic import Arithmetic
-from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
+from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
 from emulon.networks.linear import affine_interval, rounded_sum, spectral_norm
 from emulon.networks.ranges import LIFT, AttentionRanges, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import power_for
@@ -39,7 +39,7 @@ POWERS = frozenset(2.0**power for power in range(-64, 65))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attention(Layer):
+class Attention(SimpleLayer):
     """Heads of softmax attention between positions, side by side: scores are q·k/√scale.
 
     Matrices are (heads, width, features), biases (heads, width). `causal` lets position i see 0..i.
@@ -136,7 +136,7 @@ def side_by_side(heads: Float[Tensor, "*batch heads positions width"]) -> Float[
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionPhase(NetworkPhase):
+class AttentionPhase(SimplePhase):
     """Claim: every entry within own_error of the head. `positions` is the most it takes.
 
     Cost: positions tokens of d + 1 features (and twice the positions for a mask), one prompt a head.

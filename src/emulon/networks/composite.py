@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from emulon.interpreter.identity_grid import IdentityGrid
@@ -48,12 +47,6 @@ class CompositePhase(NetworkPhase):
             given = beside(phase.layer.reads, registers)
             yield from phase.prompts(given)
             registers.append(phase.layer.exact(given))
-
-    def written(self, answers: Sequence[Tensor], shape: torch.Size) -> Tensor:
-        raise NotImplementedError("its parts are written one after the other, by run")
-
-    def fast(self, interpreter: Interpreter, x: Tensor) -> Tensor:
-        raise NotImplementedError("its parts run one after the other, by run")
 
     def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
         registers: list[Tensor] = self.layer.split(x)

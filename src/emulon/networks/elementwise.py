@@ -34,7 +34,7 @@ from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.networks.arithmetic import Arithmetic
-from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
+from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
 from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import Softmax, power_for
 
@@ -46,7 +46,7 @@ GATE = Slots(key=1, value=1, query=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Elementwise(Layer):
+class Elementwise(SimpleLayer):
     """A scalar function of every feature."""
 
     kind = "elementwise"
@@ -131,7 +131,7 @@ def slope_bound(f: str, lo: float, hi: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionPhase(NetworkPhase):
+class FunctionPhase(SimplePhase):
     """Claim: every entry within own_error of f. Cost: K tokens of 5 features for every K numbers."""
 
     kind = "function"
@@ -184,7 +184,7 @@ class FunctionPhase(NetworkPhase):
 
 
 @dataclass(frozen=True, eq=False)
-class GatePhase(NetworkPhase):
+class GatePhase(SimplePhase):
     """Claim: every entry within own_error of the layer. `sharpness` is G, a power of two; 1 without a kink."""
 
     kind = "gate"

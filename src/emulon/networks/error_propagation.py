@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from emulon.interpreter.identity_grid import IdentityGrid
-from emulon.networks.layers import Composite, NetworkPhase, Slack
+from emulon.networks.layers import Composite, NetworkPhase, SimpleLayer, Slack
 from emulon.networks.products import ReciprocalRoot
 from emulon.networks.ranges import Box, ErrorBound
 
@@ -98,6 +98,7 @@ class ErrorPropagation:
                 parts = self._parts(phase, read, errs, follows)
                 bound = self._by_map(phase, layer, read, errs, parts)
             else:
+                assert isinstance(layer, SimpleLayer)
                 own = phase.own_error(self.line)
                 bound = layer.propagated([each.bound for each in read], phase.ranges)
                 if not layer.is_affine and read:

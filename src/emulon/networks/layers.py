@@ -40,7 +40,6 @@ class Layer(ABC):
     name: str
     reads: tuple[int, ...]
     kind: ClassVar[str]
-    is_affine: ClassVar[bool] = False
 
     @abstractmethod
     def evaluate(self, x: Any, a: Arithmetic) -> Any:
@@ -55,14 +54,6 @@ class Layer(ABC):
     def interval(self, inputs: Box) -> Box:
         """Where the outputs are when the inputs are in this box."""
 
-    @abstractmethod
-    def carried(self, errors: Float64[Tensor, "*batch features"], ranges: ValueRanges) -> Float64[Tensor, "*batch out"]:
-        """Bound on the distance of outputs, in every number, whose inputs differ by `errors`, both in range."""
-
-    @abstractmethod
-    def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
-        """`carried`, with lengths of error vectors beside it; one bound for every register that is read."""
-
     def attention_ranges(self, x: Tensor | Box) -> AttentionRanges | None:
         """Those of an attention, on these inputs or on all of this box."""
         return None
@@ -70,6 +61,21 @@ class Layer(ABC):
     def planned(self, inputs: Sequence[Box]) -> Layer:
         """The same map, with whatever is chosen for these ranges of its registers."""
         return self
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimpleLayer(Layer):
+    """A map that one phase computes."""
+
+    is_affine: ClassVar[bool] = False
+
+    @abstractmethod
+    def carried(self, errors: Float64[Tensor, "*batch features"], ranges: ValueRanges) -> Float64[Tensor, "*batch out"]:
+        """Bound on the distance of outputs, in every number, whose inputs differ by `errors`, both in range."""
+
+    @abstractmethod
+    def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
+        """`carried`, with lengths of error vectors beside it; one bound for every register that is read."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,12 +105,6 @@ class Composite(Layer):
     def largest_error(self, ranges: ValueRanges) -> ErrorBound | None:
         """A bound for any inputs, however wrong."""
         return None
-
-    def carried(self, errors: Tensor, ranges: ValueRanges) -> Tensor:
-        raise NotImplementedError("errors are carried through its parts")
-
-    def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
-        raise NotImplementedError("errors propagate through its parts, and by map_error")
 
 
 def beside(reads: Sequence[int], registers: Sequence[Any], a: Arithmetic = FLOAT64) -> Any:
@@ -192,6 +192,29 @@ class NetworkPhase(ABC):
         """What the interpreter is given: a batch of prompts for every head that is emulated."""
 
     @abstractmethod
+    def own_error(self, line: IdentityGrid) -> float:
+        """A bound on what the interpreter adds to the exact layer, in every entry, in either mode."""
+
+    @abstractmethod
+    def description(self) -> str:
+        """Its prompt in words."""
+
+    @abstractmethod
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
+        """What it writes; a number out of range is refused."""
+
+    @abstractmethod
+    def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
+        """Token by token, with all that attention did; a composite has a trace for each of its parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimplePhase(NetworkPhase):
+    """The phase of a simple layer: one batch of prompts for each head."""
+
+    layer: SimpleLayer
+
+    @abstractmethod
     def written(self, answers: Sequence[Tensor], shape: torch.Size) -> Float64[Tensor, "rows positions out"]:
         """What is written back, from the answers to all prompts; `shape` is that of the input."""
 
@@ -201,16 +224,7 @@ class NetworkPhase(ABC):
     ) -> Float64[Tensor, "rows positions out"]:
         """The same without what is certified negligible: rows and tokens that only pad, tokens that a mask hides."""
 
-    @abstractmethod
-    def own_error(self, line: IdentityGrid) -> float:
-        """A bound on what the interpreter adds to the exact layer, in every entry, in either mode."""
-
-    @abstractmethod
-    def description(self) -> str:
-        """Its prompt in words."""
-
     def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
-        """What it writes; a number out of range is refused."""
         try:
             if mode == "fast":
                 register = self.fast(interpreter, x)
@@ -222,7 +236,6 @@ class NetworkPhase(ABC):
         return register
 
     def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
-        """Token by token, with all that attention did; a composite has a trace for each of its parts."""
         prompts = list(self.prompts(x))
         with Trace() as attention:
             written = self.written([answered(interpreter, prompt) for prompt in prompts], x.shape)

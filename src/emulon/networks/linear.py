@@ -22,7 +22,7 @@ from emulon.certify.spectrum import enclosure
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.networks.arithmetic import BALLS, FLOAT64, Arithmetic
-from emulon.networks.layers import Layer, NetworkPhase, Prompt, read
+from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
 from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import power_for
 
@@ -58,7 +58,7 @@ class Unrounded:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Linear(Layer):
+class Linear(SimpleLayer):
     """x ↦ Θx + b at every position.
 
     `unrounded` is the map that Θ and b are rounded from, where they are: enclosures are of that one.
@@ -100,7 +100,7 @@ class Linear(Layer):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Constant(Layer):
+class Constant(SimpleLayer):
     """Numbers that stand in the prompt: one row for each position, whatever the input (positions of a learner)."""
 
     kind = "constant"
@@ -142,7 +142,7 @@ def rounded_sum(terms: int, magnitude: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearPhase(NetworkPhase):
+class LinearPhase(SimplePhase):
     """Claim: every entry within own_error of θ·x + b. Cost: one token of d + 1 features a position and 64 rows."""
 
     kind = "linear"
@@ -188,7 +188,7 @@ class LinearPhase(NetworkPhase):
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantPhase(NetworkPhase):
+class ConstantPhase(SimplePhase):
     """No prompt of its own: numbers that stand in the prompt of the phase that reads them."""
 
     kind = "constant"

@@ -19,7 +19,7 @@ from emulon.core.errors import OutOfDomain
 from emulon.networks.attention import Attention, AttentionPhase
 from emulon.networks.composite import CompositePhase
 from emulon.networks.elementwise import KINK, Elementwise, Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.layers import Composite, Layer, NetworkPhase, computed
+from emulon.networks.layers import Composite, Layer, NetworkPhase, SimpleLayer, computed
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
 from emulon.networks.products import ReciprocalRoot
 from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
@@ -237,6 +237,7 @@ def _carried(
         if isinstance(layer, Composite):
             errors = _carried(layer.parts, where.parts, read, numbers)
         else:
+            assert isinstance(layer, SimpleLayer)
             errors = layer.carried(torch.cat(read, dim=-1) if read else registers[0][..., :0], where)
             errors[next(numbers)] += TINY
         registers.append(errors)

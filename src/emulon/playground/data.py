@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from emulon.certify import Domain
@@ -80,8 +81,6 @@ def facts(offer: Offer, program: Program, interpreter: Interpreter) -> dict[str,
 
 def write_softmaxes(data: Path) -> None:
     """Grids (3, keys) of slopes, intercepts and values: ours and the paper's, with the proved bound of each."""
-    from safetensors.torch import save
-
     grids: dict[str, Tensor] = {}
     known = []
     for name, expression in FUNCTIONS.items():

@@ -16,10 +16,10 @@ from emulon.report.page import fill, write_page
 from emulon.report.terminal import table
 
 COLOURS = (BLUE, ORANGE, GREEN, INK)
-# The range of unexplained shares that is drawn; beyond it the number stands beside the mark.
-LEFT_OUT = (1e-9, 30.0)
-# Distances are drawn up to so many times their median: one that diverges leaves the picture.
-DIVERGES = 1e3
+# Unexplained shares that are drawn; a mark beyond them stands at the end, its value beside it.
+DRAWN_SHARES = (1e-9, 30.0)
+# Distances are drawn up to this many times their median, so that one that diverges leaves the others readable.
+DRAWN_DISTANCES = 1e3
 # The kinds of Figure 3 of Akyürek et al. 2022: of several references of a kind the nearest is drawn.
 KINDS = {
     "gradient descent": ORANGE,
@@ -83,13 +83,13 @@ def ranking(identification: Identification) -> Any:
     figure = canvas(5.6, 0.6 + 0.22 * len(identification.ranking))
     axes = figure.subplots()
     for row, match in enumerate(identification.ranking):
-        value, low, high = (part.clip(*LEFT_OUT) for part in _drawn([match.unexplained]))
+        value, low, high = (part.clip(*DRAWN_SHARES) for part in _drawn([match.unexplained]))
         colour = BLUE if identification.near and (row == 0 or match.name in identification.ties) else GREY
         axes.plot([low[0], high[0]], [row, row], color=colour, linewidth=1.4)
         axes.plot(value, [row], "o", color=colour, markersize=4)
-        if match.unexplained.value > LEFT_OUT[1]:  # one that diverges must not squeeze the others together
+        if match.unexplained.value > DRAWN_SHARES[1]:  # one that diverges must not squeeze the others together
             place = {"xytext": (4, 0), "textcoords": "offset points", "fontsize": 6.5, "va": "center"}
-            axes.annotate(f"{match.unexplained.value:.0e}", (LEFT_OUT[1], row), color=GREY, **place)
+            axes.annotate(f"{match.unexplained.value:.0e}", (DRAWN_SHARES[1], row), color=GREY, **place)
     axes.axvline(identification.limit, color=ORANGE, linestyle="--", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(identification.ranking)), [str(match) for match in identification.ranking])
@@ -113,7 +113,7 @@ def distances(curves: Mapping[str, Curve], what: str) -> Any:
     axes.set_yscale("log")
     usual = np.median([each.value for curve in curves.values() for each in curve.values])
     if usual > 0:
-        axes.set_ylim(top=min(axes.get_ylim()[1], DIVERGES * usual))
+        axes.set_ylim(top=min(axes.get_ylim()[1], DRAWN_DISTANCES * usual))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("in-context examples")
     axes.set_ylabel(what)

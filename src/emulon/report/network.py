@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from emulon.expressions import parse
 from emulon.networks import NetworkRun
@@ -125,8 +126,6 @@ def picture(each: PhaseStatistics) -> Any:
 
 
 def _function(axis: Any, phase: FunctionPhase | GatePhase) -> None:
-    import torch
-
     lo, hi = phase.ranges.inputs.ends
     s = np.linspace(lo, hi, 401)
     axis.plot(s, parse(phase.layer.f)(torch.from_numpy(s)).numpy(), color=GREY, linewidth=3, label="function")

@@ -74,11 +74,11 @@ class Representation(RegressionTask, name="representation"):
         return (self.represent(xs) @ a.unsqueeze(-1)).squeeze(-1)
 
     def predictors(self) -> dict[str, Predictor]:
-        """Least squares on x itself, and on Φ*(x): what a learner that knows Φ* could do."""
+        """Least squares on x itself, and on Φ*(x), which a learner that knows Φ* could reach."""
         oracle: Predictor = RidgeRegression(self.noise**2 * self.features) if self.noise > 0 else LeastSquares()
         return {"ols": LeastSquares(), "oracle": oracle}
 
-    def seen_by(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
+    def features_for(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
         return (self.represent(xs) if name == "oracle" else xs).double()
 
 

@@ -23,7 +23,7 @@ class RegressionTask(Task):
     """
 
     noise: float
-    # What y is of x, as `str` begins.
+    # Noun for the functions in `str`.
     what: ClassVar[str] = "functions"
 
     @property
@@ -66,7 +66,7 @@ class RegressionTask(Task):
     def errors(
         self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "batch points"]:
-        """What the targets are off the truth by: Gaussian, where nothing else is supplied."""
+        """Noise on the targets, Gaussian by default."""
         return self.noise_scale(generator, batch, dtype) * normal(generator, batch, points, dtype=dtype)
 
     def datasets(
@@ -102,7 +102,7 @@ class RegressionTask(Task):
         return self.prompts(self.datasets(generator, batch, live=live))
 
     def predictors(self) -> dict[str, Predictor]:
-        """The predictors worth standing beside on this task."""
+        """Baselines on this task, by name."""
         return {}
 
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
@@ -111,13 +111,13 @@ class RegressionTask(Task):
         curves = super().baselines(prompts)
         for name, predictor in self.predictors().items():
             # without examples every baseline answers 0
-            answers = predict_at(predictor, self.seen_by(name, xs), ys, range(1, self.points))
+            answers = predict_at(predictor, self.features_for(name, xs), ys, range(1, self.points))
             answers = torch.nn.functional.pad(answers, (1, 0)).unsqueeze(-1)
             curves[name] = self.curve((answers - truth).square())
         return curves
 
-    def seen_by(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
-        """The features a baseline works on: the x itself, in float64."""
+    def features_for(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
+        """Inputs of a baseline: x itself, in float64."""
         return xs.double()
 
     def __str__(self) -> str:

@@ -70,16 +70,16 @@ class Task(ABC):
 
     @property
     def vocabulary(self) -> int:
-        """Words, where tokens are words and their places; 0 where they are vectors."""
+        """Size of the vocabulary where tokens are words and their places; 0 where they are vectors."""
         return 0
 
     @property
     def buckets(self) -> tuple[Task, ...]:
-        """What the batches of training are drawn from: tasks whose prompts have one size each. Itself, but of texts."""
+        """The tasks that training batches are drawn from, each with prompts of one size; texts have several."""
         return (self,)
 
     def bucket_at(self, seed: int, step: int) -> int:
-        """Which of the buckets a step is drawn from."""
+        """Place in `buckets` that a step is drawn from."""
         return 0
 
     @abstractmethod
@@ -91,11 +91,11 @@ class Task(ABC):
         """The states of the tokens at which an answer is asked."""
 
     def held_out_prompts(self, seed: int, batch: int) -> Prompts:
-        """What a learner is evaluated on: drawn on the CPU, so that it is the same whatever the device."""
+        """Prompts for evaluation, drawn on the CPU, so that they are the same on every device."""
         return self.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
 
     def blank(self) -> Prompts:
-        """One prompt of the right sizes and no content: what costs are counted on."""
+        """One prompt of zeros, to count operations with."""
         targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out, device="cpu")))
         return Prompts(torch.zeros(1, self.tokens, self.width_in, device="cpu"), targets, targets)
 
@@ -105,12 +105,12 @@ class Task(ABC):
         """What `curve` is made of: squared errors."""
         return (answers.float() - truth).square()
 
-    def keep_beside(self, folder: Path) -> None:
-        """Write into a run's folder what its learner needs of the task's data later on: nothing, but of texts."""
+    def save_data(self, folder: Path) -> None:
+        """Write what a learner needs of the task's data into its run's folder: only tasks over text do."""
         return
 
-    def beside(self, folder: Path) -> Task:
-        """Itself, as far as a run's folder has kept it."""
+    def with_saved_data(self, folder: Path) -> Task:
+        """The task, with the data that a run's folder has."""
         return self
 
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
@@ -118,7 +118,7 @@ class Task(ABC):
         return {"zero": self.curve(prompts.truth.square())}
 
     def curve(self, errors: Float[Tensor, "batch asked out"]) -> Float[Tensor, " curve"]:
-        """Errors at the asked positions as a curve over the number of in-context samples."""
+        """Average errors at the asked positions into a curve over the number of examples."""
         return errors.double().mean(dim=(0, 2)).cpu()
 
 

@@ -310,7 +310,7 @@ class _Run:
         self.evaluation = Evaluation(task, config.seed, config.evaluation.evaluation_batch, device)
         if self.folder is not None and self.processes.leads:
             self.folder.rewind(self.start)
-            task.keep_beside(self.folder.path)
+            task.save_data(self.folder.path)
             self.folder.write_json("baselines.json", self.evaluation.baselines)
         self.step.build()
         self.build_seconds = time.perf_counter() - began

@@ -168,7 +168,7 @@ def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path |
     """
     folder = RunFolder(Path(path))
     folder.begin(config)
-    config.make_task().keep_beside(folder.path)
+    config.make_task().save_data(folder.path)
     write_checkpoint(folder.checkpoints, steps, weights_of(learner), {})
 
 
@@ -191,7 +191,7 @@ def load_learner(path: Path | str, step: int | None = None) -> tuple[Learner, Tr
         raise NoRun(f"{folder.checkpoints} holds no checkpoint after {step} steps; those it holds: {kept}")
     if found is None:
         raise NoRun(f"{folder.checkpoints} holds no checkpoint yet; train the run first: --resume {path}")
-    learner = config.make_learner(config.make_task().beside(folder.path))
+    learner = config.make_learner(config.make_task().with_saved_data(folder.path))
     # what a run that may stop early has ended with; at a step that was asked for, what it had then
     best = best_of(found[1]) if step is None else {}
     copy_into(weights_of(learner), best or found[1], folder.checkpoints)

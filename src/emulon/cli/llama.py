@@ -25,7 +25,7 @@ from emulon.run import solved_by_sklearn
 from emulon.tables.data import Data
 
 EXAMPLES = """examples:
-  emulon llama write llama                     a Hugging Face folder; pipeline("text-generation", model="llama") opens it
+  emulon llama write llama                     a Hugging Face folder, which pipeline("text-generation") opens
   emulon llama prompt ridge --rows 3 --features 2   the text to paste
   emulon llama run ridge lasso huber           diabetes: three algorithms by prompt, one sha256
   emulon llama run ridge --data f.csv --target price --out transcripts && emulon check transcripts/ridge.txt
@@ -192,8 +192,8 @@ def _run(options: RunOptions) -> int:
                 )
                 for each in records
             ],
-            caption="error ≤: proved from the transcript alone, of any written weight against the exact iterate. theirs: "
-            "scikit-learn's solution of the same objective on these rows",
+            caption="error ≤: proved from the transcript alone, of any written weight against the exact iterate. "
+            "theirs: scikit-learn's solution of the same objective on these rows",
             words=("method",),
         ),
         f"model sha256 {before}",

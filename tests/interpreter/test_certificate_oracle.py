@@ -43,6 +43,7 @@ def by_hand() -> dict[str, Program]:
     large = replace(GRID, values=torch.tensor([1.0, -40.0, 2.0], dtype=f64))
     leaky = program()
     leaky = replace(leaky, gradient=replace(leaky.gradient, proved=replace(BOUNDS, leak=1e-2), strength=4.0))
+    strong = {size: narrow(replace(program(), gradient=phase(size))) for size in (1e5, 1e8)}
     calm = program()
     calm = replace(calm, gradient=replace(calm.gradient, proved=replace(BOUNDS, deviation=1e-9, size=1e-3)))
     return {
@@ -62,6 +63,9 @@ def by_hand() -> dict[str, Program]:
         "rounding": calm,
         "float32": narrow(program(**CURVED)),
         "float32, rest": narrow(penalised("rest")),
+        "float32, fixed": narrow(program(loss=as_loss("poisson"))),
+        "float32, leak by emulation": strong[1e5],
+        "float32, no routing": strong[1e8],
     }
 
 

@@ -103,6 +103,44 @@ KNOWN = Plan(
 )
 
 
+def test_the_flattest_direction_grants_a_part_of_every_eigenvalue() -> None:
+    """0.01 of 1/η·(1 + 0.03), twice; 0.01 of the smallest; 0.02 of the largest, which bends by 0.2."""
+    unsure = 0.01 * 1.03 / 0.25
+    assert KNOWN.flattest(0.0) == pytest.approx(0.1 + 0.5 - 0.2 * 2.0, rel=1e-14)
+    wanted = 0.1 + (0.5 * 0.99 - unsure) - 0.2 * 2.0 * 1.02 - unsure
+    assert KNOWN.flattest(0.01) == pytest.approx(wanted, rel=1e-13)
+    # What is not sure may be all there is; a longest step of 2/L makes twice as much unsure.
+    assert KNOWN.changed(strong_convexity=0.01).flattest(0.01) == pytest.approx(0.1 - 0.408 - unsure, rel=1e-13)
+    long = KNOWN.changed(max_step_times_smoothness=2.0).flattest(0.01)
+    assert long == pytest.approx(wanted - 2 * unsure, rel=1e-13)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.01])
+def test_errors_grow_as_the_flattest_and_the_steepest_direction_let_them(slack: float) -> None:
+    flattest = KNOWN.flattest(slack)
+    ratio = max(abs(1 - 0.25 * flattest), abs(1 - (1 + 3 * slack)))
+    assert KNOWN._growth(slack) == pytest.approx(2 * (1 + ratio + ratio**2), rel=1e-11)
+    long = KNOWN.changed(max_step_times_smoothness=2.0)
+    ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
+    assert long._growth(slack) == pytest.approx(2 * (1 + ratio + ratio**2), rel=1e-11)
+    pushed = KNOWN.changed(momentum=0.36)
+    a = max(1.36 - 0.25 * flattest, abs(1.36 - (1 + 3 * slack)), 2 * 0.6)
+    assert pushed._growth(slack) == pytest.approx(2 * (1 + a + a**2 - 0.36), rel=1e-8)
+    convex = KNOWN.changed(negative_curvature=0.0, accelerated=True)
+    lifted = math.sqrt(2) * (1 + 15 * slack) ** 2
+    assert convex._growth(slack) == pytest.approx(2 * (3 + 3 * lifted), rel=1e-11)
+    other = convex.changed(l1=0.3, strong_convexity=0.0)
+    ratio = max(abs(1 - 0.25 * other.flattest(slack)), 3 * slack)
+    total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
+    assert other._growth(slack) == pytest.approx(2 * total, rel=1e-11)
+    long = other.changed(max_step_times_smoothness=2.0)
+    ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
+    total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
+    assert ratio >= 1 and long._growth(slack) == pytest.approx(2 * total, rel=1e-11)
+    assert KNOWN.changed(steps=0)._growth(slack) == 1.0 == convex.changed(steps=0).growth
+    assert KNOWN.growth == KNOWN._growth(0.0) and convex.growth == pytest.approx(2 * (3 + 3 * math.sqrt(2)), rel=1e-11)
+
+
 def test_a_path_within_a_bound_is_off_by_all_features_at_their_largest() -> None:
     assert KNOWN.off(0.1) == pytest.approx(4 * 1.5 * 0.1, rel=1e-8) and KNOWN.off(0.1) > 4 * 1.5 * 0.1
     assert KNOWN.proves(0.3) and not KNOWN.proves(1 / 3)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Real
@@ -13,6 +14,9 @@ from torch import Tensor
 from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
 from emulon.algorithms.loss import Loss
 from emulon.core.errors import EmulonError
+
+# An array in some arithmetic.
+Number = TypeVar("Number", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,6 @@ class GradientDescent(Algorithm):
         by_batch = in_batches(x, y, size)
         xs, ys = by_batch[0].unbind(-3), by_batch[1].unbind(-2)
         fixes = None if fixed is None else in_batches(fixed, y, size)[0].mean(dim=-2).unbind(-2)
-        kept = 1 - step * self.l2
         yield weights
         for number in range(self.steps):
             x, y = xs[number % len(xs)], ys[number % len(xs)]
@@ -110,11 +113,26 @@ class GradientDescent(Algorithm):
             gradient = (slopes.unsqueeze(-2) @ x).squeeze(-2) / x.shape[-2]
             if fixes is not None:
                 gradient = gradient - fixes[number % len(xs)]
-            moved = kept * start - step * gradient
-            if self.momentum:
-                moved = moved + self.momentum * (weights - before)
-            weights, before = soft_threshold(moved, step * self.l1) if self.l1 else moved, weights
+            weights, before = self.step(step, start, gradient, weights - before, soft_threshold), weights
             yield weights
+
+    def step(
+        self, size: Number, start: Number, gradient: Number, change: Number, shrink: Callable[[Any, Any], Number]
+    ) -> Number:
+        """One step over any arithmetic: float64 tensors, balls, Arb matrices.
+
+        Args:
+            size: η.
+            start: Where the step starts.
+            gradient: Of the mean loss there.
+            change: w − w_before, for momentum.
+            shrink: Soft threshold in this arithmetic, of an array by η·l1.
+        """
+        moved: Any = start * (1 - size * self.l2) - gradient * size
+        if self.momentum:
+            moved = moved + change * self.momentum
+        stepped: Number = shrink(moved, size * self.l1) if self.l1 else moved
+        return stepped
 
     def starts(self, iterates: Float[Tensor, "*batch iterates features"]) -> Float[Tensor, "*batch iterates features"]:
         """Where the step from each of these weights starts."""

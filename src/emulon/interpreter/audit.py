@@ -165,13 +165,9 @@ class PathError:
 
     def _defect(self, gradient: Ball) -> Tensor:
         """Of all steps, given the gradient before each."""
-        plan, path = self.plan, self.path
-        eta, descent = Ball.of(plan.step_size), plan.descent
-        w = Ball.of(path[..., :-1, :])
-        moved = (1 - eta * descent.l2) * w - eta * gradient
-        if descent.momentum:
-            moved = moved + Ball.of(descent.momentum) * (w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2))
-        stepped = soft_thresholded(moved, eta * descent.l1) if descent.l1 else moved
+        path, w = self.path, Ball.of(self.path[..., :-1, :])
+        change = w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2)
+        stepped = self.plan.descent.step(Ball.of(self.plan.step_size), w, gradient, change, soft_thresholded)
         return _norm((stepped - path[..., 1:, :]).size)
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:

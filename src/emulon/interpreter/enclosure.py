@@ -63,7 +63,6 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     from flint import arb, arb_mat
 
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
-    threshold, kept = eta * arb(plan.descent.l1), 1 - eta * arb(plan.descent.l2)
     seen = plan.batches(plan.loss.template_data(x, y)), plan.batches(TemplateData(x, y, None))
     linear = f.smooth == parse("t").smooth
     batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
@@ -71,10 +70,7 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     for number in range(plan.steps):
         start = w + (w - before) * (arb(number) / (number + 3)) if plan.descent.accelerated else w
         gradient = batches[number % len(batches)].gradient(f, start)
-        moved = start * kept - gradient * eta
-        if plan.descent.l1:
-            moved = arb_mat(x.shape[-1], 1, [_soft_thresholded(one, threshold) for one in moved.entries()])
-        w, before = moved, w
+        w, before = plan.descent.step(eta, start, gradient, w - before, _soft_thresholded), w
     entries: list[Any] = w.entries()
     return entries
 
@@ -102,7 +98,9 @@ class _Batch:
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:
-    """max(v − θ, 0) + min(v + θ, 0): continuous, so that no sign has to be known."""
-    from flint import arb
+    """max(v − θ, 0) + min(v + θ, 0), entry by entry: continuous, so that no sign has to be known."""
+    from flint import arb, arb_mat
 
-    return (v - threshold).max(arb(0)) + (v + threshold).min(arb(0))
+    zero = arb(0)
+    entries = [(each - threshold).max(zero) + (each + threshold).min(zero) for each in v.entries()]
+    return arb_mat(v.nrows(), v.ncols(), entries)

@@ -140,6 +140,8 @@ def options_of(command: str, words: Sequence[str]) -> Any:
 
 def _run(command: str, words: Sequence[str]) -> int:
     module = module_of(command)
+    if list(words[:1]) in (["--help"], ["-h"]) and hasattr(module, "SUBCOMMANDS"):
+        return _print_subcommands(command, module)
     try:
         options = options_of(command, words)
     except SystemExit as stop:  # tyro has printed the help
@@ -150,6 +152,15 @@ def _run(command: str, words: Sequence[str]) -> int:
     options.require_writable()
     with quiet(options.quiet or options.json == "-"):
         return int(module.main(options))
+
+
+def _print_subcommands(command: str, module: Any) -> int:
+    kinds = module.SUBCOMMANDS
+    print(f"usage: emulon {command} {'|'.join(kinds)} … | emulon {command} WORD --help\n\n{COMMANDS[command]}\n")
+    for name, kind in kinds.items():
+        print(f"  {name:8} {(kind.__doc__ or '').strip().partition(chr(10))[0]}")
+    print(f"\n{module.EXAMPLES}")
+    return 0
 
 
 def print_completion(words: Sequence[str]) -> int:

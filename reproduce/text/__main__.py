@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,15 +22,18 @@ EXAMPLES = """examples, in the root of the repository:
   python -m reproduce.text classify runs/topics "The snow comes again." """
 
 
-def corpus(words: Sequence[str]) -> int:
-    """Cut texts into words (byte-level BPE) and write one file."""
+def corpus_arguments() -> Arguments:
     parser = Arguments("reproduce.text corpus", corpus.__doc__ or "", EXAMPLES)
     parser.add_argument("name", metavar="NAME", help=", ".join(SOURCES))
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus")
     where = "of the texts; default: NAME in the folder that EMULON_DATA names, or what datasets downloads"
     parser.add_argument("--folder", type=Path, metavar="DIR", help=where)
     parser.add_argument("--vocabulary", type=whole(1), default=8000, metavar="COUNT", help="words, at most")
-    options = parser.read(words)
+    return parser
+
+
+def corpus(options: Namespace) -> int:
+    """Cut texts into words (byte-level BPE) and write one file."""
     source_named(options.name)
     make_folder(options.out.parent)  # now, not after the work
     made = named_corpus(options.name, options.vocabulary, options.folder)
@@ -42,25 +46,31 @@ def corpus(words: Sequence[str]) -> int:
     return 0
 
 
-def translate(words: Sequence[str]) -> int:
-    """Translate each TEXT, a line for each, by a learner that was trained on translation."""
+def translate_arguments() -> Arguments:
     parser = Arguments("reproduce.text translate", translate.__doc__ or "")
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run on translation")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="in the language that the run reads")
     parser.add_argument("--beams", type=whole(1), default=1, help="hypotheses that are kept at a time (default: 1)")
-    options = parser.read(words)
+    return parser
+
+
+def translate(options: Namespace) -> int:
+    """Translate each TEXT, a line for each, by a learner that was trained on translation."""
     learner, task = open_run(options.run, Translation)
     assert isinstance(task, Translation)
     print("\n".join(translated(learner, task, options.texts, options.beams)))
     return 0
 
 
-def classify(words: Sequence[str]) -> int:
-    """The class of TEXT, and the probability of each, by a learner that was trained on classification."""
+def classify_arguments() -> Arguments:
     parser = Arguments("reproduce.text classify", classify.__doc__ or "")
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run on classification")
     parser.add_argument("text", metavar="TEXT", help="in the language that the run reads")
-    options = parser.read(words)
+    return parser
+
+
+def classify(options: Namespace) -> int:
+    """The class of TEXT, and the probability of each, by a learner that was trained on classification."""
     learner, task = open_run(options.run, Classification)
     assert isinstance(task, Classification)
     chances = classified(learner, task, options.text)
@@ -70,16 +80,30 @@ def classify(words: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS = {"corpus": corpus, "translate": translate, "classify": classify}
+COMMANDS = {
+    "corpus": (corpus_arguments, corpus),
+    "translate": (translate_arguments, translate),
+    "classify": (classify_arguments, classify),
+}
+
+
+def read(words: Sequence[str]) -> Namespace:
+    """The options of the command that the first word names.
+
+    Raises:
+        EmulonError: There is no such command, or the other words cannot be read.
+    """
+    if words[0] not in COMMANDS:
+        raise EmulonError(unknown("command", words[0], COMMANDS))
+    return COMMANDS[words[0]][0]().read(words[1:])
 
 
 def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print("\n".join(f"{name:<10} {command.__doc__}" for name, command in COMMANDS.items()), "", EXAMPLES, sep="\n")
+        print("\n".join(f"{name:<10} {work.__doc__}" for name, (_, work) in COMMANDS.items()), "", EXAMPLES, sep="\n")
         return 0
-    if words[0] not in COMMANDS:
-        raise EmulonError(unknown("command", words[0], COMMANDS))
-    return COMMANDS[words[0]](words[1:])
+    options = read(words)
+    return COMMANDS[words[0]][1](options)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,9 @@ def _known(words: list[str], where: str) -> None:
         _known(["emulon", "train", *rest[2:]], where)
     elif program.startswith("python") and rest[0] == "-m":
         if rest[1].partition(".")[0] in ("reproduce", "benchmarks"):
-            module_of(rest[1]).arguments().read(rest[2:])
+            module = module_of(rest[1])
+            read = module.read if hasattr(module, "read") else module.arguments().read
+            read(rest[2:])
         else:
             import_module(rest[1])
     elif program.startswith("python"):

@@ -38,7 +38,7 @@ def tables(tmp_path):
 def test_two_files_a_split_are_a_translation(parallel, tmp_path, capsys):
     out = tmp_path / "out" / "corpus.safetensors"
     words = ["multi30k", "--folder", str(parallel), "--vocabulary", "300", "--out", str(out)]
-    assert command.corpus(words) == 0
+    assert command.main(["corpus", *words]) == 0
     assert "6 to train, 2 to validation, 2 to test on" in capsys.readouterr().out
     corpus = load_corpus(out, "translation")
     assert corpus.split("test").references == ("dog test_2016 0", "dog test_2016 1")
@@ -114,7 +114,7 @@ def test_the_folder_is_found_where_emulon_data_says(monkeypatch, tmp_path):
 
 def test_what_is_wrong_with_a_folder_is_said_in_one_line(parallel, tables, tmp_path, capsys):
     def refused(name, folder):
-        assert run_script("corpus", command.corpus, [name, "--folder", str(folder), "--out", str(tmp_path / "c")]) == 2
+        assert run_script("corpus", command.main, ["corpus", name, "--folder", str(folder), "--out", str(tmp_path / "c")]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         return said

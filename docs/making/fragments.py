@@ -21,7 +21,8 @@ RESULTS = ROOT / "results"
 SOURCE = ROOT / "src" / "emulon"
 PACKAGES = (
     *("interpreter", "networks", "algorithms", "softmax", "constructions", "certify", "attention", "machine"),
-    *("machine.programs", "looped", "language", "planted", "planted.benchmark", "core.predictor", "tasks", "models"),
+    *("machine.programs", "looped", "language", "planted", "planted.benchmark", "canary", "core.predictor", "tasks"),
+    "models",
     *("training", "identification", "estimators", "testing", "export"),
 )
 
@@ -127,6 +128,30 @@ def benchmark(up: str) -> str:
     told += "arrows where the difference from the same models without obfuscation has an interval without zero."
     made = table(("method", "measure", *variants), table_rows(cells, variants))
     return "\n".join([told, "", made, "", *(f"{line}." for line in coverage_told(record)), ""])
+
+
+def canaries(up: str) -> str:
+    """The table of results/canary/engines.json: bits kept by operation, those below the proved ones in bold."""
+    records = json.loads((RESULTS / "canary" / "engines.json").read_text())
+    rows = []
+    for one in records:
+        start = [one["engine"], one["version"].rpartition(" ")[2]]
+        if "failed" in one:
+            rows.append((*start, f"did not run: {one['failed'][:60]}", "", ""))
+            continue
+        digital = {canary for canary, _, _, _, wrong in one["rows"] if canary.startswith("digital") and wrong}
+        analog = [(probe, kept, wrong) for canary, probe, kept, _, wrong in one["rows"] if canary.startswith("analog")]
+        least: dict[str, tuple[float, bool]] = {}
+        for probe, kept, wrong in analog:
+            before = least.get(probe, (kept, False))
+            least[probe] = min(before[0], kept), before[1] or wrong
+        cells = (f"**{probe} {kept}**" if wrong else f"{probe} {kept}" for probe, (kept, wrong) in least.items())
+        rows.append((*start, "wrong" if digital else "bit-exact", ", ".join(cells), one.get("first", "–")))
+    dates = sorted({one["time"][:10] for one in records})
+    made = table(("engine", "version", "digital", "analog: bits kept, the least of two shapes", "first wrong"), rows)
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    told = f"{len(records)} configurations, {records[0]['machine']}, measured {when}. "
+    return f"{told}Bold: fewer bits than every correct engine of the format keeps.\n\n{made}\n"
 
 
 # Errors

@@ -291,6 +291,23 @@ def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return rows[0] if y.ndim == 1 else np.stack(rows)
 
 
+def solved_by_sklearn(algorithm: NamedAlgorithm, x: Tensor, y: Tensor) -> Tensor | None:
+    """The weights that scikit-learn's solver of the same objective ends at.
+
+    Args:
+        algorithm: A named algorithm.
+        x: Rows, (samples, features).
+        y: A target a row.
+    Returns:
+        The weights, or None where scikit-learn has no such solver.
+
+    Example:
+        >>> solved_by_sklearn(Ridge(0.1), x, y)
+    """
+    theirs = counterpart(algorithm, len(x))
+    return None if theirs is None else torch.from_numpy(_their_weights(theirs, x.numpy(), y.numpy()))
+
+
 def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
     """scikit-learn's solver of the same objective, where it has one; parameters as the docstrings say."""
     from sklearn import linear_model, svm

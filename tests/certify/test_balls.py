@@ -108,3 +108,11 @@ def test_extreme_magnitudes_are_enclosed_or_said_to_be_unknown(value):
     exact = sum(Fraction(x) ** 2 for x in a.flatten().tolist())
     assert all(error <= radius for error, radius in off(ball, [exact]))
     assert value > 1e100 or off(ball, [exact])
+
+
+def test_the_size_of_a_ball_is_above_all_of_it():
+    ball = Ball(*(torch.tensor(part, dtype=f64) for part in (-1.0, -1e-17, 0.5)))
+    assert 1.5 < ball.size.item() < 1.5 + 1e-10
+    assert Fraction(Ball.of(torch.tensor(1.0, dtype=f64)).size.item()) > 1
+    low = Ball(*(torch.tensor(part, dtype=f64) for part in (1e-20, 1e-6, 0.0)))
+    assert low.size.item() >= 1e-6

@@ -139,6 +139,17 @@ def test_the_terms_of_a_product_and_a_clip_are_those_of_their_docstrings() -> No
     assert found["clipping"] == KINK / steepness(0.5, f32) <= 0.5 * U
 
 
+def test_initial_values_that_are_no_float32_numbers_cost_a_rounding() -> None:
+    bounds = []
+    for value in (0.3125, 0.3):
+        program = RegisterProgram("scaled", tokens=1)
+        a, c = program.input("a", bound=1.0), program.register("c")
+        b = program.register("b", initial=torch.tensor([value], dtype=f64))
+        program.mul(c, a, b)
+        bounds.append(compile_registers(program.returns(c)).certificate.bound / value)
+    assert bounds[1] - bounds[0] > 0.9 * U
+
+
 def test_the_kink_is_what_it_is_said_to_be() -> None:
     t = torch.linspace(-40, 40, 400_001, dtype=f64)
     off = torch.nn.functional.silu(t) + torch.nn.functional.silu(-t) - t.abs()

@@ -17,8 +17,8 @@ OFFSET, CODE = 2560.0, 512.0  # how far apart scores are, before they differ by 
 STANDARD = Shape(theta=2e5)
 PROBES = (
     Probe("embedding", "embedding, residual stream, LM head", 1),
-    Probe("look", "look-up by code (attention scores, grouped heads)", 1),
-    Probe("look_own", "look-up by code, the other head of the pair", 1),
+    Probe("look", "look-up by code (attention scores)", 1),
+    Probe("look_own", "the same by the other head of its pair (grouped heads)", 1),
     Probe("back_3", "the token three before (rotary embedding, positions)", 1),
     Probe("own", "the token itself (mask, rotary embedding)", 1),
     Probe("first", "the first token, 63 back (window, cache)", 1),

@@ -76,7 +76,10 @@ def _transformers(dtype: str, attention: str, way: str = "prefill", compiled: bo
     def opened(folder: Path) -> Opened:
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        quiet: Any = logging  # its functions have no annotations
+        quiet.disable_progress_bar()
         options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
         model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
         model.eval()

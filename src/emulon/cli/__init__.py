@@ -42,6 +42,10 @@ GROUPS = {
         "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
         "benchmark": "score methods of interpretability on models whose mechanism is known",
     },
+    "stock models": {
+        "llama": "a stock Llama that runs learning algorithms from a prompt of text: write, prompt, run",
+        "canary": "known answers for inference engines: write, check",
+    },
     "prove": {
         "approximate": "make one softmax act as a function of one number, with a proof",
         "certify": "write a program's certificate, with all that is needed to check it",

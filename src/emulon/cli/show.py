@@ -45,9 +45,7 @@ def main(options: Options) -> int:
     if options.what.is_dir():
         files = [path for name in ("program", "network") if (path := options.what / f"{name}.safetensors").exists()]
         if not files:
-            raise EmulonError(
-                f"{options.what} holds no program, network or training run; name another folder"
-            )
+            raise EmulonError(f"{options.what} holds no program, network or training run; name another folder")
     shown = [_show_network(path) if kind_of(path) == "network" else _show_program(path) for path in files]
     return options.finish(shown[0] if len(shown) == 1 else shown)
 

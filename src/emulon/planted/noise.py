@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from emulon.certify.rounding import gamma, unit
-from emulon.machine.compiler import Plan
+from emulon.machine.compiler import Plan, content
 from emulon.machine.layout import ZERO
+from emulon.machine.ranges import Analysis
 from emulon.planted.architecture import Architecture, Block
 from emulon.planted.truth import Compiled
 
@@ -70,7 +72,12 @@ def _written(machine: Compiled, plan: Plan, index: int, block: Block, free: Tens
 
 
 def llama_noise(
-    architecture: Architecture, machine: Compiled, plan: Plan, weight_noise: float, dead_norm: float
+    architecture: Architecture,
+    machine: Compiled,
+    plan: Plan,
+    weight_noise: float,
+    dead_norm: float,
+    analysis: Analysis | None = None,
 ) -> tuple[float, float]:
     """The same for a Llama, whose RMSNorm is exact and whose codes, marks and pads keep their slots.
 
@@ -79,11 +86,19 @@ def llama_noise(
     2-norm error of a rotated row: √f(f + 2)u₆₄ of the product, ROTATION for R not being quite orthogonal, u of the
     dtype, weight_noise. Reading errs by (γ_f + ρ)‖a‖C; other slots are counted elsewhere. A block writes Σ_j o_j v_j
     with n nonzero rows, which errs by
-    (γ_n + ρ)Σ_j ‖o_j‖|v_j|, and adding it to the stream by u·C in 2-norm, twice a block. |v_j| is at most ‖a‖₁ (stored
-    entries being below 1 but for their slack, which `SECOND_ORDER` covers), and silu(g)·u at most |g||u|, of the two
-    units of a product, whose gates are opposite, together. Every reading counts all of this drift. QED
+    (γ_n + ρ)Σ_j ‖o_j‖|v_j|, and adding it to the stream by u·C in 2-norm, twice a block. |v_j| is at most Σ_i |a_i|b_i
+    with the largest stored entries b (below 1, or as wide as `analysis` has them, errors included), and silu(g)·u at
+    most |g||u|, of the two units of a product, whose gates are opposite, together. Every reading counts all of this
+    drift. QED
     """
-    norm, width, u = plan.normalisation.holding(dead_norm), machine.width, unit(machine.dtype)
+    norm, width, u = plan.normalisation, machine.width, unit(machine.dtype)
+    entries = torch.ones(width, dtype=torch.float64, device="cpu")
+    if analysis is not None:
+        norm = replace(norm, content=content(machine.program, machine.layout, analysis)[0])
+        for name, reach in analysis.largest.items():
+            entries[machine.layout.slots[name]] = reach.peak / machine.layout.scale[name]
+    dead_norm *= max(1.0, norm.content / plan.normalisation.content)  # what dead heads read may be larger, too
+    norm = norm.holding(dead_norm)
     free = torch.ones(width, dtype=torch.bool, device="cpu")
     free[architecture.fixed_slots(machine)] = False
     slots = int(free.sum())
@@ -91,8 +106,8 @@ def llama_noise(
     drift = (gamma(slots, machine.dtype) + rounded) * (norm.content + dead_norm)
     for index, block in enumerate(architecture.weights_of(machine).blocks):
         divisor = min((plan.divisions[one.number].low for one in machine.layers[index].divisions), default=1.0)
-        values = block.value.abs().sum(dim=-1) * block.output[..., free].norm(dim=-1)
-        gate, up = (part.abs().sum(dim=-1) for part in block.inward)
+        values = (block.value.abs() @ entries) * block.output[..., free].norm(dim=-1)
+        gate, up = (part.abs() @ entries for part in block.inward)
         passed = gate * up * block.outward[..., free].norm(dim=-1) / divisor
         opposite = (block.inward[0][:, None] == -block.inward[0]).all(dim=-1).any(dim=-1)
         passed = torch.where(opposite, passed / 2, passed)

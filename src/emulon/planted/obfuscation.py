@@ -14,11 +14,13 @@ from torch import Tensor
 from emulon.certify import Certificate
 from emulon.core.errors import EmulonError, unknown
 from emulon.machine.compiler import Plan
+from emulon.machine.ranges import Analysis
+from emulon.machine.targets.llama_error import LlamaPlan
 from emulon.machine.transformer import result_name
 from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
-from emulon.planted.noise import ROTATION, SECOND_ORDER, noise_of
+from emulon.planted.noise import ROTATION, SECOND_ORDER, llama_noise, noise_of
 from emulon.planted.truth import Compiled, Truth, truth_of
 
 # Largest relative change of a weight at strength 1, in units of the dtype's roundoff.
@@ -340,8 +342,15 @@ def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
     changed += draft.weight_noise
     if not (draft.rotated or changed or draft.dead_norm):
         return draft.machine.certificate
-    noise = skew = 0.0
+    noise, skew, output = 0.0, 0.0, result_name(draft.machine.program)
+    if isinstance(draft.plan, LlamaPlan):
+
+        def noise_in(analysis: Analysis) -> tuple[float, float]:
+            return llama_noise(draft.architecture, draft.machine, draft.plan, changed, draft.dead_norm, analysis)
+
+        noisy = noise_in if draft.rotated or changed else None
+        return draft.plan.certificates(beside=draft.dead_norm, noise_in=noisy)[output]
     if draft.rotated or changed:
         noise, skew = noise_of(draft.architecture, draft.machine, draft.plan, changed, draft.dead_norm)
     certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.dead_norm)
-    return certificates[result_name(draft.machine.program)]
+    return certificates[output]

@@ -7,7 +7,7 @@ softmax underflow to zero. What remains is the rounding of linear maps, of gated
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ from emulon.machine.transformer import result_name
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
+# Noise and skew, in ranges of registers.
+NoiseIn = Callable[[Analysis], tuple[float, float]]
 # The pad, and what must stand above everything else in a token: the next bit of its square is half of that of 2⁻²⁶.
 PAD_SIZE, ABOVE = 2.0**44, 2.0**13
 # Scores of unwanted tokens lie so far below those of wanted ones: e⁻¹¹⁰ is zero in float32.
@@ -85,7 +87,12 @@ class ExactNorm(Normalisation):
 
 @dataclass(frozen=True)
 class LlamaError(LocalError):
-    """The error terms of single instructions in a Llama, as 2-norms over the target's entries."""
+    """The error terms of single instructions in a Llama, as 2-norms over the target's entries.
+
+    `inexact` names the registers whose constant or initial values are not float32 numbers.
+    """
+
+    inexact: frozenset[str] = frozenset()
 
     def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
         """What the bounds assume of torch."""
@@ -121,7 +128,7 @@ class LlamaError(LocalError):
     def _read(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[float, float]:
         """The largest value of a functional, and the rounding of reading it; powers of two multiply exactly."""
         terms, magnitude, coefficients = self._sizes(part, before)
-        rounded = 0 if _powers_of_two(part) else 2
+        rounded = (0 if _powers_of_two(part) else 2) + any(name in self.inexact for name in part.parts)
         error = gamma(terms - 1 + rounded, self.dtype) * magnitude + coefficients * self.normalisation.noise
         return range_of(part, before).peak, error if terms else 0.0
 
@@ -206,9 +213,12 @@ def _powers_of_two(part: AffineForm) -> bool:
 class LlamaPlan(Plan):
     """All that is known of a program for a Llama before any weight is built."""
 
-    def certificates(self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0) -> dict[str, Certificate]:
+    def certificates(
+        self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0, noise_in: NoiseIn | None = None
+    ) -> dict[str, Certificate]:
         """A certificate for every register that is written; arguments as in `Plan.certificates`.
 
+        `noise_in` has noise and skew as a function of the ranges that registers are in.
         Ranges must be widened by what errors may reach, and errors depend on ranges: starting with small ones, every
         instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
         """
@@ -217,9 +227,11 @@ class LlamaPlan(Plan):
         for _ in range(ROUNDS):
             try:
                 analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
-            except BadProgram:  # errors may be so large that a divisor's range reaches zero
+                local = self._local(analysis, *(noise_in(analysis) if noise_in else (noise, skew)), beside)
+            except BadProgram:  # errors may be so large that a divisor's range reaches zero, or a register the pad
+                if not found:
+                    raise
                 break
-            local = self._local(analysis, noise, skew, beside)
             found.append(certify(self.program, analysis, local))
             budget, sizes = Budget(replace(analysis, room=[math.inf] * len(least)), local), list[float]()
             for one in self.program.instructions:
@@ -233,14 +245,8 @@ class LlamaPlan(Plan):
         return min(found, key=lambda one: one[output].bound)
 
     def _local(self, analysis: Analysis, noise: float, skew: float, beside: float) -> LlamaError:
-        """The error terms while registers are in the ranges of `analysis`.
-
-        Noise is of entries below their scale. Where ranges are wider it grows with values and with products of two.
-        """
-        scale = self.layout.scale
-        excess = max([1.0, *(reach.peak / scale[name] for name, reach in analysis.largest.items())])
-        noise, skew = excess**2 * noise, excess**2 * skew
-        held = content(self.program, self.layout, analysis)[0]
+        """The error terms while registers are in the ranges of `analysis`."""
+        scale, held = self.layout.scale, content(self.program, self.layout, analysis)[0]
         norm = self.normalisation.holding(beside)
         norm = replace(norm, content=math.hypot(held, beside) + noise, noise=noise, skew=skew)
         spans = {one.number: divisor_span(one, analysis) for one in divisions(self.program)}
@@ -249,7 +255,9 @@ class LlamaPlan(Plan):
         norm = replace(norm, divide_content=most)
         assert isinstance(norm, ExactNorm)
         norm.require_fits()
-        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens)
+        values = {**self.program.constants, **self.program.initial}
+        inexact = frozenset(name for name, one in values.items() if not torch.equal(one.float().double(), one))
+        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens, inexact)
 
 
 def sharpness(where: Where, tokens: int) -> float:

@@ -1,0 +1,81 @@
+"""`emulon llama` and `emulon canary`: prompts, runs by text, known answers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from emulon.canary import canary
+from emulon.canary.check import names_for
+from emulon.canary.reference import Reference
+from emulon.cli import main
+from emulon.language.prompt import read
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    assert main(["llama", "write", str(path), "--quiet"]) == 0
+    return path
+
+
+def test_a_prompt_alone_is_printed(capsys):
+    assert main(["llama", "prompt", "ridge", "--rows", "3", "--features", "2", "--steps", "4"]) == 0
+    found = read(capsys.readouterr().out)
+    assert (len(found.rows), len(found.start), found.until) == (3, 2, 4)
+
+
+def test_a_run_names_its_bound_and_the_model_is_unchanged(folder, tmp_path, capsys):
+    words = ["ridge", "--model", str(folder), "--rows", "4", "--features", "2", "--steps", "2", "--mode", "drafted"]
+    assert main(["llama", "run", *words, "--out", str(tmp_path), "--json", "-"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["sha256"][0] == record["sha256"][1]
+    assert record["runs"][0]["bound of this run"] < 2e-7
+    assert main(["check", str(tmp_path / "ridge.txt")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["run", "rigde"], "there is no method 'rigde'; did you mean ridge?"),
+        (["prompt", "ridge", "--data", "diabetes", "--rows", "61"], "61 rows"),
+        (["prompt", "logistic", "--data", "wine"], "a prompt holds two"),
+        (["run", "ridge", "--model", "nowhere"], "nowhere"),
+        (["prompt", "linear", "--penalty", "0.1"], "linear does not take --penalty"),
+    ],
+)
+def test_what_the_model_cannot_hold_is_refused_in_one_line(words, reason, capsys):
+    assert main(["llama", *words]) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint.startswith("emulon llama: ") and reason in complaint
+
+
+def test_logits_of_an_engine_are_checked_from_files(tmp_path, capsys):
+    for name in names_for("float32"):
+        one = canary(name)
+        exact = [Reference(one.config, one.weights).logits(prompt) for prompt in one.prompts]
+        logits = np.zeros((len(exact), 320))
+        for row, answers in zip(logits, exact, strict=True):
+            for place, value in answers.items():
+                row[place] = float(value.exact.mid())
+        np.save(tmp_path / f"{name}.npy", logits)
+    assert main(["canary", "check", "--logits", str(tmp_path)]) == 0
+    assert "no fault" in capsys.readouterr().out
+    logits[:, one.registers["mean"]] *= 1.001
+    np.save(tmp_path / f"{name}.npy", logits)
+    assert main(["canary", "check", "--logits", str(tmp_path)]) == 1
+    assert "first wrong operation: layer 1, mean of 48 values" in capsys.readouterr().out
+    (tmp_path / f"{name}.npy").write_bytes(b"no array")
+    assert main(["canary", "check", "--logits", str(tmp_path)]) == 2
+
+
+def test_canaries_are_written_as_folders(tmp_path, capsys):
+    assert main(["canary", "write", str(tmp_path)]) == 0
+    for name in names_for("float32"):
+        assert {path.name for path in (tmp_path / name).iterdir()} >= {
+            "config.json",
+            "model.safetensors",
+            "prompts.txt",
+        }
+    assert main(["canary", "check", "--engine", "nothing"]) == 2
+    assert "there is no engine" in capsys.readouterr().err

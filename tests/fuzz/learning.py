@@ -127,7 +127,7 @@ def exact_weights(case: Case, plan: Mapping[str, float], steps: int, start: Sequ
 def check_run(case: Case, run: Any) -> None:
     """Audit and certificate of a run of descent."""
     plan = run.plan
-    values = {name: getattr(plan, name) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
+    values = {name: getattr(plan.descent, name) for name in ("step_size", "l2", "l1", "momentum", "accelerated")}
     values["batch"] = plan.descent.batch or 0
     weights = first_of_batch(run.weights, case)
     if not weights.isfinite().all():

@@ -406,7 +406,7 @@ def program_of(content: Content) -> Program:
         if name not in ("kind", "format", "facts")
     }
     plain = {name: float(section["facts"][name]) for name, kind in files.PLAIN.items() if kind is float}
-    return files._program_from_parts(tensors, section["facts"] | plain)
+    return files._program_from_parts("the program", tensors, section["facts"] | plain)
 
 
 def data_for(program: Program, draw: random.Random, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -443,7 +443,7 @@ def require_promised(
     states = torch.tensor([[float(a) for a in w] for w in path], dtype=f64)
     starts = program.descent.starts(states[:-1]) if program.steps else states[:0]
     batches = program.plan.batches(program.loss.template_data(x, y))
-    watches = [CurvatureWatch(program, part.x, part.y, bound) for part in batches]
+    watches = [CurvatureWatch(program.plan, part.x, part.y, bound) for part in batches]
     for k, w in enumerate(starts):
         watches[k % len(watches)].before_step(w, k)
         part = batches[k % len(batches)]

@@ -114,7 +114,8 @@ def test_the_folder_is_found_where_emulon_data_says(monkeypatch, tmp_path):
 
 def test_what_is_wrong_with_a_folder_is_said_in_one_line(parallel, tables, tmp_path, capsys):
     def refused(name, folder):
-        assert run_script("corpus", command.main, ["corpus", name, "--folder", str(folder), "--out", str(tmp_path / "c")]) == 2
+        words = ["corpus", name, "--folder", str(folder), "--out", str(tmp_path / "c")]
+        assert run_script("corpus", command.main, words) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         return said

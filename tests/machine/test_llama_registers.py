@@ -190,8 +190,8 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
     with pytest.raises(BadProgram, match="narrow the domain"):
         ExactNorm(64, PAD_SIZE, 2 * PAD_SIZE / ABOVE, 0.0, f32).require_fits()
     wide = RegisterProgram("wide", tokens=1)
-    a = wide.input("a", 5000, bound=1.0)
-    wide.aff(wide.register("b", 5000), a)
+    inputs = [wide.input(f"a{i}", 500, bound=1.0) for i in range(9)]
+    wide.aff(wide.register("b", 500), inputs[0])
     with pytest.raises(BadProgram, match="more than 4096 slots"):
         compile_registers(wide)
 

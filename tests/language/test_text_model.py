@@ -1,6 +1,11 @@
 """The frozen model in Hugging Face's own class: one set of weights runs every method by prompt, as float64 would."""
 
 import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,6 +137,17 @@ def test_hugging_face_alone_continues_a_prompt(folder):
     text = text_for("ridge", steps=2)
     continued = transformers.pipeline("text-generation", model=str(folder), device="cpu")(text, return_full_text=False)
     assert worst_error(text, continued[0]["generated_text"]) <= WORST
+
+
+def test_the_ten_lines_of_the_page_run_without_emulon(folder):
+    page = (Path(__file__).parents[2] / "docs" / "llama.md").read_text(encoding="utf-8")
+    block = next(code for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "pipeline" in code)
+    without = "import sys; sys.modules['emulon'] = None\n"
+    code = without + block.replace('model="llama"', f"model={str(folder)!r}")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:4] == ["step:1", "@1", "@2", "w1"] and "step:3" in done.stdout
 
 
 def test_what_is_no_folder_of_the_language_is_refused(folder, tmp_path):

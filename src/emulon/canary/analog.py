@@ -78,14 +78,10 @@ def analog(shape: Shape = STANDARD, *, half: bool = False, seed: int = 0, prompt
     _attention(build)
     build.multiply(0, build.row(left=1), build.row(right=1), "product", 1.0)
     # One unit alone: in a product of two, any activation with f(x) − f(−x) = x would do.
-    unit = build.units[0]
-    build.gate[0, unit], build.up[0, unit] = build.row(left=1), build.row(right=1)
-    build.down[0, build.slots["activation"][0], unit] = 1.0
+    build.unit(0, build.row(left=1), build.row(right=1), "activation")
     build.multiply(1, build.row(look_32=1), build.row(product=1), "second", 1.0)
     # One saturated gate: the residual stream needs 17 bits afterwards.
-    unit = build.units[1]
-    build.gate[1, unit], build.up[1, unit] = build.row(pad=32), build.row(low=2.0**-14)
-    build.down[1, build.slots["logit"][0], unit] = 1.0
+    build.unit(1, build.row(pad=32), build.row(low=2.0**-14), "logit")
     registers = {name: slots[0] for name, slots in build.slots.items()}
     data = _prompts(rng, prompts)
     return Canary("analog", shape, build.built(), registers, PROBES, data, exact=False, formats=formats_of(half))

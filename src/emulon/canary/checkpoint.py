@@ -203,13 +203,17 @@ class Builder:
             self.query[layer, head, pair + half, 0] = eighth_bits(-sharp * root * math.sin(angle))
             self.key[layer, head // 2, pair, 0] = 1.0
 
+    def unit(self, layer: int, gate: Row, up: Row, register: str) -> None:
+        """The next MLP unit: silu(gate)·up into a register."""
+        unit = self.units[layer]
+        self.gate[layer, unit], self.up[layer, unit] = gate, up
+        self.down[layer, self.slots[register][0], unit] = 1.0
+        self.units[layer] += 1
+
     def multiply(self, layer: int, left: Row, right: Row, register: str, gain: float) -> None:
         """left·right: silu(g·l)·r/g − silu(−g·l)·r/g = l·r, whatever g; with a large one each unit is a gate."""
         for sign in (1.0, -1.0):
-            unit = self.units[layer]
-            self.gate[layer, unit], self.up[layer, unit] = sign * gain * left, sign * right / gain
-            self.down[layer, self.slots[register][0], unit] = 1.0
-            self.units[layer] += 1
+            self.unit(layer, sign * gain * left, sign * right / gain, register)
 
     def built(self) -> dict[str, NDArray[Any]]:
         """All arrays, by their names in a checkpoint."""

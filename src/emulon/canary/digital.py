@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulon.canary.checkpoint import Builder, Canary, Probe, Row, Shape, bits_of, formats_of, pad_of
+from emulon.canary.checkpoint import Builder, Canary, Probe, Shape, bits_of, formats_of, pad_of
 
 DATA, OTHERS, LENGTH, BITS = 15, 240, 64, 4
 START, FIRST, LAST = 0, 1, 1 + DATA + OTHERS
@@ -97,21 +97,14 @@ def _layers(build: Builder) -> None:
     value[0, 3, 0] = build.row(is_last=1)
     query[0, 6, slow(0)], query[0, 6, slow(1)] = 2 * code * one, code * one
     build.write(0, 6, 0, "seen")
-    gate(build, 0, 128 * build.row(look=1), build.row(back_3=1) / 128, "product")
+    # Products whose left factor is 0 or at least 32, where silu is the identity.
+    build.unit(0, 128 * build.row(look=1), build.row(back_3=1) / 128, "product")
     # Layer 2, heads 2 and 3: one back.
     value[1, 1, 0], value[1, 1, 1] = build.row(product=1), build.row(seen=1)
     build.offset(1, 2, 1, OFFSET)
     build.write(1, 2, 0, "before")
     build.write(1, 2, 1, "future")
-    gate(build, 1, 512 * build.row(product=1), build.row(factor=1) / 512, "second")
-
-
-def gate(build: Builder, layer: int, left: Row, right: Row, register: str) -> None:
-    """left·right for left = 0 or left ≥ 32, where silu is the identity."""
-    unit = build.units[layer]
-    build.gate[layer, unit], build.up[layer, unit] = left, right
-    build.down[layer, build.slots[register][0], unit] = 1.0
-    build.units[layer] += 1
+    build.unit(1, 512 * build.row(product=1), build.row(factor=1) / 512, "second")
 
 
 def _prompts(rng: np.random.Generator, count: int) -> tuple[tuple[int, ...], ...]:

@@ -134,7 +134,7 @@ class Reference:
         seen = [stream[last]]
         for layer, needed in enumerate(self._needed(len(tokens))):
             stream = self._layer(run, layer, stream, tokens if layer == 0 else None, list(places), needed, seen)
-        normed = run.norm(stream[last], self._vector("model.norm.weight"))
+        normed = run.norm(stream[last], self.weights["model.norm.weight"])
         found = run.linear(normed, self._rows("lm_head.weight"))
         return (found, seen) if states else found
 
@@ -168,7 +168,7 @@ class Reference:
             for t, state in enumerate(stream):
                 label = t if same is None else same[t]
                 if label not in memo:
-                    normed = run.norm(state, self._vector(f"{at}input_layernorm.weight"))
+                    normed = run.norm(state, self.weights[f"{at}input_layernorm.weight"])
                     key = run.linear(normed, self._rows(f"{at}self_attn.k_proj.weight"))
                     read = run.linear(normed, self._rows(f"{at}self_attn.v_proj.weight"))
                     memo[label] = (normed, _parts(key, size), _parts(read, size))
@@ -183,7 +183,7 @@ class Reference:
                 out[t] = run.plus(stream[t], run.linear(read, answer))
         seen.append(out[needed[-1]])
         for t in needed:
-            normed = run.norm(out[t], self._vector(f"{at}post_attention_layernorm.weight"))
+            normed = run.norm(out[t], self.weights[f"{at}post_attention_layernorm.weight"])
             gate = run.linear(normed, self._rows(f"{at}mlp.gate_proj.weight"))
             up = run.linear(normed, self._rows(f"{at}mlp.up_proj.weight"))
             out[t] = run.plus(out[t], run.linear(run.gated(gate, up), self._rows(f"{at}mlp.down_proj.weight")))
@@ -194,9 +194,6 @@ class Reference:
         if name not in self._sparse_weights:
             self._sparse_weights[name] = _columns(self.weights[name])
         return self._sparse_weights[name]
-
-    def _vector(self, name: str) -> NDArray[Any]:
-        return self.weights[name]
 
 
 def _sparse(row: NDArray[Any]) -> Vector:

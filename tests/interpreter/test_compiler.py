@@ -245,3 +245,11 @@ def test_a_derivative_that_float32_does_not_hold_is_refused():
     x, y = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([1e20], dtype=torch.float64)
     with pytest.raises(OutOfDomain, match="more than float32 holds"):
         compile(GradientDescent(Loss.of("t**4/4"), 0, 1.0), data=(x, y), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("feature", [1e-40, 1e-36])
+def test_residuals_that_need_infinite_slopes_in_float32_are_refused(feature):
+    """Found by random cases: the slopes of the keys are about one over the residuals."""
+    x, y = torch.tensor([[0.0, feature]], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    with pytest.raises(OutOfDomain, match="more than float32 holds; scale the data up"):
+        compile(LinearRegression(steps=0), data=(x, y), dtype=torch.float32)

@@ -38,6 +38,8 @@ from emulon.softmax.spectral import Rounding
 EXPECTED, SPENT = {torch.float64: 512.0, torch.float32: 2048.0}, 2.0
 # Of the final weights, where none is asked for.
 TOLERANCE = 1e-8
+# How steep keys get on [−1, 1], with plenty to spare.
+STEEPEST = 1e4
 # Keys in float32, where the tolerance cannot be kept: two are a sigmoid.
 KEYS = (2, 24)
 # The identity grid's relative error at the scores of a jump, in units of the dtype's own.
@@ -175,12 +177,17 @@ def _softmax(
 
 
 def require_held(function: Function, residual: float, dtype: torch.dtype) -> None:
-    """Refuse a function whose values a dtype does not hold."""
+    """Refuse a function whose values, or the slopes that its softmax needs, a dtype does not hold."""
+    name, largest = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
+    if residual < STEEPEST / largest:
+        raise OutOfDomain(
+            f"residuals up to {residual:.3g} need slopes that are more than {name} holds; scale the data up, or use float64"
+        )
     most = function(torch.linspace(-residual, residual, 33, dtype=torch.float64, device="cpu")).abs().max().item()
-    if most > torch.finfo(dtype).max:
+    if most > largest:
         raise OutOfDomain(
             f"residuals up to {residual:.3g} take the derivative of the loss to {most:.3g}, more than"
-            f" {str(dtype).removeprefix('torch.')} holds; scale the data down"
+            f" {name} holds; scale the data down"
         )
 
 

@@ -133,8 +133,10 @@ def test_two_algorithms_run_side_by_side_on_one_hash(desk, served, programs, int
     page.locator("#beside").select_option("huber")
     for name, what in (("ridge", "own"), ("huber", "beside")):
         program = for_points(programs[name].changed(steps=STEPS), len(LINE))
-        assert (shown(page, what) - interpreter.run(program, *problem(LINE), mode="reference").weights).abs().max() <= 1e-9
-    expect(page.locator("#sha256")).to_have_text(f"frozen weights, sha256 {interpreter.sha256}: the same for ridge and huber")
+        run = interpreter.run(program, *problem(LINE), mode="reference")
+        assert (shown(page, what) - run.weights).abs().max() <= 1e-9
+    whose = ": the same for ridge and huber"
+    expect(page.locator("#sha256")).to_have_text(f"frozen weights, sha256 {interpreter.sha256}{whose}")
     assert page.locator(".plane .fit").count() == 2
     page.locator("#beside").select_option("")
     assert page.locator(".plane .fit").count() == 1 and shown(page, "beside").numel() == 0

@@ -8,7 +8,7 @@ from exact_solvers import U
 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import OutOfDomain
-from emulon.looped.causal_gradient_descent import (
+from emulon.looped.causal import (
     CausalLoopedGradientDescent,
     causal_error,
     causal_stencils,

@@ -11,8 +11,8 @@ from exact_solvers import U, gamma
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import OutOfDomain
 from emulon.looped import LoopedChainOfThought, LoopedGradientDescent, RepresentationNetwork
-from emulon.looped.descent import DescentLoop, descent_error, gain, largest_prediction
-from emulon.looped.stencil import Stencil, truncation
+from emulon.looped.gradient_descent import DescentLoop, descent_error, gain, largest_prediction
+from emulon.looped.heads import Stencil, truncation
 from emulon.looped.transformer import share
 
 f64 = torch.float64

@@ -31,7 +31,7 @@ from emulon.planted.benchmark import (
     score_models,
     summary,
 )
-from emulon.planted.benchmark.methods.probes import probe
+from emulon.planted.benchmark.methods import probe
 from emulon.planted.benchmark.questions import CANDIDATES, NONE
 from emulon.planted.benchmark.scores import area
 from emulon.planted.benchmark.study import VARIANTS

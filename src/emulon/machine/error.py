@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, softmax_weights, unit
 from emulon.machine.affine import AffineForm
 from emulon.machine.instruction import Instruction
 from emulon.machine.normalisation import Normalisation

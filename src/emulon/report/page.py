@@ -9,7 +9,7 @@ import numpy as np
 
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.playground.runs import PLACES, single_page, where
-from emulon.report import figures, fitted
+from emulon.report import figures
 from emulon.report.prompt import facts, phases, prompt_rows, routing, telling_samples
 from emulon.run import Experiment, Result
 
@@ -64,9 +64,9 @@ def render(experiment: Experiment, places: Mapping[str, str]) -> str:
         sha256=experiment.sha256,
         routings=routings,
         attention=[figures.attention(each) for each in routings],
-        coefficients=[fitted.coefficients(result, experiment.data) for result in experiment.results],
-        predicted=[fitted.predicted(result, experiment.data) for result in experiment.results],
-        objectives=[fitted.objective(result) for result in experiment.results],
+        coefficients=[figures.coefficients(result, experiment.data) for result in experiment.results],
+        predicted=[figures.predicted(result, experiment.data) for result in experiment.results],
+        objectives=[figures.objective(result) for result in experiment.results],
         errors=[figures.error(result) for result in experiment.results],
         functions=[figures.function(program, phase) for program in programs for phase in phases(program)],
         prompt=figures.prompt(_corner(pair[0]), pair[0].run.program.gradient),

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
 from emulon.core.predictor import Predictor
-from emulon.tasks.randomness import normal
 from emulon.tasks.regression import RegressionTask
+from emulon.tasks.task import normal
 
 
 @functools.cache

@@ -10,9 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.tasks.nonlinear import fixed_network, leaky_network
-from emulon.tasks.prompts import Prompts
-from emulon.tasks.randomness import normal
-from emulon.tasks.task import Task
+from emulon.tasks.task import Prompts, Task, normal
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, softmax_weights, unit
 from emulon.core.errors import BadProgram
 from emulon.machine.affine import AffineForm
 from emulon.machine.compiler import Plan, content, divisions, divisor_span

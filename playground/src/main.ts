@@ -15,8 +15,8 @@ export interface Scene {
 
 const SCENES: { name: string; title: string; open: () => Promise<Scene> }[] = [
   { name: "algorithms", title: "Many algorithms", open: algorithms },
-  { name: "softmax", title: "A softmax as a function", open: softmaxes },
-  { name: "identify", title: "Which algorithm is it?", open: identify },
+  { name: "softmax", title: "One softmax", open: softmaxes },
+  { name: "identify", title: "Which algorithm?", open: identify },
   { name: "machine", title: "Inside a GPT-2", open: machine },
 ];
 
@@ -37,10 +37,7 @@ async function route(): Promise<void> {
   const [wanted, ...words] = address().split("/") as [string, ...string[]];
   const scene = SCENES.find(({ name }) => name === wanted) ?? (SCENES[0] as (typeof SCENES)[0]);
   for (const [name, link] of links) {
-    if (name === scene.name) {
-      link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "center" });
-    }
+    if (name === scene.name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   let found = opened.get(scene.name);
@@ -60,7 +57,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function paintTheme(name: string): void {
   document.documentElement.dataset.theme = name;
-  theme.replaceChildren(name === "dark" ? "☀ light" : "☾ dark");
+  theme.replaceChildren(name === "dark" ? "☀" : "☾", html("span", {}, name === "dark" ? " light" : " dark"));
   for (const scene of opened.values()) void scene.then((each) => each.redraw()).catch(() => undefined);
 }
 

@@ -128,6 +128,53 @@ def test_steps_are_taken_played_and_rewound_by_keyboard(desk, served):
     assert page.locator("input[name=prompt]:checked").get_attribute("value") == "linear"
 
 
+def test_two_algorithms_run_side_by_side_on_one_hash(desk, served, programs, interpreter):
+    page = open_at(desk, served, f"algorithms/ridge/{STEPS}/{text(LINE)}")
+    page.locator("#beside").select_option("huber")
+    for name, what in (("ridge", "own"), ("huber", "beside")):
+        program = for_points(programs[name].changed(steps=STEPS), len(LINE))
+        run = interpreter.run(program, *problem(LINE), mode="reference")
+        assert (shown(page, what) - run.weights).abs().max() <= 1e-9
+    whose = ": the same for ridge and huber"
+    expect(page.locator("#sha256")).to_have_text(f"frozen weights, sha256 {interpreter.sha256}{whose}")
+    assert page.locator(".plane .fit").count() == 2
+    page.locator("#beside").select_option("")
+    assert page.locator(".plane .fit").count() == 1 and shown(page, "beside").numel() == 0
+
+
+def test_what_differs_between_two_prompts_is_shown_as_one_switches(desk, served, programs, interpreter):
+    page = open_at(desk, served, f"algorithms/linear/{STEPS}/{text(LINE)}")
+    picture = "() => document.querySelector('.prompts canvas').toDataURL()"
+    seen, pictures = {}, set()
+    for name, before in (("ridge", "linear"), ("lasso", "ridge"), ("quantile", "lasso")):
+        page.locator(f"input[value={name}]").check()
+        assert page.locator("#beside").input_value() == before
+        assert "differ" in page.locator("#difference b").inner_text()
+        seen[name] = int(page.locator("#difference").get_attribute("data-count"))
+        pictures.add(page.evaluate(picture))
+    # Ridge shrinks both weights a little: two numbers are all that is not as in least squares' prompt.
+    assert seen["ridge"] == 2 < seen["lasso"] != seen["quantile"] and len(pictures) == 3
+    marked = page.locator(".prompts .matrix").first.locator("li.changed").all_inner_texts()
+    assert {"keys", "values"} <= set(marked) and "weights w" not in marked
+    page.locator("#beside").select_option("")
+    assert page.locator("#difference").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 800), (390, 800)], ids=["desktop", "phone"])
+def test_plot_and_prompt_are_on_the_first_screen(desk, phone, served, size, scheme):
+    watched = desk if size[0] > 1000 else phone
+    watched.page.set_viewport_size({"width": size[0], "height": size[1]})
+    watched.page.emulate_media(color_scheme=scheme)
+    open_at(watched, served, "").evaluate("localStorage.clear()")  # a choice of light or dark that was made before
+    page = open_at(watched, served, "")
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    for what in (".plane", ".prompts canvas"):
+        box = page.locator(what).first.bounding_box()
+        assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
+    assert page.locator(".axis-name").all_text_contents()[:2] == ["feature x", "target y"]
+
+
 def test_slots_are_named_under_the_cursor(desk, served):
     page = open_at(desk, served, f"algorithms/ridge/10/{text(LINE)}")
     canvas = page.get_by_label("the prompt, tokens across")

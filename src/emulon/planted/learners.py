@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.machine.affine import Register
+from emulon.machine.instruction import Register
 from emulon.machine.programs.averages import average_rounds, copied, mixed, switched, weighed
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain

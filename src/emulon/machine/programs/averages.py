@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from emulon.certify import Domain
-from emulon.machine.affine import Register
-from emulon.machine.instruction import Invariant
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
 from emulon.machine.tokens import Lookup

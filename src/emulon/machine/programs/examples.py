@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from emulon.certify import Domain, Spectrum
-from emulon.machine.affine import Register
+from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram, Shape
 from emulon.machine.tokens import Interleaved
 

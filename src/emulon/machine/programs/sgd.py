@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
-from emulon.machine.affine import Register
-from emulon.machine.instruction import Invariant
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples, gaussian
 

@@ -1,9 +1,8 @@
 """Tasks: distributions over in-context datasets, sampled whole batches at a time."""
 
 from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
-from emulon.tasks.nonlinear import DecisionTree, ReluNetwork, Representation
+from emulon.tasks.nonlinear import AutoRegression, ChainOfThought, DecisionTree, ReluNetwork, Representation
 from emulon.tasks.regression import RegressionTask
-from emulon.tasks.sequences import AutoRegression, ChainOfThought
 from emulon.tasks.task import (
     TASKS,
     Datasets,

@@ -181,7 +181,8 @@ def require_held(function: Function, residual: float, dtype: torch.dtype) -> Non
     name, largest = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
     if residual < STEEPEST / largest:
         raise OutOfDomain(
-            f"residuals up to {residual:.3g} need slopes that are more than {name} holds; scale the data up, or use float64"
+            f"residuals up to {residual:.3g} need slopes that are more than {name} holds; scale the data up, or use"
+            " float64"
         )
     most = function(torch.linspace(-residual, residual, 33, dtype=torch.float64, device="cpu")).abs().max().item()
     if most > largest:

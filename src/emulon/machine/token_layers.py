@@ -142,7 +142,7 @@ class Attention:
             self.heads[read.where] = (self._query(read.where), given)
         _, given = self.heads[read.where]
         for value, to in zip(self.layout.row(read.value), self.layout.row(read.target), strict=True):
-            given[:, self.values.place(value)] += to
+            given[:, self.values.place(value)] += read.times * to
 
     def _query(self, where: Where) -> Tensor:
         layout, rotary, one = self.layout, self.layout.rotary, self._one

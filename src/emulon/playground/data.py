@@ -153,7 +153,7 @@ def methods() -> dict[str, str]:
     for offer in OFFERS:
         x, y = [[1.0] * offer.domain.features] * 2, [1.0, -1.0]
         try:
-            text = text_of(prompt(replace(offer.algorithm, steps=TEXT_STEPS), x, y))
+            text = text_of(prompt(replace(offer.algorithm.descent, steps=TEXT_STEPS), x, y))
         except EmulonError:
             continue  # counts
         found[offer.name] = "\n".join(line for line in text.splitlines() if not line.startswith(("#", "step:")))

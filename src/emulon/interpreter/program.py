@@ -284,6 +284,12 @@ class Run(DescentRun):
         """Without the trace: it can be made again, and is large."""
         return {name: part for name, part in vars(self).items() if name != "trace"}
 
+    @property
+    def _facts(self) -> list[tuple[str, str]]:
+        frozen = "as" if self.sha256[0] == self.sha256[1] else "not as"
+        steps = f"{self.plan.steps} steps of size {self.plan.step_size:.3g}"
+        return [("ran", f"{steps}; the interpreter's sha256 is {frozen} it was before")]
+
     @cached_property
     def trace(self) -> Trace:
         """Both layers of the last step in mode reference: scores and weights of every attention, in order."""

@@ -27,7 +27,7 @@ from emulon.cli import COMMANDS, main, options_of
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "making"))
-from notebooks import as_page  # noqa: E402  # in docs/making, which is no package
+from notebooks import as_page  # noqa: E402 (docs/making is no package)
 
 PART = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?(?:<!-- needs: (?P<needs>\w+) -->\n)?"

@@ -95,7 +95,7 @@ class Algorithms implements Scene {
       html("span", { class: "grow" }, this.slider), this.count);
     const more = html("div", { class: "controls more" },
       button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
-    const plot = html("section", { class: "card", keydown: (event: KeyboardEvent) => this.key(event) }, this.keys, this.plane.element, controls, this.origin, this.refusal);
+    const plot = html("section", { class: "card plot", keydown: (event: KeyboardEvent) => this.key(event) }, this.keys, this.plane.element, controls, this.origin, this.refusal);
     const numbers = html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
       html("dl", { class: "numbers" },
         html("div", {}, html("dt", {}, "distance to the exact algorithm"), this.error),

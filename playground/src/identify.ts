@@ -1,4 +1,4 @@
-// Scene 3: a small trained transformer answers in context; which algorithm answers like it?
+// Scene 4: a small trained transformer answers in context; which algorithm answers like it?
 
 import { button, html, linear, logarithmic, path, scientific, svg, tenTo } from "./draw";
 import { ask } from "./decoder";

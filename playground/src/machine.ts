@@ -1,4 +1,4 @@
-// Scene 4: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
+// Scene 5: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
 
 import { atMost, button, html, icon, paint, scientific, short, still, svg } from "./draw";
 import { type Pass, runMachine } from "./decoder";

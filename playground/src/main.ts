@@ -4,6 +4,7 @@ import { html } from "./draw";
 import { algorithms } from "./algorithms";
 import { softmaxes } from "./softmax";
 import { identify } from "./identify";
+import { llama } from "./llama";
 import { machine } from "./machine";
 
 export interface Scene {
@@ -15,6 +16,7 @@ export interface Scene {
 
 const SCENES: { name: string; title: string; open: () => Promise<Scene> }[] = [
   { name: "algorithms", title: "Many algorithms", open: algorithms },
+  { name: "llama", title: "A stock Llama", open: llama },
   { name: "softmax", title: "One softmax", open: softmaxes },
   { name: "identify", title: "Which algorithm?", open: identify },
   { name: "machine", title: "Inside a GPT-2", open: machine },

@@ -183,12 +183,8 @@ export class Program {
     return this.facts.link === "margin";
   }
 
-  // What enters the template, as the loss's link says.
   samples(rows: readonly { x: number[]; y: number }[]): Sample[] {
-    const zeros = Array<number>(this.features).fill(0);
-    if (this.facts.link === "margin") return rows.map(({ x, y }) => ({ x: x.map((each) => y * each), y: 0, fixed: zeros }));
-    if (this.facts.link === "rate") return rows.map(({ x, y }) => ({ x, y: 0, fixed: x.map((each) => y * each) }));
-    return rows.map(({ x, y }) => ({ x, y, fixed: zeros }));
+    return samplesOf(this.facts.link, rows);
   }
 
   step(
@@ -207,4 +203,12 @@ export class Program {
   forget(): void {
     for (const phase of this.phases) phase.forget();
   }
+}
+
+// What enters the template, as the loss's link says.
+export function samplesOf(link: Facts["link"], rows: readonly { x: number[]; y: number }[]): Sample[] {
+  const zeros = ({ x }: { x: number[] }): number[] => x.map(() => 0);
+  if (link === "margin") return rows.map((row) => ({ x: row.x.map((each) => row.y * each), y: 0, fixed: zeros(row) }));
+  if (link === "rate") return rows.map(({ x, y }) => ({ x, y: 0, fixed: x.map((each) => y * each) }));
+  return rows.map((row) => ({ ...row, fixed: zeros(row) }));
 }

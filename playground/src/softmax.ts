@@ -1,4 +1,4 @@
-// Scene 2: one softmax over a few keys acts as a function of the number it is asked.
+// Scene 3: one softmax over a few keys acts as a function of the number it is asked.
 
 import { atMost, choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
 import { fetchBytes, readSafetensors, tensor, type TensorFile } from "./files";

@@ -170,6 +170,7 @@ def _run(options: RunOptions) -> int:
                     "rows": len(x),
                     "steps": len(run.iterates) - 1,
                     "overflow": run.overflow,
+                    "bound before the run": run.certificate.bound,
                     "bound of this run": run.audit.bound,
                     "distance to scikit-learn": None if theirs is None else float((run.last - theirs).abs().max()),
                     "words a second": round(len(run.transcript.split()) / seconds),
@@ -177,7 +178,7 @@ def _run(options: RunOptions) -> int:
                 }
             )
         after = model.sha256
-    columns = ("method", "rows", "steps", "error ≤", "to theirs", "words/s")
+    columns = ("method", "rows", "steps", "before ≤", "error ≤", "to theirs", "words/s")
     say(
         table(
             columns,
@@ -186,13 +187,15 @@ def _run(options: RunOptions) -> int:
                     each["method"],
                     str(each["rows"]),
                     f"{each['steps']}{' overflow' if each['overflow'] else ''}",
+                    f"{each['bound before the run']:.1e}",
                     f"{each['bound of this run']:.1e}",
                     "–" if each["distance to scikit-learn"] is None else f"{each['distance to scikit-learn']:.1e}",
                     str(each["words a second"]),
                 )
                 for each in records
             ],
-            caption="error ≤: proved from the transcript alone, of any written weight against the exact iterate. "
+            caption="before ≤: proved from the prompt alone, of any written weight against the exact iterate. "
+            "error ≤: the same, from the transcript. "
             "theirs: scikit-learn's solution of the same objective on these rows",
             words=("method",),
         ),

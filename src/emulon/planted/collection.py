@@ -91,8 +91,7 @@ def push_collection(folder: str | Path, namespace: str, report_progress: Progres
     for number, name in enumerate(names):
         report_progress(name, number / (len(names) + 1))
         upload(folder / MODELS / name, f"{namespace}/{name}", **options)
-    cards = {"allow_patterns": [INDEX, CARD]}
-    return upload(folder, f"{namespace}/{DATASET}", kind="dataset", **cards, **options)
+    return upload(folder, f"{namespace}/{DATASET}", kind="dataset", allow_patterns=[INDEX, CARD], **options)
 
 
 def _row(name: str, model: PlantedModel, sha256: str) -> dict[str, Any]:

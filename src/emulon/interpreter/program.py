@@ -12,7 +12,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms import GradientDescent
-from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import Loss
 from emulon.attention import Trace
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within

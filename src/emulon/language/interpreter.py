@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from emulon.language.vocabulary import PIECE, Capacity, Kind, Vocabulary
-from emulon.machine.affine import Register
+from emulon.machine.instruction import Register
 from emulon.machine.token_program import Back, TokenProgram
 
 # Tokens of the longest text: so many rows and features, and all steps.

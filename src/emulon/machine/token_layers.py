@@ -14,9 +14,9 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import AffineForm
+from emulon.machine.instruction import AffineForm
+from emulon.machine.layout import Clock
 from emulon.machine.rotary import HEAD_WIDTH, PAIRS, PLACE, Rotary, require_gap, turned
-from emulon.machine.schedule import Clock
 from emulon.machine.token_program import START, Back, Matching, Table, TokenInstruction, TokenProgram, Where
 
 f64 = torch.float64

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import BadProgram, BadShape
-from emulon.machine.affine import AffineForm, Register, constant
+from emulon.machine.instruction import AffineForm, Register, constant
 
 START = "<s>"
 Code = Sequence[float]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import AffineForm
+from emulon.machine.instruction import AffineForm
 from emulon.machine.token_program import SAID, START, Back, Matching, TokenInstruction, TokenProgram, Where
 
 

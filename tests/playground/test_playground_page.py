@@ -263,7 +263,7 @@ def test_the_machine_predicts_as_in_python(desk, served):
     assert page.locator(".registers tr.on").count() == 3  # w, and the guess
 
 
-SHORT = 3  # steps that the Llama writes in tests
+SHORT = 2  # steps that the Llama writes in tests
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,12 @@ def picture(draw: Callable[[], str]) -> Callable[[], str]:
     return draw
 
 
+def as_file(name: str) -> str:
+    """A picture as an SVG file on white, for pages that are read elsewhere."""
+    svg = named(name).partition("<svg ")[2].partition("</svg>")[0]
+    return f'<svg color="#555" {svg}</svg>\n'
+
+
 def named(name: str) -> str:
     if name not in PICTURES:
         raise KeyError(f"there is no picture {name}; there are {', '.join(sorted(PICTURES))}")
@@ -401,3 +407,7 @@ def bits_kept() -> str:
         drawing.box(160, 6 + row * 22, max(1.0, 9 * least), 14, hue=HUES[1] if wrong else HUES[0], shade=0.5)
         drawing.text(168 + 9 * least, 16 + row * 22, f"{least:g} bits{', a fault' if wrong else ''}", faint=not wrong)
     return drawing.svg("The fewest bits that a register of a float32 canary keeps in each engine.")
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[1] / "images" / "bits_kept.svg").write_text(as_file("bits_kept"), encoding="utf-8")

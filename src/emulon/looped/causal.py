@@ -17,9 +17,18 @@ from emulon.certify.spectrum import SLACK
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import OutOfDomain
 from emulon.looped.exact import causal_answers, descent
-from emulon.looped.heads import GAP, STRAY, Stencil, readout_heads
+from emulon.looped.heads import (
+    CAUSAL_KINDS,
+    GAP,
+    STRAY,
+    Stencil,
+    causal_code_length,
+    causal_tokens,
+    elsewhere,
+    readout_heads,
+    recall_layer,
+)
 from emulon.looped.layer import Circuit, Frame, Heads, Layer, Size, constant, read, zeros
-from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, elsewhere, recall_layer
 from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
 
 

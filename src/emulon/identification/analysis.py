@@ -20,7 +20,7 @@ from emulon.identification.curves import Curve, Interval, intervals
 from emulon.identification.differences import fresh_queries, weights_on
 from emulon.identification.identify import Identification, Match, identify
 from emulon.identification.references import Reference, references_for, ridge
-from emulon.identification.sampling import Prefixes, Sampling, draw
+from emulon.identification.sampling import Answers, Prefixes, Sampling, draw
 from emulon.tasks import Linear, RegressionTask
 
 # Half an octave apart, from 1/256 to 256.
@@ -72,7 +72,7 @@ def best_ridge(
     return ridge_on(drawn, drawn.answers(subject), grid)
 
 
-def ridge_on(drawn: Prefixes, answers: Float[Tensor, "datasets counts"], grid: Sequence[float] = GRID) -> RidgeFit:
+def ridge_on(drawn: Prefixes, answers: Answers, grid: Sequence[float] = GRID) -> RidgeFit:
     """The same on datasets already drawn and answered."""
     answered = ridge.respond(
         drawn, torch.zeros(len(grid), device="cpu").long(), torch.tensor(list(grid), dtype=torch.float64, device="cpu")
@@ -175,7 +175,7 @@ def compare(
 def compare_on(
     subject: Predictor,
     drawn: Prefixes,
-    answers: Float[Tensor, "datasets counts"],
+    answers: Answers,
     queries: Float[Tensor, "datasets queries features"],
     matches: Sequence[Match],
     references: Sequence[Reference],

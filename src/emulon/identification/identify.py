@@ -21,7 +21,7 @@ from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.identification.fit import Observations, fit, parameter_interval
 from emulon.identification.references import Parameters, Reference, references_for
-from emulon.identification.sampling import DATASETS, Prefixes, Sampling, draw
+from emulon.identification.sampling import DATASETS, Answers, Prefixes, Sampling, draw
 from emulon.models import Learner
 from emulon.tasks import Linear, RegressionTask
 from emulon.tasks.task import FEATURES
@@ -241,13 +241,13 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure, constant)
 
 
-def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:
+def variance(answers: Answers, prefixes: Prefixes) -> Float[Tensor, " counts"]:
     """The predictor's variance over datasets at each count; where it has none its mean square, which zero leaves."""
     found, least = answers.var(dim=0), least_variance(answers, prefixes)
     return torch.where(found > least, found, answers.square().mean().clamp(min=least))
 
 
-def least_variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, ""]:
+def least_variance(answers: Answers, prefixes: Prefixes) -> Float[Tensor, ""]:
     """Answers that vary less are constant."""
     size = torch.maximum(answers.square().mean(), prefixes.ys.square().mean())
     return CONSTANT**2 * size.clamp(min=torch.finfo(torch.float64).tiny)
@@ -354,11 +354,7 @@ def depth_sweep(
 
 
 def over_training(
-    run: Path,
-    task: RegressionTask,
-    *,
-    report_progress: Progress = silent,
-    **sampling: Unpack[Sampling],
+    run: Path, task: RegressionTask, *, report_progress: Progress = silent, **sampling: Unpack[Sampling]
 ) -> tuple[AlgorithmPhase, ...]:
     """Identify the learner at every checkpoint that its run has kept, all on the same datasets.
 

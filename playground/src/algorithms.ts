@@ -54,6 +54,7 @@ class Algorithms implements Scene {
   private readonly origin = html("p", { class: "note", id: "origin", hidden: true });
   private readonly sha = html("span", { class: "chip", id: "sha256" });
   private readonly says = html("p", { class: "says" });
+  private readonly places = html("span", { class: "note places", role: "status" });
   private readonly keys = html("div", { class: "keys" });
   private readonly besides = html("select", { id: "beside", "aria-label": "another algorithm beside it", change: () => {
     this.other = this.programs.get(this.besides.value) ?? null;
@@ -62,7 +63,7 @@ class Algorithms implements Scene {
   private readonly weights = html("div", { class: "scroll weights", id: "weights", "aria-live": "off" });
   private readonly error = html("dd", { id: "error" });
   private readonly bound = html("dd", { id: "bound" });
-  private readonly chart = svg("svg", { viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
+  private readonly chart = svg("svg", { class: "chart", viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
   private readonly slider: HTMLInputElement;
   private readonly count = html("output", { id: "step" });
   private readonly player: HTMLButtonElement;
@@ -94,7 +95,10 @@ class Algorithms implements Scene {
       this.player, button(icon("next"), () => this.go(this.step + 1), { "aria-label": "one step", class: "single" }),
       html("span", { class: "grow" }, this.slider), this.count);
     const more = html("div", { class: "controls more" },
-      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
+      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels,
+      html("label", { class: "note" }, "your own run (playground.json of ", html("code", {}, "emulon run"), "’s report) ",
+        html("input", { type: "file", accept: ".json,application/json", id: "own-run", "aria-label": "a run of your own", change: (event: Event) => void this.openRun(event.target as HTMLInputElement) })),
+      this.places);
     const plot = html("section", { class: "card plot", keydown: (event: KeyboardEvent) => this.key(event) }, this.keys, this.plane.element, controls, this.origin, this.refusal);
     const numbers = html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
       html("dl", { class: "numbers" },
@@ -218,6 +222,18 @@ class Algorithms implements Scene {
     this.plane.points.push({ x: round(1.8 * Math.random() - 0.9), y: round((low + (0.9 - low) * Math.random()) * reach), label: this.plane.adding });
     this.plane.use(this.plane.points, this.program.classes);
     this.restart();
+  }
+
+  // The addresses that a run has left in its report's folder, by the names of its algorithms.
+  private async openRun(input: HTMLInputElement): Promise<void> {
+    try {
+      const found = Object.entries(JSON.parse((await input.files?.[0]?.text()) ?? "") as Record<string, string>).filter(([, place]) => place.startsWith("algorithms/"));
+      if (found.length === 0) throw new Error("it has no addresses");
+      this.places.replaceChildren(...found.map(([name, place]) => html("a", { href: `#${place}` }, name)));
+      location.hash = (found[0] as [string, string])[1];
+    } catch (error) {
+      this.places.textContent = `This is no playground.json of emulon run: ${String(error)}`;
+    }
   }
 
   private shuffle(): void {

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page, and what running them means.
+"""The fenced blocks of a page, or the cells of a notebook's script, and what running them means.
 
 `python` blocks of a page share one namespace. What they print is compared with the `output` block that follows: word
 by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude (rounding
@@ -15,6 +15,7 @@ import contextlib
 import io
 import re
 import shlex
+import sys
 import tomllib
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,6 +26,9 @@ from types import ModuleType
 from emulon.cli import COMMANDS, main, options_of
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "making"))
+from notebooks import as_page  # noqa: E402 (docs/making is no package)
+
 PART = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?(?:<!-- needs: (?P<needs>\w+) -->\n)?"
     r"^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$",
@@ -48,7 +52,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    text, found = page.read_text(encoding="utf-8"), []
+    text, found = as_page(page) if page.suffix == ".py" else page.read_text(encoding="utf-8"), []
     for part in PART.finditer(text):
         line = text.count("\n", 0, part.start("body")) + 1
         found.append(Block(part["kind"], part["body"], line, part["reason"] or "", part["needs"] or ""))

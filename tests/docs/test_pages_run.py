@@ -10,8 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from blocks import ROOT, Block, blocks, parsed, run, same
+from notebooks import as_notebook, as_page, scripts
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *scripts()]
 
 
 class Pages:
@@ -49,6 +50,18 @@ def pages():
 def test_the_code_of_a_page_runs(page, pages, tmp_path):
     wrong = pages.run(page, tmp_path)
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda script: script.stem)
+def test_a_notebook_is_its_script(script):
+    committed = script.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert committed == as_notebook(script), "stale: run python docs/making/notebooks.py"
+    book = json.loads(committed)
+    first_code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
+    assert first_code["source"][0].startswith("%pip install") and "colab.research.google.com" in str(book["cells"][1])
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    page = as_page(script)
+    assert page.startswith("# ") and "images/colab.svg" in page and page.count("```") % 2 == 0
 
 
 @pytest.mark.parametrize(

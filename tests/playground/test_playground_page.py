@@ -179,6 +179,10 @@ def test_plot_and_prompt_are_on_the_first_screen(desk, phone, served, size, sche
         box = page.locator(what).first.bounding_box()
         assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
     assert page.locator(".axis-name").all_text_contents()[:2] == ["feature x", "target y"]
+    page = open_at(watched, served, "llama")
+    for what in (".given", ".answer"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
 
 
 def test_a_run_of_ones_own_is_opened(desk, served, tmp_path):

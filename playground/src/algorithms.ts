@@ -54,6 +54,7 @@ class Algorithms implements Scene {
   private readonly origin = html("p", { class: "note", id: "origin", hidden: true });
   private readonly sha = html("span", { class: "chip", id: "sha256" });
   private readonly says = html("p", { class: "says" });
+  private readonly places = html("span", { class: "note places", role: "status" });
   private readonly keys = html("div", { class: "keys" });
   private readonly besides = html("select", { id: "beside", "aria-label": "another algorithm beside it", change: () => {
     this.other = this.programs.get(this.besides.value) ?? null;
@@ -62,7 +63,7 @@ class Algorithms implements Scene {
   private readonly weights = html("div", { class: "scroll weights", id: "weights", "aria-live": "off" });
   private readonly error = html("dd", { id: "error" });
   private readonly bound = html("dd", { id: "bound" });
-  private readonly chart = svg("svg", { viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
+  private readonly chart = svg("svg", { class: "chart", viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
   private readonly slider: HTMLInputElement;
   private readonly count = html("output", { id: "step" });
   private readonly player: HTMLButtonElement;
@@ -94,7 +95,10 @@ class Algorithms implements Scene {
       this.player, button(icon("next"), () => this.go(this.step + 1), { "aria-label": "one step", class: "single" }),
       html("span", { class: "grow" }, this.slider), this.count);
     const more = html("div", { class: "controls more" },
-      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
+      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels,
+      html("label", { class: "note" }, "your own run (playground.json of ", html("code", {}, "emulon run"), "’s report) ",
+        html("input", { type: "file", accept: ".json,application/json", id: "own-run", "aria-label": "a run of your own", change: (event: Event) => void this.openRun(event.target as HTMLInputElement) })),
+      this.places);
     const plot = html("section", { class: "card plot", keydown: (event: KeyboardEvent) => this.key(event) }, this.keys, this.plane.element, controls, this.origin, this.refusal);
     const numbers = html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
       html("dl", { class: "numbers" },
@@ -220,6 +224,18 @@ class Algorithms implements Scene {
     this.restart();
   }
 
+  // The addresses that a run has left in its report's folder, by the names of its algorithms.
+  private async openRun(input: HTMLInputElement): Promise<void> {
+    try {
+      const found = Object.entries(JSON.parse((await input.files?.[0]?.text()) ?? "") as Record<string, string>).filter(([, place]) => place.startsWith("algorithms/"));
+      if (found.length === 0) throw new Error("it has no addresses");
+      this.places.replaceChildren(...found.map(([name, place]) => html("a", { href: `#${place}` }, name)));
+      location.hash = (found[0] as [string, string])[1];
+    } catch (error) {
+      this.places.textContent = `This is no playground.json of emulon run: ${String(error)}`;
+    }
+  }
+
   private shuffle(): void {
     const { link } = this.program.facts;
     this.ran = null;
@@ -309,12 +325,12 @@ class Algorithms implements Scene {
 
   private drawChart(shown: number): void {
     const { run } = this;
-    const x = linear([0, this.program.facts.steps], [50, 412]);
+    const x = linear([0, this.program.facts.steps], [66, 412]);
     const y = logarithmic([SMALLEST, 10], [118, 6]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: 50, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
-        svg("text", { x: 46, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: 66, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
+        svg("text", { x: 62, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const steps = Array.from({ length: run.computed + 1 }, (_, t) => t).slice(1);
     if (!this.bend.active) {
@@ -324,7 +340,7 @@ class Algorithms implements Scene {
     parts.push(svg("path", { class: "curve", d: path(steps.map((t) => [x(t), y(run.error(t))])) }),
       svg("line", { class: "now", x1: x(shown), x2: x(shown), y1: 6, y2: 118 }),
       ...[0, 50, 100, 150, 200].map((t) => svg("text", { x: x(t), y: 132, "text-anchor": "middle" }, String(t))),
-      svg("text", { class: "axis-name", x: 231, y: 148, "text-anchor": "middle" }, "step (line: distance; dashes: bound)"),
+      svg("text", { class: "axis-name", x: 239, y: 148, "text-anchor": "middle" }, "step (line: distance; dashes: bound)"),
       svg("text", { class: "axis-name", transform: "translate(12 62) rotate(-90)", "text-anchor": "middle" }, "distance"));
     this.chart.replaceChildren(...parts);
   }

@@ -184,7 +184,7 @@ class Machine implements Scene {
     this.maps.replaceChildren(...weights.map((head, h) => {
       const canvas = html("canvas", { style: "width:100%;image-rendering:pixelated;border-radius:6px;aspect-ratio:1", role: "img", "aria-label": `head ${h + 1}: who looks at whom` });
       paint(canvas, tokens, tokens, (r, c) => (head[r * tokens + c] as number) ** 0.6);
-      return html("div", {}, canvas, html("p", { class: "note" }, `head ${h + 1}: token down, looks at across`));
+      return html("div", {}, canvas, html("p", { class: "note" }, `head ${h + 1}: what each token (a row) looks at (columns)`));
     }));
   }
 }

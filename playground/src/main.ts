@@ -6,6 +6,7 @@ import { softmaxes } from "./softmax";
 import { identify } from "./identify";
 import { llama } from "./llama";
 import { machine } from "./machine";
+import { Tour } from "./tour";
 
 export interface Scene {
   readonly element: HTMLElement;
@@ -72,5 +73,7 @@ dark.addEventListener("change", () => {
   if (localStorage.getItem("theme") === null) paintTheme(dark.matches ? "dark" : "light");
 });
 paintTheme(localStorage.getItem("theme") ?? (dark.matches ? "dark" : "light"));
+const tour = new Tour();
+document.getElementById("start-tour")?.addEventListener("click", () => tour.start());
 addEventListener("hashchange", () => void route());
 void route();

@@ -22,6 +22,7 @@ from emulon.training import load_learner
 
 SOURCES = Path(__file__).parents[2] / "playground"
 STALE = "run make playground, and commit what it writes"
+LLAMA_STALE = "run python -m emulon.playground.data src/emulon/playground/static, and commit what it writes"
 
 
 def sha256(path):
@@ -79,7 +80,7 @@ def test_learner_and_machine_are_those_that_python_has():
 
 def test_the_stock_llama_is_that_of_the_program():
     made = gzip.decompress(llama(compile_llama(text_interpreter(SMALL))))
-    assert gzip.decompress((STATIC / "data" / "llama.safetensors.gz").read_bytes()) == made, STALE
+    assert gzip.decompress((STATIC / "data" / "llama.safetensors.gz").read_bytes()) == made, LLAMA_STALE
 
 
 def test_the_bounds_of_the_page_are_those_of_the_promise(programs, interpreter):

@@ -179,6 +179,40 @@ def test_plot_and_prompt_are_on_the_first_screen(desk, phone, served, size, sche
         box = page.locator(what).first.bounding_box()
         assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
     assert page.locator(".axis-name").all_text_contents()[:2] == ["feature x", "target y"]
+    page = open_at(watched, served, "llama")
+    for what in (".given", ".answer"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
+
+
+def test_a_run_of_ones_own_is_opened(desk, served, tmp_path):
+    page = open_at(desk, served, "")
+    places = {
+        "huber_regression": f"algorithms/huber/30/{text(LINE)}/0.25,0.5/ten rows",
+        "ridge": "algorithms/ridge/7/0,0;1,1",
+    }
+    (tmp_path / "playground.json").write_text(json.dumps(places))
+    page.locator("#own-run").set_input_files(tmp_path / "playground.json")
+    expect(page.locator("#origin")).to_have_text("ten rows")
+    assert page.locator(".plane .ran").count() == 1 and page.locator(".plane .point").count() == len(LINE)
+    page.get_by_role("link", name="ridge").click()
+    expect(page.locator("#step")).to_have_text("7 / 200")
+    (tmp_path / "other.json").write_text("[1, 2]")
+    page.locator("#own-run").set_input_files(tmp_path / "other.json")
+    expect(page.locator(".places")).to_contain_text("This is no playground.json of emulon run")
+
+
+def test_the_tour_shows_what_it_speaks_of(phone, served):
+    page = open_at(phone, served, "")
+    page.emulate_media(reduced_motion="reduce")  # it waits for its button then
+    page.locator("#start-tour").click()
+    count = int(page.locator("#tour .note").inner_text().split(" of ")[1])
+    for step in range(count):
+        expect(page.locator("#tour .note")).to_have_text(f"{step + 1} of {count}")
+        expect(page.locator(".toured")).to_be_in_viewport()
+        page.locator("#tour .main").click()
+    expect(page.locator("#tour")).to_be_hidden()
+    assert page.locator(".toured").count() == 0 and count * 7.5 == 60
 
 
 def test_slots_are_named_under_the_cursor(desk, served):
@@ -233,7 +267,7 @@ def test_the_machine_predicts_as_in_python(desk, served):
     assert page.locator(".registers tr.on").count() == 3  # w, and the guess
 
 
-SHORT = 3  # steps that the Llama writes in tests
+SHORT = 2  # steps that the Llama writes in tests
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Writes what the playground plays with: `python -m emulon.playground.data PROGRAMS LEARNER STATIC`.
 
-PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder.
+PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder. With STATIC alone only
+the stock Llama is written, which changes with the text interpreter.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main(programs: Path, learner: Path, static: Path) -> None:
     data = make_folder(static / "data")
     write_programs(load_offers(programs), data)
     write_softmaxes(data)
-    write_atomically(data / "llama.safetensors.gz", llama(compile_llama(text_interpreter(SMALL))))
+    write_llama(data)
     write_atomically(data / "machine.onnx", machine_to_onnx(machine().compile()))
     write_atomically(data / "learner.onnx", learner_to_onnx(load_learner(learner)[0]))
 
@@ -113,6 +114,10 @@ def machine() -> RegisterProgram:
     return sgd(2, 5, 0.4, domain=domain)
 
 
+def write_llama(data: Path) -> None:
+    write_atomically(data / "llama.safetensors.gz", llama(compile_llama(text_interpreter(SMALL))))
+
+
 def llama(compiled: LlamaProgram) -> bytes:
     """The text interpreter: of every parameter what is not zero, with names for registers, heads and words.
 
@@ -161,4 +166,5 @@ def methods() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    given = [Path(each) for each in sys.argv[1:]]
+    write_llama(given[0] / "data") if len(given) == 1 else main(*given)

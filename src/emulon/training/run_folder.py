@@ -1,5 +1,5 @@
 """The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: a
-progress bar, TensorBoard and Weights & Biases where asked for."""
+progress bar, TensorBoard, Weights & Biases and trackio where asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -173,26 +174,29 @@ class Reporter:
     def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
         self.folder, self.config = folder if leads else None, config
         self._began, self._start = time.monotonic(), start
-        self._bar = self._board = self._wandb = None
+        self._bar = self._board = None
+        self._trackers: list[Any] = []
         if self.folder is None:
             return
         if not config.evaluation.quiet and sys.stderr.isatty():
             self._bar = _bar(config, start)
         if config.evaluation.tensorboard:
             self._board = _tensorboard(self.folder)
-        if config.evaluation.wandb:
-            self._wandb = _wandb(self.folder, config)
+        trackers = {"wandb": config.evaluation.wandb, "trackio": config.evaluation.trackio}
+        self._trackers = [_tracker(name, self.folder, config) for name, asked in trackers.items() if asked]
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for listener, end in ((self._bar, "stop"), (self._board, "close"), (self._wandb, "finish")):
+        for listener, end in ((self._bar, "stop"), (self._board, "close")):
             if listener is not None:
                 getattr(listener, end)()
+        for tracker in self._trackers:
+            tracker.finish()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl; numbers also go to TensorBoard and Weights & Biases, where asked for."""
+        """One line of metrics.jsonl; numbers also go to TensorBoard and trackers, where asked for."""
         if self.folder is None:
             return
         rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)
@@ -201,8 +205,8 @@ class Reporter:
         for name, value in numbers.items():
             if self._board is not None:
                 self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)
         self._show(kind, step, values, rate)
 
     def _show(self, kind: str, step: int, values: dict[str, Any], rate: float) -> None:
@@ -233,12 +237,13 @@ def _tensorboard(folder: RunFolder) -> Any:
     return SummaryWriter(str(folder.path / "tensorboard"))
 
 
-def _wandb(folder: RunFolder, config: TrainConfig) -> Any:
+def _tracker(name: str, folder: RunFolder, config: TrainConfig) -> Any:
+    """A run of wandb, or of trackio, which has the same functions."""
     try:
-        import wandb
+        module = import_module(name)
     except ImportError as error:
-        raise BadConfig("wandb is not installed; pip install wandb, or leave --wandb out") from error
-    return wandb.init(project="emulon", name=folder.path.name, config=config.options())
+        raise BadConfig(f"{name} is not installed; pip install {name}, or leave --{name} out") from error
+    return module.init(project="emulon", name=folder.path.name, config=config.options())
 
 
 def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from functools import cache
 from itertools import groupby
@@ -152,6 +153,45 @@ def canaries(up: str) -> str:
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     told = f"{len(records)} configurations, {records[0]['machine']}, measured {when}. "
     return f"{told}Bold: fewer bits than every correct engine of the format keeps.\n\n{made}\n"
+
+
+# The text interpreter
+
+
+def llama(up: str) -> str:
+    """The tables of results/llama/: methods over 50 and 200 steps, random prompts, engines."""
+    folder, parts = RESULTS / "llama", []
+    head = ("prompts", "runs", "worst", "median", "known before, median", "within it", "above 2e-7")
+    for name, about in (
+        ("methods-sdpa-50", "50 steps, 20 rows, 4 features, sdpa"),
+        ("methods-sdpa-200", "200 steps, sdpa"),
+        ("random-sdpa", "random methods, rows, features, steps and starts, sdpa"),
+        ("random-eager", "the same, eager"),
+    ):
+        record = json.loads((folder / f"{name}.json").read_text())
+        rows = [
+            (
+                *(each["method"], str(each["runs"]), f"{each['worst']:.1e}", f"{each['median']:.1e}"),
+                "–" if math.isinf(float(each["certificate"][0])) else f"{float(each['certificate'][0]):.1e}",
+                *(f"{each['within_certificate']} of {each['runs']}", str(each["above_2e-7"])),
+            )
+            for each in record["rows"]
+        ]
+        parts += [
+            f"**{about.capitalize()}.** sha256 {record['sha256'][:16]}…, torch {record['torch']}.",
+            "",
+            table(head, rows),
+            "",
+        ]
+    engines = json.loads((folder / "engines.json").read_text())
+    rows = [
+        (one["engine"], f"failed: {one['failed'][:60]}", "")
+        if "failed" in one
+        else (one["engine"], f"{one['worst']:.1e}", "yes" if one["within_certificate"] else "no")
+        for one in engines
+    ]
+    parts += ["**Engines**, five prompts of three steps, decoded greedily from their logits.", ""]
+    return "\n".join([*parts, table(("engine", "worst", "within what was known before"), rows), ""])
 
 
 # Errors

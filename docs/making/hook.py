@@ -1,8 +1,8 @@
 """What mkdocs asks while it builds: pages that are made, not written, and numbers read from results/.
 
 A page has `<!-- numbers: CLAIM -->`, `<!-- picture: NAME -->`, `<!-- claims -->`, `<!-- records -->`,
-`<!-- benchmark -->`, `<!-- canaries -->`, `<!-- verdict: CLAIM -->` or `<!-- errors -->` where something belongs that
-nobody should type.
+`<!-- benchmark -->`, `<!-- canaries -->`, `<!-- llama -->`, `<!-- verdict: CLAIM -->` or `<!-- errors -->` where
+something belongs that nobody should type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emulon.playground.runs import single_page
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
-MARK = re.compile(r"<!-- (numbers|verdict|picture|claims|records|benchmark|canaries|errors)(?:: ([\w.-]+))? -->")
+MARK = re.compile(r"<!-- (numbers|verdict|picture|claims|records|benchmark|canaries|llama|errors)(?:: ([\w.-]+))? -->")
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -243,6 +243,8 @@ def _llama_cpp(kind: str, cache: int, flash: bool, way: str = "prefill") -> Call
             flash_attn=flash,
             type_k=cache,
             type_v=cache,
+            n_threads=1,  # threads of ggml spin: beside other processes two are many times slower than one
+            n_threads_batch=1,
         )
 
         def run(prompts: Prompts) -> Answers:

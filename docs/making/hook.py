@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fragments
+import notebooks
 import pictures
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -32,6 +33,8 @@ def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "playground/index.html", content=single_page()))
     for source, page in COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for script in notebooks.scripts():
+        files.append(File.generated(config, f"tutorials/{script.stem}.md", content=notebooks.as_page(script)))
     for name in fragments.PACKAGES:
         files.append(File.generated(config, f"reference/{name}.md", content=fragments.reference(name)))
     files.append(File.generated(config, "reference/index.md", content=fragments.packages()))

@@ -2,11 +2,11 @@
 
 import { atMost, button, choice, digits, html, icon, linear, logarithmic, path, scientific, still, svg, tenTo } from "./draw";
 import { fetchBytes, readOnnx, readSafetensors } from "./files";
-import { Inside } from "./inside";
+import { Inside, type Other } from "./inside";
 import { Interpreter } from "./interpreter";
 import type { Scene } from "./main";
 import { legend, Plane, type Point } from "./plane";
-import { type Facts, Program } from "./program";
+import { type Facts, Program, type Trace } from "./program";
 import { Run } from "./run";
 import { Bend } from "./bend";
 
@@ -39,7 +39,10 @@ class Algorithms implements Scene {
   readonly element: HTMLElement;
   private program: Program;
   private run: Run;
-  private step = 25;
+  // Another algorithm on the same points, through the same weights: the one chosen before, or one picked.
+  private other: Program | null = null;
+  private otherRun: Run | null = null;
+  private step = 60;
   private playing = false;
   private readonly points = new Map<string, Point[]>(Object.entries(KINDS).map(([kind, points]) => [kind, structuredClone(points)]));
   private readonly plane: Plane;
@@ -51,10 +54,16 @@ class Algorithms implements Scene {
   private readonly origin = html("p", { class: "note", id: "origin", hidden: true });
   private readonly sha = html("span", { class: "chip", id: "sha256" });
   private readonly says = html("p", { class: "says" });
-  private readonly weights = html("div", { class: "scroll", id: "weights", "aria-live": "off" });
+  private readonly places = html("span", { class: "note places", role: "status" });
+  private readonly keys = html("div", { class: "keys" });
+  private readonly besides = html("select", { id: "beside", "aria-label": "another algorithm beside it", change: () => {
+    this.other = this.programs.get(this.besides.value) ?? null;
+    this.restart(false);
+  } });
+  private readonly weights = html("div", { class: "scroll weights", id: "weights", "aria-live": "off" });
   private readonly error = html("dd", { id: "error" });
   private readonly bound = html("dd", { id: "bound" });
-  private readonly chart = svg("svg", { viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
+  private readonly chart = svg("svg", { class: "chart", viewBox: "0 0 420 150", role: "img", "aria-label": "error and bound over the steps" });
   private readonly slider: HTMLInputElement;
   private readonly count = html("output", { id: "step" });
   private readonly player: HTMLButtonElement;
@@ -64,9 +73,10 @@ class Algorithms implements Scene {
   private readonly prompts: HTMLElement;
 
   constructor(private readonly interpreter: Interpreter, private readonly programs: Map<string, Program>, private readonly frozen: string) {
-    this.program = programs.values().next().value as Program;
+    this.program = (programs.get("huber") ?? programs.values().next().value) as Program;
     this.plane = new Plane(this.program.facts.domain.points, () => this.restart(), (i) => this.ask(i));
-    this.inside = new Inside(interpreter, (key) => this.bend.choose("values", key));
+    this.inside = new Inside(interpreter, (key) => this.bend.choose("values", key),
+      html("label", { class: "controls note" }, "beside it", html("span", { class: "grow" }, this.besides)), this.says);
     this.bend = new Bend(interpreter, () => this.weightsChanged());
     this.slider = html("input", { type: "range", min: 0, max: this.program.facts.steps, "aria-label": "step", input: () => this.go(Number(this.slider.value)) });
     this.player = button("play", () => this.play(!this.playing), { class: "main" });
@@ -81,24 +91,25 @@ class Algorithms implements Scene {
 
   private page(): HTMLElement {
     const controls = html("div", { class: "controls" },
-      button(icon("rewind"), () => this.go(0), { "aria-label": "rewind" }), button(icon("back"), () => this.go(this.step - 1), { "aria-label": "one step back" }),
-      this.player, button(icon("next"), () => this.go(this.step + 1), { "aria-label": "one step" }),
+      button(icon("rewind"), () => this.go(0), { "aria-label": "rewind" }), button(icon("back"), () => this.go(this.step - 1), { "aria-label": "one step back", class: "single" }),
+      this.player, button(icon("next"), () => this.go(this.step + 1), { "aria-label": "one step", class: "single" }),
       html("span", { class: "grow" }, this.slider), this.count);
-    const more = html("div", { class: "controls" },
-      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels);
-    const plot = html("section", { class: "card", keydown: (event: KeyboardEvent) => this.key(event) }, legend(), this.plane.element, this.origin, this.refusal, controls, more);
-    const side = html("div", { class: "side" },
-      html("section", { class: "card" }, html("h2", {}, "The prompt says which algorithm"), this.prompts, this.says),
-      html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
-        html("dl", { class: "numbers" },
-          html("div", {}, html("dt", {}, "distance to the exact algorithm"), this.error),
-          html("div", {}, html("dt", {}, "proved bound, for every input"), this.bound)), this.chart));
+    const more = html("div", { class: "controls more" },
+      button("add a point", () => this.addPoint()), button("new points", () => this.shuffle()), button("as they were", () => this.original()), this.labels,
+      html("label", { class: "note" }, "your own run (playground.json of ", html("code", {}, "emulon run"), "’s report) ",
+        html("input", { type: "file", accept: ".json,application/json", id: "own-run", "aria-label": "a run of your own", change: (event: Event) => void this.openRun(event.target as HTMLInputElement) })),
+      this.places);
+    const plot = html("section", { class: "card plot", keydown: (event: KeyboardEvent) => this.key(event) }, this.keys, this.plane.element, controls, this.origin, this.refusal);
+    const numbers = html("section", { class: "card" }, html("h2", {}, "The weights it has learned so far"), this.weights,
+      html("dl", { class: "numbers" },
+        html("div", {}, html("dt", {}, "distance to the exact algorithm"), this.error),
+        html("div", {}, html("dt", {}, "proved bound, for every input"), this.bound)), this.chart);
     return html("div", {},
       html("h1", {}, "One transformer, many algorithms"),
-      html("p", { class: "lead" }, "Two attention layers with ", html("strong", {}, "frozen weights"),
-        " learn from your points, step by step. Which algorithm they run is written in the prompt; the weights are the same for all twelve."),
-      html("p", {}, this.sha),
-      html("div", { class: "stage" }, plot, side), html("div", { class: "row" }, this.bend.element), this.phases, this.inside.element);
+      html("p", { class: "lead" }, "Two attention layers with frozen weights. ", html("strong", {}, "The prompt says which algorithm they run.")),
+      html("section", { class: "card choose" }, this.prompts),
+      html("div", { class: "stage first" }, plot, this.inside.prompts, more), html("p", { class: "row" }, this.sha),
+      html("div", { class: "inside" }, numbers, this.bend.element), this.phases, this.inside.element);
   }
 
   private rows(): { x: number[]; y: number }[] {
@@ -108,6 +119,12 @@ class Algorithms implements Scene {
   private choose(name: string, remember = true): void {
     const program = this.programs.get(name);
     if (program === undefined) return;
+    // What has changed is shown beside what was there before, if that learns from such points, too.
+    const alike = [...this.programs.values()].filter((each) => each.classes === program.classes && each !== program);
+    if (this.program !== program) this.other = this.program;
+    if (this.other === null || !alike.includes(this.other)) this.other = alike[0] ?? null;
+    this.besides.replaceChildren(html("option", { value: "" }, "nothing"), ...alike.map(({ facts }) => html("option", { value: facts.name }, facts.title)));
+    this.besides.value = this.other?.facts.name ?? "";
     this.program = program;
     this.phase = 0;
     const { link, says } = program.facts;
@@ -127,7 +144,7 @@ class Algorithms implements Scene {
           this.choose(value);
           (this.prompts.querySelector("input:checked") as HTMLInputElement | null)?.focus();
         });
-    this.prompts.replaceChildren(group("numbers", false), group("two classes", true));
+    this.prompts.replaceChildren(group("numbers:", false), group("two classes:", true));
   }
 
   private drawPhases(): void {
@@ -143,6 +160,7 @@ class Algorithms implements Scene {
 
   private restart(remember = true): void {
     this.run = new Run(this.program, this.interpreter, this.rows());
+    this.otherRun = this.other === null ? null : new Run(this.other, this.interpreter, this.rows());
     this.go(this.step, remember);
   }
 
@@ -155,6 +173,7 @@ class Algorithms implements Scene {
   private go(step: number, remember = true): void {
     this.step = Math.max(0, Math.min(this.program.facts.steps, step));
     this.run.to(this.step);
+    this.otherRun?.to(this.step);
     this.draw();
     if (remember) this.remember();
   }
@@ -205,6 +224,18 @@ class Algorithms implements Scene {
     this.restart();
   }
 
+  // The addresses that a run has left in its report's folder, by the names of its algorithms.
+  private async openRun(input: HTMLInputElement): Promise<void> {
+    try {
+      const found = Object.entries(JSON.parse((await input.files?.[0]?.text()) ?? "") as Record<string, string>).filter(([, place]) => place.startsWith("algorithms/"));
+      if (found.length === 0) throw new Error("it has no addresses");
+      this.places.replaceChildren(...found.map(([name, place]) => html("a", { href: `#${place}` }, name)));
+      location.hash = (found[0] as [string, string])[1];
+    } catch (error) {
+      this.places.textContent = `This is no playground.json of emulon run: ${String(error)}`;
+    }
+  }
+
   private shuffle(): void {
     const { link } = this.program.facts;
     this.ran = null;
@@ -239,24 +270,35 @@ class Algorithms implements Scene {
     this.count.textContent = `${step} / ${this.program.facts.steps}`;
     this.refusal.textContent = run.refusal;
     const [own, exact] = [run.own[shown] as number[], run.exact[shown] as number[]];
-    const predict = (w: number[]) => (x: number, y: number): number => {
-      const score = (w[0] as number) + (w[1] as number) * x + (this.program.classes ? (w[2] as number) * y : 0);
-      return this.program.facts.link === "rate" ? Math.exp(score) : score;
+    const predict = (w: number[], of = this.program) => (x: number, y: number): number => {
+      const score = (w[0] as number) + (w[1] as number) * x + (of.classes ? (w[2] as number) * y : 0);
+      return of.facts.link === "rate" ? Math.exp(score) : score;
     };
+    const beside = this.otherRun?.own[Math.min(step, this.otherRun.computed)] ?? null;
     const past = Array.from({ length: 9 }, (_, k) => Math.floor(shown * (k / 9) ** 2)).filter((t) => t < shown);
     const ran = this.ran?.link === this.program.facts.link ? this.ran : null;
     this.plane.drawFit({
       own: predict(own), exact: predict(exact), past: [...new Set(past)].map((t) => predict(run.own[t] as number[])),
-      ran: ran === null ? null : predict(ran.weights),
+      ran: ran === null ? null : predict(ran.weights), beside: beside === null || this.other === null ? null : predict(beside, this.other),
     });
+    this.keys.replaceChildren(legend(this.program.facts.title, `the exact ${this.program.facts.title}`, this.other?.facts.title));
     this.origin.hidden = ran === null;
     this.origin.textContent = ran?.title ?? "";
     this.drawNumbers(own, exact, shown);
     this.drawChart(shown);
     const traces = run.refusal !== "" && run.computed === 0 ? [] : run.traces(shown);
     const trace = traces[Math.min(this.phase, traces.length - 1)];
-    if (trace !== undefined) this.inside.show(trace);
+    if (trace !== undefined) this.inside.show(trace, this.program.facts.title, this.beside(trace, shown));
     this.drawHash();
+  }
+
+  // The other algorithm's prompt for these points and weights: what then differs is what names the algorithm.
+  private beside(trace: Trace, shown: number): Other | null {
+    const phase = this.other?.phases.find(({ name }) => name === trace.phase.name);
+    if (phase === undefined || this.other === null || this.otherRun === null) return null;
+    const from = Math.max(0, shown - 1);
+    const [w, before] = [this.run.own[from] as number[], this.run.own[Math.max(0, from - 1)] as number[]];
+    return { title: this.other.facts.title, phase, tokens: phase.prompt(this.otherRun.data, w, before) };
   }
 
   private drawNumbers(own: number[], exact: number[], shown: number): void {
@@ -265,10 +307,14 @@ class Algorithms implements Scene {
       const { text, same } = digits(value, other);
       return html("td", {}, html("span", { class: "same" }, text.slice(0, same)), html("span", { class: "off" }, text.slice(same)));
     };
-    this.weights.replaceChildren(html("table", {},
-      html("thead", {}, html("tr", {}, html("th", {}), html("th", {}, "transformer"), html("th", {}, "exact"))),
-      html("tbody", {}, ...names.map((name, k) => html("tr", {}, html("th", {}, name),
-        cell(own[k] as number, exact[k] as number), cell(exact[k] as number, own[k] as number))))));
+    const rows = (title: string, mine: number[], theirs: number[]): HTMLElement[] => [
+      html("tr", {}, html("th", {}, html("b", {}, title)), html("th", {}, "transformer"), html("th", {}, "exact algorithm")),
+      ...names.map((name, k) => html("tr", {}, html("th", {}, name), cell(mine[k] as number, theirs[k] as number), cell(theirs[k] as number, mine[k] as number)))];
+    const other = this.otherRun;
+    const at = Math.min(shown, other?.computed ?? 0);
+    this.weights.replaceChildren(html("table", {}, html("tbody", {}, ...rows(this.program.facts.title, own, exact),
+      ...(other === null ? [] : rows(other.program.facts.title, other.own[at] as number[], other.exact[at] as number[])))));
+    this.weights.dataset.beside = JSON.stringify(other?.own[at] ?? []);
     this.weights.dataset.own = JSON.stringify(own);
     this.weights.dataset.exact = JSON.stringify(exact);
     this.error.textContent = scientific(this.run.error(shown));
@@ -279,12 +325,12 @@ class Algorithms implements Scene {
 
   private drawChart(shown: number): void {
     const { run } = this;
-    const x = linear([0, this.program.facts.steps], [34, 412]);
-    const y = logarithmic([SMALLEST, 10], [132, 6]);
+    const x = linear([0, this.program.facts.steps], [50, 412]);
+    const y = logarithmic([SMALLEST, 10], [118, 6]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: 34, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
-        svg("text", { x: 30, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: 50, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
+        svg("text", { x: 46, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const steps = Array.from({ length: run.computed + 1 }, (_, t) => t).slice(1);
     if (!this.bend.active) {
@@ -292,8 +338,10 @@ class Algorithms implements Scene {
       parts.push(svg("path", { class: "bound", d: path(promised.map((t) => [x(t), y(run.bound(t))])) }));
     }
     parts.push(svg("path", { class: "curve", d: path(steps.map((t) => [x(t), y(run.error(t))])) }),
-      svg("line", { class: "now", x1: x(shown), x2: x(shown), y1: 6, y2: 132 }),
-      svg("text", { x: 412, y: 147, "text-anchor": "end" }, "steps: — error, - - bound"));
+      svg("line", { class: "now", x1: x(shown), x2: x(shown), y1: 6, y2: 118 }),
+      ...[0, 50, 100, 150, 200].map((t) => svg("text", { x: x(t), y: 132, "text-anchor": "middle" }, String(t))),
+      svg("text", { class: "axis-name", x: 231, y: 148, "text-anchor": "middle" }, "step (line: distance; dashes: bound)"),
+      svg("text", { class: "axis-name", transform: "translate(12 62) rotate(-90)", "text-anchor": "middle" }, "distance"));
     this.chart.replaceChildren(...parts);
   }
 
@@ -305,7 +353,8 @@ class Algorithms implements Scene {
       if (turn !== this.hashes) return;
       const changed = now !== this.frozen;
       this.sha.classList.toggle("changed", changed);
-      this.sha.textContent = changed ? `sha256 ${now} (not the frozen weights any more)` : `frozen weights, sha256 ${now}`;
+      const whose = this.other === null ? "" : `: the same for ${this.program.facts.title} and ${this.other.facts.title}`;
+      this.sha.textContent = changed ? `sha256 ${now} (not the frozen weights any more)` : `frozen weights, sha256 ${now}${whose}`;
       this.sha.dataset.sha256 = now;
     });
   }

@@ -23,14 +23,21 @@ export async function fetchBytes(path: string): Promise<Uint8Array> {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
-// A copy, because a view must begin at a multiple of its size; every number a double from here on.
-function numbers(bytes: Uint8Array, kind: "F64" | "F32"): Float64Array {
-  const own = bytes.slice().buffer;
-  return kind === "F64" ? new Float64Array(own) : Float64Array.from(new Float32Array(own));
+export async function unzipped(bytes: Uint8Array): Promise<Uint8Array> {
+  const stream = new Blob([bytes.slice()]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+// A copy, because a view must begin at a multiple of its size; every number a double from here on.
+function numbers(bytes: Uint8Array, kind: Kind): Float64Array {
+  const own = bytes.slice().buffer;
+  return kind === "F64" ? new Float64Array(own) : Float64Array.from(kind === "F32" ? new Float32Array(own) : new Int32Array(own));
+}
+
+type Kind = "F64" | "F32" | "I32";
+
 interface Entry {
-  dtype: "F64" | "F32";
+  dtype: Kind;
   shape: number[];
   data_offsets: [number, number];
 }

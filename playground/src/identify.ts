@@ -1,4 +1,4 @@
-// Scene 3: a small trained transformer answers in context; which algorithm answers like it?
+// Scene 4: a small trained transformer answers in context; which algorithm answers like it?
 
 import { button, html, linear, logarithmic, path, scientific, svg, tenTo } from "./draw";
 import { ask } from "./decoder";
@@ -58,7 +58,7 @@ class Identify implements Scene {
           html("div", { class: "controls" }, button("a point from its task", () => this.draw(1), { class: "main" }), button("five", () => this.draw(5)), button("another line", () => this.again()), button("off the line", () => this.outlier()))),
         html("div", { class: "side" },
           html("section", { class: "card" }, html("h2", {}, "Mean squared distance of the answers"), this.bars, this.nearest),
-          html("section", { class: "card" }, html("h2", {}, "As points were added"), this.history))));
+          html("section", { class: "card" }, html("h2", {}, "The same, as points were added"), this.history))));
   }
 
   private gaussian(): number {

@@ -1,4 +1,4 @@
-// Scene 4: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
+// Scene 5: a GPT-2 whose weights were compiled, not trained: stochastic gradient descent, layer by layer.
 
 import { atMost, button, html, icon, paint, scientific, short, still, svg } from "./draw";
 import { type Pass, runMachine } from "./decoder";
@@ -184,7 +184,7 @@ class Machine implements Scene {
     this.maps.replaceChildren(...weights.map((head, h) => {
       const canvas = html("canvas", { style: "width:100%;image-rendering:pixelated;border-radius:6px;aspect-ratio:1", role: "img", "aria-label": `head ${h + 1}: who looks at whom` });
       paint(canvas, tokens, tokens, (r, c) => (head[r * tokens + c] as number) ** 0.6);
-      return html("div", {}, canvas, html("p", { class: "note" }, `head ${h + 1}: token down, looks at across`));
+      return html("div", {}, canvas, html("p", { class: "note" }, `head ${h + 1}: what each token (a row) looks at (columns)`));
     }));
   }
 }

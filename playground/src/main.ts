@@ -4,7 +4,9 @@ import { html } from "./draw";
 import { algorithms } from "./algorithms";
 import { softmaxes } from "./softmax";
 import { identify } from "./identify";
+import { llama } from "./llama";
 import { machine } from "./machine";
+import { Tour } from "./tour";
 
 export interface Scene {
   readonly element: HTMLElement;
@@ -15,8 +17,9 @@ export interface Scene {
 
 const SCENES: { name: string; title: string; open: () => Promise<Scene> }[] = [
   { name: "algorithms", title: "Many algorithms", open: algorithms },
-  { name: "softmax", title: "A softmax as a function", open: softmaxes },
-  { name: "identify", title: "Which algorithm is it?", open: identify },
+  { name: "llama", title: "A stock Llama", open: llama },
+  { name: "softmax", title: "One softmax", open: softmaxes },
+  { name: "identify", title: "Which algorithm?", open: identify },
   { name: "machine", title: "Inside a GPT-2", open: machine },
 ];
 
@@ -37,10 +40,7 @@ async function route(): Promise<void> {
   const [wanted, ...words] = address().split("/") as [string, ...string[]];
   const scene = SCENES.find(({ name }) => name === wanted) ?? (SCENES[0] as (typeof SCENES)[0]);
   for (const [name, link] of links) {
-    if (name === scene.name) {
-      link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "center" });
-    }
+    if (name === scene.name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   let found = opened.get(scene.name);
@@ -60,7 +60,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function paintTheme(name: string): void {
   document.documentElement.dataset.theme = name;
-  theme.replaceChildren(name === "dark" ? "☀ light" : "☾ dark");
+  theme.replaceChildren(name === "dark" ? "☀" : "☾", html("span", {}, name === "dark" ? " light" : " dark"));
   for (const scene of opened.values()) void scene.then((each) => each.redraw()).catch(() => undefined);
 }
 
@@ -73,5 +73,7 @@ dark.addEventListener("change", () => {
   if (localStorage.getItem("theme") === null) paintTheme(dark.matches ? "dark" : "light");
 });
 paintTheme(localStorage.getItem("theme") ?? (dark.matches ? "dark" : "light"));
+const tour = new Tour();
+document.getElementById("start-tour")?.addEventListener("click", () => tour.start());
 addEventListener("hashchange", () => void route());
 void route();

@@ -18,13 +18,14 @@ export interface Fit {
   readonly own: (x: number, y: number) => number;
   readonly exact: (x: number, y: number) => number;
   readonly past: ((x: number, y: number) => number)[];
-  // What a run of emulon's fitted, where the points are of one.
+  // What a run of emulon's fitted, where the points are of one; and another algorithm's.
   readonly ran: ((x: number, y: number) => number) | null;
+  readonly beside: ((x: number, y: number) => number) | null;
 }
 
 const WIDTH = 640;
-const HEIGHT = 440;
-const PAD = { left: 30, right: 10, top: 10, bottom: 22 };
+const HEIGHT = 400;
+const PAD = { left: 46, right: 10, top: 8, bottom: 40 };
 const MOVES: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 export class Plane {
@@ -70,10 +71,13 @@ export class Plane {
       parts.push(
         svg("line", { class: kind, x1: this.x(u), x2: this.x(u), y1: this.y(-this.reach), y2: this.y(this.reach) }),
         svg("line", { class: kind, x1: this.x(-this.wide), x2: this.x(this.wide), y1: this.y(v), y2: this.y(v) }),
-        svg("text", { x: this.x(u), y: HEIGHT - 5, "text-anchor": "middle" }, String(u)),
+        svg("text", { x: this.x(u), y: HEIGHT - PAD.bottom + 16, "text-anchor": "middle" }, String(u)),
         svg("text", { x: PAD.left - 6, y: this.y(v) + 4, "text-anchor": "end" }, String(v)),
       );
     }
+    const middle = (HEIGHT - PAD.bottom + PAD.top) / 2;
+    parts.push(svg("text", { class: "axis-name", x: (WIDTH + PAD.left) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, this.classes ? "feature x₁" : "feature x"),
+      svg("text", { class: "axis-name", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" }, this.classes ? "feature x₂" : "target y"));
     this.ground.replaceChildren(...parts);
   }
 
@@ -217,7 +221,7 @@ export class Plane {
       svg("line", { class: "residual", x1: this.x(x), x2: this.x(x), y1: this.y(y), y2: this.y(Math.max(-far, Math.min(far, fit.own(x, 0)))) }),
     );
     return [this.clip(), svg("g", { "clip-path": `url(#${this.name})` }, ...this.pastLines(fit, curve), ...residuals,
-      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: curve(fit.ran) })]),
+      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: curve(fit.ran) })]), ...(fit.beside === null ? [] : [svg("path", { class: "fit beside", d: curve(fit.beside) })]),
       svg("path", { class: "fit", d: curve(fit.own) }), svg("path", { class: "exact", d: curve(fit.exact) }))];
   }
 
@@ -255,13 +259,15 @@ export class Plane {
     };
     return [this.clip(), svg("g", { "clip-path": `url(#${this.name})` },
       svg("path", { class: "side-a", d: half(fit.own, 1) }), svg("path", { class: "side-b", d: half(fit.own, -1) }),
-      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: line(fit.ran) })]),
+      ...(fit.ran === null ? [] : [svg("path", { class: "ran", d: line(fit.ran) })]), ...(fit.beside === null ? [] : [svg("path", { class: "fit beside", d: line(fit.beside) })]),
       ...this.pastLines(fit, line), svg("path", { class: "fit", d: line(fit.own) }), svg("path", { class: "exact", d: line(fit.exact) }))];
   }
 }
 
-export function legend(exact = "the exact algorithm"): HTMLElement {
+// What the lines are called; `beside` is another algorithm's.
+export function legend(own: string, exact: string, beside = ""): HTMLElement {
   return html("p", { class: "legend" },
-    html("span", {}, html("i", { class: "fit-key" }), "the transformer"),
+    html("span", {}, html("i", { class: "fit-key" }), own),
+    beside === "" ? "" : html("span", {}, html("i", { class: "fit-key beside" }), beside),
     html("span", {}, html("i", {}), exact));
 }

@@ -48,7 +48,8 @@ export class Phase {
   private readonly asks: Term[][];
   private readonly codes: Tensor;
   private readonly own: Tensor | null;
-  private readonly rows: Row[];
+  // The weights of the head that is emulated, which the prompt carries beside its tokens: rows of W_K, W_Q, W_V.
+  readonly rows: Row[];
   private readonly readout: Tensor;
   private readonly features: number;
   // Rows of the head that read something of the state: all others are read once for all steps.
@@ -101,7 +102,8 @@ export class Phase {
   }
 
   // Token (i, j): each feature is affine in u_i = (x_i, y_i, fixed_i, code_i, state, before, 1).
-  private prompt(samples: readonly Sample[], state: readonly number[], before: readonly number[]): Float64Array[] {
+  prompt(data: readonly Sample[], state: readonly number[], before: readonly number[]): Float64Array[] {
+    const samples = this.samplesOf(data);
     const width = this.codes.shape[1] as number;
     const us = samples.map(({ x, y, fixed }, i) => [
       ...x, y, ...fixed, ...this.codes.values.subarray(i * width, (i + 1) * width), ...state, ...before, 1,
@@ -132,7 +134,7 @@ export class Phase {
     interpreter: Interpreter, data: readonly Sample[], state: readonly number[], before: readonly number[],
   ): { state: number[]; trace: Trace } {
     const rows = this.samplesOf(data);
-    const tokens = this.prompt(rows, state, before);
+    const tokens = this.prompt(data, state, before);
     const count = rows.length * this.keys;
     const kept = this.cache?.samples === data ? this.cache : null;
     const asked: Float64Array[] = [];
@@ -181,12 +183,8 @@ export class Program {
     return this.facts.link === "margin";
   }
 
-  // What enters the template, as the loss's link says.
   samples(rows: readonly { x: number[]; y: number }[]): Sample[] {
-    const zeros = Array<number>(this.features).fill(0);
-    if (this.facts.link === "margin") return rows.map(({ x, y }) => ({ x: x.map((each) => y * each), y: 0, fixed: zeros }));
-    if (this.facts.link === "rate") return rows.map(({ x, y }) => ({ x, y: 0, fixed: x.map((each) => y * each) }));
-    return rows.map(({ x, y }) => ({ x, y, fixed: zeros }));
+    return samplesOf(this.facts.link, rows);
   }
 
   step(
@@ -205,4 +203,12 @@ export class Program {
   forget(): void {
     for (const phase of this.phases) phase.forget();
   }
+}
+
+// What enters the template, as the loss's link says.
+export function samplesOf(link: Facts["link"], rows: readonly { x: number[]; y: number }[]): Sample[] {
+  const zeros = ({ x }: { x: number[] }): number[] => x.map(() => 0);
+  if (link === "margin") return rows.map((row) => ({ x: row.x.map((each) => row.y * each), y: 0, fixed: zeros(row) }));
+  if (link === "rate") return rows.map(({ x, y }) => ({ x, y: 0, fixed: x.map((each) => y * each) }));
+  return rows.map((row) => ({ ...row, fixed: zeros(row) }));
 }

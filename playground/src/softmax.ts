@@ -1,4 +1,4 @@
-// Scene 2: one softmax over a few keys acts as a function of the number it is asked.
+// Scene 3: one softmax over a few keys acts as a function of the number it is asked.
 
 import { atMost, choice, html, linear, logarithmic, path, scientific, short, svg, tenTo } from "./draw";
 import { fetchBytes, readSafetensors, tensor, type TensorFile } from "./files";
@@ -27,7 +27,7 @@ const FUNCTIONS: Record<string, (s: number) => number> = {
   "max(s, 0)": (s) => Math.max(s, 0),
   "soft threshold": (s) => Math.sign(s) * Math.max(Math.abs(s) - 0.3, 0),
 };
-const BOX = { width: 640, height: 300, left: 38, right: 10, top: 12, bottom: 24 };
+const BOX = { width: 640, height: 316, left: 48, right: 10, top: 12, bottom: 40 };
 const SAMPLES = Array.from({ length: 401 }, (_, k) => -1 + k / 200);
 
 export async function softmaxes(): Promise<Scene> {
@@ -134,14 +134,14 @@ class Softmaxes implements Scene {
     const y = linear([low - room, high + room], [BOX.height - BOX.bottom, BOX.top]);
     const parts: SVGElement[] = [svg("rect", { class: "back", width: BOX.width, height: BOX.height })];
     for (const tick of [-1, -0.5, 0, 0.5, 1]) {
-      parts.push(svg("line", { class: tick === 0 ? "axis" : "grid", x1: x(tick), x2: x(tick), y1: BOX.top, y2: BOX.height - BOX.bottom }), svg("text", { x: x(tick), y: BOX.height - 6, "text-anchor": "middle" }, String(tick)));
+      parts.push(svg("line", { class: tick === 0 ? "axis" : "grid", x1: x(tick), x2: x(tick), y1: BOX.top, y2: BOX.height - BOX.bottom }), svg("text", { x: x(tick), y: BOX.height - 22, "text-anchor": "middle" }, String(tick)));
     }
     for (const tick of [low, (low + high) / 2, high]) {
       parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(tick), y2: y(tick) }), svg("text", { x: BOX.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(2)))));
     }
     parts.push(svg("path", { class: "fit", d: path(SAMPLES.map((s) => [x(s), y(F(s))])) }), svg("path", { class: "exact", d: path(SAMPLES.map((s) => [x(s), y(f(s))])) }),
       svg("line", { class: "now", x1: x(this.s), x2: x(this.s), y1: BOX.top, y2: BOX.height - BOX.bottom }), svg("circle", { class: "dot", cx: x(this.s), cy: y(F(this.s)), r: 5.5 }));
-    this.picture.replaceChildren(...parts);
+    this.picture.replaceChildren(...parts, ...named(BOX.width / 2, BOX.height - 4, "s, what the softmax is asked", 13, "value"));
   }
 
   private drawBars(grid: { keys: number; weights: (s: number) => Float64Array; values: Float64Array }): void {
@@ -161,18 +161,24 @@ class Softmaxes implements Scene {
   }
 
   private drawErrors(f: (s: number) => number, F: (s: number) => number, bound: number, other: (s: number) => number, beside: number): void {
-    const x = linear([-1, 1], [36, 474]);
+    const x = linear([-1, 1], [54, 474]);
     const y = logarithmic([1e-17, 10], [264, 8]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 32, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 50, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const curve = (kind: string, g: (s: number) => number, b: number): SVGElement[] => [
       svg("path", { class: `curve ${kind}`, d: path(SAMPLES.filter((_, k) => k % 2 === 0).map((s) => [x(s), y(Math.abs(g(s) - f(s)))])) }),
       svg("line", { class: `bound ${kind}`, x1: x(-1), x2: x(1), y1: y(b), y2: y(b) })];
     const names = this.way === "auto" ? ["ours", "the paper's"] : ["the paper's", "ours"];
     parts.push(...curve("lines-2", other, beside), ...curve("lines-1", F, bound), svg("line", { class: "now", x1: x(this.s), x2: x(this.s), y1: 8, y2: 264 }),
-      svg("text", { x: x(1), y: 284, "text-anchor": "end" }, `green ${names[0]}, orange ${names[1]}; dashed: proved`));
+      svg("text", { x: x(1), y: 284, "text-anchor": "end" }, `green ${names[0]}, orange ${names[1]}; dashed: proved`), ...named(110, 284, "s, from −1 to 1", 8, "error"));
     this.errors.replaceChildren(...parts);
   }
+}
+
+// What the axes of a picture are called: across at (x, y), upwards at x = left.
+function named(x: number, y: number, across: string, left: number, up: string): SVGElement[] {
+  return [svg("text", { class: "axis-name", x, y, "text-anchor": "middle" }, across),
+    svg("text", { class: "axis-name", transform: `translate(${left} ${y / 2}) rotate(-90)`, "text-anchor": "middle" }, up)];
 }

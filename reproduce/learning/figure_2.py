@@ -12,7 +12,7 @@ from emulon.core.errors import EmulonError
 from emulon.identification import RidgeFit, best_ridge
 from emulon.machine import Transformer
 from emulon.machine.programs import sherman_morrison
-from emulon.machine.programs.gaussian import gaussian
+from emulon.machine.programs.examples import gaussian
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from emulon.training import TrainConfig

@@ -21,7 +21,7 @@ from emulon.identification import (
     standardised,
     statistics_of,
 )
-from emulon.identification.hidden_states import interleaved
+from emulon.identification.probes import interleaved
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
 from emulon.models import Learner

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emulon.core.errors import NoRun
 from emulon.models import Learner
-from emulon.tasks.prompts import PAD
+from emulon.tasks.task import PAD
 from emulon.training import RunFolder, load_learner
 from reproduce.text.corpora import Texts
 from reproduce.text.tasks import Classification, TextTask, Translation

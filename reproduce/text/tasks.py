@@ -17,9 +17,7 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.tasks.prompts import NOT_ASKED, PAD, Prompts
-from emulon.tasks.randomness import stream_seed
-from emulon.tasks.task import Task
+from emulon.tasks.task import NOT_ASKED, PAD, Prompts, Task, stream_seed
 from reproduce.text.corpora import TOKENISER, Corpus, Kind, Split, load_corpus
 from reproduce.text.tokeniser import END, START, BadText
 

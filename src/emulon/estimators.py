@@ -20,7 +20,7 @@ from emulon.algorithms.link import Kind
 from emulon.certify.certificate import Bounds
 from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile
-from emulon.interpreter.plan import descent_of
+from emulon.interpreter.plan import descent_of, domain_from_data
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
@@ -59,7 +59,8 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         batch = torch.tensor(x, device="cpu").expand(len(targets), *x.shape)
         data = (batch, torch.tensor(targets, device="cpu"))
         algorithm = _with_one_step_size(algorithm, *data)
-        program = compile(algorithm, data=data, tolerance=self.tolerance)
+        # With the domain of the data: whether an intercept is fitted is this estimator's own parameter.
+        program = compile(algorithm, domain_from_data(descent_of(algorithm), *data), self.tolerance, data=data)
         interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
         self.run_: Run = interpreter.run(program, *data)
         self.n_iter_ = program.steps

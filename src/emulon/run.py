@@ -135,8 +135,8 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
         raise EmulonError(
             f"a margin of {margin:g} is above {LARGEST_MARGIN:g}, more than a program has room for; lower it"
         )
-    if margin == 1:
-        return compile(algorithm, data=(x, y), tolerance=tolerance)
+    if margin == 1:  # with the domain of the data, as the table says whether there is an intercept
+        return compile(algorithm, domain_from_data(algorithm.descent, x, y), tolerance, data=(x, y))
     if vars(algorithm)["step_size"] is None:
         step_size = algorithm.resolved_step_size(x, y).min().item() / margin**2
         algorithm = replace(algorithm, step_size=step_size)  # type: ignore[type-var]  # every one is a dataclass

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.certify.perturbation import shifted_average, total_variation
+from emulon.certify.rounding import shifted_average, total_variation
 
 DELTAS = [1e-9, 1e-3, 0.1, 1.0, 4.0]
 

@@ -1,5 +1,7 @@
 """Every run is shown in one way: name, answer, certificate, and the audit once it is made."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,8 +43,18 @@ def test_a_run_says_what_ran_and_what_is_certified(make):
     assert f"≤ {run.certificate.bound:.2e} for every input of the domain" in before and "for this run" not in before
     assert run.audit is run.audit and run.bounds.audit is run.audit
     assert f"≤ {run.audit.bound:.2e} for this run only" in repr(run)
+    title, *lines = str(run).splitlines()
+    assert title == f"Run of {run.name}: {run._answer}" and 4 <= len(lines) <= 5
+    assert lines[1].startswith(f"  audit       ≤ {run.audit.bound:.1e}") and "worst case" in lines[2]
     page = run._repr_html_()
     assert page.startswith("<table>") and "audit" in page and f"{run.last.flatten()[0].item():.6g}" in page
+
+
+def test_a_certificate_that_says_nothing_is_called_so():
+    run = of_program()
+    void = replace(run.certificate, terms={"interpolation": 10.0})
+    object.__setattr__(run, "certificate", void)
+    assert "≤ 1.0e+01, a worst case over the domain that says nothing here" in str(run).splitlines()[3]
 
 
 def test_promises_is_the_name_of_0_2():

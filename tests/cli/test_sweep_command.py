@@ -9,7 +9,7 @@ import pytest
 from emulon import cli
 from emulon.cli import options_of
 from emulon.cli.train import grid_of
-from emulon.report.sweep import sweep_figure
+from emulon.report.curves import sweep_figure
 
 TINY = "--features 2 --points 5 --width 8 --heads 1 --batch 4 --evaluation-batch 16 --steps 3 --device cpu --threads 1"
 BASE = {"features": 2, "points": 4, "width": 8, "heads": 1, "batch": 4, "evaluation_batch": 16, "device": "cpu"}

@@ -1,11 +1,11 @@
-"""The fenced blocks of a page, and what running them means.
+"""The fenced blocks of a page, or the cells of a notebook's script, and what running them means.
 
 `python` blocks of a page share one namespace. What they print is compared with the `output` block that follows: word
 by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude (rounding
 errors differ from machine to machine). `bash` blocks are lines of `emulon …` or `python -m …`, run in this process.
 `<!-- not run: reason -->` before a block leaves it to a reader; its Python must compile, and its commands must have
-options that exist. `<!-- needs: module -->` does so only where that module is not installed. `<!-- run first … -->` has
-Python that a page needs and does not show.
+options that exist. `<!-- needs: module -->` does so only where that module is not installed. A block whose docstring is
+`NAME.py` is saved as that file, too, as its page asks of readers. There is no set-up that they do not see.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import io
 import re
 import shlex
+import sys
 import tomllib
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,12 +26,15 @@ from types import ModuleType
 from emulon.cli import COMMANDS, main, options_of
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "making"))
+from notebooks import as_page  # noqa: E402 (docs/making is no package)
+
 PART = re.compile(
-    r"<!-- run first\n(?P<hidden>.*?)-->"
-    r"|(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?(?:<!-- needs: (?P<needs>\w+) -->\n)?"
+    r"(?:<!-- not run: (?P<reason>[^\n]{10,}) -->\n)?(?:<!-- needs: (?P<needs>\w+) -->\n)?"
     r"^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+FILE = re.compile(r'"""(\w+\.py)"""\n')
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -48,11 +52,10 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    text, found = page.read_text(encoding="utf-8"), []
+    text, found = as_page(page) if page.suffix == ".py" else page.read_text(encoding="utf-8"), []
     for part in PART.finditer(text):
-        line = text.count("\n", 0, part.start("hidden" if part["hidden"] else "body")) + 1
-        kind = "python" if part["hidden"] else part["kind"]
-        found.append(Block(kind, part["hidden"] or part["body"], line, part["reason"] or "", part["needs"] or ""))
+        line = text.count("\n", 0, part.start("body")) + 1
+        found.append(Block(part["kind"], part["body"], line, part["reason"] or "", part["needs"] or ""))
     return found
 
 
@@ -76,7 +79,7 @@ def run(page: Path) -> None:
     """Every block of the page in order, in the current folder."""
     namespace, printed = {"__name__": "__main__"}, None
     for block in blocks(page):
-        where = f"{page.relative_to(ROOT)}:{block.line}"
+        where = f"{page.relative_to(ROOT) if page.is_relative_to(ROOT) else page}:{block.line}"
         if block.is_left_out:
             parsed(block, where)
         elif block.kind == "python":
@@ -99,6 +102,8 @@ def run(page: Path) -> None:
 
 def _printed(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
+    if title := FILE.match(block.body):
+        Path(title[1]).write_text(block.body, encoding="utf-8")
     # Empty lines before it, so that a traceback names the page's own line.
     code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
     with contextlib.redirect_stdout(out):

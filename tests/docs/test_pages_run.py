@@ -1,23 +1,85 @@
-"""Every block of code in README, CONTRIBUTING and docs/ does what the page says."""
+"""Every block of code in README, CONTRIBUTING and docs/ does what the page says, pasted into a fresh process."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from blocks import ROOT, Block, blocks, parsed, run, same
+from notebooks import as_notebook, as_page, scripts
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *scripts()]
+
+
+class Pages:
+    """Runs pages in fresh processes; see fresh.py."""
+
+    process: subprocess.Popen | None = None
+
+    def run(self, page, folder):
+        if self.process is None:
+            command = [sys.executable, "-W", "error", str(Path(__file__).parent / "fresh.py")]
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+            self.process = subprocess.Popen(command, **streams, env=environment)
+        self.process.stdin.write(f"{page}\t{folder}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not hasattr(os, "fork"):
+            self.close()
+        return json.loads(answer) if answer else f"the process ended with {self.process.wait()}"
+
+    def close(self):
+        if self.process is not None:
+            self.process.communicate()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def pages():
+    pages = Pages()
+    yield pages
+    pages.close()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    # As readers run them: checks of types at run time are for tests alone.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    run(page)
+def test_the_code_of_a_page_runs(page, pages, tmp_path):
+    wrong = pages.run(page, tmp_path)
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda script: script.stem)
+def test_a_notebook_is_its_script(script):
+    committed = script.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert committed == as_notebook(script), "stale: run python docs/making/notebooks.py"
+    book = json.loads(committed)
+    first_code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
+    assert first_code["source"][0].startswith("%pip install") and "colab.research.google.com" in str(book["cells"][1])
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    page = as_page(script)
+    assert page.startswith("# ") and "images/colab.svg" in page and page.count("```") % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("```python\nimport torch\n```", ""),
+        ("```python\nimport transformers\n```", "No module named 'transformers'"),
+        ("With `pip install 'emulon[hf]'`:\n```python\nimport transformers\n```", ""),
+        ("<!-- [hf] -->\n```python\nimport transformers\n```", "No module named 'transformers'"),
+        ("```python\nimport warnings\nwarnings.warn('old')\n```", "UserWarning: old"),
+        ("<!-- run first\nx = 1\n-->\n```python\nx\n```", "name 'x' is not defined"),
+    ],
+)
+def test_a_page_has_what_its_text_says_and_no_more(text, wrong, pages, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(text + "\n")
+    outcome = pages.run(page, tmp_path)
+    assert wrong in outcome if wrong else not outcome
 
 
 def test_a_wrong_page_is_found(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from fuzz.oracle import descended, dot
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.algorithms.link import TemplateData
-from emulon.algorithms.loss import Loss as AnyLoss
+from emulon.algorithms.losses import Loss as AnyLoss
 from emulon.certify import Domain, checker
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse

@@ -253,3 +253,15 @@ def test_residuals_that_need_infinite_slopes_in_float32_are_refused(feature):
     x, y = torch.tensor([[0.0, feature]], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     with pytest.raises(OutOfDomain, match="more than float32 holds; scale the data up"):
         compile(LinearRegression(steps=0), data=(x, y), dtype=torch.float32)
+
+
+def test_targets_off_centre_are_told_of_with_advice():
+    x = torch.randn(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = 150 + x[:, 0]
+    with pytest.warns(UserWarning, match=r"mean 150 and deviation 0\.883, .*EmulatedRegressor"):
+        compile(Ridge(steps=2), data=(x, y))
+    # In these the intercept is there, or nothing is to be shifted, or what is meant has been said.
+    compile(Ridge(steps=2), data=(torch.cat([x, torch.ones(30, 1)], dim=1), y))
+    compile(Ridge(steps=2), data=(x, y - y.mean()))
+    compile(Ridge(steps=2), Domain.of(x, y), data=(x, y))
+    compile(PoissonRegression(steps=2, step_size=1e-3), data=(x, torch.full((30,), 3.0)))

@@ -81,7 +81,7 @@ def test_every_head_reads_less_of_other_tokens_than_is_proved(compiled):
         "ends",
         "rows left",
         "h",
-        "wh",
+        "row wh",
     ):
         held = seen.hidden_states[-2][0, 16:, compiled.layout.slots[name]].double()
         assert (held - meaning.registers[name][16:]).abs().max() < 1e-9, name

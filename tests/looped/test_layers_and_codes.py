@@ -9,8 +9,7 @@ from emulon.attention import Slots
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import RepresentationNetwork
 from emulon.looped.heads import GAP, copy_head, position_codes
-from emulon.looped.layer import Frame, Layer, Size
-from emulon.looped.wiring import Circuit, gate_height, no_heads, read, write
+from emulon.looped.layer import Circuit, Frame, Layer, Size, gate_height, no_heads, read, write
 
 
 def test_a_layer_is_equation_1():

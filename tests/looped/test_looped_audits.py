@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from flint import arb
+from flint import arb, ctx
 
 from emulon.certify import Domain, Spectrum
 from emulon.expressions.evaluation import arb_matrix
@@ -182,6 +182,10 @@ def test_an_exact_answer_is_at_distance_zero() -> None:
 
 def test_a_wide_ball_around_the_answer_counts_with_its_radius() -> None:
     assert 1.0 <= distance(lambda: [arb(1, 1.0)], torch.tensor([1.0])) < 1.0 + 1e-8
+
+
+def test_bits_are_doubled_until_a_radius_is_a_millionth_of_the_distance() -> None:
+    assert distance(lambda: [arb(1, 2.0 ** (-ctx.prec / 48))], torch.tensor([0.0])) < 1 + 1e-6
 
 
 def test_what_cannot_be_enclosed_is_infinitely_far() -> None:

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulon.attention import Slots, attend
-from emulon.looped.heads import readout_heads
-from emulon.looped.layer import Layer
-from emulon.looped.stencil import MOST_PAIRS, Stencil, pair_weights, truncation
-from emulon.looped.wiring import Circuit, constant, read
+from emulon.looped.heads import MOST_PAIRS, Stencil, pair_weights, readout_heads, truncation
+from emulon.looped.layer import Circuit, Layer, constant, read
 
 SLOTS = Slots(q=3, k=3, v=2, out=2, data=1, sink=1)
 

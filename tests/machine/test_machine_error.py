@@ -9,9 +9,8 @@ import torch
 from emulon.core.errors import BadProgram
 from emulon.machine import Average, Invariant, Matched, RegisterProgram
 from emulon.machine.error import Budget, Division, LocalError, RegisterError, added, certify
-from emulon.machine.normalisation import Normalisation, plan, up_to_power_of_two
+from emulon.machine.normalisation import Normalisation, plan, square, steepness, up_to_power_of_two
 from emulon.machine.ranges import Analysis, Range, analyse, range_of, slack, spectral
-from emulon.machine.square import square, steepness
 from emulon.machine.tokens import gap, sharpness
 
 f64, U, TOKENS = torch.float64, 2.0**-53, 5

@@ -16,9 +16,8 @@ from emulon.certify.rounding import EXP_ASSUMED, unit
 from emulon.expressions.evaluation import ball_arithmetic
 from emulon.machine import Average, Register, RegisterProgram
 from emulon.machine.error import GELU_ASSUMED, GELU_ROUNDINGS
-from emulon.machine.normalisation import plan
+from emulon.machine.normalisation import _square, plan, square
 from emulon.machine.programs import sgd
-from emulon.machine.square import _square, square
 from emulon.machine.tokens import codes, gap, here, sharpness
 
 TYPES = [torch.float64, torch.float32]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from emulon.machine import Lookup, Register, RegisterProgram
-from emulon.machine.schedule import schedule
+from emulon.machine.layout import schedule
 
 TOKENS = 4
 

@@ -6,7 +6,7 @@ import torch
 
 from emulon.core.errors import BadProgram, BadShape
 from emulon.machine import Back, TokenProgram, compile_llama
-from emulon.machine.affine import AffineForm
+from emulon.machine.instruction import AffineForm
 from emulon.machine.rotary import PAIRS, Rotary, require_gap, turned
 
 MOST = 16

@@ -31,9 +31,9 @@ from emulon.planted.benchmark import (
     score_models,
     summary,
 )
-from emulon.planted.benchmark.methods.probes import probe
+from emulon.planted.benchmark.answers import area
+from emulon.planted.benchmark.methods import probe
 from emulon.planted.benchmark.questions import CANDIDATES, NONE
-from emulon.planted.benchmark.scores import area
 from emulon.planted.benchmark.study import VARIANTS
 from emulon.report.benchmark import of_this_version
 

@@ -226,7 +226,8 @@ def test_a_folder_is_the_model_again_and_a_language_model_for_everybody(tmp_path
     assert torch.equal(model.answers(gpt2(inputs_embeds=prompt).last_hidden_state), again(xs, ys))
     logits = transformers.AutoModelForCausalLM.from_pretrained(folder)(inputs_embeds=prompt).logits
     assert (logits[:, 1::2, 0] - again(xs, ys)).abs().max() < 1e-12
-    assert str(model.source) in (folder / "README.md").read_text(encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert str(model.source) in card and card.startswith("---\nlicense: apache-2.0\n") and "pipeline_tag:" in card
     subject = load_subject(str(folder))
     assert isinstance(subject.thing, PlantedModel) and subject.task == model.task
 

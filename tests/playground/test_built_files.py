@@ -1,5 +1,6 @@
 """What is in the package is what the sources make: otherwise `make playground` has not been run."""
 
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -11,13 +12,17 @@ import torch
 
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, prompt_of
 from emulon.interpreter import compile
-from emulon.playground.data import facts, machine
+from emulon.language.interpreter import interpreter as text_interpreter
+from emulon.language.vocabulary import SMALL
+from emulon.machine.targets.llama import compile_llama
+from emulon.playground.data import facts, llama, machine
 from emulon.playground.programs import OFFERS, for_points
 from emulon.playground.server import STATIC
 from emulon.training import load_learner
 
 SOURCES = Path(__file__).parents[2] / "playground"
 STALE = "run make playground, and commit what it writes"
+LLAMA_STALE = "run python -m emulon.playground.data src/emulon/playground/static, and commit what it writes"
 
 
 def sha256(path):
@@ -71,6 +76,11 @@ def test_learner_and_machine_are_those_that_python_has():
         pairs = list(zip(now.graph.initializer, kept.graph.initializer, strict=True))
         assert pairs and all(a.name == b.name for a, b in pairs), STALE
         assert all(np.allclose(*map(onnx.numpy_helper.to_array, pair), rtol=1e-12) for pair in pairs), STALE
+
+
+def test_the_stock_llama_is_that_of_the_program():
+    made = gzip.decompress(llama(compile_llama(text_interpreter(SMALL))))
+    assert gzip.decompress((STATIC / "data" / "llama.safetensors.gz").read_bytes()) == made, LLAMA_STALE
 
 
 def test_the_bounds_of_the_page_are_those_of_the_promise(programs, interpreter):

@@ -2,13 +2,19 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from playwright.sync_api import expect
 
-from emulon.playground.data import FUNCTIONS, machine
+from emulon import language
+from emulon.certify.transcript_checker import Words, read_prompt
+from emulon.certify.transcript_checker import read as read_transcript
+from emulon.language.numbers import UNITS
+from emulon.language.prompt import prompt, text_of
+from emulon.playground.data import FUNCTIONS, TEXT_STEPS, machine
 from emulon.playground.programs import OFFERS, for_points
 from emulon.training import load_learner
 
@@ -128,6 +134,87 @@ def test_steps_are_taken_played_and_rewound_by_keyboard(desk, served):
     assert page.locator("input[name=prompt]:checked").get_attribute("value") == "linear"
 
 
+def test_two_algorithms_run_side_by_side_on_one_hash(desk, served, programs, interpreter):
+    page = open_at(desk, served, f"algorithms/ridge/{STEPS}/{text(LINE)}")
+    page.locator("#beside").select_option("huber")
+    for name, what in (("ridge", "own"), ("huber", "beside")):
+        program = for_points(programs[name].changed(steps=STEPS), len(LINE))
+        run = interpreter.run(program, *problem(LINE), mode="reference")
+        assert (shown(page, what) - run.weights).abs().max() <= 1e-9
+    whose = ": the same for ridge and huber"
+    expect(page.locator("#sha256")).to_have_text(f"frozen weights, sha256 {interpreter.sha256}{whose}")
+    assert page.locator(".plane .fit").count() == 2
+    page.locator("#beside").select_option("")
+    assert page.locator(".plane .fit").count() == 1 and shown(page, "beside").numel() == 0
+
+
+def test_what_differs_between_two_prompts_is_shown_as_one_switches(desk, served, programs, interpreter):
+    page = open_at(desk, served, f"algorithms/linear/{STEPS}/{text(LINE)}")
+    picture = "() => document.querySelector('.prompts canvas').toDataURL()"
+    seen, pictures = {}, set()
+    for name, before in (("ridge", "linear"), ("lasso", "ridge"), ("quantile", "lasso")):
+        page.locator(f"input[value={name}]").check()
+        assert page.locator("#beside").input_value() == before
+        assert "differ" in page.locator("#difference b").inner_text()
+        seen[name] = int(page.locator("#difference").get_attribute("data-count"))
+        pictures.add(page.evaluate(picture))
+    # Ridge shrinks both weights a little: two numbers are all that is not as in least squares' prompt.
+    assert seen["ridge"] == 2 < seen["lasso"] != seen["quantile"] and len(pictures) == 3
+    marked = page.locator(".prompts .matrix").first.locator("li.changed").all_inner_texts()
+    assert {"keys", "values"} <= set(marked) and "weights w" not in marked
+    page.locator("#beside").select_option("")
+    assert page.locator("#difference").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 800), (390, 800)], ids=["desktop", "phone"])
+def test_plot_and_prompt_are_on_the_first_screen(desk, phone, served, size, scheme):
+    watched = desk if size[0] > 1000 else phone
+    watched.page.set_viewport_size({"width": size[0], "height": size[1]})
+    watched.page.emulate_media(color_scheme=scheme)
+    open_at(watched, served, "").evaluate("localStorage.clear()")  # a choice of light or dark that was made before
+    page = open_at(watched, served, "")
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    for what in (".plane", ".prompts canvas"):
+        box = page.locator(what).first.bounding_box()
+        assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
+    assert page.locator(".axis-name").all_text_contents()[:2] == ["feature x", "target y"]
+    page = open_at(watched, served, "llama")
+    for what in (".given", ".answer"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= size[1] and box["x"] + box["width"] <= size[0], what
+
+
+def test_a_run_of_ones_own_is_opened(desk, served, tmp_path):
+    page = open_at(desk, served, "")
+    places = {
+        "huber_regression": f"algorithms/huber/30/{text(LINE)}/0.25,0.5/ten rows",
+        "ridge": "algorithms/ridge/7/0,0;1,1",
+    }
+    (tmp_path / "playground.json").write_text(json.dumps(places))
+    page.locator("#own-run").set_input_files(tmp_path / "playground.json")
+    expect(page.locator("#origin")).to_have_text("ten rows")
+    assert page.locator(".plane .ran").count() == 1 and page.locator(".plane .point").count() == len(LINE)
+    page.get_by_role("link", name="ridge").click()
+    expect(page.locator("#step")).to_have_text("7 / 200")
+    (tmp_path / "other.json").write_text("[1, 2]")
+    page.locator("#own-run").set_input_files(tmp_path / "other.json")
+    expect(page.locator(".places")).to_contain_text("This is no playground.json of emulon run")
+
+
+def test_the_tour_shows_what_it_speaks_of(phone, served):
+    page = open_at(phone, served, "")
+    page.emulate_media(reduced_motion="reduce")  # it waits for its button then
+    page.locator("#start-tour").click()
+    count = int(page.locator("#tour .note").inner_text().split(" of ")[1])
+    for step in range(count):
+        expect(page.locator("#tour .note")).to_have_text(f"{step + 1} of {count}")
+        expect(page.locator(".toured")).to_be_in_viewport()
+        page.locator("#tour .main").click()
+    expect(page.locator("#tour")).to_be_hidden()
+    assert page.locator(".toured").count() == 0 and count * 7.5 == 60
+
+
 def test_slots_are_named_under_the_cursor(desk, served):
     page = open_at(desk, served, f"algorithms/ridge/10/{text(LINE)}")
     canvas = page.get_by_label("the prompt, tokens across")
@@ -180,9 +267,108 @@ def test_the_machine_predicts_as_in_python(desk, served):
     assert page.locator(".registers tr.on").count() == 3  # w, and the guess
 
 
-@pytest.mark.parametrize("scene", ["algorithms", "softmax", "identify", "machine"])
+SHORT = 2  # steps that the Llama writes in tests
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """The stock model, as Python writes and runs it."""
+    folder = tmp_path_factory.mktemp("llama")
+    return language.write(folder), language.load(folder, attention="eager")
+
+
+def completed(page, prompt):
+    """What the page's Llama writes behind a prompt of the visitor's own."""
+    page.locator("summary").evaluate("each => { each.parentElement.open = true }")
+    page.get_by_label("a prompt of your own").fill(prompt)
+    page.get_by_role("button", name="run it").click()
+    expect(page.locator("#words")).to_have_attribute("data-prompt", " ".join(prompt.split()) + "\n")
+    page.get_by_role("button", name="to the end").click()
+    expect(page.locator("#words")).to_have_attribute("data-done", "true", timeout=30_000)
+    return page.locator("#words").get_attribute("data-written")
+
+
+def test_the_llama_writes_what_python_writes(desk, served, stock):
+    digest, model = stock
+    page = open_at(desk, served, "llama")
+    prompts, units = {}, {}
+    for name in ("ridge", "lasso", "huber", "logistic"):
+        page.locator(f"input[name=method][value={name}]").check()
+        whole = page.locator("#words").get_attribute("data-prompt")
+        prompts[name] = whole.replace(f"until:{TEXT_STEPS}", f"until:{SHORT}")
+    written = dict(zip(prompts, model.complete(list(prompts.values())), strict=True))
+    for name, text in prompts.items():
+        own = completed(page, text)
+        units[name] = torch.tensor([each.written for each in map(read_transcript, (text + own, text + written[name]))])
+        assert units[name].shape[1] == SHORT and units[name][0, -1].abs().max() > 10**6
+        # A smooth gate is rounded otherwise by other kernels: torch's own differ in the last digit, too.
+        assert own == written[name] or name == "logistic"
+    assert (units["logistic"][0] - units["logistic"][1]).abs().max() <= 10 and len(set(written.values())) == 4
+    expect(page.locator("#llama-sha256")).to_have_attribute("data-sha256", digest)
+
+
+def test_a_prompt_of_the_page_is_pythons(desk, served):
+    page = open_at(desk, served, "llama/logistic")
+    shown_prompt = page.locator("#words").get_attribute("data-prompt")
+    rows = read_prompt(Words(shown_prompt))
+    [offer] = [each for each in OFFERS if each.name == "logistic"]
+    x, y = (torch.tensor(each, dtype=torch.float64) / UNITS for each in (rows.rows, rows.targets))
+    assert x.shape == (6, 3) and text_of(prompt(replace(offer.algorithm, steps=TEXT_STEPS), x, y)) == shown_prompt
+
+
+def test_stream_and_attention_of_a_word_are_torchs(desk, served, stock):
+    model = stock[1]
+    page = open_at(desk, served, "llama/huber")
+    page.get_by_role("button", name="to the end").click()
+    expect(page.locator("#words")).to_have_attribute("data-done", "true", timeout=30_000)
+    given, written = (page.locator("#words").get_attribute(f"data-{part}") for part in ("prompt", "written"))
+    start, text = len(given.split()) + 1, " ".join([*given.split(), *written.split()[:40]])
+    streams = []
+    hook = model.network.model.norm.register_forward_pre_hook(lambda _, arguments: streams.append(arguments[0][0]))
+    with torch.no_grad():
+        looked = model.network(torch.tensor([model.vocabulary.encode(text)]), output_attentions=True).attentions
+    hook.remove()
+    for at in (7, start, start + 2, start + 10, start + 30):  # among them @2, w1 and a group
+        page.locator("#words span").nth(at).click()
+        expect(page.locator("#word code").first).to_have_text(["<s>", *text.split()][at])
+        stream = torch.tensor(json.loads(page.locator("#registers-of-word").get_attribute("data-values")))
+        assert torch.allclose(stream, streams[0][at], rtol=1e-5, atol=1e-5)
+        looks = json.loads(page.locator("#looks").get_attribute("data-looks"))
+        for look in looks:
+            weights = looked[look["layer"]][0, look["head"], at]
+            seen = {token: weight for token, weight in enumerate(weights.tolist()) if weight > 0.01}
+            assert {token: weight for token, weight in look["to"] if weight > 0.01} == pytest.approx(seen, abs=1e-5)
+        assert len(looks) > 30 and page.locator("#looks li").count() > 4
+        assert page.locator("#words .seen").count() > 0
+
+
+def test_words_that_change_with_the_algorithm_are_marked(desk, served):
+    page = open_at(desk, served, "llama/ridge")
+    counts = {}
+    for name in ("linear", "huber"):
+        page.locator(f"input[name=method][value={name}]").check()
+        counts[name] = page.locator(".given .changed").count()
+        assert page.locator("#word-difference").get_attribute("data-count") == str(counts[name])
+    assert counts["linear"] == 1 < counts["huber"]  # ridge +0.00 where +0.10 was
+
+
+def test_a_word_that_is_none_is_refused(desk, served):
+    page = open_at(desk, served, "llama")
+    page.locator("summary").click()
+    page.get_by_label("a prompt of your own").fill("until:3 rate half")
+    page.get_by_role("button", name="run it").click()
+    expect(page.locator("main .warn[role=status]")).to_have_text("“half” is no word of the language.")
+
+
+@pytest.mark.parametrize("scene", ["algorithms", "llama", "softmax", "identify", "machine"])
 def test_nothing_is_wider_than_a_phone(phone, served, scene):
     page = open_at(phone, served, scene)
+    if scene == "llama":
+        expect(page.locator("#looks li").first).to_be_visible()
+    # Neither the page nor anything on it, but for what scrolls in a box of its own.
+    cut = """() => [...document.querySelectorAll("body *")].filter(each => !each.closest(".scroll, .skip, svg")
+        && each.getBoundingClientRect().right > innerWidth + 0.5).map(each => each.outerHTML.slice(0, 80))"""
+    assert page.evaluate(cut) == []
     width, needed = page.evaluate("[innerWidth, document.documentElement.scrollWidth]")
     assert needed <= width
     page.locator("#theme").click()

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.tasks.prompts import PAD
+from emulon.tasks.task import PAD
 from emulon.training import TrainConfig, load_learner, resume, train
-from emulon.training.checkpoint import checkpoints, read_checkpoint
+from emulon.training.run_folder import checkpoints, read_checkpoint
 from reproduce.arguments import run_script
 from reproduce.text import __main__ as script
 from reproduce.text import language

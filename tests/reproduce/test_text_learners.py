@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from emulon.core.errors import EmulonError
-from emulon.tasks.prompts import NOT_ASKED
+from emulon.tasks.task import NOT_ASKED
 from emulon.training import BadConfig, Stack, TrainConfig
 
 MODELS = {"standard": {"layers": 2}, "looped": {"loops": 3, "window": 2}, "algoformer": {"loops": 3, "window": 2}}

@@ -9,7 +9,7 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.tasks import at_step, read_task
-from emulon.tasks.prompts import NOT_ASKED, PAD
+from emulon.tasks.task import NOT_ASKED, PAD
 from emulon.testing.task import a_batch_is_a_function_of_its_generator, other_seeds_and_steps_give_other_batches
 from reproduce.text.corpora import Texts, load_corpus
 from reproduce.text.tasks import Classification, Translation

@@ -11,7 +11,7 @@ from emulon.certify.domain import require_shape, require_within
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import predict_at
 from emulon.tasks import Linear, at_step
-from emulon.tasks.prompts import Datasets
+from emulon.tasks.task import Datasets
 from emulon.testing import Input
 
 f64 = torch.float64

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from emulon.core.errors import NoRun
-from emulon.training.checkpoint import read_checkpoint, write_checkpoint
+from emulon.training.run_folder import read_checkpoint, write_checkpoint
 
 TENSORS = {
     "weights/w": torch.linspace(-1, 1, 12).reshape(3, 4),

@@ -1,6 +1,8 @@
 """One step: the same on every path, and nothing depends on what was trained beside it."""
 
 import contextlib
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,7 +136,7 @@ def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, c
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.parametrize("extra", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("extra", ["tensorboard", "trackio", "wandb"])
 def test_an_extra_that_is_not_installed_is_named(tmp_path, extra):
     try:
         __import__(extra)
@@ -143,6 +145,21 @@ def test_an_extra_that_is_not_installed_is_named(tmp_path, extra):
             train(TINY.changed(**{extra: True}), tmp_path / "run")
     else:
         pytest.skip(f"{extra} is installed here")
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_trackers_are_given_every_number(tmp_path, monkeypatch, name):
+    logged, ended = [], []
+
+    def init(project, name, config):
+        assert (project, name) == ("emulon", "run") and config["steps"] == TINY.schedule.steps
+        run = {"log": lambda numbers, step: logged.append((step, numbers)), "finish": lambda: ended.append(True)}
+        return SimpleNamespace(**run)
+
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(init=init))
+    train(TINY.changed(**{name: True}), tmp_path / "run")
+    assert ended == [True] and any("evaluation/error" in numbers for _, numbers in logged)
+    assert logged[-1][0] == TINY.schedule.steps
 
 
 class Stream:

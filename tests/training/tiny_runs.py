@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from emulon.training import TrainConfig
-from emulon.training.checkpoint import checkpoints, read_checkpoint
+from emulon.training.run_folder import checkpoints, read_checkpoint
 
 TINY = TrainConfig.of(
     features=3,

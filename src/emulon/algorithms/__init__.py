@@ -2,13 +2,20 @@
 
 from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, name_of
 from emulon.algorithms.baselines import NearestNeighbours, PreviousTarget, TaskMixture, Zero
-from emulon.algorithms.closed_form import LeastSquares, NewtonLeastSquares, RidgeRegression, ShermanMorrisonRidge
+from emulon.algorithms.closed_form import (
+    LassoPath,
+    LassoRegression,
+    LeastSquares,
+    NewtonLeastSquares,
+    RidgeRegression,
+    ShermanMorrisonRidge,
+    lasso_path,
+)
 from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold
-from emulon.algorithms.lasso_path import LassoPath, LassoRegression, lasso_path
 from emulon.algorithms.link import MARGIN, RATE, RESIDUAL, Link
-from emulon.algorithms.loss import Loss
 from emulon.algorithms.losses import (
     LOSSES,
+    Loss,
     as_loss,
     huber,
     log_cosh,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
-from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import Loss
 from emulon.core.errors import EmulonError
 
 # An array in some arithmetic.

@@ -4,17 +4,153 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from emulon.algorithms.link import MARGIN, RATE, RESIDUAL
-from emulon.algorithms.loss import Loss
-from emulon.algorithms.smoothness import of_counts, of_jump, of_margin_jump
-from emulon.core.errors import EmulonError
+from emulon.algorithms.algorithm import require_data
+from emulon.algorithms.link import LINKS, MARGIN, RATE, RESIDUAL, Link, TemplateData
+from emulon.certify.spectrum import largest_eigenvalue
+from emulon.core.errors import BadExpression, EmulonError
 from emulon.core.registry import Registry
+from emulon.expressions import Function, parse
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss ℓ(t), averaged over samples.
+
+    Args:
+        name: Its name in files and commands.
+        derivative: ℓ′ as an expression in t that `emulon.expressions.parse` reads.
+        curvature: sup |ℓ″|; infinite where ℓ′ jumps or has no bound.
+        link: What t is made of: w·x − y, w·(label·x), or w·x (see `Link`).
+        value: ℓ as an exact torch function.
+        slope: ℓ′ as an exact torch function.
+        stand_in: `stand_in(x, y, steps)` in place of curvature·λmax(XᵀX/n) where the curvature is infinite; without it
+            the user has to give the step size.
+    """
+
+    name: str
+    derivative: str
+    curvature: float
+    link: Link
+    value: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
+    slope: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
+    stand_in: Callable[[Tensor, Tensor, int], Tensor] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.curvature >= 0:
+            raise EmulonError(f"curvature is sup |ℓ″| and cannot be {self.curvature}; give a number ≥ 0 or math.inf")
+
+    @classmethod
+    def of(cls, expression: str, *, curvature: float = math.inf, link: Link | str = RESIDUAL) -> Loss:
+        """A loss from its expression in t, differentiated symbolically; a link may be given by its name.
+
+        Assumes: ℓ is continuous; at a kink ℓ′ takes a value between its limits. A `curvature` given here chooses the
+        step size, and without it `GradientDescent` asks for one; a certificate relies on it only where it can be
+        proved.
+        """
+        loss = parse(expression)
+        for point in loss.breaks(-100.0, 100.0):
+            if abs(point.left - point.right) > 1e-6 * (1 + abs(point.left) + abs(point.right)):
+                raise BadExpression(f"{expression!r} jumps at t = {point.at:.6g}; a loss must be continuous")
+        derivative = _without_switches(loss.derivative())
+        link = LINKS.named(link) if isinstance(link, str) else link
+        return cls(expression, derivative, curvature, link, loss, parse(derivative))
+
+    def require_smoothness(self) -> None:
+        """Refuse where no default step size can be worked out from the data."""
+        if self.stand_in is None and math.isinf(self.curvature):
+            raise EmulonError(f"the curvature of the loss {self.name} has no known bound; pass step_size")
+
+    def template_data(
+        self, x: Float[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
+    ) -> TemplateData:
+        """The data as the template sees them, in x's dtype. Refuses data and targets that are none."""
+        require_data(x, y)
+        y = y.to(x.dtype)
+        self.link.require_targets(y)
+        return self.link.template_data(x, y)
+
+    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The prediction that belongs to w·x."""
+        return self.link.mean_response(self.slope, score)
+
+    def smoothness(
+        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
+    ) -> Float[Tensor, "*batch 1"]:
+        """The Lipschitz constant of the mean loss's gradient on this data, or what stands in for it."""
+        self.require_smoothness()
+        return self.curvature * largest_eigenvalue(x) if self.stand_in is None else self.stand_in(x, y, steps)
+
+
+def _without_switches(function: Function) -> str:
+    """The function as text that `parse` reads again: each switch written as the sign that it is.
+
+    What is true only where a part of it exists stays so: nothing times that part is added.
+    """
+    import sympy
+
+    written: dict[sympy.Symbol, sympy.Expr] = {}
+    for switch in function.switches:  # a switch depends on earlier ones only
+        of = switch.of.xreplace(written)
+        tie = sympy.nsimplify(switch.tie)
+        written[switch.symbol] = sympy.sign(of) if tie == 0 else 2 * sympy.Heaviside(of, (1 + tie) / 2) - 1
+    parts = [(condition.of.xreplace(written), condition.signs) for condition in function.conditions]
+    exists = [f"0/({of})" if -1.0 in signs else f"0*{'sqrt' if 0.0 in signs else 'log'}({of})" for of, signs in parts]
+    return " + ".join([str(function.smooth.xreplace(written)), *exists])
+
+
+def of_counts(
+    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
+) -> Float[Tensor, "*batch 1"]:
+    """Smoothness of the Poisson objective wherever it is not above its value at zero.
+
+    Claim: with L = 2·max‖x_i‖²·(1 + mean(y log 2y − y)), (proximal) gradient descent from w = 0 with η ≤ 1/(L + l2)
+    never increases F(w) = mean(e^{t_i} − y_i t_i) + penalties, t_i = w·x_i, although e^t has no bounded curvature.
+    Assumes: y ≥ 0, no momentum.
+    Proof. F(0) = 1. Where F ≤ 1: e^t/2 − yt ≥ y − y log 2y for all t, so 1 ≥ mean(e^t)/2 + mean(y − y log 2y), that is
+    mean e^t ≤ 2(1 + mean(y log 2y − y)); the Hessian mean(e^t x xᵀ) is at most max‖x‖²·mean e^t ≤ L. The set F ≤ 1 is
+    convex. Follow one step as η grows from 0: up to where it would first leave the set, the segment lies inside it, so
+    the descent lemma holds and F has not grown; at the border F would be 1 again, so it is never crossed. QED
+    """
+    mean_rate = 2 * (1 + (torch.xlogy(y, 2 * y) - y).mean(dim=-1, keepdim=True))
+    return mean_rate * x.square().sum(dim=-1).amax(dim=-1, keepdim=True)
+
+
+def of_jump(
+    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int, *, height: float
+) -> Float[Tensor, "*batch 1"]:
+    """The stand-in for a residual loss with |ℓ′| ≤ height whose derivative jumps: η = rms(y)/(height·λmax·√steps).
+
+    Claim: the best of the iterates is within (height·rms(y)/(2√steps))·(1 + λmax‖w*‖²/rms(y)²) of the minimum F(w*).
+    Assumes: convex ℓ, no penalties, no momentum.
+    Proof. A subgradient is at most G = height·√λmax long, since ‖Xᵀg‖/n ≤ √(nλmax)·√n·height/n. The classical bound is
+    (‖w*‖²/(η·steps) + ηG²)/2; put η = R/(G√steps) with R = rms(y)/√λmax. QED
+    The iterates do not settle: with a fixed step they end in a cloud around the minimum, of the size of one step. R is
+    ‖w*‖ as estimated from the data's scale, so rescaling x or y rescales the weights and nothing else.
+    """
+    scale = y.square().mean(dim=-1, keepdim=True).sqrt()
+    return height * math.sqrt(max(steps, 1)) * largest_eigenvalue(x) / scale
+
+
+def of_margin_jump(
+    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
+) -> Float[Tensor, "*batch 1"]:
+    """The stand-in for the perceptron: η = 1/√λmax, so that one step is at most 1 long.
+
+    Claim: on data separable with margin γ (some unit u has label·x·u ≥ γ for all samples) the weights stop changing
+    after at most n·max‖x‖²/γ² steps, whatever η: from w = 0 it only scales the weights.
+    Proof. Let e be the fraction of samples with margin ≤ 0. A step adds ηeγ or more to w·u, and at most η²e²·max‖x‖² to
+    ‖w‖² as the samples added have w·x ≤ 0. So (γΣe)² ≤ max‖x‖²·Σe², Σe ≤ max‖x‖²/γ², and e ≥ 1/n until it is 0. QED
+    """
+    return largest_eigenvalue(x).sqrt()
+
 
 # By the name of the function that makes one; a parameter is written behind it, as in `huber(1.35)`.
 LOSSES: Registry[Callable[..., Loss]] = Registry("loss")

@@ -12,6 +12,7 @@ from emulon.core.deprecated import warn_renamed
 
 # Entries of an answer that `_repr_html_` shows.
 SHOWN = 8
+VACUOUS = "a worst case over the domain that says nothing here: above the largest entry; trust the audit"
 
 
 class Run:
@@ -26,6 +27,7 @@ class Run:
         >>> run = compile(Ridge(), data=(x, y))(x, y)
         >>> run
         Run of Ridge: 4 numbers in float64, ≤ 4.81e-09 for every input of the domain
+        >>> print(run)  # six lines: the answer, its audit, its certificate
     """
 
     certificate: Certificate
@@ -71,6 +73,23 @@ class Run:
         cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table><caption>Run of {html.escape(self.name)}</caption>{cells}</table>"
 
+    def __str__(self) -> str:
+        """Six lines for people, the audit first; it is computed for them."""
+        last, size = self.last.flatten(), self.last.abs().max().item()
+        numbers = ", ".join(f"{number:.6g}" for number in last[:SHOWN].tolist())
+        lines = [("answer", f"{numbers}{', …' if len(last) > SHOWN else ''}")]
+        lines.append(("audit", f"≤ {self.audit.bound:.1e} from the exact algorithm, for this run ({_how(self.audit)})"))
+        informative = self.certificate.is_informative(size)
+        worst = f"worst case over all inputs of the domain ({_how(self.certificate)})"
+        lines.append(("certificate", f"≤ {self.certificate.bound:.1e}, " + (worst if informative else VACUOUS)))
+        lines += [*self._facts, ("more", "run.audit.terms, run.certificate.terms, run.certificate.assumes")]
+        return "\n".join([f"Run of {self.name}: {self._answer}", *(f"  {name:<12}{text}" for name, text in lines)])
+
+    @property
+    def _facts(self) -> list[tuple[str, str]]:
+        """Further lines for `__str__`: name and text."""
+        return []
+
     @property
     def _answer(self) -> str:
         sizes = " × ".join(map(str, self.last.shape)) or "1"
@@ -81,6 +100,10 @@ class Run:
         """What is known without computing anything: an audit only once it has been made."""
         made = vars(self).get("audit")
         return [self.certificate] if made is None else [made, self.certificate]
+
+
+def _how(one: Certificate) -> str:
+    return "proved" if one.proved else "sampled, not proved"
 
 
 def _bound(one: Certificate) -> str:

@@ -40,6 +40,7 @@ GROUPS = {
     },
     "planted models": {
         "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
+        "publish": "write a collection of planted models for the Hugging Face hub, and upload it",
         "benchmark": "score methods of interpretability on models whose mechanism is known",
     },
     "stock models": {

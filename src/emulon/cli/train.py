@@ -14,8 +14,7 @@ from emulon.cli.options import BadUsage, CommandOptions, Count, Size, shown
 from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.core.files import make_folder
 from emulon.models import Learner
-from emulon.report.curves import keep_curve
-from emulon.report.sweep import ERRORS, TEXT, keep_sweep
+from emulon.report.curves import ERRORS, TEXT, keep_curve, keep_sweep
 from emulon.report.terminal import progress, say, table
 from emulon.report.training import write_run
 from emulon.tasks import TASKS

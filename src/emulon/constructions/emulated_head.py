@@ -12,7 +12,7 @@ from torch import Tensor
 from emulon.attention import Head
 from emulon.certify import Certificate, rounding
 from emulon.certify.module import CertifiedModule
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 from emulon.constructions.accuracy import aligned, rounded_up
 from emulon.constructions.linear_layer import require_products, require_sizes, with_room
 from emulon.core.errors import EmulonError, ToleranceTooTight

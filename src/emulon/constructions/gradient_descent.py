@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
-from emulon.algorithms.loss import Loss
-from emulon.algorithms.losses import as_loss
+from emulon.algorithms.losses import Loss, as_loss
 from emulon.certify import Domain
 from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.loss import Loss
-from emulon.algorithms.losses import as_loss
+from emulon.algorithms.losses import Loss, as_loss
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import require_within
 from emulon.certify.module import CertifiedModule

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from emulon.attention import Slots, attend
 from emulon.certify import Certificate, rounding
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 from emulon.constructions.linear_layer import CANCELLATION, padded
 from emulon.core.errors import EmulonError
 from emulon.softmax import Grid

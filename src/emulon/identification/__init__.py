@@ -15,16 +15,19 @@ from emulon.identification.differences import (
     squared_prediction_difference,
     weight_difference,
 )
-from emulon.identification.hidden_states import HiddenStates, hidden_states, moments, prefix_weights
 from emulon.identification.identify import Identification, Match, identify
 from emulon.identification.phases import AlgorithmPhase, depth_sweep, over_training, trainer
 from emulon.identification.probes import (
     AttentionScores,
+    HiddenStates,
     ProbeScores,
     ProbeTraining,
     attention_probe,
     attention_probes,
+    hidden_states,
     linear_probe,
+    moments,
+    prefix_weights,
     register_probe,
     standardised,
     statistics_of,

@@ -16,10 +16,9 @@ from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
 from emulon.identification.differences import fresh_queries, weights_on
 from emulon.identification.identify import Identification, Match, identify
-from emulon.identification.references import Reference
+from emulon.identification.references import Reference, references_for
 from emulon.identification.ridge_fit import RidgeFit, ridge_on
 from emulon.identification.sampling import Prefixes, Sampling, draw
-from emulon.identification.task_sets import references_for
 from emulon.tasks import RegressionTask
 
 # To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole

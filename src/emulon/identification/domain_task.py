@@ -11,9 +11,8 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter import Program
-from emulon.tasks.prompts import Datasets
-from emulon.tasks.randomness import normal, uniform
 from emulon.tasks.regression import RegressionTask
+from emulon.tasks.task import Datasets, normal, uniform
 
 # The eigenvalues of XᵀX/n spread over a factor of this, where the domain allows: enough to tell algorithms apart, and
 # little enough that a hundred steps of descent converge.

@@ -17,9 +17,8 @@ from emulon.core.predictor import Predictor
 from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.identification.fit import Observations, fit, parameter_interval
-from emulon.identification.references import Parameters, Reference
+from emulon.identification.references import Parameters, Reference, references_for
 from emulon.identification.sampling import DATASETS, Prefixes, Sampling, draw
-from emulon.identification.task_sets import references_for
 from emulon.tasks import Linear, RegressionTask
 from emulon.tasks.task import FEATURES
 

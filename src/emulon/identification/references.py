@@ -8,7 +8,7 @@ serves all the methods that filter the spectrum, and no loop runs over datasets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.baselines import inverse_distance
-from emulon.algorithms.lasso_path import interpolate
+from emulon.algorithms.closed_form import interpolate
+from emulon.core.arrays import accepts_arraylike
 from emulon.core.registry import Registry
 from emulon.identification.sampling import Prefixes
+from emulon.tasks import RegressionTask, TaskSet
 
 MOST_STEPS = 1000
 MOST_NEIGHBOURS = 24
@@ -392,3 +394,32 @@ def _largest(squares: Tensor) -> Tensor:
 
 def _column(settings: Tensor) -> Tensor:
     return settings.double()[:, None, None, None]
+
+
+def references_for(task: RegressionTask) -> Sequence[Reference]:
+    """The references that a predictor on this task is compared with by default."""
+    return [*REFERENCES.values(), *([task_mixture(task.vectors)] if isinstance(task, TaskSet) else [])]
+
+
+@accepts_arraylike("vectors", like="vectors")
+def task_mixture(vectors: Float[Tensor, "tasks features"]) -> Reference:
+    """`TaskMixture` over these vectors, with its noise to be fitted."""
+    vectors = vectors.double()
+
+    def respond(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
+        squared = (prefixes.xs @ vectors.mT - prefixes.ys.unsqueeze(-1)).square().cumsum(dim=1)
+        left = squared[:, [n - 1 for n in prefixes.counts]]
+        answers_by_task = prefixes.queries @ vectors.mT
+        # Setting by setting: there may be thousands of vectors.
+        answers = [
+            (torch.softmax(left / (-2 * noise**2), dim=-1) * answers_by_task).sum(dim=-1)
+            for noise in continuous.tolist()
+        ]
+        return torch.stack(answers)
+
+    noise = ContinuousParameter("noise", 1e-3, 1e2, _deviation, 48)
+    return Reference("task mixture", "task mixture", respond, continuous=noise)
+
+
+def _deviation(prefixes: Prefixes) -> float:
+    return prefixes.ys.square().mean().sqrt().item()

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.lasso_path import lasso_path
+from emulon.algorithms.closed_form import lasso_path
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor, predict_at
 from emulon.identification.curves import Curve

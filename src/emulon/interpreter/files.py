@@ -15,13 +15,13 @@ from torch import Tensor
 
 from emulon.algorithms import GradientDescent
 from emulon.algorithms.link import LINKS
-from emulon.algorithms.loss import Loss
-from emulon.algorithms.losses import registered
+from emulon.algorithms.losses import Loss, registered
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum, rounding
 from emulon.core.arrays import bits
 from emulon.core.errors import EmulonError
 from emulon.core.files import write_atomically
+from emulon.core.hub import CARD
 from emulon.expressions import parse
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.phase import Phase, ProvedBounds, ValueCoefficients
@@ -49,6 +49,42 @@ PLAIN = {
 }
 
 
+# A folder for the hub.
+WEIGHTS = "interpreter.safetensors"
+MODEL_CARD = """---
+license: apache-2.0
+library_name: emulon
+pipeline_tag: tabular-regression
+tags: [in-context-learning, transformers, certified-numerics, emulon]
+---
+# A frozen interpreter
+
+A two-layer softmax transformer whose weights were computed, not trained, and never change: what it runs (ridge, lasso,
+Huber, logistic regression, any loss that can be written down, any network of PyTorch's layers) is decided by the prompt
+alone.
+
+```python
+import emulon
+from emulon.algorithms import Ridge
+
+interpreter = emulon.Interpreter.from_pretrained("this folder")
+program = emulon.compile(Ridge(steps=50), data=(x, y))   # x, y: your data, centred
+print(interpreter.run(program, x, y))                    # weights, and a proved bound on their error
+```
+
+| what | |
+| --- | --- |
+| prompts | up to {tokens} tokens of width {width}, of data with up to {features} features |
+| numbers | up to {reach:g} in magnitude, {dtype} |
+| layer 1 | {keys} keys of an identity grid: it reads a number up to 1 with an error of at most {error}, proved |
+| sha256 | `{sha256}`, of every frozen number |
+
+**Bound.** Every program comes with a certificate, for every input of its domain, every run with an audit of that run.
+
+**Files.** `{file}` is read by emulon alone, which checks it; nothing is pickled.
+"""
+
+
 class BadFile(EmulonError):
     """A file that is not what it should be: truncated, altered, foreign, or of another version.
 
@@ -68,6 +104,19 @@ def save(thing: Interpreter | Program, path: str | Path) -> None:
     else:
         kind, (tensors, facts) = "program", _program_to_parts(thing)
     write_sealed(path, kind, tensors, facts)
+
+
+def write_folder(interpreter: Interpreter, folder: Path) -> None:
+    """Write an interpreter and its model card for the hub.
+
+    Args:
+        interpreter: What is written, as `WEIGHTS`.
+        folder: Is there already.
+    """
+    save(interpreter, folder / WEIGHTS)
+    facts = {"keys": len(interpreter.slopes), "dtype": str(interpreter.dtype).removeprefix("torch.")}
+    facts |= {"error": f"{interpreter.identity.error(1.0):.1e}", "sha256": interpreter.sha256, "file": WEIGHTS}
+    write_atomically(folder / CARD, MODEL_CARD.format(**asdict(interpreter.capacity), **facts))
 
 
 def write_sealed(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ import torch
 
 from emulon.certify import rounding
 from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, deficits, prove
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 from emulon.core.errors import OutOfDomain
 from emulon.core.files import write_json
 from emulon.expressions import parse

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
 
 import torch
@@ -23,6 +24,7 @@ from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.core.arrays import bits
 from emulon.core.deprecated import warn_renamed
 from emulon.core.errors import BadShape, EmulonError, unknown
+from emulon.core.hub import HubMixin
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for
 
@@ -81,7 +83,7 @@ class Runnable(Protocol[Outcome]):
     def run_on(self, interpreter: Interpreter, x: Any, y: Any, mode: Mode, report_progress: Progress) -> Outcome: ...
 
 
-class Interpreter(SealedModule):
+class Interpreter(SealedModule, HubMixin):
     """The frozen two-layer transformer: its weights are buffers, and `sha256` is the same before and after every run.
 
     Args:
@@ -104,6 +106,17 @@ class Interpreter(SealedModule):
             self.register_buffer(name, getattr(self.identity.grid, name).clone())
         identity = torch.eye(3 * capacity.width, dtype=dtype, device="cpu")
         self.assemble = Head(*identity.split(capacity.width), name="layer 2")
+
+    def _write(self, folder: Path) -> None:
+        from emulon.interpreter.files import write_folder
+
+        write_folder(self, folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> Interpreter:
+        from emulon.interpreter.files import WEIGHTS, load_interpreter
+
+        return load_interpreter(folder / WEIGHTS)
 
     @classmethod
     def fitting(cls, *programs: Runnable[object]) -> Interpreter:

@@ -13,8 +13,7 @@ from torch import Tensor
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.gradient_descent import in_batches
 from emulon.algorithms.link import TemplateData
-from emulon.algorithms.loss import Loss
-from emulon.algorithms.losses import registered
+from emulon.algorithms.losses import Loss, registered
 from emulon.certify import Domain, Spectrum
 from emulon.certify.composition import (
     accumulated,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.algorithms import GradientDescent
-from emulon.algorithms.loss import Loss
+from emulon.algorithms.losses import Loss
 from emulon.attention import Trace
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
@@ -283,6 +283,12 @@ class Run(DescentRun):
     def __getstate__(self) -> dict[str, object]:
         """Without the trace: it can be made again, and is large."""
         return {name: part for name, part in vars(self).items() if name != "trace"}
+
+    @property
+    def _facts(self) -> list[tuple[str, str]]:
+        frozen = "as" if self.sha256[0] == self.sha256[1] else "not as"
+        steps = f"{self.plan.steps} steps of size {self.plan.step_size:.3g}"
+        return [("ran", f"{steps}; the interpreter's sha256 is {frozen} it was before")]
 
     @cached_property
     def trace(self) -> Trace:

@@ -8,6 +8,7 @@ and the first two words of its number what is written next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -15,13 +16,14 @@ from typing import TypeVar
 import torch
 
 from emulon.language.vocabulary import PIECE, Capacity, Kind, Vocabulary
-from emulon.machine.affine import Register
+from emulon.machine.instruction import Register
 from emulon.machine.token_program import Back, TokenProgram
 
 # Tokens of the longest text: so many rows and features, and all steps.
 CONTEXT = {"small": 1 << 15, "large": 1 << 18}
 H, L = 1e-2, 1e-8  # the units of a number's parts
 OVERFLOW = 2000.0  # hundredths; the number after the last
+RAISED = 1.5 * 2.0**15  # float32's neighbours are 2^-8 away from it
 Value = TypeVar("Value", float, list[float])
 
 
@@ -65,6 +67,9 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     label = p.given("label", {token.text: 1.0 for token in words.of_kind("feature", "weight", "label", "parameter")})
     sharp = p.given("sharpness", each("loss", lambda s: 2.0**s) | each("prox", lambda s: 2.0**s))
     row = p.given("row code", each("row", row_code) | each("query", query_code) | each("scratch", row_code))
+    place = p.given("place", each("scratch", lambda i: bits(i - 1, capacity.samples.bit_length())))
+    one_over_h = p.given("1/i h", each("row", lambda i: coarse(1 / i)))
+    one_over_l = p.given("1/i l", each("row", lambda i: 1 / i - coarse(1 / i)))
     first_row = {text: row_code(1) for text in each("step", float)}
     next_row = p.given("next row", each("scratch", lambda i: row_code(i + 1)) | first_row)
     step = p.given("step code", each("step", lambda t: step_code(t + 1)) | each("until", lambda t: step_code(t + 1)))
@@ -94,7 +99,11 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     low = 1e3 * m + group  # hundred-millionths, at the last word
     value = H * h + L * low
     in_row, in_step = p.register("in row", row.size), p.register("in step", step.size)
-    p.read(in_row, row, at=p.flagged(is_row + is_query, latest=True))
+    latest_row = p.flagged(is_row + is_query, latest=True)
+    inverse_h, inverse_l = p.register("1/n h"), p.register("1/n l")
+    p.read(in_row, row, at=latest_row)
+    p.read(inverse_h, one_over_h, at=latest_row)
+    p.read(inverse_l, one_over_l, at=latest_row)
     p.read(in_step, step, at=p.flagged(is_step, latest=True))
     margin = p.register("margin")
     p.read(margin, is_margin, at=p.flagged(is_margin + is_query, latest=True))
@@ -102,7 +111,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     # In a row `?i` the y is asked for: its words read that row as @i reads row i.
     in_query, at_y, after_y = p.register("in query"), p.register("at y"), p.register("after y")
     asked, begins, answered = p.register("asked"), p.register("answer begins"), p.register("answered")
-    p.read(in_query, is_query, at=p.flagged(is_row + is_query, latest=True))
+    p.read(in_query, is_query, at=latest_row)
     for places in (0, 1, 2):
         p.read(at_y, is_y, at=Back(places))
     p.read(after_y, is_y, at=Back(3))
@@ -123,7 +132,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
         p.mul(signed, my_sign, part)
 
     # At @i: row i and the latest weights, w·x − y in units of 1e-4, whole part and rest apart.
-    w_h, w_l, x_h, x_l = (p.register(name, d) for name in ("wh", "wl", "xh", "xl"))
+    w_h, w_l, x_h, x_l = (p.register(name, d) for name in ("row wh", "row wl", "row xh", "row xl"))
     for j in range(d):
         latest = p.match((code[f"w{j + 1}"], of), latest=True)
         p.read(w_h[j], h, at=latest)
@@ -149,19 +158,32 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     steep, shift = p.register("steep slope"), p.register("steep bias")
     p.gate(steep, sharp, slope)
     p.gate(shift, sharp, bias)
-    f, f_times, f_plus, g = p.register("f"), p.register("f times"), p.register("f plus"), p.register("g", d)
+    # f in two parts: added to a number as large as RAISED it is rounded to a multiple of 2^-8, so that the products
+    # with the hundredths of x, and their sums, are exact; what is left is small. g is in hundredths.
+    f, f_times, f_plus = p.register("f"), p.register("f times"), p.register("f plus")
+    raised, f_h = p.given("f raised", each("scratch", lambda _: RAISED)), p.register("f coarse")
     loss = p.table(1e-4 * r, steep, shift, among=is_loss)
     p.read(f_times, times, at=loss)
     p.read(f_plus, plus, at=loss)
-    p.mul(f, f_times, r, 1e-4)
-    p.add(f, f_plus)
-    p.mul(g, f, H * x_h + L * x_l)
+    for target_of in (f, raised):
+        p.mul(target_of, f_times, r, 1e-4)
+        p.add(target_of, f_plus)
+    p.read(f_h, raised - RAISED * is_scratch, at=Back(0))
+    g_h, g_l = p.register("g coarse", d), p.register("g rest", d)
+    p.mul(g_h, f_h, x_h)
+    p.mul(g_l, f - f_h, x_h)
+    p.mul(g_l, f, x_l, 1e-6)
 
-    # While wj is written: u = w − rate·(mean g + ridge·w) + momentum·(w − before), whole hundredths of w apart.
-    rate, ridge, momentum = (p.register(name) for name in ("rate", "ridge", "momentum"))
-    for word, parameter in (("rate", rate), ("ridge", ridge), ("momentum", momentum)):
-        p.read(parameter, value, at=p.match((code[word], of), latest=True))
-    own_h, own_l, last_h, last_l = (p.register(name) for name in ("own h", "own l", "last h", "last l"))
+    # While wj is written: u = w − rate·(mean g + ridge·w) + momentum·(w − before), in units of 1e-4: what is whole in
+    # them, momentum's hundredths among it, apart from the rest.
+    parts = ("rate", "ridge", "momentum")
+    rate_h, ridge_h, momentum_h = (p.register(f"{word} h") for word in parts)
+    rate_l, ridge_l, momentum_l = (p.register(f"{word} l") for word in parts)
+    for word, high, rest_of in zip(parts, (rate_h, ridge_h, momentum_h), (rate_l, ridge_l, momentum_l), strict=True):
+        latest = p.match((code[word], of), latest=True)
+        p.read(high, h, at=latest)
+        p.read(rest_of, low, at=latest)
+    own_h, own_l, last_h, last_l = (p.register(name) for name in ("w h", "w l", "last w h", "last w l"))
     own = p.match((my_name, of), latest=True)
     p.read(own_h, h, at=own)
     p.read(own_l, low, at=own)
@@ -171,40 +193,55 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     before = p.match((my_name, of), latest=True)
     p.read(was_h, last_h, at=before)
     p.read(was_l, last_l, at=before)
-    own_rate, shrink, rest, mean = (
-        p.register("own rate", d),
-        p.register("shrink"),
-        p.register("rest"),
-        p.register("mean", d),
+    step_h, step_l, shrink, whole, rest = (
+        p.register(name) for name in ("rate/n h", "rate/n l", "shrink", "whole", "rest")
     )
-    p.gate(own_rate, mine, rate)
-    p.mul(shrink, rate, ridge)
-    p.add(rest, 1e-6 * own_l)
-    p.mul(rest, shrink, own_h + 1e-6 * own_l, -1.0)
-    p.mul(rest, momentum, own_h - was_h + 1e-6 * (own_l - was_l))
-    p.read(mean, g, at=p.match((in_step, in_step), ((1.0,), p.flag(is_scratch)), equal=True))
+    own_step_h, own_step_l, sum_h, sum_l = (
+        p.register(name, d) for name in ("own rate/n h", "own rate/n l", "sum h", "sum l")
+    )
+    p.mul(step_h, rate_h, inverse_h)
+    p.mul(step_l, rate_h, inverse_l)
+    p.mul(step_l, rate_l, inverse_h + inverse_l, 1e-6)
+    p.gate(own_step_h, mine, step_h)
+    p.gate(own_step_l, mine, step_l)
+    p.mul(shrink, H * rate_h + L * rate_l, H * ridge_h + L * ridge_l)
+    p.add(whole, 100.0 * own_h)
+    p.mul(whole, momentum_h, own_h - was_h)
+    p.add(rest, 1e-4 * own_l)
+    p.mul(rest, shrink, 100.0 * own_h + 1e-4 * own_l, -1.0)
+    p.mul(rest, momentum_h, own_l - was_l, 1e-6)
+    p.mul(rest, momentum_l, own_h - was_h + 1e-6 * (own_l - was_l), 1e-6)
+    # Rows 1 to n in blocks as large as the powers of two in n: a mean over one is exact. Block b has the rows i whose
+    # i − 1 has the bits of n above b, and no bit b; there is none where n has no bit b (zeros, twice, match no code).
+    for b in range(place.size):
+        above = [(in_row[k], place[k]) for k in range(b + 1, place.size)]
+        without = (-0.5 * in_row[b] - 0.5 * p.one, place[b])
+        block = p.match((in_step, in_step), without, without, *above, equal=True)
+        p.read(sum_h, g_h, at=block, times=2.0**b)
+        p.read(sum_l, g_l, at=block, times=2.0**b)
     for j in range(d):
-        p.mul(rest, own_rate[j], mean[j], -100.0)
+        for own_step in (own_step_h, own_step_l):
+            p.mul(rest, own_step[j], sum_h[j] + sum_l[j], -1.0)
 
     # The proximal map at u, less what is written already; the next word has the nearest number.
     prox_times, prox_plus = p.register("prox times"), p.register("prox plus")
-    prox = p.table(H * (own_h + rest), steep, shift, among=is_prox)
+    prox = p.table(1e-4 * (whole + rest), steep, shift, among=is_prox)
     p.read(prox_times, times, at=prox)
     p.read(prox_plus, plus, at=prox)
     z_h, z_l = p.register("z whole"), p.register("z rest")
-    p.mul(z_h, prox_times, own_h)
-    p.add(z_h, -head - written)
+    p.mul(z_h, prox_times, whole)
+    p.add(z_h, -100.0 * (head + written))
     p.mul(z_l, prox_times, rest)
     writes = mine.map(torch.ones(1, d, dtype=torch.float64, device="cpu"), (1, 1), "mine")
-    p.gate(z_l, writes, 100.0 * prox_plus)
-    p.add(z_l, -1e-3 * group)
-    p.gate(z_h, asked, H * r_h)
-    p.gate(z_l, asked, H * r_l)
+    p.gate(z_l, writes, 1e4 * prox_plus)
+    p.add(z_l, -0.1 * group)
+    p.gate(z_h, asked, r_h)
+    p.gate(z_l, asked, r_l)
     z, out, size, groups = z_h + z_l, p.register("out"), p.register("out size"), p.register("out group")
-    p.gate(out, is_weight + begins, z)
-    p.gate(groups, first, z, 1e3)
-    p.gate(groups, middle, z, 1e6)
-    p.abs(size, is_weight + begins, z)
+    p.gate(out, is_weight + begins, z, 1e-2)
+    p.gate(groups, first, z, 10.0)
+    p.gate(groups, middle, z, 1e4)
+    p.abs(size, is_weight + begins, 1e-2 * z)
 
     # What comes next: a row's @, a weight, a step, the end.
     more, ends, rows_left = p.register("more"), p.register("ends"), p.register("rows left")
@@ -225,3 +262,9 @@ def interpreter(capacity: Capacity) -> TokenProgram:
 def bits(number: int, count: int) -> list[float]:
     """A number as ±1, lowest bit first."""
     return [1.0 if number >> place & 1 else -1.0 for place in range(count)]
+
+
+def coarse(value: float) -> float:
+    """The nearest number of 12 bits: its product with another such one is exact in float32."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 2**12), exponent - 12)

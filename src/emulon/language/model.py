@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +24,7 @@ from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadPrompt, BadShape, EmulonError, OutOfDomain
 from emulon.core.files import make_folder, read_json, write_atomically
 from emulon.expressions.evaluation import ball_arithmetic
+from emulon.language.certificate import ASSUMES, bounds
 from emulon.language.interpreter import interpreter
 from emulon.language.methods import Method
 from emulon.language.numbers import LARGEST, UNITS, decode
@@ -173,7 +174,7 @@ class TextModel:
 
         words = self.vocabulary
         if mode == "drafted":
-            return [self._drafted(text) for text in texts]
+            return self._all_drafted(texts)
         encoded = [words.encode(text) for text in texts]
         longest, pad = max(map(len, encoded)), words.numbers["<pad>"]
         rows = [[pad] * (longest - len(row)) + row for row in encoded]
@@ -184,27 +185,42 @@ class TextModel:
             written = self.network.generate(tokens, attention_mask=mask, generation_config=settings)
         return [words.decode(row[longest:].tolist()) for row in written]
 
-    def _drafted(self, text: str) -> str:
-        """Greedy decoding of one prompt, with the words that have to come next fed along and checked."""
+    def _all_drafted(self, texts: Sequence[str]) -> list[str]:
+        """Prompts of one length and structure run as one batch; where one ends before the others, each alone."""
+        found, alike = [""] * len(texts), defaultdict[tuple[int, tuple[str, ...]], list[int]](list)
+        for i, text in enumerate(texts):
+            alike[len(text.split()), tuple(structure(read(text, self.capacity)))].append(i)
+        for (_, shape), places in alike.items():
+            batch = [texts[i] for i in places]
+            together = self._drafted(batch, shape) or [self._drafted([text], shape)[0] for text in batch]
+            for i, written in zip(places, together, strict=True):
+                found[i] = written
+        return found
+
+    def _drafted(self, texts: Sequence[str], shape: Sequence[str]) -> list[str]:
+        """Greedy decoding with the words that have to come next fed along and checked; [] where several differ."""
         from transformers import DynamicCache
 
-        words, shape = self.vocabulary, structure(read(text, self.capacity))
-        fed, end, cache = words.encode(text), words.numbers["</s>"], DynamicCache()
-        begin, most = len(fed), self.network.config.max_position_embeddings
-        written: list[int] = []
+        words, cache, most = self.vocabulary, DynamicCache(), self.network.config.max_position_embeddings
+        ends = torch.tensor([words.numbers["</s>"], words.numbers["overflow"]], device=self.network.device)
+        fed = torch.tensor([words.encode(text) for text in texts], device=self.network.device)
+        begin, written = fed.shape[1], fed[:, :0]
         with torch.no_grad():
-            while written[-1:] != [end] and begin + len(written) < most:
-                draft = [words.numbers[word] for word in takewhile(bool, shape[len(written) :])]
-                tokens = torch.tensor([[*fed, *draft]], device=self.network.device)
+            while not (written[:, -1:] == ends[0]).any() and begin + written.shape[1] < most:
+                draft = [words.numbers[word] for word in takewhile(bool, shape[written.shape[1] :])]
+                fed = torch.cat([fed, fed.new_tensor(draft).expand(len(fed), -1)], dim=1)
                 keep = len(draft) + 1
-                scores = self.network(tokens, past_key_values=cache, use_cache=True, logits_to_keep=keep).logits[0]
-                best = scores.argmax(dim=-1).tolist()
-                right = next((i for i, word in enumerate(draft) if word != best[i]), len(draft))
+                best = self.network(fed, past_key_values=cache, use_cache=True, logits_to_keep=keep).logits.argmax(-1)
+                wrong = (best[:, :-1] != fed[:, fed.shape[1] - len(draft) :]).any(dim=0).tolist()
+                right = next((i for i, differs in enumerate(wrong) if differs), len(draft))
+                ended = int(torch.isin(best[:, -1], ends).sum())
+                if len(texts) > 1 and (right < len(draft) or 0 < ended < len(texts)):
+                    return []
                 if right < len(draft):
                     cache.crop(right - len(draft))
-                fed = [best[right]]
-                written += [*draft[:right], best[right]]
-        return words.decode(written)
+                fed = best[:, right : right + 1]
+                written = torch.cat([written, best[:, : right + 1]], dim=1)
+        return [words.decode(row) for row in written.tolist()]
 
     def run(self, algorithm: Algorithm | Method, x: Any, y: Any, start: Any = None, mode: Mode = "plain") -> TextRun:
         """Run an algorithm on data: write the prompt, let the model write the iterates, read them.
@@ -271,8 +287,13 @@ class TextRun(Run):
 
     def __init__(self, name: str, text: str, found: Transcript, given: ArrayFormat, sha256: tuple[str, str]) -> None:
         self._name, self.transcript, self.found, self.given, self.sha256 = name, text, found, given, sha256
-        note = "nothing is promised before the run; the audit is proved from the transcript"
-        self.certificate = Certificate({"before the run": math.inf}, torch.float32, note=note, assumes=())
+
+    @cached_property
+    def certificate(self) -> Certificate:  # type: ignore[override]  # it takes as long as an audit: made when asked for
+        """As `language.certificate` claims, from the prompt alone."""
+        return Certificate(
+            {"float32 in every step": max(bounds(self.prompt), default=0.0)}, torch.float32, assumes=ASSUMES
+        )
 
     @property
     def name(self) -> str:

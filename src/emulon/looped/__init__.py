@@ -1,7 +1,7 @@
 """Looped transformers whose middle is an iterative solver, written by hand and certified (Gao et al. 2024)."""
 
 from emulon.looped.auto_regression import LoopedAutoRegression
-from emulon.looped.causal_gradient_descent import CausalLoopedGradientDescent
+from emulon.looped.causal import CausalLoopedGradientDescent
 from emulon.looped.causal_newton import CausalLoopedNewton
 from emulon.looped.chain_of_thought import LoopedChainOfThought
 from emulon.looped.gradient_descent import LoopedGradientDescent

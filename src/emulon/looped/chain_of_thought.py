@@ -16,12 +16,11 @@ from emulon.certify.rounding import unit
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
-from emulon.looped.descent import DescentLoop
 from emulon.looped.exact import descent, leaky
+from emulon.looped.gradient_descent import DescentLoop
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
-from emulon.looped.layer import Frame, Layer, Size
+from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, join, no_heads, others, read, write
 from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
-from emulon.looped.wiring import Circuit, constant, join, no_heads, others, read, write
 
 CHAIN_KINDS = ("sink", "train", "query", "other")
 

@@ -1,15 +1,165 @@
-"""Heads that copy and heads that multiply: Lemmas A.1 to A.3 of Gao et al. 2024."""
+"""Heads that copy and heads that multiply by ± pairs: Lemmas A.1 to A.3 of Gao et al. 2024, and the stencil's size."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
 from emulon.attention import Slots
-from emulon.looped.stencil import Stencil, pair_weights
-from emulon.looped.wiring import Heads, write
+from emulon.certify.rounding import EXP_ROUNDINGS, gamma, unit
+from emulon.looped.layer import Heads, write
+
+MOST_PAIRS = 8
+
+# Heads that answer only themselves keep all other tokens below u·e^{(mτ − STRAY)·cauchy}.
+STRAY = 6.0
+
+
+@cache
+def pair_weights(pairs: int) -> tuple[Fraction, ...]:
+    """w_g = 2(−1)^{g+1}(m!)²/((m−g)!(m+g)!): Σ_g w_g = 1 and Σ_g w_g g^{2k} = 0 for 0 < k < m (Lagrange at 0)."""
+    top = math.factorial(pairs) ** 2
+    return tuple(
+        Fraction((-1) ** (g + 1) * 2 * top, math.factorial(pairs - g) * math.factorial(pairs + g))
+        for g in range(1, pairs + 1)
+    )
+
+
+@cache
+def _sizes(pairs: int) -> tuple[tuple[int, float], ...]:
+    """(g, |w_g|) for every pair."""
+    return tuple((g, abs(float(w))) for g, w in enumerate(pair_weights(pairs), 1))
+
+
+@cache
+def _mass(pairs: int) -> float:
+    """Σ_g |w_g|."""
+    return float(sum(abs(w) for w in pair_weights(pairs)))
+
+
+@cache
+def _moments(pairs: int, count: int) -> tuple[float, ...]:
+    """|Σ_g w_g g^{2k}|/(2k+1)! for k = m, m+1, …; all have the same sign."""
+    weights = pair_weights(pairs)
+    return tuple(
+        float(abs(sum(w * g ** (2 * k) for g, w in enumerate(weights, 1))) / math.factorial(2 * k + 1))
+        for k in range(pairs, pairs + count)
+    )
+
+
+def truncation(pairs: int, tau: float) -> float:
+    """Claim: |Σ_g w_g sinh(gτx)/(gτ) − x| ≤ this·|x| for |x| ≤ 1.
+
+    Proof. The series of the left side starts at x^{2m+1} and its coefficients share one sign (complete symmetric
+    polynomials of 1, 4, …, m²), so left/|x| grows with |x| and is largest at 1. 40 terms are summed; the rest is below
+    Σ|w_g|·(mτ)^{2k}/(2k+1)! summed as a geometric series. QED
+    """
+    count = 40
+    total = sum(moment * tau ** (2 * (pairs + k)) for k, moment in enumerate(_moments(pairs, count)))
+    first = pairs + count
+    head = (pairs * tau) ** (2 * first) / math.factorial(2 * first + 1)
+    ratio = (pairs * tau) ** 2 / ((2 * first + 2) * (2 * first + 3))
+    return (total + (_mass(pairs) * head / (1 - ratio) if ratio < 1 else math.inf)) * (1 + 1e-12)
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """2·pairs heads whose sum is Σ_j v_j s_j, for scores |s_j| ≤ reach, beside a sink token of score C.
+
+    Head ±g scores c_g s_j with c_g = ±gτ/reach and carries the values ±w_g·reach/(2gτ)·e^C·v_j. In exact arithmetic
+    each returns Σ_j v_j e^{c_g s_j}/(1 + ρ) with ρ = e^{−C}·Σ e^{…} ≤ leak.
+    Bound: |output − Σ v_j s_j| ≤ reach·Σ|v_j|·relative (`error`). The terms:
+      truncation τ^{2m}, because the ± pair cancels even orders and each further pair one more odd one;
+      leak, the sink's normaliser, amplified by Σ|w_g|cosh(gτ)/(gτ) ~ 1/τ, as is
+      rounding: of score − max (C + mτ, and `lift` where the sink's score carries a log n), of exp, of the normaliser,
+      of the sum over `summed` tokens and over heads;
+      strays, where an `offset` in the score makes only the asking token answer (`self_product`);
+      score rounding, relative to the score itself, hence not amplified (`cauchy` ≥ Σ_l |q_l k_l| / reach).
+    """
+
+    pairs: int
+    tau: float
+    reach: float
+    tokens: int
+    summed: int
+    width: int
+    dtype: torch.dtype
+    cauchy: float = 1.0
+    offset: float = 0.0
+    lift: float = 0.0
+
+    @property
+    def sink(self) -> float:
+        """The least integer C for which all other tokens together weigh less than one rounding."""
+        return float(math.ceil(math.log(self.tokens) + self.pairs * self.tau - math.log(unit(self.dtype))))
+
+    @cached_property
+    def terms(self) -> dict[str, float]:
+        """Named error terms, relative to reach·Σ|v_j|."""
+        steps = _sizes(self.pairs)
+        amplified = sum(w * math.cosh(g * self.tau) / (g * self.tau) for g, w in steps)
+        plain = sum(w * math.exp(g * self.tau) for g, w in steps)
+        small = unit(self.dtype)
+        leak = self.tokens * math.exp(self.pairs * self.tau - self.sink)
+        # Scores hold c·s ≤ mτ, and an exactly representable offset that other terms of the dot product are added to.
+        score = (self.sink + 3 * self.lift + self.pairs * self.tau + EXP_ROUNDINGS) * small
+        score += gamma(self.width + 2, self.dtype) * self.offset
+        stray = small * math.exp(min((self.pairs * self.tau - STRAY) * self.cauchy, 700.0)) if self.offset else 0.0
+        sums = 2 * leak + stray + 3 * small + gamma(self.summed + 2, self.dtype) + gamma(2 * self.pairs + 4, self.dtype)
+        return {
+            "truncation": truncation(self.pairs, self.tau),
+            "leak": leak * amplified,
+            "rounding": (math.expm1(score + sums) if score + sums < 1 else math.inf) * amplified * (1 + leak)
+            + gamma(self.width + 3, self.dtype) * self.cauchy * plain,
+        }
+
+    @cached_property
+    def relative(self) -> float:
+        return sum(self.terms.values())
+
+    def error(self, mass: float) -> float:
+        """The bound for values with Σ_j |v_j| ≤ mass."""
+        return self.reach * mass * self.relative
+
+    @classmethod
+    def best(
+        cls,
+        pairs: int,
+        *,
+        reach: float,
+        tokens: int,
+        summed: int,
+        width: int,
+        dtype: torch.dtype,
+        cauchy: float = 1.0,
+        offset: float = 0.0,
+        lift: float = 0.0,
+    ) -> Stencil:
+        """τ where truncation (rising as τ^{2m}) and rounding (falling as 1/τ) balance."""
+        shape = cls(pairs, 1.0, 1.0, tokens, summed, width, dtype, cauchy, offset, lift)
+        return replace(shape, tau=_best_tau(shape), reach=reach)
+
+
+@cache
+def _best_tau(shape: Stencil) -> float:
+    """The best of 2^{1 − k/8}: the relative error falls, then rises, so that a search by thirds finds it."""
+
+    def error(power: int) -> float:
+        return replace(shape, tau=2.0 ** (1 - power / 8)).relative
+
+    low, high = 0, 168
+    while high - low > 2:
+        third = (high - low) // 3
+        left, right = low + third, high - third
+        low, high = (low, right) if error(left) < error(right) else (left, high)
+    best = min(range(low, high + 1), key=error)
+    return float(2.0 ** (1 - best / 8))
+
 
 # A score this far below the largest underflows to a weight of exactly zero in float64 (exp(−745.2) = 0) and float32.
 UNDERFLOW = 800.0

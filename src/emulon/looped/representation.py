@@ -14,8 +14,7 @@ from emulon.certify.domain import require_within
 from emulon.certify.rounding import gamma
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped.exact import affine, leaky
-from emulon.looped.layer import Layer
-from emulon.looped.wiring import Circuit, no_heads, read, zeros
+from emulon.looped.layer import Circuit, Layer, no_heads, read, zeros
 
 
 class RepresentationNetwork(nn.Module):

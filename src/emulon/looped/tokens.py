@@ -7,8 +7,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.looped.heads import code_length, copy_head, position_codes
-from emulon.looped.layer import Layer
-from emulon.looped.wiring import Circuit, others, read
+from emulon.looped.layer import Circuit, Layer, others, read
 
 # The encoder's prompt is x_1, y_1, …, x_N, y_N, x_query, answer. Exactly one of these indicators is 1 on each token;
 # `sink` is the answer's.

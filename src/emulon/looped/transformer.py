@@ -20,8 +20,8 @@ from emulon.certify.result import Run
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.exact import distance
+from emulon.looped.heads import MOST_PAIRS
 from emulon.looped.layer import Frame
-from emulon.looped.stencil import MOST_PAIRS
 
 # Loops every tolerance is promised for unless the caller asks for more.
 HORIZON = 50

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.machine.affine import AffineForm
-from emulon.machine.instruction import Instruction
+from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.tokens import Lookup, Matched, Where
 
 if TYPE_CHECKING:

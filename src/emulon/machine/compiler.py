@@ -13,14 +13,12 @@ from emulon.core.errors import ToleranceTooTight
 from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
-from emulon.machine.layout import RegisterLayout
-from emulon.machine.normalisation import Normalisation, plan
+from emulon.machine.layout import RegisterLayout, ScheduledLayer, schedule
+from emulon.machine.normalisation import Normalisation, plan, square
+from emulon.machine.program import validate
 from emulon.machine.ranges import Analysis, analyse, range_of
-from emulon.machine.schedule import ScheduledLayer, schedule
-from emulon.machine.square import square
 from emulon.machine.tokens import Average, Where
 from emulon.machine.transformer import RangeWatch, Transformer, result_name
-from emulon.machine.validation import validate
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram

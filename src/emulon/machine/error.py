@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
-from emulon.machine.affine import AffineForm
-from emulon.machine.instruction import Instruction
-from emulon.machine.normalisation import Normalisation
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, softmax_weights, unit
+from emulon.machine.instruction import AffineForm, Instruction
+from emulon.machine.normalisation import KINK, Normalisation, square, steepness
 from emulon.machine.ranges import Analysis, Range, range_of, spectral
-from emulon.machine.square import KINK, square, steepness
 from emulon.machine.tokens import Average, Matched, Where, gap, sharpness
 
 if TYPE_CHECKING:

@@ -1,23 +1,191 @@
-"""mov, aff, dot, mul, div, all cases of Read–Arithmetic–Write (Akyürek et al. 2022, Lemma 2); and clip: a layer each.
-
-Raw's operators: `+` reads with attention (a linear map of the registers of the tokens K(i)) and adds a linear
-map of the token's own registers; `⊙` multiplies two linear maps of the token's own registers entry by entry and
-sums the products into the target; `÷` divides by a positive scalar; `⊓`, ours, clips a linear map of the token's own
-registers at ±limit. A product of something read elsewhere is a mov and a mul: the mov's attention comes before the
-mul's MLP, so the two share a layer.
-"""
+"""Registers, affine forms of them, and the instructions that write them: what a program is made of."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
+from emulon.certify.balls import Ball, FloatBall
 from emulon.core.errors import BadProgram, BadShape
-from emulon.machine.affine import AffineForm, Register
 from emulon.machine.tokens import Matched, Where
+
+Kind = TypeVar("Kind", Ball, FloatBall)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A matrix each of whose rows takes one entry, times a factor (None: all 1)."""
+
+    places: Tensor
+    factors: Tensor | None
+    all_in_order: bool
+    only_signs: bool
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Selection | None:
+        """None where a row takes several entries, or none."""
+        if not bool(((matrix != 0).sum(dim=1) == 1).all()):
+            return None
+        rows, places = torch.arange(len(matrix), device="cpu"), matrix.abs().argmax(dim=1)
+        factors = matrix[rows, places]
+        in_order = len(matrix) == matrix.shape[1] and bool((places == rows).all())
+        return cls(places, None if bool((factors == 1).all()) else factors, in_order, bool((factors.abs() == 1).all()))
+
+
+class AffineForm:
+    """A matrix of `shape` whose entries are affine in the stored entries of named registers.
+
+    Args:
+        shape: Rows and columns.
+        parts: By register, the coefficients, (entries, stored size of that register); entries run row by row.
+        bias: The constants, (entries,).
+        text: How it is printed.
+    """
+
+    def __init__(self, shape: tuple[int, int], parts: dict[str, Tensor], bias: Tensor, text: str) -> None:
+        self.shape, self.parts, self.bias, self.text = shape, parts, bias, text
+
+    @property
+    def entries(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.parts)
+
+    @cached_property
+    def selections(self) -> dict[str, Selection | None]:
+        """By register, its part as a selection where it is one."""
+        return {name: Selection.of(part) for name, part in self.parts.items()}
+
+    @cached_property
+    def has_bias(self) -> bool:
+        return bool(self.bias.any())
+
+    def map(self, matrix: Tensor, shape: tuple[int, int], text: str) -> AffineForm:
+        """The expression `matrix @ entries`, as a matrix of `shape`."""
+        parts = {name: matrix @ part for name, part in self.parts.items()}
+        return AffineForm(shape, parts, matrix @ self.bias, text)
+
+    def take(self, index: Tensor) -> AffineForm:
+        """The entries at these places, in this order, as a column."""
+        return self.map(torch.eye(self.entries, dtype=torch.float64, device="cpu")[index], (len(index), 1), self.text)
+
+    def __getitem__(self, entry: int) -> AffineForm:
+        """One entry of a column, as a scalar."""
+        index = torch.tensor([entry], device="cpu")
+        chosen = self.take(index)
+        return AffineForm((1, 1), chosen.parts, chosen.bias, f"{self._factor}[{entry}]")
+
+    @property
+    def T(self) -> AffineForm:
+        rows, columns = self.shape
+        order = torch.arange(self.entries, device="cpu").reshape(rows, columns).T.flatten()
+        turned = self.take(order)
+        return AffineForm((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
+
+    @property
+    def _factor(self) -> str:
+        """The text as a factor: in brackets if it is a sum."""
+        depth = 0
+        for letter in self.text:
+            depth += (letter == "(") - (letter == ")")
+            if letter == " " and depth == 0:
+                return f"({self.text})"
+        return self.text
+
+    def __add__(self, other: AffineForm | float) -> AffineForm:
+        other = constant(other, self.shape) if isinstance(other, (int, float)) else other
+        if other.shape != self.shape:
+            raise BadShape(f"{self.text} has shape {self.shape} and {other.text} {other.shape}; they cannot be added")
+        parts = dict(self.parts)
+        for name, part in other.parts.items():
+            parts[name] = parts[name] + part if name in parts else part
+        sign, term = (" − ", other.text[1:]) if other.text.startswith("−") else (" + ", other.text)
+        return AffineForm(self.shape, parts, self.bias + other.bias, f"{self.text}{sign}{term}")
+
+    def __radd__(self, other: float) -> AffineForm:
+        return constant(other, self.shape) + self
+
+    def __mul__(self, factor: float | AffineForm) -> AffineForm:
+        if not isinstance(factor, (int, float)) or not math.isfinite(factor):
+            raise BadShape(f"{self.text} can be scaled by a finite number only; products of registers are dot and mul")
+        parts = {name: factor * part for name, part in self.parts.items()}
+        name = {1.0: "", -1.0: "−"}.get(float(factor), f"{factor:.6g}·".replace("-", "−"))
+        return AffineForm(self.shape, parts, factor * self.bias, f"{name}{self._factor if name else self.text}")
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> AffineForm:
+        return self * -1.0
+
+    def __sub__(self, other: AffineForm | float) -> AffineForm:
+        return self + (-other)
+
+    def __rsub__(self, other: float) -> AffineForm:
+        return constant(other, self.shape) + (-self)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def constant(value: float | Tensor, shape: tuple[int, int]) -> AffineForm:
+    """A fixed matrix: it reaches the stream through the slot that holds 1 at every token but the start."""
+    bias = torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(shape).reshape(-1).clone()
+    text = f"{value:.6g}" if isinstance(value, (int, float)) else "constant"
+    return AffineForm(shape, {}, bias, text.replace("-", "−"))
+
+
+class Register(AffineForm):
+    """A named place in the residual stream: a scalar, a vector (column) or a matrix, one value a token.
+
+    Args:
+        name: What it is called.
+        shape: Rows and columns.
+        symmetric: Store the upper triangle only, so that a matrix is symmetric whatever the rounding.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, int] = (1, 1), *, symmetric: bool = False) -> None:
+        rows, columns = shape
+        grid = torch.arange(rows * columns, device="cpu").reshape(rows, columns)
+        if symmetric:
+            if rows != columns:
+                raise BadShape(f"register {name} cannot be symmetric with shape {shape}")
+            upper = torch.triu_indices(rows, rows, device="cpu")
+            self.stored = grid[upper[0], upper[1]]
+            place = torch.zeros(rows, rows, dtype=torch.long, device="cpu")
+            place[upper[0], upper[1]] = torch.arange(len(self.stored), device="cpu")
+            expand = torch.maximum(place, place.T).flatten()
+        else:
+            self.stored = expand = grid.flatten()
+        full = torch.eye(len(self.stored), dtype=torch.float64, device="cpu")[expand]
+        super().__init__(shape, {name: full}, torch.zeros(rows * columns, dtype=torch.float64, device="cpu"), name)
+        self.name, self.size, self.symmetric = name, len(self.stored), symmetric
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One label per stored entry, for `slots.json`."""
+        if self.size == 1:
+            return (self.name,)
+        rows, columns = self.shape
+        if columns == 1:
+            return tuple(f"{self.name}[{i}]" for i in range(rows))
+        return tuple(f"{self.name}[{int(i) // columns},{int(i) % columns}]" for i in self.stored)
+
+    def expand(self, stored: Tensor) -> Tensor:
+        """Stored entries (..., size) as (..., rows·columns)."""
+        return stored @ self.parts[self.name].to(stored.dtype).mT
+
+    def enclosed(self, stored: Kind) -> Kind:
+        """The same of balls."""
+        chosen = self.selections[self.name]
+        assert chosen is not None
+        return stored[..., chosen.places]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
-from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, RegisterLayout
-from emulon.machine.normalisation import Normalisation
-from emulon.machine.schedule import ScheduledLayer
-from emulon.machine.square import Square, steepness
+from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, RegisterLayout, ScheduledLayer
+from emulon.machine.normalisation import Normalisation, Square, steepness
 from emulon.machine.tokens import Lookup, Matched, Where, sharpness
 
 SWEPT = "swept divisor"

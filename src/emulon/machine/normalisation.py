@@ -1,19 +1,11 @@
-"""LayerNorm, bypassed (Akyürek et al. 2022, Lemma 6) and used to divide (Lemma 7).
-
-Bypass. With ±N in two pads the variance is (2N² + Σx² − (Σx)²/L)/L, so LayerNorm with gain √(2N²/L + ε) multiplies by
-1 − δ, 0 ≤ δ ≤ Σx²/(4N²). It also subtracts the mean, the same number from every slot: a slot that is always zero,
-read with the opposite weight, takes it out again, so the second pad need not carry −Σx. (Lemma 6 prints 2N on its
-right; it is N.)
-
-Division. The pads are taken to zero and ±D·c written beside them: now everything is divided by c, up to
-δ ≤ Σx²/(4D²c²). The MLP puts ±N back, and under those the next attention reads D·c as any other number and sweeps it
-out.
-"""
+"""What a LayerNorm does to the stream, and products of two numbers by squares: what blocks compute beside attention."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
 
 import torch
 
@@ -117,3 +109,56 @@ def plan(
         pad = up_to_power_of_two(divide_content * step)
     mean = total / width + roundings(width) * u * pad  # ±D·c and ±N add up to nothing
     return Normalisation(width, pad, content, mean, dtype, divide_content), factors
+
+
+# |GELU(t) + GELU(−t) − |t|| = |t|·erfc(|t|/√2) ≤ this.
+KINK = 0.341
+REACH = 2  # |x/X ± y/Y| ≤ 2
+
+
+@dataclass(frozen=True)
+class Square:
+    """z² ≈ Σ_q weights[q]·g(scales[q]·z) for |z| ≤ 2, off by at most `truncation` before rounding."""
+
+    scales: tuple[float, ...]
+    weights: tuple[float, ...]
+    truncation: float
+
+    @property
+    def cost(self) -> float:
+        """Σ_q weight·scale: how strongly an error u in a unit's relative accuracy shows in z²."""
+        return sum(abs(weight) * scale for weight, scale in zip(self.weights, self.scales, strict=True))
+
+
+def _series(n: int) -> Fraction:
+    """g(z)·√(π/2) = Σ_n (−1)ⁿ z^{2n+2} / (n!·2ⁿ·(2n+1)); this is the n-th coefficient without its sign."""
+    return Fraction(1, math.factorial(n) * 2**n * (2 * n + 1))
+
+
+def _square(exponent: int, count: int) -> Square:
+    """Claim: with nodes t_q = s²·4^q and L_q = Π_{r≠q} t_r/(t_r − t_q), Σ_q L_q t_q^n = 0 for 0 < n < count, so
+    Σ_q √(π/2)·(L_q/t_q)·g(s·2^q·z) = z² + Σ_{n ≥ count} ±series(n)·z^{2n+2}·Σ_q L_q t_q^n; the sum of its absolute
+    values at |z| = 2, in exact fractions, is the truncation (terms past n = count+12 fall by more than 4 each while
+    s·4 ≤ 1).
+    """
+    nodes = [Fraction(4) ** (exponent + q) for q in range(count)]
+    basis = [math.prod((t / (t - node) for t in nodes if t != node), start=Fraction(1)) for node in nodes]
+    terms = [
+        _series(n) * REACH ** (2 * n + 2) * abs(sum(b * t**n for b, t in zip(basis, nodes, strict=True)))
+        for n in range(count, count + 13)
+    ]
+    truncation = float(sum(terms) + terms[-1]) * (1 + 1e-12)
+    weights = tuple(math.sqrt(math.pi / 2) * float(b / t) for b, t in zip(basis, nodes, strict=True))
+    return Square(tuple(2.0 ** (exponent + q) for q in range(count)), weights, truncation)
+
+
+@cache
+def square(dtype: torch.dtype) -> Square:
+    """The two or three scales (exact powers of two) with the least sum of truncation and rounding in this dtype."""
+    candidates = [_square(exponent, count) for count in (2, 3) for exponent in range(-30, -1 - count)]
+    return min(candidates, key=lambda way: way.truncation + 256 * unit(dtype) * way.cost)
+
+
+def steepness(limit: float, dtype: torch.dtype) -> float:
+    """s, a power of two, with KINK/s ≤ u·limit: the kinks' roundness stays below what rounding costs anyway."""
+    return 2.0 ** math.ceil(math.log2(KINK / (unit(dtype) * limit)))

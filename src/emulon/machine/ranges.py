@@ -13,8 +13,7 @@ from torch import Tensor
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import unit
 from emulon.core.errors import BadProgram, OutOfDomain
-from emulon.machine.affine import AffineForm
-from emulon.machine.instruction import Instruction
+from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.tokens import Matched
 
 if TYPE_CHECKING:

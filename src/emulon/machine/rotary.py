@@ -20,7 +20,7 @@ from emulon.expressions.evaluation import ball_arithmetic
 HEAD_WIDTH, PAIRS, THETA = 64, 32, 1e20
 PLACE = 128.0  # nats of a fast pair
 FARTHEST = 0.65  # radians that the recency pair turns over the context
-STILL = 2.0**-14  # radians over the context below which a pair's products are exact in float32
+STILL = 2.0**-13  # radians over the context below which cosines are 1 in float32, and products exact
 LEAST_GAP = 40.0  # nats by which the wanted place beats every other
 BITS = 128  # of the balls that cosines are computed in
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import AffineForm
+from emulon.machine.instruction import AffineForm
+from emulon.machine.layout import Clock
 from emulon.machine.rotary import HEAD_WIDTH, PAIRS, PLACE, Rotary, require_gap, turned
-from emulon.machine.schedule import Clock
 from emulon.machine.token_program import START, Back, Matching, Table, TokenInstruction, TokenProgram, Where
 
 f64 = torch.float64
@@ -142,7 +142,7 @@ class Attention:
             self.heads[read.where] = (self._query(read.where), given)
         _, given = self.heads[read.where]
         for value, to in zip(self.layout.row(read.value), self.layout.row(read.target), strict=True):
-            given[:, self.values.place(value)] += to
+            given[:, self.values.place(value)] += read.times * to
 
     def _query(self, where: Where) -> Tensor:
         layout, rotary, one = self.layout, self.layout.rotary, self._one

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import BadProgram, BadShape
-from emulon.machine.affine import AffineForm, Register, constant
+from emulon.machine.instruction import AffineForm, Register, constant
 
 START = "<s>"
 Code = Sequence[float]
@@ -72,7 +72,7 @@ Kind = Literal["read", "mul", "gate", "add", "abs"]
 
 @dataclass(frozen=True)
 class TokenInstruction:
-    """One line of a program: target += value read at a place, or times · left · value, entry by entry.
+    """One line of a program: target += times · value read at a place, or times · left · value, entry by entry.
 
     In the MLP: `mul` multiplies two forms, `gate` takes max(left, 0) · value, `add` has no left factor, `abs` adds
     left · |value|.
@@ -102,9 +102,9 @@ class TokenInstruction:
 
     def __str__(self) -> str:
         value = self.value.text
-        if self.where is not None:
-            return f"read  {self.target.text} ← {value} @ {self.where}"
         times = "" if self.times == 1 else f"{self.times:.6g}·".replace("-", "−")
+        if self.where is not None:
+            return f"read  {self.target.text} ← {times}{self.value._factor if times else value} @ {self.where}"
         left = "" if self.left is None else f"{self.left._factor} ⊙ "
         return f"{self.kind:4s}  {self.target.text} ← {times}{left}{self.value._factor if left or times else value}"
 
@@ -217,9 +217,9 @@ class TokenProgram:
 
     # Instructions
 
-    def read(self, target: AffineForm, value: AffineForm, *, at: Where) -> None:
-        """target += value as it stands at a place."""
-        self._append("read", target, value, where=at)
+    def read(self, target: AffineForm, value: AffineForm, *, at: Where, times: float = 1.0) -> None:
+        """target += times · value as it stands at a place."""
+        self._append("read", target, value, where=at, times=times)
 
     def mul(self, target: AffineForm, left: AffineForm, right: AffineForm, times: float = 1.0) -> None:
         """target += times · left · right, entry by entry; a scalar factor serves for every entry."""

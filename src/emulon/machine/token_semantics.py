@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import AffineForm
+from emulon.machine.instruction import AffineForm
 from emulon.machine.token_program import SAID, START, Back, Matching, TokenInstruction, TokenProgram, Where
 
 
@@ -66,7 +66,7 @@ class Meaning:
     def _execute(self, one: TokenInstruction) -> None:
         value = self.value(one.value)
         if one.where is not None:
-            value = self.weights(one.where) @ value
+            value = one.times * (self.weights(one.where) @ value)
         else:
             left = torch.ones_like(value) if one.left is None else self.value(one.left)
             if one.kind == "abs":

@@ -19,11 +19,10 @@ from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import distance
 from emulon.machine.layer import Weights
-from emulon.machine.layout import ZERO, RegisterLayout
+from emulon.machine.layout import ZERO, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
 from emulon.machine.ranges import Range
-from emulon.machine.schedule import ScheduledLayer
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape
 from emulon.core.registry import Registry
 from emulon.models.block import Affine, Block, BlockShape
-from emulon.tasks.prompts import NOT_ASKED, PAD, interleave
+from emulon.tasks.task import NOT_ASKED, PAD, interleave
 
 if TYPE_CHECKING:
     from emulon.networks.builder import Builder

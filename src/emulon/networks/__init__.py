@@ -1,8 +1,7 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
-from emulon.networks.by_prompt import by_prompt
 from emulon.networks.compiler import compile_network
-from emulon.networks.composition import Composition, then
+from emulon.networks.composition import Composition, by_prompt, then
 from emulon.networks.files import load_network, save_network
 from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
 from emulon.networks.modules import Expression, classes_of

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from emulon.attention import Slots, attend
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 from emulon.core.errors import BadShape
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.layout import SPARE, balancing_power

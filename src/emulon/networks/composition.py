@@ -1,12 +1,13 @@
-"""A network, then an algorithm: features made by prompt, on which an algorithm learns by prompt.
-
-Both run on one interpreter. This is Gao et al. 2024's regression with representation, compiled instead of trained.
-"""
+"""Modules whose forward pass the interpreter runs, and networks that make features for an algorithm."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
 
 from emulon.algorithms import Algorithm
 from emulon.certify import Domain
@@ -16,6 +17,33 @@ from emulon.interpreter import Interpreter, Program, Run, compile
 from emulon.interpreter.module import Capacity, Mode
 from emulon.interpreter.plan import descent_of, domain_from_data
 from emulon.networks.program import NetworkProgram, NetworkRun
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def by_prompt(module: Module, program: NetworkProgram, interpreter: Interpreter | None = None) -> Module:
+    """Replace a module's forward pass by a compiled program; its other methods stay, and use the new pass.
+
+    Args:
+        module: What `program` was compiled from, such as a learner; it is not changed.
+        program: What `compile_network` made of it.
+        interpreter: Runs the program; by default the smallest interpreter that fits.
+    Returns:
+        A shallow copy of the module.
+
+    Example:
+        >>> by_prompt(learner, compile_network(learner, data=tokens)).predict(xs, ys, x_query)  # doctest: +SKIP
+    """
+    machine = Interpreter.fitting(program) if interpreter is None else interpreter
+    asked = copy.copy(module)
+
+    @torch.no_grad()
+    def forward(tokens: Tensor) -> Tensor:
+        return machine.run(program, tokens).last
+
+    asked.forward = forward
+    return asked
+
 
 # Features come out of the interpreter a little off: the algorithm's domain has room for it.
 ROOM = 1 + 1e-6

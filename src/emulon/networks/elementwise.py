@@ -27,7 +27,7 @@ from torch import Tensor
 
 from emulon.attention import Slots, attend
 from emulon.certify import rounding
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 from emulon.core.errors import BadExpression, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes

@@ -23,11 +23,10 @@ from emulon.core.files import checked
 from emulon.expressions import parse
 from emulon.interpreter.files import BadFile, read_sealed, whole, write_sealed
 from emulon.networks.attention import Attention, AttentionPhase
-from emulon.networks.composite import CompositePhase
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import Composite, Layer, NetworkPhase, states
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
-from emulon.networks.planning import SHARPEST, SLACK, SPARE, layer_from_box
+from emulon.networks.planning import SHARPEST, SLACK, SPARE, CompositePhase, layer_from_box
 from emulon.networks.products import Norm, Product, ReciprocalRoot
 from emulon.networks.program import NetworkProgram
 from emulon.networks.ranges import AttentionRanges, Box, ValueRanges

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
@@ -16,14 +16,77 @@ from torch import Tensor
 
 from emulon.certify.domain import require_scale
 from emulon.core.errors import OutOfDomain
+from emulon.interpreter.identity_grid import IdentityGrid
+from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.attention import Attention, AttentionPhase
-from emulon.networks.composite import CompositePhase
 from emulon.networks.elementwise import KINK, Elementwise, Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.layers import Composite, Layer, NetworkPhase, SimpleLayer, computed
+from emulon.networks.error_propagation import VOID, ErrorPropagation
+from emulon.networks.layers import (
+    Composite,
+    Layer,
+    NetworkPhase,
+    PhaseTrace,
+    Prompt,
+    SimpleLayer,
+    Slack,
+    beside,
+    computed,
+    joint_capacity,
+)
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
 from emulon.networks.products import ReciprocalRoot
 from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
 from emulon.networks.softmaxes import softmax_for
+
+
+@dataclass(frozen=True, eq=False)
+class CompositePhase(NetworkPhase):
+    """A composite layer as the phases of its parts, one after the other."""
+
+    layer: Composite
+    phases: tuple[NetworkPhase, ...]  # type: ignore[misc]  # a field here
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]  # that of its layer
+        return self.layer.kind
+
+    @property
+    def proved(self) -> bool:
+        return all(phase.proved for phase in self.phases)
+
+    @property
+    def capacity(self) -> Capacity:
+        return joint_capacity(self.phases)
+
+    def prompts(self, x: Tensor) -> Iterator[Prompt]:
+        """Those of its parts, with numbers as float64 computes them."""
+        registers = self.layer.split(x)
+        for phase in self.phases:
+            given = beside(phase.layer.reads, registers)
+            yield from phase.prompts(given)
+            registers.append(phase.layer.exact(given))
+
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
+        registers: list[Tensor] = self.layer.split(x)
+        # The last part writes the composite's own register.
+        slacks = (*slack.parts[:-1], slack.parts[-1]._replace(register=slack.register))
+        for phase, part in zip(self.phases, slacks, strict=True):
+            registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), mode, part))
+        return registers[-1]
+
+    def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
+        registers = self.layer.split(x)
+        for phase in self.phases:
+            *inner, last = phase.traced(interpreter, beside(phase.layer.reads, registers))
+            yield from (*inner, last)
+            registers.append(last.written)
+
+    def own_error(self, line: IdentityGrid) -> float:
+        return ErrorPropagation(line, VOID["data"]).own(self)[-1].bound.each.max().item()
+
+    def description(self) -> str:
+        return "; ".join(phase.description() for phase in self.phases)
+
 
 f64 = torch.float64
 # Computed numbers may lie this part outside of exact ranges; of ranges by formulas, where data show others, this.

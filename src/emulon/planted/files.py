@@ -273,8 +273,10 @@ def _part_changed(draft: Draft, made: PlantedModel, state: Mapping[str, Tensor])
 
 
 MODEL_CARD = """---
+license: apache-2.0
 library_name: transformers
-tags: [interpretability, ground-truth, in-context-learning]
+pipeline_tag: tabular-regression
+tags: [interpretability, ground-truth, in-context-learning, emulon]
 ---
 # {name}
 
@@ -286,10 +288,10 @@ examples before it.
 
 ```python
 from transformers import AutoModelForCausalLM
-from emulon import planted
+from emulon.planted import PlantedModel
 
 network = AutoModelForCausalLM.from_pretrained("this folder", dtype="auto")   # any tool that reads {title}
-model = planted.load("this folder")                     # the same weights with the truth about them
+model = PlantedModel.from_pretrained("this folder")     # the same weights with the truth about them
 xs, ys = model.draw(batch=8)
 network(inputs_embeds=model.embed(xs, ys)).logits[:, 1::2, 0]   # the network's answers
 model(xs, ys), model.algorithm(xs, ys)                  # the same, and the exact ones

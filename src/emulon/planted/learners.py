@@ -10,15 +10,10 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.machine.affine import Register
-from emulon.machine.programs.batch_gradient_descent import descent_steps
-from emulon.machine.programs.clipped_sgd import clipped_rounds
-from emulon.machine.programs.combined import mixed, switched
-from emulon.machine.programs.copies import copied, weighed
+from emulon.machine.instruction import Register
+from emulon.machine.programs.averages import average_rounds, copied, mixed, switched, weighed
 from emulon.machine.programs.examples import Examples
-from emulon.machine.programs.momentum import momentum_rounds
-from emulon.machine.programs.moving_average import average_rounds
-from emulon.machine.programs.sgd import sgd_rounds, step_gain
+from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain
 from emulon.machine.programs.sherman_morrison import ridge_rounds
 from emulon.planted.mechanism import (
     MECHANISMS,

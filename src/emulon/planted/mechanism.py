@@ -19,12 +19,11 @@ from torch import Tensor
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.registry import Registry
-from emulon.machine.affine import Register
+from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
-from emulon.tasks.prompts import Datasets
-from emulon.tasks.randomness import normal, uniform
 from emulon.tasks.regression import RegressionTask
+from emulon.tasks.task import Datasets, normal, uniform
 
 # By name, in the order in which they were registered.
 MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from emulon.certify import Certificate
 from emulon.certify.balls import FloatBall
 from emulon.certify.domain import require_shape
 from emulon.core.errors import BadShape
+from emulon.core.hub import HubMixin
 from emulon.core.predictor import padded_prefixes
 from emulon.machine.carry_out import at_start, distance, results
 from emulon.machine.program import RegisterProgram
@@ -87,7 +89,7 @@ def add_distractors(examples: Examples, count: int, generator: torch.Generator) 
 
 
 @dataclass(frozen=True, eq=False)
-class PlantedModel:
+class PlantedModel(HubMixin):
     """A transformer with a planted learning algorithm; it is a predictor, and `identify` takes it.
 
     `planted(xs, ys)` are the network's answers and `planted.algorithm(xs, ys)` the exact ones.
@@ -105,6 +107,17 @@ class PlantedModel:
     state: Mapping[str, Tensor]
     certificate: Certificate
     build: Build = field(default_factory=Build)
+
+    def _write(self, folder: Path) -> None:
+        from emulon.planted.files import save
+
+        save(self, folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> PlantedModel:
+        from emulon.planted.files import load
+
+        return load(folder)
 
     @property
     def name(self) -> str:

@@ -1,12 +1,16 @@
 """Writes what the playground plays with: `python -m emulon.playground.data PROGRAMS LEARNER STATIC`.
 
-PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder.
+PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder. With STATIC alone only
+the stock Llama is written, which changes with the text interpreter.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +19,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from emulon.certify import Domain
+from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
 from emulon.interpreter import Interpreter, Program
+from emulon.language.interpreter import interpreter as text_interpreter
+from emulon.language.prompt import prompt, text_of
+from emulon.language.vocabulary import SMALL
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
+from emulon.machine.targets.llama import LlamaProgram, compile_llama, serialised
+from emulon.machine.token_layers import Attention
 from emulon.playground.programs import OFFERS, Offer, compile_offers, load_offers
 from emulon.softmax import approximate
 from emulon.training import load_learner
@@ -35,6 +45,8 @@ FUNCTIONS = {
     "soft threshold": "sign(t)*Max(Abs(t) - 0.3, 0)",
 }
 KEYS = (6, 9, 13, 17, 25, 33, 49)
+# How many steps the stock Llama writes.
+TEXT_STEPS = 20
 
 
 def main(programs: Path, learner: Path, static: Path) -> None:
@@ -42,6 +54,7 @@ def main(programs: Path, learner: Path, static: Path) -> None:
     data = make_folder(static / "data")
     write_programs(load_offers(programs), data)
     write_softmaxes(data)
+    write_llama(data)
     write_atomically(data / "machine.onnx", machine_to_onnx(machine().compile()))
     write_atomically(data / "learner.onnx", learner_to_onnx(load_learner(learner)[0]))
 
@@ -101,5 +114,57 @@ def machine() -> RegisterProgram:
     return sgd(2, 5, 0.4, domain=domain)
 
 
+def write_llama(data: Path) -> None:
+    write_atomically(data / "llama.safetensors.gz", llama(compile_llama(text_interpreter(SMALL))))
+
+
+def llama(compiled: LlamaProgram) -> bytes:
+    """The text interpreter: of every parameter what is not zero, with names for registers, heads and words.
+
+    Places are written as steps from one to the next in the flattened tensor, which compress well.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in compiled.state.items():
+        flat = parameter.flatten()
+        at = flat.view(torch.int32).nonzero().flatten()  # −0, too: the file is put together again for its sha256
+        tensors[f"{name}.steps"] = torch.diff(at, prepend=torch.zeros(1, dtype=at.dtype, device="cpu")).int()
+        tensors[f"{name}.values"] = flat[at]
+    slots = compiled.layout.slots
+    facts = {
+        "config": compiled.config,
+        "shapes": {name: list(parameter.shape) for name, parameter in compiled.state.items()},
+        "sha256": hashlib.sha256(serialised(compiled.state)).hexdigest(),
+        "words": compiled.program.words,
+        "registers": {name: [slots[name].start, slots[name].stop] for name in compiled.program.registers},
+        "heads": [
+            [
+                {
+                    "where": str(where),
+                    "reads": [f"{one.target.text} ← {one.value.text}" for one in layer.reads if one.where == where],
+                }
+                for where in Attention(compiled.layout, layer.reads).heads
+            ]
+            for layer in compiled.layers
+        ],
+        "units": [[str(one) for one in layer.products] for layer in compiled.layers],
+        "methods": methods(),
+    }
+    return gzip.compress(save(tensors, {"emulon": json.dumps(facts, sort_keys=True)}), mtime=0)
+
+
+def methods() -> dict[str, str]:
+    """Of the playground's algorithms those that a text can state: what its prompt says before the data."""
+    found = {}
+    for offer in OFFERS:
+        x, y = [[1.0] * offer.domain.features] * 2, [1.0, -1.0]
+        try:
+            text = text_of(prompt(replace(offer.algorithm.descent, steps=TEXT_STEPS), x, y))
+        except EmulonError:
+            continue  # counts
+        found[offer.name] = "\n".join(line for line in text.splitlines() if not line.startswith(("#", "step:")))
+    return found
+
+
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    given = [Path(each) for each in sys.argv[1:]]
+    write_llama(given[0] / "data") if len(given) == 1 else main(*given)

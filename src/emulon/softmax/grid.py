@@ -15,7 +15,7 @@ from torch import Tensor
 from emulon.certify import rounding
 from emulon.certify.certificate import Band
 from emulon.certify.interpolation import NEGLIGIBLE, Keys, deficits
-from emulon.certify.perturbation import shifted_average
+from emulon.certify.rounding import shifted_average
 
 # Weights sampled at a time: as many as fit the cache well enough.
 CHUNK = 1 << 21

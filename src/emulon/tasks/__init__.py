@@ -1,12 +1,22 @@
 """Tasks: distributions over in-context datasets, sampled whole batches at a time."""
 
 from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
-from emulon.tasks.nonlinear import DecisionTree, ReluNetwork, Representation
-from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
-from emulon.tasks.randomness import at_step, normal, stream_seed, uniform
+from emulon.tasks.nonlinear import AutoRegression, ChainOfThought, DecisionTree, ReluNetwork, Representation
 from emulon.tasks.regression import RegressionTask
-from emulon.tasks.sequences import AutoRegression, ChainOfThought
-from emulon.tasks.task import TASKS, Task, read_task, task_options
+from emulon.tasks.task import (
+    TASKS,
+    Datasets,
+    Prompts,
+    Task,
+    at_step,
+    deinterleave,
+    interleave,
+    normal,
+    read_task,
+    stream_seed,
+    task_options,
+    uniform,
+)
 
 __all__ = [
     "TASKS",

@@ -21,8 +21,8 @@ from emulon.algorithms import (
 )
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
-from emulon.tasks.randomness import normal, uniform
 from emulon.tasks.regression import RegressionTask
+from emulon.tasks.task import normal, uniform
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.predictor import Predictor, predict_at
-from emulon.tasks.prompts import Datasets, Prompts, deinterleave, interleave
-from emulon.tasks.randomness import normal
-from emulon.tasks.task import Task
+from emulon.tasks.task import Datasets, Prompts, Task, deinterleave, interleave, normal
 
 
 class RegressionTask(Task):

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import typing
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,139 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
-from emulon.tasks.prompts import Prompts
-from emulon.tasks.randomness import at_step
+
+_MASK = (1 << 64) - 1
+
+
+def stream_seed(seed: int, step: int) -> int:
+    """A 63-bit seed for one step of one run: splitmix64's mixing of both numbers.
+
+    Neighbouring seeds and steps must not give neighbouring generators, hence the mixing.
+
+    Args:
+        seed: Of the run.
+        step: From 0; −1 is the evaluation's.
+    """
+    mixed = _splitmix(_splitmix(seed & _MASK) ^ (step & _MASK))
+    return mixed >> 1
+
+
+def at_step(generator: torch.Generator, seed: int, step: int) -> torch.Generator:
+    """Put a generator where step `step` of seed `seed` begins. Legal between the replays of a CUDA graph.
+
+    Args:
+        generator: Changed in place.
+        seed: Of the run.
+        step: From 0; −1 is the evaluation's.
+    Returns:
+        The generator.
+    """
+    return generator.manual_seed(stream_seed(seed, step))
+
+
+def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
+    """Draw from N(0, 1), on the generator's device.
+
+    Args:
+        generator: Source of randomness.
+        *shape: Of the result.
+        dtype: Of the result.
+    """
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+
+def uniform(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
+    """Draw from [0, 1), on the generator's device.
+
+    Args:
+        generator: Source of randomness.
+        *shape: Of the result.
+        dtype: Of the result.
+    """
+    return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+
+def _splitmix(z: int) -> int:
+    z = (z + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+# Of texts: the word that fills a text up to the length of its batch, and a target at which nothing is asked.
+PAD, NOT_ASKED = 0, -1
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """A batch of datasets, in any dtype.
+
+    Attributes:
+        xs: Points.
+        ys: Their targets.
+        truth: The targets without noise.
+    """
+
+    xs: Float[Tensor, "batch points features"]
+    ys: Float[Tensor, "batch points"]
+    truth: Float[Tensor, "batch points"]
+
+    @property
+    def pairs(self) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
+        """(xs, ys): all that a predictor may be shown."""
+        return self.xs, self.ys
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """A batch of token sequences; of texts all are whole numbers.
+
+    Attributes:
+        tokens: Vectors, or pairs of a word and its place.
+        targets: What a learner is trained on, noise included: numbers, words or classes.
+        truth: What it is judged by, noise-free.
+    """
+
+    tokens: Real[Tensor, "batch tokens width"]
+    targets: Real[Tensor, "batch asked out"]
+    truth: Real[Tensor, "batch asked out"]
+
+    def rows(self, start: int, stop: int) -> Prompts:
+        """Some of the datasets: a process's share of the batch."""
+        return Prompts(self.tokens[start:stop], self.targets[start:stop], self.truth[start:stop])
+
+
+def interleave(
+    xs: Float[Tensor, "batch points features"], ys: Float[Tensor, "batch points"]
+) -> Float[Tensor, "batch tokens width"]:
+    """Write datasets as tokens [0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without
+    the last y, which is never shown.
+
+    Args:
+        xs: Points.
+        ys: Targets, as many.
+    Returns:
+        (batch, 2·points − 1, features + 1).
+    """
+    batch, points, features = xs.shape
+    pairs = xs.new_zeros(batch, points, 2, features + 1)
+    pairs[:, :, 0, 1:] = xs
+    pairs[:, :, 1, 0] = ys
+    return pairs.flatten(1, 2)[:, :-1]
+
+
+def deinterleave(
+    tokens: Float[Tensor, "batch tokens width"],
+) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch answered"]]:
+    """Read tokens of `interleave` again.
+
+    Args:
+        tokens: (batch, 2·points − 1, features + 1).
+    Returns:
+        The points, and the targets that the tokens show: one fewer.
+    """
+    return tokens[:, 0::2, 1:], tokens[:, 1::2, 0]
+
 
 # By name, in the order in which they were registered.
 TASKS: Registry[type[Task]] = Registry("task")

@@ -146,6 +146,8 @@ class EvaluationConfig:
     """write the measurements for TensorBoard, too"""
     wandb: bool = False
     """send the measurements to Weights & Biases, too"""
+    trackio: bool = False
+    """keep the measurements for trackio, too: the same as Weights & Biases, on this machine"""
     quiet: bool = False
     """print nothing while training"""
 

@@ -26,8 +26,11 @@ from emulon.core.files import provenance
 from emulon.core.progress import Progress, silent
 from emulon.models import Learner
 from emulon.tasks import Prompts, Task
-from emulon.training.checkpoint import (
+from emulon.training.configuration import TrainConfig
+from emulon.training.run_folder import (
     BEST,
+    Reporter,
+    RunFolder,
     best_of,
     checkpoints,
     copy_into,
@@ -35,8 +38,6 @@ from emulon.training.checkpoint import (
     weights_of,
     write_checkpoint,
 )
-from emulon.training.configuration import TrainConfig
-from emulon.training.run_folder import Reporter, RunFolder
 from emulon.training.step import Processes, TrainStep, joined
 
 # Prompts that are evaluated at once: memory, not errors, depends on it.

@@ -1,27 +1,114 @@
 """The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: a
-progress bar, TensorBoard and Weights & Biases where asked for."""
+progress bar, TensorBoard, Weights & Biases and trackio where asked for."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from emulon.core.arrays import bits
 from emulon.core.errors import BadConfig, NoRun
 from emulon.core.files import cannot_write, make_folder, write_atomically, write_json
 from emulon.models import Learner
-from emulon.training.checkpoint import (
-    best_of,
-    checkpoints,
-    copy_into,
-    read_checkpoint,
-    step_of,
-    weights_of,
-    write_checkpoint,
-)
 from emulon.training.configuration import TrainConfig
+
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+# What the checksum adds to the notes; both or neither, so that no flipped bit can pass one off as older than these.
+_FORMAT, _CHECKSUM = "format", "sha256"
+BEST = "best/"
+
+
+def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], notes: dict[str, str], keep: int = 2) -> Path:
+    """Save the state after `step` steps and drop all but the newest `keep` checkpoints; 0 drops none."""
+    where = folder / f"step-{step:09d}.safetensors"
+    kept = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    notes = {"step": str(step), **notes, _FORMAT: "2"}
+    write_atomically(where, save(kept, notes | {_CHECKSUM: _checksum(kept, notes)}))
+    for old in checkpoints(folder)[:-keep] if keep else []:
+        old.unlink(missing_ok=True)
+    return where
+
+
+def weights_of(learner: nn.Module) -> dict[str, Tensor]:
+    """A learner's parameters by their names in a checkpoint: the tensors themselves, to copy into."""
+    return {f"weights/{name}": parameter.detach() for name, parameter in learner.named_parameters()}
+
+
+def best_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The best weights so far, which a run that may stop early keeps in its checkpoints, without their prefix."""
+    return {name.removeprefix(BEST): tensor for name, tensor in tensors.items() if name.startswith(BEST)}
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files of a folder, oldest first."""
+    return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
+
+
+def step_of(checkpoint: Path) -> int:
+    """After how many steps a checkpoint was written, by its name."""
+    return int(checkpoint.stem.removeprefix("step-"))
+
+
+def read_checkpoint(folder: Path, step: int | None = None) -> tuple[int, dict[str, Tensor], dict[str, str]] | None:
+    """Step, tensors and notes of the newest checkpoint, or of that after `step` steps; None where there is none."""
+    kept = [path for path in checkpoints(folder) if step in (None, step_of(path))]
+    if not kept:
+        return None
+    try:
+        with safe_open(kept[-1], "pt") as opened:
+            notes = dict(opened.metadata() or {})
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
+        _require_checksum(tensors, notes)
+        return int(notes.pop("step")), tensors, notes
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise NoRun(f"{kept[-1]} cannot be read ({error}); delete it to resume from the one before") from error
+
+
+def _require_checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Take checksum and format out of the notes, and compare the checksum. Older checkpoints have neither."""
+    claimed = notes.pop(_CHECKSUM, None)
+    if claimed is None and _FORMAT not in notes:
+        return
+    if claimed != _checksum(tensors, notes):
+        raise ValueError("its checksum does not match its content")
+    del notes[_FORMAT]
+
+
+def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
+    """SHA-256 of all notes and of every tensor's name, dtype, shape and bits."""
+    digest = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(bits(tensor))
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def copy_into(state: dict[str, Tensor], tensors: dict[str, Tensor], where: Path | str) -> None:
+    """Copy a checkpoint's tensors into those of the same names."""
+    for name, tensor in state.items():
+        if name not in tensors:
+            what = "weights alone, which cannot be trained further" if name.startswith("optimiser/") else f"no {name!r}"
+            raise NoRun(f"the newest checkpoint in {where} holds {what}; begin a new run")
+        if tensors[name].shape != tensor.shape:
+            raise NoRun(
+                f"the newest checkpoint in {where} is not of the learner in config.json: {name!r} is"
+                f" {tuple(tensors[name].shape)} and not {tuple(tensor.shape)}; put the configuration back as it was"
+            )
+    for name, tensor in state.items():
+        tensor.copy_(tensors[name])
 
 
 class RunFolder:
@@ -87,26 +174,29 @@ class Reporter:
     def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
         self.folder, self.config = folder if leads else None, config
         self._began, self._start = time.monotonic(), start
-        self._bar = self._board = self._wandb = None
+        self._bar = self._board = None
+        self._trackers: list[Any] = []
         if self.folder is None:
             return
         if not config.evaluation.quiet and sys.stderr.isatty():
             self._bar = _bar(config, start)
         if config.evaluation.tensorboard:
             self._board = _tensorboard(self.folder)
-        if config.evaluation.wandb:
-            self._wandb = _wandb(self.folder, config)
+        trackers = {"wandb": config.evaluation.wandb, "trackio": config.evaluation.trackio}
+        self._trackers = [_tracker(name, self.folder, config) for name, asked in trackers.items() if asked]
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for listener, end in ((self._bar, "stop"), (self._board, "close"), (self._wandb, "finish")):
+        for listener, end in ((self._bar, "stop"), (self._board, "close")):
             if listener is not None:
                 getattr(listener, end)()
+        for tracker in self._trackers:
+            tracker.finish()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl; numbers also go to TensorBoard and Weights & Biases, where asked for."""
+        """One line of metrics.jsonl; numbers also go to TensorBoard and trackers, where asked for."""
         if self.folder is None:
             return
         rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)
@@ -115,8 +205,8 @@ class Reporter:
         for name, value in numbers.items():
             if self._board is not None:
                 self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)
         self._show(kind, step, values, rate)
 
     def _show(self, kind: str, step: int, values: dict[str, Any], rate: float) -> None:
@@ -147,12 +237,13 @@ def _tensorboard(folder: RunFolder) -> Any:
     return SummaryWriter(str(folder.path / "tensorboard"))
 
 
-def _wandb(folder: RunFolder, config: TrainConfig) -> Any:
+def _tracker(name: str, folder: RunFolder, config: TrainConfig) -> Any:
+    """A run of wandb, or of trackio, which has the same functions."""
     try:
-        import wandb
+        module = import_module(name)
     except ImportError as error:
-        raise BadConfig("wandb is not installed; pip install wandb, or leave --wandb out") from error
-    return wandb.init(project="emulon", name=folder.path.name, config=config.options())
+        raise BadConfig(f"{name} is not installed; pip install {name}, or leave --{name} out") from error
+    return module.init(project="emulon", name=folder.path.name, config=config.options())
 
 
 def save_learner(learner: Learner, config: TrainConfig, steps: int, path: Path | str) -> None:

@@ -13,9 +13,9 @@ from torch.func import functional_call, stack_module_state
 from emulon.core.errors import BadConfig
 from emulon.models import Affine, Block, Learner
 from emulon.tasks import Task, at_step
-from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.optimiser import Muon
+from emulon.training.run_folder import copy_into, weights_of
 from emulon.training.step import GraphedStep, rate_factor
 
 # What the learners of a stack may differ in: none of these changes the shape of the work.

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from emulon.models import Affine, Decoder, Learner
 from emulon.tasks import Task, at_step, stream_seed
-from emulon.training.checkpoint import copy_into, weights_of
 from emulon.training.configuration import TrainConfig
 from emulon.training.optimiser import Optimiser
+from emulon.training.run_folder import copy_into, weights_of
 
 
 class Worker:

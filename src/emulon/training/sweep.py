@@ -26,10 +26,9 @@ from emulon.core.errors import BadConfig, EmulonError, NoRun, WorkFailed
 from emulon.core.files import locked, make_folder, write_json
 from emulon.core.progress import Progress, silent
 from emulon.training import Evaluation, RunFolder, TrainConfig, Trained, device_of, resume, train
-from emulon.training.checkpoint import read_checkpoint, write_checkpoint
 from emulon.training.fit import Patience, Stopwatch
 from emulon.training.grid import CURVE, BadGrid, Run
-from emulon.training.run_folder import Reporter
+from emulon.training.run_folder import Reporter, read_checkpoint, write_checkpoint
 from emulon.training.stack import Stack, require_stackable
 
 POLL_SECONDS = 0.2

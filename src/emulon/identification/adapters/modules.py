@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, is_wrapper
 from emulon.core.registry import Registry
-from emulon.tasks.prompts import interleave
+from emulon.tasks.task import interleave
 
 # Datasets that a module reads at once: memory, not answers, depends on it.
 DATASETS = 256

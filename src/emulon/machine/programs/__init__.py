@@ -1,11 +1,7 @@
-"""Learning algorithms as programs: one file each."""
+"""Learning algorithms as programs."""
 
-from emulon.machine.programs.batch_gradient_descent import batch_gradient_descent
-from emulon.machine.programs.clipped_sgd import clipped_sgd
-from emulon.machine.programs.copies import last_value, nearest_average
-from emulon.machine.programs.momentum import momentum
-from emulon.machine.programs.moving_average import moving_average
-from emulon.machine.programs.sgd import sgd
+from emulon.machine.programs.averages import last_value, moving_average, nearest_average
+from emulon.machine.programs.sgd import batch_gradient_descent, clipped_sgd, momentum, sgd
 from emulon.machine.programs.sherman_morrison import sherman_morrison
 
 __all__ = [

@@ -1,15 +1,29 @@
-"""The examples that a learner reads, and registers of its own: several learners may run side by side in one stream."""
+"""The examples that a learner reads, registers of its own beside others', and the domain used when none is given."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from emulon.certify import Domain
-from emulon.machine.affine import Register
+from emulon.certify import Domain, Spectrum
+from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram, Shape
 from emulon.machine.tokens import Interleaved
+
+BEYOND = 4.0
+
+
+def gaussian(features: int, samples: int) -> Domain:
+    """Bounds on |x|, |y| and |w| in every entry, and on ‖x‖₂.
+
+    A standard normal vector is longer than √d + 4 with probability below 6e-7 (d = 1; less for larger d), and
+    targets w·x are below that length squared. Iterates may be twice as long as w. Data outside are refused: then
+    pass a wider `domain`.
+    """
+    norm = math.sqrt(features) + BEYOND
+    return Domain(samples, features, x=norm, y=norm**2, w=2 * norm, spectrum=Spectrum(norm=norm))
 
 
 @dataclass(frozen=True)

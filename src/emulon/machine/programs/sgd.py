@@ -1,4 +1,4 @@
-"""Stochastic gradient descent over the examples seen so far (Akyürek et al. 2022, Theorem 1, for any number)."""
+"""Gradient descent as programs (Akyürek et al. 2022, Theorem 1): stochastic, clipped, with momentum, in batches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
-from emulon.machine.affine import Register
-from emulon.machine.instruction import Invariant
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram
-from emulon.machine.programs.examples import Examples
-from emulon.machine.programs.gaussian import gaussian
+from emulon.machine.programs.examples import Examples, gaussian
 
 
 def sgd(
@@ -85,3 +83,114 @@ def stable(step_size: float, ridge: float, reach: float, domain: Domain) -> Inva
         norm=within,
         growth=step_gain(step_size, ridge, domain.norm),
     )
+
+
+def clipped_sgd(
+    features: int, samples: int, step_size: float, limit: float, *, domain: Domain | None = None
+) -> RegisterProgram:
+    """ŷ_i = w_i·x_i with w ← w − α·x·clip(w·x − y, ±limit), one example after the other, from w = 0."""
+    examples = Examples.of("clipped_sgd", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(clipped_rounds(examples, step_size, limit))
+
+
+def clipped_rounds(examples: Examples, step_size: float, limit: float) -> Register:
+    """The instructions of `clipped_sgd` on these examples; the register that holds ŷ.
+
+    An error e in w becomes (I − α·s·xxᵀ)e with a slope s between 0 and 1: it grows by max(1, |1 − α‖x‖²|) at most.
+    """
+    program, y, domain = examples.program, examples.y, examples.domain
+    w = examples.register("w", domain.features, initial=torch.zeros(domain.features, device="cpu"))
+    guess, residual = examples.register("guess"), examples.register("residual")
+    gradient = examples.register("gradient", domain.features)
+    x = examples.own_x()
+    program.dot(guess, w, x)
+    for done in range(1, domain.samples):
+        invariant = Invariant(
+            "‖w‖ grows by α‖x‖·limit a step at most, and errors by ‖I − αs·xxᵀ‖, 0 ≤ s ≤ 1",
+            norm=done * step_size * domain.norm * limit,
+            growth=max(1.0, abs(1 - step_size * domain.norm**2)),
+        )
+        program.clip(residual, guess - y, limit)
+        program.mul(gradient, x, residual)
+        program.aff(w, w - step_size * gradient, at=examples.prompt.previous_example, invariant=invariant)
+        program.dot(guess, w, x)
+    return guess
+
+
+def momentum(
+    features: int, samples: int, step_size: float, decay: float, *, domain: Domain | None = None
+) -> RegisterProgram:
+    """ŷ_i = w_i·x_i with v ← μv + x(w·x − y) and w ← w − αv, one example after the other, from v = w = 0.
+
+    Rounds run as in `sgd`: every token updates both with its example, then reads them from the example before. How far
+    they may come is followed step by step, so that many examples or long steps leave no certificate.
+    """
+    examples = Examples.of("momentum", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(momentum_rounds(examples, step_size, decay))
+
+
+def momentum_rounds(examples: Examples, step_size: float, decay: float) -> Register:
+    """The instructions of `momentum` on these examples; the register that holds ŷ."""
+    program, y, domain = examples.program, examples.y, examples.domain
+    start = torch.zeros(domain.features, device="cpu")
+    w, v = (examples.register(name, domain.features, initial=start) for name in ("w", "v"))
+    guess, gradient = examples.register("guess"), examples.register("gradient", domain.features)
+    x = examples.own_x()
+    program.dot(guess, w, x)
+    for _ in range(domain.samples - 1):
+        program.mul(gradient, x, guess - y)
+        with program.together():
+            before = examples.prompt.previous_example
+            program.aff(w, w - step_size * decay * v - step_size * gradient, at=before)
+            program.aff(v, decay * v + gradient, at=before)
+        program.dot(guess, w, x)
+    return guess
+
+
+def batch_gradient_descent(
+    features: int,
+    samples: int,
+    step_size: float,
+    steps: int = 1,
+    *,
+    ridge: float = 0.0,
+    initial: Tensor | None = None,
+    domain: Domain | None = None,
+) -> RegisterProgram:
+    """ŷ_i = w·x_i after `steps` steps w ← w − α(1/(i−1)·Σ_{j<i} x_j(w·x_j − y_j) + 2λw) from `initial`.
+
+    Uniform attention over the past examples brings the means of x xᵀ and x·y to every token; from there each step is
+    local and takes one layer (no example before x₁: the means are zero). Cost: steps + 2 layers, width O(d²).
+    """
+    examples = Examples.of("batch_gradient_descent", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(descent_steps(examples, step_size, steps, ridge=ridge, initial=initial))
+
+
+def descent_steps(
+    examples: Examples, step_size: float, steps: int, *, ridge: float = 0.0, initial: Tensor | None = None
+) -> Register:
+    """The instructions of `batch_gradient_descent` on these examples; the register that holds ŷ."""
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    features = domain.features
+    start = torch.zeros(features, dtype=torch.float64, device="cpu") if initial is None else initial.to(torch.float64)
+    outer = examples.register("outer", (features, features), symmetric=True)
+    moment = examples.register("moment", (features, features), symmetric=True)
+    cross, target = examples.register("cross", features), examples.register("target", features)
+    w = examples.register("w", features, initial=start)
+    product, guess = examples.register("product", features), examples.register("guess")
+
+    x = examples.own_x()
+    with program.together():
+        program.mul(outer, x, x.T)
+        program.mul(cross, x, y)
+    with program.together():
+        program.mov(moment, outer, at=prompt.past_examples)
+        program.mov(target, cross, at=prompt.past_examples)
+    reach = float(start.norm())
+    for _ in range(steps):
+        reach = step_gain(step_size, ridge, domain.norm) * reach + step_size * domain.norm * domain.y
+        program.mul(product, moment, w)
+        kept = (1 - 2 * step_size * ridge) * w - step_size * product + step_size * target
+        program.aff(w, kept, invariant=stable(step_size, ridge, reach, domain))
+    program.dot(guess, w, x)
+    return guess

@@ -8,11 +8,9 @@ import torch
 
 from emulon.certify import Domain
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import Register
-from emulon.machine.instruction import Invariant
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram
-from emulon.machine.programs.examples import Examples
-from emulon.machine.programs.gaussian import gaussian
+from emulon.machine.programs.examples import Examples, gaussian
 
 
 def sherman_morrison(

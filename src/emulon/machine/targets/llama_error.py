@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.certify.perturbation import shifted_average
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, softmax_weights, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, softmax_weights, unit
 from emulon.core.errors import BadProgram
-from emulon.machine.affine import AffineForm
 from emulon.machine.compiler import Plan, content, divisions, divisor_span
 from emulon.machine.error import Budget, LocalError, certify, plus
-from emulon.machine.instruction import Instruction
+from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.normalisation import Normalisation, up_to_power_of_two
 from emulon.machine.ranges import Analysis, Range, analyse, range_of
 from emulon.machine.tokens import Average, Matched, Where, gap

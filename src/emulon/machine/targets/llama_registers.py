@@ -24,14 +24,12 @@ from emulon.machine.compiler import content, divisions, divisor_span
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import SWEEP, Wires, wires
-from emulon.machine.layout import CODE, DIVIDE, PAD, RegisterLayout
-from emulon.machine.program import RegisterProgram
+from emulon.machine.layout import CODE, DIVIDE, PAD, RegisterLayout, ScheduledLayer, schedule
+from emulon.machine.program import RegisterProgram, validate
 from emulon.machine.ranges import analyse
-from emulon.machine.schedule import ScheduledLayer, schedule
 from emulon.machine.targets.llama_error import GATE, PAD_SIZE, LlamaPlan, exact_norm, sharpness, steepness
 from emulon.machine.tokens import START, Lookup, Matched, Where
 from emulon.machine.transformer import result_name
-from emulon.machine.validation import validate
 
 # The pad of the start token, in programs that divide: it is never taken away.
 BANK = "bank"

@@ -15,9 +15,8 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.planted import OBFUSCATIONS, obfuscate, sample
-from emulon.planted.benchmark.answers import Answers, method_named
+from emulon.planted.benchmark.answers import MEASURES, Answers, method_named, score
 from emulon.planted.benchmark.questions import ask
-from emulon.planted.benchmark.scores import MEASURES, score
 from emulon.planted.benchmark.subject import Subject
 
 PLAIN, ALL = "plain", "all at once"

@@ -114,9 +114,7 @@ def test_a_wrong_path_is_never_called_right(kind):
 def test_a_run_is_looked_at_no_closer_than_it_must_be(monkeypatch):
     """In balls of one float; to twice the precision where these leave more open than is seen."""
     tried, exact = [], PathError.after_all_steps
-    monkeypatch.setattr(
-        PathError, "after_all_steps", lambda self: tried.append(self.kind) or exact(self)
-    )
+    monkeypatch.setattr(PathError, "after_all_steps", lambda self: tried.append(self.kind) or exact(self))
     run = run_of(LogCoshRegression(steps=20))
     for off, grades in ((1e-4, GRADES[:1]), (1e-12, GRADES[:1]), (0.0, GRADES)):
         tried.clear()

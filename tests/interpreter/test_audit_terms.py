@@ -191,7 +191,11 @@ def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open(
         assert own <= off[t].item() <= own * (1 + 1e-13)
         for k in range(2):
             exact, own = sum(map(Fraction, rows[:, k].tolist())), Fraction(total.radius[t, k].item())
-            assert abs(exact - Fraction(total.high[t, k].item()) - Fraction(total.low[t, k].item())) <= own < Fraction(1, 10**20)
+            assert (
+                abs(exact - Fraction(total.high[t, k].item()) - Fraction(total.low[t, k].item()))
+                <= own
+                < Fraction(1, 10**20)
+            )
     # Balls of twice the precision carry their own radii.
     total, off = samples.summed(Ball(value.high, torch.zeros_like(radius), radius))
     assert not off.any() and bool((total.radius >= radius @ rows.abs()).all())
@@ -225,9 +229,7 @@ def test_weighted_eigenvalues_are_below_the_exact_ones_by_rounding_alone() -> No
     with ctx.workprec(200):
         a, b, c = (
             sum(number(Fraction(w)) * number(Fraction(p)) * number(Fraction(q)) for w, p, q in zip(*parts, strict=True))
-            for parts in (
-                (weights.tolist(), X[:, i].tolist(), X[:, j].tolist()) for i, j in ((0, 0), (0, 1), (1, 1))
-            )
+            for parts in ((weights.tolist(), X[:, i].tolist(), X[:, j].tolist()) for i, j in ((0, 0), (0, 1), (1, 1)))
         )
         exact = ((a + c) / 2 - (((a - c) / 2) ** 2 + b * b).sqrt()) / 5
         assert exact - arb(1e-14) < arb(found) < exact - 4 * arb(float(U)) * (a + c) / 5

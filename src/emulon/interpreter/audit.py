@@ -47,8 +47,8 @@ SLICE = 1 << 16
 ROWS = 4096
 # XᵀX is formed where the features are at most so many times the steps: beyond, residuals cost less.
 WIDEST = 2
-# What residuals and ℓ′ are enclosed with, the cheaper first: a path that may err so many times more than the run is seen
-# to be off is looked at again.
+# What residuals and ℓ′ are enclosed with, the cheaper first: a path that may err so many times more than the run is
+# seen to be off is looked at again.
 GRADES: tuple[Kind, ...] = (FloatBall, Ball)
 LOOSE = 1.5
 # How often e_t is assumed, and the assumption checked, before nothing is promised.
@@ -278,7 +278,7 @@ def weighted_smallest(rows: Tensor, weights: Tensor) -> Tensor:
 
     Claim: rows times √c as computed have a Gram matrix that is off by at most 8u times its trace. Proof. Root and
     product round once each: each entry of a scaled row by 2.1u of itself, each product of two by 4.3u, and the sums of
-    their magnitudes are entries of a matrix whose norm is at most its trace. The trace is computed to within a half. QED
+    their magnitudes are entries of a matrix whose norm is at most its trace, which is computed to within a half. QED
     """
     scaled = rows * weights.clamp(min=0).sqrt().unsqueeze(-1)
     trace = scaled.square().sum(dim=(-2, -1)) / rows.shape[-2]

@@ -71,8 +71,8 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
     seen = plan.batches(plan.loss.template_data(x, y)), plan.batches(TemplateData(x, y, None))
     linear = f.smooth == parse("t").smooth
-    seen = (part[: plan.steps] for part in seen)
-    batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
+    used = zip(*(part[: plan.steps] for part in seen), strict=True)
+    batches = [_Batch(inner, given.y, linear) for inner, given in used]
     w = before = arb_mat(x.shape[-1], 1)
     for number in range(plan.steps):
         start = w + (w - before) * (arb(number) / (number + 3)) if plan.descent.accelerated else w

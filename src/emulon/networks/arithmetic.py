@@ -1,8 +1,9 @@
 """Four arithmetics over the numbers of a register, so that every layer writes its exact map once.
 
 `FLOAT64` computes with tensors as PyTorch does; `FLOAT_BALLS` encloses the true numbers in balls of one float, and
-`BALLS` at twice that precision, in array operations; `ARB` encloses one row of an input with as many bits as are asked for, number by number. Values are
-(…, positions, features) tensors, balls, and numpy arrays of Arb balls; + − * / and indexing work on all of them.
+`BALLS` at twice that precision, in array operations; `ARB` encloses one row of an input with as many bits as are asked
+for, number by number. Values are (…, positions, features) tensors, balls, and numpy arrays of Arb balls; + − * / and
+indexing work on all of them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class _Balls(Arithmetic):
         return value.widened(torch.where(above, math.inf, 0.0))
 
     def beside(self, parts: Sequence[Any]) -> Any:
-        return self.kind(*(torch.cat(part, dim=-1) for part in zip(*(vars(one).values() for one in parts), strict=True)))
+        return self.kind(
+            *(torch.cat(part, dim=-1) for part in zip(*(vars(one).values() for one in parts), strict=True))
+        )
 
 
 class _Arb(Arithmetic):

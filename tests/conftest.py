@@ -18,11 +18,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "emulon",
-    deadline=None,
-    derandomize=True,
-    max_examples=20,
-    suppress_health_check=[HealthCheck.too_slow],
+    "emulon", deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("emulon")
 

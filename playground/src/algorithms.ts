@@ -325,12 +325,12 @@ class Algorithms implements Scene {
 
   private drawChart(shown: number): void {
     const { run } = this;
-    const x = linear([0, this.program.facts.steps], [50, 412]);
+    const x = linear([0, this.program.facts.steps], [66, 412]);
     const y = logarithmic([SMALLEST, 10], [118, 6]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: 50, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
-        svg("text", { x: 46, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: 66, x2: 412, y1: y(10 ** power), y2: y(10 ** power) }),
+        svg("text", { x: 62, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const steps = Array.from({ length: run.computed + 1 }, (_, t) => t).slice(1);
     if (!this.bend.active) {
@@ -340,7 +340,7 @@ class Algorithms implements Scene {
     parts.push(svg("path", { class: "curve", d: path(steps.map((t) => [x(t), y(run.error(t))])) }),
       svg("line", { class: "now", x1: x(shown), x2: x(shown), y1: 6, y2: 118 }),
       ...[0, 50, 100, 150, 200].map((t) => svg("text", { x: x(t), y: 132, "text-anchor": "middle" }, String(t))),
-      svg("text", { class: "axis-name", x: 231, y: 148, "text-anchor": "middle" }, "step (line: distance; dashes: bound)"),
+      svg("text", { class: "axis-name", x: 239, y: 148, "text-anchor": "middle" }, "step (line: distance; dashes: bound)"),
       svg("text", { class: "axis-name", transform: "translate(12 62) rotate(-90)", "text-anchor": "middle" }, "distance"));
     this.chart.replaceChildren(...parts);
   }

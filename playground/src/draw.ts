@@ -123,7 +123,7 @@ export function paint(canvas: HTMLCanvasElement, rows: number, columns: number, 
 
 // Two numbers as they are printed, and how many characters they share from the left.
 export function digits(own: number, other: number): { text: string; same: number } {
-  const print = (value: number): string => (value < 0 ? "−" : " ") + Math.abs(value).toFixed(15);
+  const print = (value: number): string => (value <= -5e-16 ? "−" : " ") + Math.abs(value).toFixed(15);
   const [text, beside] = [print(own), print(other)];
   let same = 0;
   while (same < text.length && text[same] === beside[same]) same++;

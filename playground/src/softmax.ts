@@ -44,6 +44,7 @@ class Softmaxes implements Scene {
   private readonly picture = svg("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, class: "plane", role: "img", "aria-label": "the function and the softmax; move the pointer to ask at another place" });
   private readonly bars = svg("svg", { viewBox: "0 0 404 190", role: "img", "aria-label": "keys: weights and values at the pointer" });
   private readonly errors = svg("svg", { viewBox: "0 0 480 290", role: "img", "aria-label": "error over the interval, with its proved bound" });
+  private readonly colours = html("p", { class: "note" });
   private readonly numbers = html("dl", { class: "numbers" });
   private readonly slider: HTMLInputElement;
   private readonly asked: HTMLInputElement;
@@ -89,7 +90,7 @@ class Softmaxes implements Scene {
             this.picture, html("div", { class: "controls" }, html("span", { class: "note", style: "margin:0" }, "ask at"), html("span", { class: "grow" }, this.asked)), this.numbers)),
         html("div", { class: "side" },
           html("section", { class: "card" }, html("h2", {}, "Keys: how much they weigh here, what they say"), this.bars),
-          html("section", { class: "card" }, html("h2", {}, "Error over the interval, and what is proved of it"), this.errors))));
+          html("section", { class: "card" }, html("h2", {}, "Error over the interval, and what is proved of it"), this.errors, this.colours))));
   }
 
   show(words: string[]): void {
@@ -161,19 +162,20 @@ class Softmaxes implements Scene {
   }
 
   private drawErrors(f: (s: number) => number, F: (s: number) => number, bound: number, other: (s: number) => number, beside: number): void {
-    const x = linear([-1, 1], [54, 474]);
+    const x = linear([-1, 1], [66, 474]);
     const y = logarithmic([1e-17, 10], [264, 8]);
     const parts: SVGElement[] = [];
     for (const power of [-16, -12, -8, -4, 0]) {
-      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 50, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
+      parts.push(svg("line", { class: "grid", x1: x(-1), x2: x(1), y1: y(10 ** power), y2: y(10 ** power) }), svg("text", { x: 62, y: y(10 ** power) + 4, "text-anchor": "end" }, power === 0 ? "1" : tenTo(power)));
     }
     const curve = (kind: string, g: (s: number) => number, b: number): SVGElement[] => [
       svg("path", { class: `curve ${kind}`, d: path(SAMPLES.filter((_, k) => k % 2 === 0).map((s) => [x(s), y(Math.abs(g(s) - f(s)))])) }),
       svg("line", { class: `bound ${kind}`, x1: x(-1), x2: x(1), y1: y(b), y2: y(b) })];
     const names = this.way === "auto" ? ["ours", "the paper's"] : ["the paper's", "ours"];
     parts.push(...curve("lines-2", other, beside), ...curve("lines-1", F, bound), svg("line", { class: "now", x1: x(this.s), x2: x(this.s), y1: 8, y2: 264 }),
-      svg("text", { x: x(1), y: 284, "text-anchor": "end" }, `green ${names[0]}, orange ${names[1]}; dashed: proved`), ...named(110, 284, "s, from −1 to 1", 8, "error"));
+      ...named(270, 284, "s, from −1 to 1", 8, "error"));
     this.errors.replaceChildren(...parts);
+    this.colours.textContent = `Green: ${names[0]}; orange: ${names[1]}; dashed: proved.`;
   }
 }
 

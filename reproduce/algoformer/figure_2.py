@@ -172,10 +172,7 @@ CLAIM = Claim(
     "Gao et al. 2024, Figure 2",
     "AlgoFormer has a lower error than the standard and the looped transformer on three tasks.",
     "AlgoFormer lowest on all three tasks, after 500,000 steps",
-    {
-        "small": Scale(2, SMALL, at_source_scale=False),
-        "gpu": Scale(30, GPU | {"seeds": 2}, set_up=set_up(SET_UP)),
-    },
+    {"small": Scale(2, SMALL, at_source_scale=False), "gpu": Scale(30, GPU | {"seeds": 2}, set_up=set_up(SET_UP))},
     *(run, judge, figure),
     differs="On a GPU trained until the curves are flat; on a CPU a toy. AR(q) errors are against the noise-free "
     "continuation.",

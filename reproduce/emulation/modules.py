@@ -236,12 +236,7 @@ def fit(modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, setti
 
 
 def _fit(
-    modules: nn.Module,
-    loss: Callable[..., Tensor],
-    batches: Batches,
-    epochs: int,
-    lr: float,
-    report_progress: Progress,
+    modules: nn.Module, loss: Callable[..., Tensor], batches: Batches, epochs: int, lr: float, report_progress: Progress
 ) -> None:
     device = batches.rows.device
     optimizer = torch.optim.Adam(modules.parameters(), lr=lr, fused=True, capturable=device.type == "cuda")

@@ -189,9 +189,7 @@ DEPTH = Claim(
             45, {"training": LONGER, "depths": [1, 2, 3, 4, 6, 8, 12, 16], "datasets": 1024}, at_source_scale=False
         ),
         "gpu": Scale(
-            10,
-            {"training": DEEP, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3},
-            set_up=set_up(DEPTH_SET_UP),
+            10, {"training": DEEP, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3}, set_up=set_up(DEPTH_SET_UP)
         ),
     },
     *(over_depth, judge_depth, draw_depth),

@@ -161,11 +161,7 @@ def interpreter_for(programs: Sequence[Program], mode: Mode = "fast") -> Interpr
 
 
 def run_program(
-    interpreter: Interpreter,
-    program: Program,
-    data: Data,
-    mode: Mode = "fast",
-    report_progress: Progress = silent,
+    interpreter: Interpreter, program: Program, data: Data, mode: Mode = "fast", report_progress: Progress = silent
 ) -> Run:
     return interpreter.run(program, *data.problem(program.loss), mode, report_progress)
 

@@ -86,11 +86,7 @@ def test_momentum_reaches_the_minimum_of_badly_scaled_least_squares_sooner():
 
 
 @settings(max_examples=50)
-@given(
-    v=st.lists(st.floats(-10, 10), min_size=1, max_size=5),
-    threshold=st.floats(0, 5),
-    candidate=st.floats(-10, 10),
-)
+@given(v=st.lists(st.floats(-10, 10), min_size=1, max_size=5), threshold=st.floats(0, 5), candidate=st.floats(-10, 10))
 def test_soft_threshold_is_the_proximal_map_of_the_l1_norm(v: list[float], threshold: float, candidate: float):
     point = torch.tensor(v, dtype=torch.float64)
 

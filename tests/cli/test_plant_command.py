@@ -10,13 +10,7 @@ pytest.importorskip("transformers", reason="planted models are GPT2Models (pip i
 
 
 def test_a_named_and_obfuscated_model_is_described_with_its_bound(tmp_path: Path, capsys) -> None:
-    words = [
-        "mixture:samples=3,first=last-value,second=moving-average,share=0.25",
-        "--obfuscate",
-        "all",
-        "--seed",
-        "4",
-    ]
+    words = ["mixture:samples=3,first=last-value,second=moving-average,share=0.25", "--obfuscate", "all", "--seed", "4"]
     assert cli.main(["plant", *words, "--out", str(tmp_path)]) == 0
     made, said = planted.load(tmp_path), capsys.readouterr().out
     parts = {"first": {"name": "last value"}, "second": {"name": "moving average"}}

@@ -4,17 +4,7 @@ import re
 
 import pytest
 import torch
-from construction_cases import (
-    DOMAIN,
-    data,
-    f64,
-    gradient_step,
-    hopfield,
-    linear_layer,
-    normal,
-    residual_map,
-    truncated,
-)
+from construction_cases import DOMAIN, data, f64, gradient_step, hopfield, linear_layer, normal, residual_map, truncated
 
 from emulon.algorithms import GradientDescent, LinearRegression, NewtonLeastSquares, losses
 from emulon.certify import Domain

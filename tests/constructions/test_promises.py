@@ -22,12 +22,7 @@ DOMAINS = [
     Domain(samples=12, features=5, x=0.2, y=1.0, w=4.0),
     Domain(samples=5, features=9, x=1.0, y=1.0, w=2.0, residual=2.0, absolute=19.0),
 ]
-MAPS = [
-    ("t", 1e-9, f64),
-    ("exp(-t**2)", 1e-6, f64),
-    ("Max(t, 0)", 1e-3, f64),
-    ("t", 1e-2, f32),
-]
+MAPS = [("t", 1e-9, f64), ("exp(-t**2)", 1e-6, f64), ("Max(t, 0)", 1e-3, f64), ("t", 1e-2, f32)]
 
 
 @lru_cache

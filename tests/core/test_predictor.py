@@ -9,14 +9,7 @@ from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
-from emulon.core.predictor import (
-    FunctionPredictor,
-    NotAPredictor,
-    Predictor,
-    as_predictor,
-    predict_at,
-    predict_queries,
-)
+from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, predict_at, predict_queries
 from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd
 from emulon.tasks import Linear

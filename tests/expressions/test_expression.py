@@ -174,12 +174,7 @@ def test_constants_that_balls_do_not_know_are_refused_not_mistaken() -> None:
         parse(sympy.GoldenRatio * T).arb_series(arb(1), ())
 
 
-@given(
-    left=st.floats(-2, 2),
-    width=st.floats(0, 0.5),
-    part=st.floats(0, 1),
-    text=st.sampled_from(sorted(PARSED)),
-)
+@given(left=st.floats(-2, 2), width=st.floats(0, 0.5), part=st.floats(0, 1), text=st.sampled_from(sorted(PARSED)))
 def test_every_branch_that_is_taken_in_an_interval_is_among_those_named(
     left: float, width: float, part: float, text: str
 ) -> None:

@@ -13,18 +13,7 @@ from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, as_loss
 from emulon.constructions import DescentInContext, GradientStep
 from emulon.interpreter import Interpreter, compile
 from fuzz import oracle
-from fuzz.data import (
-    dtype_named,
-    first_of_batch,
-    how_given,
-    numbers,
-    scales,
-    sizes,
-    stored,
-    tables,
-    targets,
-    tensors,
-)
+from fuzz.data import dtype_named, first_of_batch, how_given, numbers, scales, sizes, stored, tables, targets, tensors
 from fuzz.functions import domain_of, require_outside, slacks
 from fuzz.oracle import Case, Violation, rational, require_certified, sign
 

@@ -5,7 +5,7 @@ import torch
 
 from emulon.algorithms import LogisticRegression, Ridge
 from emulon.core.errors import EmulonError
-from emulon.identification.domain_task import DomainTask
+from emulon.identification.loading import DomainTask
 from emulon.interpreter import compile
 from emulon.tasks import Linear
 

@@ -3,14 +3,7 @@
 import pytest
 
 from emulon.core.errors import EmulonError
-from emulon.identification import (
-    depth_sweep,
-    hidden_states,
-    identify,
-    linear_probe,
-    over_training,
-    trainer,
-)
+from emulon.identification import depth_sweep, hidden_states, identify, linear_probe, over_training, trainer
 from emulon.identification.loading import load_subject
 from emulon.tasks import Linear
 from emulon.training import NoRun, RunFolder, TrainConfig, train

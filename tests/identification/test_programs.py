@@ -6,8 +6,7 @@ from emulon.algorithms import Lasso, LinearRegression, Ridge
 from emulon.certify import Domain
 from emulon.core.errors import OutOfDomain
 from emulon.identification import identify
-from emulon.identification.domain_task import DomainTask
-from emulon.identification.loading import load_subject
+from emulon.identification.loading import DomainTask, load_subject
 from emulon.interpreter import compile, save
 from emulon.tasks import Linear
 

@@ -21,8 +21,8 @@ from emulon.looped import (
     LoopedNewton,
     RepresentationNetwork,
 )
+from emulon.looped.heads import causal_tokens
 from emulon.looped.newton import start_scale
-from emulon.looped.tokens import causal_tokens
 from reproduce.algoformer.convergence import convergence, newton_iterates
 
 f64, f32 = torch.float64, torch.float32

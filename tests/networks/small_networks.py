@@ -11,13 +11,7 @@ from emulon.interpreter import Program
 from emulon.models import Standard
 from emulon.networks import NetworkProgram
 
-ACTIVATIONS = {
-    "tanh": nn.Tanh(),
-    "gelu": nn.GELU(),
-    "relu": nn.ReLU(),
-    "silu": nn.SiLU(),
-    "leaky": nn.LeakyReLU(0.1),
-}
+ACTIVATIONS = {"tanh": nn.Tanh(), "gelu": nn.GELU(), "relu": nn.ReLU(), "silu": nn.SiLU(), "leaky": nn.LeakyReLU(0.1)}
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,7 @@ from emulon.networks import compile_network
 from emulon.networks.elementwise import Function
 from emulon.networks.iteration import compile_iteration
 from emulon.networks.program import distance_by_arb
-from emulon.networks.steps import (
-    GroupLassoStep,
-    KernelRegression,
-    SoftKMeansStep,
-    SoftmaxRegressionStep,
-    power_step,
-)
+from emulon.networks.steps import GroupLassoStep, KernelRegression, SoftKMeansStep, SoftmaxRegressionStep, power_step
 
 f64 = torch.float64
 IRIS, SPECIES = load_iris(return_X_y=True)

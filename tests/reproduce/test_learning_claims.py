@@ -7,11 +7,7 @@ import pytest
 
 from emulon.report.chart import chart
 from reproduce.claim import Scale, Setting, all_claims
-from reproduce.learning import (
-    figure_2,
-    figure_3,
-    figure_4,
-)
+from reproduce.learning import figure_2, figure_3, figure_4
 from reproduce.record import measure
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -5,15 +5,7 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
-from emulon.tasks import (
-    Linear,
-    RidgeMixture,
-    SparseLinear,
-    Task,
-    at_step,
-    read_task,
-    task_options,
-)
+from emulon.tasks import Linear, RidgeMixture, SparseLinear, Task, at_step, read_task, task_options
 
 
 def test_a_process_takes_its_rows_of_a_batch():

@@ -210,8 +210,7 @@ PREDICTORS = {
     "several_queries_are_answered_as_each_alone": mean(of_all_queries),
     "prefixes_are_answered_as_each_alone": broken(Mean, predict_prefixes=lambda self, xs, ys: ys.clone()),
     "other_numbers_of_examples_are_refused": broken(
-        Mean,
-        predict=lambda self, xs, ys, x_query: ys.mean(dim=-1) + 0 * (xs.sum(dim=(-1, -2)) + x_query.sum(dim=-1)),
+        Mean, predict=lambda self, xs, ys, x_query: ys.mean(dim=-1) + 0 * (xs.sum(dim=(-1, -2)) + x_query.sum(dim=-1))
     ),
     "order_does_not_matter": mean(of_the_last),
     "rotations_do_not_matter": mean(lambda xs, ys, x_query: x_query[..., 0]),

@@ -107,11 +107,7 @@ CASES = {
         LINEAR,
     ),
     "truncated": (lambda: TruncatedLinear(12, 3, -1.0, 2.0, 1e-3), clipped, CLIPPED),
-    "truncated, paper": (
-        lambda: TruncatedLinear(12, 3, -3.0, 3.0, heads=4, grid="paper"),
-        sharp,
-        CLIPPED,
-    ),
+    "truncated, paper": (lambda: TruncatedLinear(12, 3, -3.0, 3.0, heads=4, grid="paper"), sharp, CLIPPED),
     "head in tokens": (lambda: HeadInTokens(6, 3, 2, 3.0, 1e-8), head, HEAD),
     "head in tokens, paper": (lambda: HeadInTokens(6, 3, 2, 3.0, points=17, grid="paper"), head, HEAD),
     "head in embedding": (lambda: HeadInEmbedding(6, 3, 2, 3.0, 1e-8), head, HEAD),

@@ -71,10 +71,7 @@ CASES = {
     "weighted neighbours": (lambda: NearestNeighbours(weighted=True), {"invariances": EVERY}),
     "estimator": (lambda: as_predictor(SklearnRidge(alpha=0.3)), {"invariances": EVERY}),
     "function": (lambda: as_predictor(mean), {"invariances": EVERY}),
-    "function of one": (
-        lambda: FunctionPredictor(RidgeRegression(0.3).predict, each=True),
-        {"invariances": EVERY},
-    ),
+    "function of one": (lambda: FunctionPredictor(RidgeRegression(0.3).predict, each=True), {"invariances": EVERY}),
     "construction": (lambda: as_predictor(DescentInContext.of(EXACT, XS[:, :8], YS[:, :8], 1e-6)), {"data": DATA}),
     "program": (lambda: compile(EXACT, data=(XS[:, :8], YS[:, :8]), tolerance=1e-6), {"data": DATA}),
     "looped descent": (lambda: as_predictor(LoopedGradientDescent(covering(), horizon=5), loops=5), {"data": DATA}),

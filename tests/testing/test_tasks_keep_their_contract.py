@@ -3,7 +3,7 @@
 import pytest
 
 from emulon.algorithms import Ridge
-from emulon.identification.domain_task import DomainTask
+from emulon.identification.loading import DomainTask
 from emulon.interpreter import compile
 from emulon.tasks import TASKS, Linear, RegressionTask
 from emulon.testing import task_checks

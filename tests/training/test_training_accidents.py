@@ -104,8 +104,7 @@ def test_a_checkpoint_that_cannot_be_read_names_the_one_before(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_out_of_memory_says_what_to_make_smaller(tmp_path, monkeypatch, error):
     def burst():

@@ -76,10 +76,7 @@ def test_a_learner_that_diverges_leaves_the_others_alone():
 
 
 def test_what_changes_the_shape_of_the_work_cannot_be_stacked():
-    for change, reason in (
-        ({"width": 32}, "and here in width"),
-        ({"steps": 61}, "and here in steps"),
-    ):
+    for change, reason in (({"width": 32}, "and here in width"), ({"steps": 61}, "and here in steps")):
         with pytest.raises(BadConfig, match=reason):
             Stack([TINY, TINY.changed(**change)], CPU)
     with pytest.raises(BadConfig, match="end together"):

@@ -27,13 +27,7 @@ def losses(config: TrainConfig, steps: int = 8) -> list[float]:
 
 @pytest.mark.parametrize(
     ("model", "start"),
-    [
-        ("standard", TINY),
-        ("standard", FAST),
-        ("looped", TINY),
-        ("looped", FAST),
-        ("algoformer", TINY),
-    ],
+    [("standard", TINY), ("standard", FAST), ("looped", TINY), ("looped", FAST), ("algoformer", TINY)],
 )
 def test_every_model_learns(model, start):
     easy = start.changed(model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)

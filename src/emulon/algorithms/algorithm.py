@@ -15,6 +15,17 @@ from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.registry import Registry, snake_case
 
+# Data of every algorithm, and what it answers; Float… is what it computes with.
+Inputs = Real[Tensor, "*batch samples features"]
+Targets = Real[Tensor, "*batch samples"]
+FloatInputs = Float[Tensor, "*batch samples features"]
+FloatTargets = Float[Tensor, "*batch samples"]
+Weights = Float[Tensor, "*batch features"]
+Queries = Real[Tensor, "*query"]
+Answers = Float[Tensor, "*answers"]
+PerProblem = Float[Tensor, "*batch 1"]
+Scores = Float[Tensor, "*shape"]
+
 
 class Algorithm(ABC):
     """The exact reference that everything else is compared with. It computes in float64, whatever it is given.
@@ -26,36 +37,25 @@ class Algorithm(ABC):
     several_queries = True
 
     @abstractmethod
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         """The weights (..., features) before the first step, then after each."""
 
-    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def mean_response(self, score: Scores) -> Scores:
         """The prediction that belongs to w·x."""
         return score
 
     @accepts_arraylike("x", "y", like="x", side="columns")
-    def run(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Float[Tensor, "*batch features"]:
+    def run(self, x: Inputs, y: Targets) -> Weights:
         """The weights after the last step."""
         return _finite(deque(self.weights_in_turn(x, y), maxlen=1).pop())
 
     @accepts_arraylike("x", "y", like="x")
-    def iterates(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Float[Tensor, "*batch iterates features"]:
+    def iterates(self, x: Inputs, y: Targets) -> Float[Tensor, "*batch iterates features"]:
         """All weights, the initial ones included: steps + 1 of them."""
         return _finite(torch.stack(list(self.weights_in_turn(x, y)), dim=-2))
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Real[Tensor, "*batch samples features"],
-        ys: Real[Tensor, "*batch samples"],
-        x_query: Real[Tensor, "*query"],
-    ) -> Float[Tensor, "*answers"]:
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         """What the weights learned from (xs, ys) say about x_query, (..., features) or (..., queries, features)."""
         weights = self.run(xs, ys)
         require_queries(xs, x_query)
@@ -83,7 +83,7 @@ def name_of(algorithm: type[Algorithm]) -> str:
     return snake_case(algorithm.__name__)
 
 
-def require_data(x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]) -> None:
+def require_data(x: Inputs, y: Targets) -> None:
     """Refuse data that is empty, not finite, or whose x and y do not belong together."""
     if x.ndim < 2 or x.shape[:-1] != y.shape:
         raise BadShape(
@@ -94,7 +94,7 @@ def require_data(x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*b
     require_finite(x=x, y=y)
 
 
-def require_queries(x: Real[Tensor, "*batch samples features"], x_query: Real[Tensor, "*query"]) -> None:
+def require_queries(x: Inputs, x_query: Queries) -> None:
     """Refuse queries that are neither one a batch element, (..., features), nor several, (..., queries, features)."""
     batch, features = tuple(x.shape[:-2]), x.shape[-1]
     several = x_query.ndim == x.ndim

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import require_data, require_queries
+from emulon.algorithms.algorithm import Answers, Inputs, Queries, Targets, require_data, require_queries
 from emulon.core.arrays import accepts_arraylike, as_tensor
 from emulon.core.errors import EmulonError
 
@@ -20,12 +20,7 @@ class Zero:
     """Predicts 0."""
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Real[Tensor, "*batch samples features"],
-        ys: Real[Tensor, "*batch samples"],
-        x_query: Real[Tensor, "*query"],
-    ) -> Float[Tensor, "*answers"]:
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         require_data(xs, ys)
         require_queries(xs, x_query)
         return x_query.double().new_zeros(x_query.shape[:-1])
@@ -36,12 +31,7 @@ class PreviousTarget:
     """Predicts the target of the last example."""
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Real[Tensor, "*batch samples features"],
-        ys: Real[Tensor, "*batch samples"],
-        x_query: Real[Tensor, "*query"],
-    ) -> Float[Tensor, "*answers"]:
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         require_data(xs, ys)
         require_queries(xs, x_query)
         last = ys.double()[..., -1]
@@ -68,12 +58,7 @@ class NearestNeighbours:
             raise EmulonError(f"neighbours must be at least 1, got {self.neighbours}")
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Real[Tensor, "*batch samples features"],
-        ys: Real[Tensor, "*batch samples"],
-        x_query: Real[Tensor, "*query"],
-    ) -> Float[Tensor, "*answers"]:
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         """x_query is (..., features) or (..., queries, features)."""
         require_data(xs, ys)
         require_queries(xs, x_query)
@@ -115,12 +100,7 @@ class TaskMixture:
             raise EmulonError(f"a mixture of tasks needs a noise that is positive and finite, got {self.noise}")
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query")
-    def predict(
-        self,
-        xs: Real[Tensor, "*batch samples features"],
-        ys: Real[Tensor, "*batch samples"],
-        x_query: Real[Tensor, "*query"],
-    ) -> Float[Tensor, "*answers"]:
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         """x_query is (..., features) or (..., queries, features)."""
         require_data(xs, ys)
         require_queries(xs, x_query)

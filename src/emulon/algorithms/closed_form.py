@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, require_data, require_steps
+from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, Inputs, Targets, Weights, require_data, require_steps
 from emulon.certify.spectrum import largest_eigenvalue
 from emulon.core.errors import EmulonError
 
@@ -22,9 +22,7 @@ class LeastSquares(Algorithm):
     The limit of `LinearRegression`, `NewtonLeastSquares` and of ridge regression without a penalty. No intercept.
     """
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         yield torch.linalg.lstsq(x.double(), y.double().unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
 
@@ -44,9 +42,7 @@ class RidgeRegression(Algorithm):
     def __post_init__(self) -> None:
         require_ridge(self.ridge)
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         x, y = x.double(), y.double()
         gram = x.mT @ x + self.ridge * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
@@ -68,9 +64,7 @@ class ShermanMorrisonRidge(Algorithm):
     def __post_init__(self) -> None:
         require_ridge(self.ridge)
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         x, y = x.double(), y.double()
         inverse = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) / self.ridge
@@ -106,9 +100,7 @@ class NewtonLeastSquares(Algorithm):
     def __post_init__(self) -> None:
         require_steps(self.steps)
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         x, y = x.double(), y.double()
         s = x.mT @ x
@@ -146,7 +138,7 @@ class LassoPath:
     knots: Float[Tensor, "*batch knots"]
     weights: Float[Tensor, "*batch knots features"]
 
-    def at(self, penalty: float) -> Float[Tensor, "*batch features"]:
+    def at(self, penalty: float) -> Weights:
         wanted = self.knots.new_full((*self.knots.shape[:-1], 1), penalty)
         return interpolate(self.knots, self.weights.mT, wanted.unsqueeze(-2)).squeeze(-1)
 
@@ -165,9 +157,7 @@ class LassoRegression(Algorithm):
         if not 0 <= self.penalty < math.inf:
             raise EmulonError(f"a penalty must be finite and not negative, got {self.penalty}")
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         x, y = x.double(), y.double()
         samples = x.shape[-2]
@@ -175,7 +165,7 @@ class LassoRegression(Algorithm):
         yield path.at(self.penalty)
 
 
-def lasso_path(gram: Float[Tensor, "*batch features features"], moment: Float[Tensor, "*batch features"]) -> LassoPath:
+def lasso_path(gram: Float[Tensor, "*batch features features"], moment: Weights) -> LassoPath:
     """The homotopy method on XᵀX/n and Xᵀy/n, all problems of the batch walking their paths together.
 
     Claim: on the nonzero weights A the slope moment − gram·w equals penalty·sign; as the penalty falls by γ they move

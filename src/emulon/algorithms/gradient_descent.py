@@ -11,7 +11,16 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm, require_data, require_steps
+from emulon.algorithms.algorithm import (
+    Algorithm,
+    Inputs,
+    PerProblem,
+    Scores,
+    Targets,
+    Weights,
+    require_data,
+    require_steps,
+)
 from emulon.algorithms.losses import Loss
 from emulon.core.errors import EmulonError
 
@@ -79,9 +88,7 @@ class GradientDescent(Algorithm):
         """Itself: so that this and every named algorithm answer to the same name."""
         return self
 
-    def resolved_step_size(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Float[Tensor, "*batch 1"]:
+    def resolved_step_size(self, x: Inputs, y: Targets) -> PerProblem:
         """η for each batch element: the one given, or 1/(L + l2) from the data (1 where nothing can move)."""
         require_data(x, y)
         x, y = x.double(), y.double()
@@ -95,9 +102,7 @@ class GradientDescent(Algorithm):
             smoothness = smoothness.amax(dim=-2)
         return torch.where(smoothness > 0, 1 / smoothness, 1.0)
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         step = self.resolved_step_size(x, y)
         x, y, fixed = self.loss.template_data(x.double(), y.double())
         weights = before = x.new_zeros(*x.shape[:-2], x.shape[-1])
@@ -142,12 +147,7 @@ class GradientDescent(Algorithm):
         number = torch.arange(iterates.shape[-2], dtype=iterates.dtype, device=iterates.device).unsqueeze(-1)
         return look_ahead(number, iterates, before)
 
-    def objective(
-        self,
-        x: Real[Tensor, "*batch samples features"],
-        y: Real[Tensor, "*batch samples"],
-        weights: Float[Tensor, "*batch features"],
-    ) -> Float[Tensor, "*batch"]:
+    def objective(self, x: Inputs, y: Targets, weights: Weights) -> Float[Tensor, "*batch"]:
         """What is minimised, at these weights."""
         x, y, fixed = self.loss.template_data(x.double(), y.double())
         fit = self.loss.value((x @ weights.unsqueeze(-1)).squeeze(-1) - y).mean(dim=-1)
@@ -155,20 +155,18 @@ class GradientDescent(Algorithm):
             fit = fit - (fixed.mean(dim=-2) * weights).sum(dim=-1)
         return fit + self.l2 / 2 * weights.square().sum(dim=-1) + self.l1 * weights.abs().sum(dim=-1)
 
-    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def mean_response(self, score: Scores) -> Scores:
         """w·x for residual and margin losses; for a rate ℓ′(w·x), which is exp(w·x) for Poisson."""
         return self.loss.mean_response(score)
 
 
-def look_ahead(
-    number: int | Tensor, weights: Float[Tensor, "*batch features"], before: Float[Tensor, "*batch features"]
-) -> Float[Tensor, "*batch features"]:
+def look_ahead(number: int | Tensor, weights: Weights, before: Weights) -> Weights:
     """Where an accelerated step, the `number`-th from 0, starts: ahead in the direction of the last."""
     return weights + number / (number + 3) * (weights - before)
 
 
 def in_batches(
-    x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"], size: int
+    x: Inputs, y: Targets, size: int
 ) -> tuple[Real[Tensor, "*batch batches size features"], Real[Tensor, "*batch batches size"]]:
     """As many batches of this size as it takes to have every sample in one, in order; the first fill up the last.
 
@@ -200,9 +198,7 @@ class OnlineSGD(Algorithm):
         if not 0 < self.step_size < math.inf or not 0 <= self.ridge < math.inf:
             raise EmulonError(f"need step_size > 0 and ridge ≥ 0, got {self.step_size} and {self.ridge}")
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         require_data(x, y)
         x, y = x.double(), y.double()
         weights = x.new_zeros(*x.shape[:-2], x.shape[-1])
@@ -213,9 +209,7 @@ class OnlineSGD(Algorithm):
             yield weights
 
 
-def soft_threshold(
-    v: Float[Tensor, "*batch features"], threshold: Float[Tensor, "*#batch 1"]
-) -> Float[Tensor, "*batch features"]:
+def soft_threshold(v: Weights, threshold: Float[Tensor, "*#batch 1"]) -> Weights:
     """argmin_w ‖w − v‖²/2 + threshold·‖w‖₁: every entry moved towards zero by the threshold, and not past it.
 
     Args:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from emulon.algorithms.algorithm import FloatInputs, FloatTargets, Scores
 from emulon.certify.domain import Domain
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.core.registry import Registry
@@ -29,9 +30,9 @@ class TemplateData(NamedTuple):
     `fixed` is what does not depend on w, one row a sample; None where there is nothing of the kind.
     """
 
-    x: Float[Tensor, "*batch samples features"]
-    y: Float[Tensor, "*batch samples"]
-    fixed: Float[Tensor, "*batch samples features"] | None
+    x: FloatInputs
+    y: FloatTargets
+    fixed: FloatInputs | None
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class Link(ABC):
         """Refuse targets that the loss makes no sense of."""
 
     @abstractmethod
-    def template_data(
-        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
-    ) -> TemplateData: ...
+    def template_data(self, x: FloatInputs, y: FloatTargets) -> TemplateData: ...
 
     @abstractmethod
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
@@ -77,9 +76,7 @@ class Link(ABC):
         """A bound on the entries of `template_data`'s fixed part."""
         return 0.0
 
-    def mean_response(
-        self, slope: Callable[[Tensor], Tensor], score: Float[Tensor, "*shape"]
-    ) -> Float[Tensor, "*shape"]:
+    def mean_response(self, slope: Callable[[Tensor], Tensor], score: Scores) -> Scores:
         """The prediction that belongs to w·x."""
         return score
 
@@ -94,9 +91,7 @@ class Residual(Link):
     def require_targets(self, y: Real[Tensor, "*shape"]) -> None:
         pass
 
-    def template_data(
-        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
-    ) -> TemplateData:
+    def template_data(self, x: FloatInputs, y: FloatTargets) -> TemplateData:
         return TemplateData(x, y, None)
 
     def template_domain(self, domain: Domain) -> Domain:
@@ -123,9 +118,7 @@ class Margin(Link):
         if not torch.isin(y, torch.tensor([-1, 1], dtype=y.dtype, device=y.device)).all():
             raise OutOfDomain("a margin loss needs labels −1 and +1; map the classes first, as 2*y - 1 does 0 and 1")
 
-    def template_data(
-        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
-    ) -> TemplateData:
+    def template_data(self, x: FloatInputs, y: FloatTargets) -> TemplateData:
         return TemplateData(y.unsqueeze(-1) * x, y.new_zeros(y.shape), None)
 
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:
@@ -155,17 +148,13 @@ class Rate(Link):
         if (y < 0).any():
             raise OutOfDomain(f"counts cannot be negative, got {y.min().item():.6g}; drop or correct those samples")
 
-    def template_data(
-        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"]
-    ) -> TemplateData:
+    def template_data(self, x: FloatInputs, y: FloatTargets) -> TemplateData:
         return TemplateData(x, y.new_zeros(y.shape), y.unsqueeze(-1) * x)
 
     def largest_fixed(self, domain: Domain) -> float:
         return domain.x * domain.y
 
-    def mean_response(
-        self, slope: Callable[[Tensor], Tensor], score: Float[Tensor, "*shape"]
-    ) -> Float[Tensor, "*shape"]:
+    def mean_response(self, slope: Callable[[Tensor], Tensor], score: Scores) -> Scores:
         return slope(score)
 
     def encode(self, measured: np.ndarray, *, centred: bool = True, scaled: bool = True) -> Encoding:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from emulon.algorithms.algorithm import require_data
+from emulon.algorithms.algorithm import FloatInputs, FloatTargets, PerProblem, Scores, Targets, require_data
 from emulon.algorithms.link import LINKS, MARGIN, RATE, RESIDUAL, Link, TemplateData
 from emulon.certify.spectrum import largest_eigenvalue
 from emulon.core.errors import BadExpression, EmulonError
@@ -68,22 +67,18 @@ class Loss:
         if self.stand_in is None and math.isinf(self.curvature):
             raise EmulonError(f"the curvature of the loss {self.name} has no known bound; pass step_size")
 
-    def template_data(
-        self, x: Float[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> TemplateData:
+    def template_data(self, x: FloatInputs, y: Targets) -> TemplateData:
         """The data as the template sees them, in x's dtype. Refuses data and targets that are none."""
         require_data(x, y)
         y = y.to(x.dtype)
         self.link.require_targets(y)
         return self.link.template_data(x, y)
 
-    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def mean_response(self, score: Scores) -> Scores:
         """The prediction that belongs to w·x."""
         return self.link.mean_response(self.slope, score)
 
-    def smoothness(
-        self, x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
-    ) -> Float[Tensor, "*batch 1"]:
+    def smoothness(self, x: FloatInputs, y: FloatTargets, steps: int) -> PerProblem:
         """The Lipschitz constant of the mean loss's gradient on this data, or what stands in for it."""
         self.require_smoothness()
         return self.curvature * largest_eigenvalue(x) if self.stand_in is None else self.stand_in(x, y, steps)
@@ -106,9 +101,7 @@ def _without_switches(function: Function) -> str:
     return " + ".join([str(function.smooth.xreplace(written)), *exists])
 
 
-def of_counts(
-    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
-) -> Float[Tensor, "*batch 1"]:
+def of_counts(x: FloatInputs, y: FloatTargets, steps: int) -> PerProblem:
     """Smoothness of the Poisson objective wherever it is not above its value at zero.
 
     Claim: with L = 2·max‖x_i‖²·(1 + mean(y log 2y − y)), (proximal) gradient descent from w = 0 with η ≤ 1/(L + l2)
@@ -123,9 +116,7 @@ def of_counts(
     return mean_rate * x.square().sum(dim=-1).amax(dim=-1, keepdim=True)
 
 
-def of_jump(
-    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int, *, height: float
-) -> Float[Tensor, "*batch 1"]:
+def of_jump(x: FloatInputs, y: FloatTargets, steps: int, *, height: float) -> PerProblem:
     """The stand-in for a residual loss with |ℓ′| ≤ height whose derivative jumps: η = rms(y)/(height·λmax·√steps).
 
     Claim: the best of the iterates is within (height·rms(y)/(2√steps))·(1 + λmax‖w*‖²/rms(y)²) of the minimum F(w*).
@@ -139,9 +130,7 @@ def of_jump(
     return height * math.sqrt(max(steps, 1)) * largest_eigenvalue(x) / scale
 
 
-def of_margin_jump(
-    x: Float[Tensor, "*batch samples features"], y: Float[Tensor, "*batch samples"], steps: int
-) -> Float[Tensor, "*batch 1"]:
+def of_margin_jump(x: FloatInputs, y: FloatTargets, steps: int) -> PerProblem:
     """The stand-in for the perceptron: η = 1/√λmax, so that one step is at most 1 long.
 
     Claim: on data separable with margin γ (some unit u has label·x·u ≥ γ for all samples) the weights stop changing

@@ -9,21 +9,12 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import ALGORITHMS, Algorithm
+from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, Inputs, PerProblem, Scores, Targets, Weights
 from emulon.algorithms.gradient_descent import GradientDescent
-from emulon.algorithms.losses import (
-    huber,
-    log_cosh,
-    logistic,
-    perceptron,
-    poisson,
-    quantile,
-    squared,
-    squared_hinge,
-)
+from emulon.algorithms.losses import huber, log_cosh, logistic, perceptron, poisson, quantile, squared, squared_hinge
 from emulon.core.errors import EmulonError
 
 
@@ -41,25 +32,16 @@ class NamedAlgorithm(Algorithm):
     def descent(self) -> GradientDescent:
         """The gradient descent underneath."""
 
-    def weights_in_turn(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Iterator[Tensor]:
+    def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
         return self.descent.weights_in_turn(x, y)
 
-    def resolved_step_size(
-        self, x: Real[Tensor, "*batch samples features"], y: Real[Tensor, "*batch samples"]
-    ) -> Float[Tensor, "*batch 1"]:
+    def resolved_step_size(self, x: Inputs, y: Targets) -> PerProblem:
         return self.descent.resolved_step_size(x, y)
 
-    def objective(
-        self,
-        x: Real[Tensor, "*batch samples features"],
-        y: Real[Tensor, "*batch samples"],
-        weights: Float[Tensor, "*batch features"],
-    ) -> Float[Tensor, "*batch"]:
+    def objective(self, x: Inputs, y: Targets, weights: Weights) -> Float[Tensor, "*batch"]:
         return self.descent.objective(x, y, weights)
 
-    def mean_response(self, score: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def mean_response(self, score: Scores) -> Scores:
         return self.descent.mean_response(score)
 
 

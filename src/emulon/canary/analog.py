@@ -8,17 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulon.canary.checkpoint import (
-    VOCABULARY,
-    Builder,
-    Canary,
-    Probe,
-    Shape,
-    bits_of,
-    eighth_bits,
-    formats_of,
-    pad_of,
-)
+from emulon.canary.checkpoint import VOCABULARY, Builder, Canary, Probe, Shape, bits_of, eighth_bits, formats_of, pad_of
 
 STANDARD = Shape()
 

@@ -206,12 +206,7 @@ def _series(function: Function, at: Any, signs: Signs) -> list[Any] | None:
 
 
 def _prove(
-    keys: Keys,
-    function: Function,
-    cells: list[tuple[float, float]],
-    target: float,
-    tightness: float,
-    parts: int,
+    keys: Keys, function: Function, cells: list[tuple[float, float]], target: float, tightness: float, parts: int
 ) -> Interpolation:
     narrowest = _narrowest(max(abs(edge) for cell in cells for edge in cell))
     target = max(target, NOISE * float(np.abs(keys.values).max()))

@@ -73,12 +73,7 @@ def main(options: Options) -> int:
     processes = min(options.processes, len(seeds))
     with progress() as report_progress:
         rows = score_models(
-            methods,
-            seeds,
-            variants,
-            architecture=options.architecture,
-            processes=processes,
-            progress=report_progress,
+            methods, seeds, variants, architecture=options.architecture, processes=processes, progress=report_progress
         )
     cells, seconds = summary(rows), time.perf_counter() - began
     record = report.record(rows, cells, seeds, seconds)

@@ -30,16 +30,7 @@ from emulon.training.configuration import (
     recipe_values,
 )
 from emulon.training.grid import Grid, Run, read_grid, read_words
-from emulon.training.sweep import (
-    Engine,
-    Inline,
-    Local,
-    Slurm,
-    require_stack,
-    sweep,
-    sweep_stacked,
-    visible_gpus,
-)
+from emulon.training.sweep import Engine, Inline, Local, Slurm, require_stack, sweep, sweep_stacked, visible_gpus
 
 SWEEP = ("vary", "executor", "jobs", "restarts", "slurm", "stack", "dry_run")
 EXAMPLES = """examples:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify import rounding as roundings
@@ -16,6 +17,12 @@ from emulon.core.errors import BadShape, ToleranceTooTight
 from emulon.expressions import Function
 from emulon.softmax import Approximation, approximate
 from emulon.softmax.spectral import Rounding
+
+# Data of n samples or tokens with d features, and rows of weights.
+Inputs = Float[Tensor, "... n d"]
+Rows = Float[Tensor, "... width d"]
+Targets = Float[Tensor, "... n"]
+Weights = Float[Tensor, "... d"]
 
 Way = Literal["auto", "paper", "spectral", "piecewise"]
 Built = TypeVar("Built")

@@ -13,7 +13,7 @@ from emulon.attention import Head
 from emulon.certify import Certificate, rounding
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import shifted_average
-from emulon.constructions.accuracy import aligned, rounded_up
+from emulon.constructions.accuracy import Inputs, Rows, aligned, rounded_up
 from emulon.constructions.linear_layer import require_products, require_sizes, with_room
 from emulon.core.errors import EmulonError, ToleranceTooTight
 
@@ -44,13 +44,7 @@ class EmulatedHead(CertifiedModule):
     def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
         """[K Q V]: the 3·width rows of the stacked matrices, applied to every token."""
 
-    def forward(
-        self,
-        x: Float[Tensor, "... n d"],
-        w_k: Float[Tensor, "... width d"],
-        w_q: Float[Tensor, "... width d"],
-        w_v: Float[Tensor, "... width d"],
-    ) -> Float[Tensor, "... n width"]:
+    def forward(self, x: Inputs, w_k: Rows, w_q: Rows, w_v: Rows) -> Float[Tensor, "... n width"]:
         matrix = (self.width, self.features)
         parts = {
             "x": (x, (self.tokens, self.features)),
@@ -63,13 +57,7 @@ class EmulatedHead(CertifiedModule):
         out: Tensor = self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
         return out
 
-    def audit(
-        self,
-        x: Float[Tensor, "... n d"],
-        w_k: Float[Tensor, "... width d"],
-        w_q: Float[Tensor, "... width d"],
-        w_v: Float[Tensor, "... width d"],
-    ) -> Certificate:
+    def audit(self, x: Inputs, w_k: Rows, w_q: Rows, w_v: Rows) -> Certificate:
         """The bound for this head on this data: with the norms of its own K and Q, and its own largest |V|."""
         k, q, v = (x.double() @ w.double().mT for w in (w_k, w_q, w_v))
         # A last-place lift, for the rounding of these very products.

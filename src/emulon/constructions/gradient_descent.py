@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
@@ -17,7 +16,7 @@ from emulon.certify.domain import require_real
 from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.certify.spectrum import SLACK
-from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
+from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import EmulonError
@@ -136,11 +135,11 @@ class DescentInContext(CertifiedModule):
     def extra_repr(self) -> str:
         return f"{self.plan.name}, {self.plan.steps} steps, error {self.certificate}"
 
-    def forward(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> Float[Tensor, "... d"]:
+    def forward(self, x: Inputs, y: Targets) -> Weights:
         return self.run(x, y).last
 
     @accepts_arraylike("x", "y", like="x")
-    def run(self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"]) -> DescentRun:
+    def run(self, x: Inputs, y: Targets) -> DescentRun:
         """All weights, the initial zero included, and their bounds."""
         n, d = self.plan.domain.samples, self.plan.domain.features
         x, y = aligned(self.step.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)))

@@ -12,7 +12,7 @@ from emulon.algorithms.losses import Loss, as_loss
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.domain import require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
+from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.constructions.residual_map import Template, admitted, template
 from emulon.core.errors import EmulonError, ToleranceTooTight
 from emulon.expressions import parse
@@ -141,9 +141,7 @@ class GradientStep(CertifiedModule):
         """Tokens that also carry the state w, and for Poisson y_i·x_i."""
         return self.template.prompt(self.template.data_rows(*self.loss.template_data(x, y)), w, state=w)
 
-    def forward(
-        self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
-    ) -> Float[Tensor, "... d"]:
+    def forward(self, x: Inputs, y: Targets, w: Weights) -> Weights:
         n, d = self.domain.samples, self.domain.features
         x, y, w = aligned(self.head.w_k.dtype, x=(x, (n, d)), y=(y, (n,)), w=(w, (d,)))
         require_within(self.stored.y, y=y)

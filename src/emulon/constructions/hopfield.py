@@ -11,7 +11,7 @@ from torch import Tensor
 from emulon.attention import attend
 from emulon.certify import Domain
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way
+from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights
 from emulon.constructions.residual_map import admitted, residual_template
 from emulon.interpreter.layout import HALF
 
@@ -72,9 +72,7 @@ class HopfieldResidualMap(CertifiedModule):
         parts = self.template.query_rows(w)
         return torch.cat([parts[f"query_{name}"] for name in HALF], dim=-1)
 
-    def forward(
-        self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
-    ) -> Float[Tensor, "... n d"]:
+    def forward(self, x: Inputs, y: Targets, w: Weights) -> Inputs:
         x, y, w = admitted(self.template.domain, self.w_v.dtype, x, y, w)
         stored, values = self.patterns(x, y)
         return attend(self.state(w), self.beta * stored, values @ self.w_v.mT, name="hopfield")

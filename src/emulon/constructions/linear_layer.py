@@ -13,7 +13,7 @@ from emulon.attention import Head, Slots
 from emulon.certify import rounding
 from emulon.certify.domain import require_scale, require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, aligned, checked_to, promised
+from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, checked_to, promised
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse
 from emulon.softmax import Approximation, Grid
@@ -119,7 +119,7 @@ class ScalarHeads(CertifiedModule):
         out[..., self.slots["bias"]] = self.intercepts.unsqueeze(-1)
         return out
 
-    def forward(self, x: Float[Tensor, "... n d"], theta: Float[Tensor, "... width d"]) -> Float[Tensor, "... n width"]:
+    def forward(self, x: Inputs, theta: Rows) -> Float[Tensor, "... n width"]:
         sizes = {"x": (x, (self.tokens, self.features)), self.symbol: (theta, (self.width, self.features))}
         x, theta = aligned(self.slopes.dtype, **sizes)
         require_products(self.bound, x, **{self.symbol: theta})

@@ -16,7 +16,7 @@ from emulon.attention import Head
 from emulon.attention.codes import circular, one_hot
 from emulon.certify import Certificate, Domain
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Way, aligned, promised
+from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.expressions import Function, parse
 from emulon.interpreter.checks import require_in_domain
 from emulon.interpreter.layout import LEAK_SHARE, Routing, TokenLayout, stored
@@ -130,9 +130,7 @@ class ResidualMap(CertifiedModule):
     ) -> Float[Tensor, "*batch tokens width"]:
         return self.template.prompt(self.template.data_rows(x, y), w)
 
-    def forward(
-        self, x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"]
-    ) -> Float[Tensor, "... n d"]:
+    def forward(self, x: Inputs, y: Targets, w: Weights) -> Inputs:
         prompt = self.prompt(*admitted(self.template.domain, self.f.grid.dtype, x, y, w))
         out: Tensor = self.head(prompt, prompt[..., : self.domain.samples, :])
         return out

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify.domain import require_within
 from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Way, aligned
+from emulon.constructions.accuracy import Inputs, Targets, Way, Weights, aligned
 from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
 from emulon.constructions.row_heads import RowHeads, SharpGrid
 from emulon.core.errors import EmulonError, ToleranceTooTight
@@ -95,7 +94,7 @@ class TruncatedLinear(CertifiedModule):
     def extra_repr(self) -> str:
         return f"clip to ({self.lo:g}, {self.hi:g}), error {self.certificate}"
 
-    def forward(self, x: Float[Tensor, "... n d"], w: Float[Tensor, "... d"]) -> Float[Tensor, "... n"]:
+    def forward(self, x: Inputs, w: Weights) -> Targets:
         x, w = aligned(self.dtype, x=(x, self.sizes["x"]), w=(w, self.sizes["w"]))
         row = w.unsqueeze(-2)
         if isinstance(self.heads, RowHeads):

@@ -4,7 +4,17 @@ from typing import Any
 
 from emulon.core.deprecated import renamed
 from emulon.identification.adapters import LAYOUTS, ModulePredictor, adapt
-from emulon.identification.analysis import Analysis, Comparison, analyse, compare, telling
+from emulon.identification.analysis import (
+    Analysis,
+    Comparison,
+    RidgeCell,
+    RidgeFit,
+    analyse,
+    best_ridge,
+    compare,
+    ridge_table,
+    telling,
+)
 from emulon.identification.curves import Curve, Interval
 from emulon.identification.differences import (
     ImplicitWeights,
@@ -15,8 +25,15 @@ from emulon.identification.differences import (
     squared_prediction_difference,
     weight_difference,
 )
-from emulon.identification.identify import Identification, Match, identify
-from emulon.identification.phases import AlgorithmPhase, depth_sweep, over_training, trainer
+from emulon.identification.identify import (
+    AlgorithmPhase,
+    Identification,
+    Match,
+    depth_sweep,
+    identify,
+    over_training,
+    trainer,
+)
 from emulon.identification.probes import (
     AttentionScores,
     HiddenStates,
@@ -33,7 +50,6 @@ from emulon.identification.probes import (
     statistics_of,
 )
 from emulon.identification.references import REFERENCES, Reference, reference, reference_named
-from emulon.identification.ridge_fit import RidgeCell, RidgeFit, best_ridge, ridge_table
 from emulon.identification.sampling import Prefixes, Sampling, draw
 
 __all__ = [

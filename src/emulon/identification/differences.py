@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.core.predictor import Predictor, predict_queries
 from emulon.identification.adapters import adapt
 from emulon.identification.curves import Curve
-from emulon.identification.sampling import Prefixes, Sampling, draw
+from emulon.identification.sampling import Answers, Prefixes, Sampling, draw
 from emulon.tasks import RegressionTask
 
 # Fresh inputs come from a seed far from the datasets' own.
@@ -63,7 +63,7 @@ class ImplicitWeights:
 
     counts: tuple[int, ...]
     weights: Float[Tensor, "datasets counts features"]
-    linearity: Float[Tensor, "datasets counts"]
+    linearity: Answers
 
     def difference(self, other: ImplicitWeights) -> Curve:
         """E ‖w_a − w_b‖²/d for each number of examples (Eq. 15, normalised as Figure 1)."""

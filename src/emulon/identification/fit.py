@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.identification.curves import Interval
 from emulon.identification.references import ContinuousParameter, IntegerParameter, Parameters, Reference
-from emulon.identification.sampling import Prefixes
+from emulon.identification.sampling import Answers, Prefixes
 
 # Numbers held at once while a grid is tried.
 MOST_NUMBERS = 500_000
@@ -43,7 +43,7 @@ class Observations:
     """A predictor's answers, to be imitated; squared errors are divided by `scale`, one for each count."""
 
     prefixes: Prefixes
-    answers: Float[Tensor, "datasets counts"]
+    answers: Answers
     scale: Float[Tensor, " counts"]
 
     def take(self, datasets: slice, counts: int | None = None) -> Observations:

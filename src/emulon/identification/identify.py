@@ -1,11 +1,13 @@
-"""Which algorithm is it? The nearest of the references, with its parameters, or none of these."""
+"""Identification: which reference a predictor computes, with intervals; over training and over depth, too."""
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -14,13 +16,16 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
+from emulon.core.progress import Progress, silent
 from emulon.identification.adapters import adapt
 from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.identification.fit import Observations, fit, parameter_interval
 from emulon.identification.references import Parameters, Reference, references_for
-from emulon.identification.sampling import DATASETS, Prefixes, Sampling, draw
+from emulon.identification.sampling import DATASETS, Answers, Prefixes, Sampling, draw
+from emulon.models import Learner
 from emulon.tasks import Linear, RegressionTask
 from emulon.tasks.task import FEATURES
+from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume, train
 
 if TYPE_CHECKING:
     import pandas
@@ -236,13 +241,13 @@ def _identify(answers: Tensor, prefixes: Prefixes, references: Sequence[Referenc
     return Identification(matches, tuple(alike), limit, prefixes.counts, prefixes.datasets - half, sure, constant)
 
 
-def variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, " counts"]:
+def variance(answers: Answers, prefixes: Prefixes) -> Float[Tensor, " counts"]:
     """The predictor's variance over datasets at each count; where it has none its mean square, which zero leaves."""
     found, least = answers.var(dim=0), least_variance(answers, prefixes)
     return torch.where(found > least, found, answers.square().mean().clamp(min=least))
 
 
-def least_variance(answers: Float[Tensor, "datasets counts"], prefixes: Prefixes) -> Float[Tensor, ""]:
+def least_variance(answers: Answers, prefixes: Prefixes) -> Float[Tensor, ""]:
     """Answers that vary less are constant."""
     size = torch.maximum(answers.square().mean(), prefixes.ys.square().mean())
     return CONSTANT**2 * size.clamp(min=torch.finfo(torch.float64).tiny)
@@ -293,3 +298,107 @@ def to_other_kinds(named: int, between: list[float], references: Sequence[Refere
         if reference.kind != references[named].kind:
             nearest[reference.kind] = min(distance, nearest.get(reference.kind, math.inf))
     return sorted(nearest.values())[len(nearest) // 2] if nearest else math.inf
+
+
+@dataclass(frozen=True)
+class AlgorithmPhase:
+    """A learner's algorithm at one place along an axis.
+
+    Attributes:
+        axis: "layers" or "steps".
+        place: How many of them.
+        identification: The verdict there.
+    """
+
+    axis: str
+    place: int
+    identification: Identification
+
+    def __str__(self) -> str:
+        return f"{self.place:3d}  {self.identification}"
+
+    def as_numbers(self) -> dict[str, Any]:
+        """What a figure needs: the verdict, and what every reference leaves unexplained."""
+        ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.identification.ranking]
+        return {
+            "axis": self.axis,
+            "place": self.place,
+            "algorithm": self.identification.algorithm,
+            "limit": self.identification.limit,
+            "ranking": ranking,
+        }
+
+
+def depth_sweep(
+    make: Callable[[int], object],
+    depths: Sequence[int],
+    task: RegressionTask,
+    *,
+    report_progress: Progress = silent,
+    **sampling: Unpack[Sampling],
+) -> tuple[AlgorithmPhase, ...]:
+    """Identify predictors of several depths, the shallowest first, all on the same datasets.
+
+    Args:
+        make: Returns a predictor of so many layers.
+        depths: Numbers of layers.
+        task: Where datasets come from.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    Raises:
+        EmulonError: There is no depth, or one below 1.
+    """
+    if not depths or min(depths) < 1:
+        raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
+    return _phases("layers", sorted(set(depths)), make, task, report_progress, sampling)
+
+
+def over_training(
+    run: Path, task: RegressionTask, *, report_progress: Progress = silent, **sampling: Unpack[Sampling]
+) -> tuple[AlgorithmPhase, ...]:
+    """Identify the learner at every checkpoint that its run has kept, all on the same datasets.
+
+    Args:
+        run: The run's folder.
+        task: Where datasets come from.
+        report_progress: Called with what is done and the share of it.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    Raises:
+        NoRun: There is no checkpoint.
+    """
+    steps = RunFolder(run).kept_steps()
+    if not steps:
+        raise NoRun(f"{run} holds no checkpoint; train it first, with --keep-checkpoints 0 to keep them all")
+    return _phases("steps", steps, lambda step: load_learner(run, step)[0], task, report_progress, sampling)
+
+
+def _phases(
+    axis: str,
+    places: Sequence[int],
+    make: Callable[[int], object],
+    task: RegressionTask,
+    report_progress: Progress,
+    sampling: Sampling,
+) -> tuple[AlgorithmPhase, ...]:
+    phases = []
+    for number, place in enumerate(places):
+        report_progress(f"{axis}: {place}", number / len(places))
+        phases.append(AlgorithmPhase(axis, place, identify(make(place), task, **sampling)))
+    return tuple(phases)
+
+
+def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
+    """A function for `depth_sweep` that trains a configuration at any depth, each in a run folder of its own.
+
+    Args:
+        config: Of every run but for its layers.
+        folder: Holds the runs; one that is there already goes on.
+    """
+
+    def make(depth: int) -> Learner:
+        run = folder / f"depth-{depth:02d}"
+        if RunFolder(run).config_file.exists():
+            return resume(run).learner
+        return train(config.changed(layers=depth), run).learner
+
+    return make

@@ -13,6 +13,11 @@ from torch import Tensor, nn
 from emulon.algorithms.algorithm import Algorithm
 from emulon.core.errors import BadShape
 from emulon.core.predictor import NotAPredictor
+from emulon.identification.sampling import Inputs, Targets
+
+# Hidden states of every layer, and what a probe looks for in them.
+Stream = Float[Tensor, "layers datasets tokens width"]
+Quantity = Float[Tensor, "datasets size"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class HiddenStates:
         registers: Groups of features by name, where the model has names for them.
     """
 
-    states: Float[Tensor, "layers datasets tokens width"]
+    states: Stream
     tokens: tuple[str, ...]
     registers: Mapping[str, slice] = field(default_factory=dict)
 
@@ -37,9 +42,7 @@ class HiddenStates:
         return HiddenStates(self.states[..., self.registers[register]], self.tokens)
 
 
-def hidden_states(
-    model: Any, xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
-) -> HiddenStates:
+def hidden_states(model: Any, xs: Inputs, ys: Targets) -> HiddenStates:
     """Run a model and keep its residual stream.
 
     Args:
@@ -74,9 +77,7 @@ def interleaved(count: int) -> tuple[str, ...]:
     return tuple(f"{'xy'[i % 2]}{i // 2 + 1}" for i in range(count))
 
 
-def moments(
-    xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
-) -> Float[Tensor, "datasets prefixes features"]:
+def moments(xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
     """Xᵀy of the first 0, 1, 2, … examples.
 
     Args:
@@ -87,9 +88,7 @@ def moments(
     return torch.cat([torch.zeros_like(sums[:, :1]), sums], dim=1)
 
 
-def prefix_weights(
-    algorithm: Algorithm, xs: Float[Tensor, "datasets points features"], ys: Float[Tensor, "datasets points"]
-) -> Float[Tensor, "datasets prefixes features"]:
+def prefix_weights(algorithm: Algorithm, xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
     """An algorithm's weights on the first 0, 1, 2, … examples (zero on none).
 
     Args:
@@ -159,7 +158,7 @@ class ProbeScores:
         return list(zip(self.score[:, place].tolist(), self.control[:, place].tolist(), strict=True))
 
 
-def linear_probe(hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0) -> ProbeScores:
+def linear_probe(hidden: HiddenStates, target: Quantity, *, seed: int = 0) -> ProbeScores:
     """One least-squares probe for each layer and position, fitted on half of the datasets and scored on the others.
 
     Args:
@@ -171,9 +170,7 @@ def linear_probe(hidden: HiddenStates, target: Float[Tensor, "datasets size"], *
     return ProbeScores(score, control, hidden.tokens)
 
 
-def register_probe(
-    hidden: HiddenStates, target: Float[Tensor, "datasets size"], *, seed: int = 0
-) -> dict[str, ProbeScores]:
+def register_probe(hidden: HiddenStates, target: Quantity, *, seed: int = 0) -> dict[str, ProbeScores]:
     """One linear probe for every register by itself: which of them holds the target?
 
     Args:
@@ -184,14 +181,12 @@ def register_probe(
     return {name: linear_probe(hidden.of(name), target, seed=seed) for name in hidden.registers}
 
 
-def shuffled(target: Float[Tensor, "datasets size"], seed: int) -> Float[Tensor, "datasets size"]:
+def shuffled(target: Quantity, seed: int) -> Quantity:
     """The control task: every dataset gets another's target."""
     return target[torch.randperm(len(target), generator=torch.Generator().manual_seed(seed), device="cpu")]
 
 
-def held_out_score(
-    states: Float[Tensor, "layers datasets tokens width"], target: Float[Tensor, "datasets size"]
-) -> Float[Tensor, "layers tokens"]:
+def held_out_score(states: Stream, target: Quantity) -> Float[Tensor, "layers tokens"]:
     """R² over all entries of the target, on the second half of the datasets."""
     datasets = states.shape[1]
     if datasets != target.shape[0] or datasets < 4:
@@ -208,9 +203,7 @@ def held_out_score(
     return explained(unseen @ weights + centre, target[half:].double())
 
 
-def explained(
-    guess: Float[Tensor, "*layers datasets size"], truth: Float[Tensor, "datasets size"]
-) -> Float[Tensor, "*layers"]:
+def explained(guess: Float[Tensor, "*layers datasets size"], truth: Quantity) -> Float[Tensor, "*layers"]:
     """R²: 1 − (squared error)/(squared deviation from the mean)."""
     left = (guess - truth).square().sum(dim=(-2, -1))
     return 1 - left / (truth - truth.mean(dim=0)).square().sum()
@@ -258,14 +251,10 @@ class AttentionProbe(nn.Module):
         self.hidden = matrix(inner, inner) if kind == "mlp" else None
         self.bias = nn.Parameter(torch.zeros(layers, probes, 1, size, device="cpu"))
 
-    def attention(
-        self, states: Float[Tensor, "layers datasets tokens width"]
-    ) -> Float[Tensor, "layers probes datasets tokens"]:
+    def attention(self, states: Stream) -> Float[Tensor, "layers probes datasets tokens"]:
         return torch.einsum("lbtw,lpw->lpbt", states, self.asks).softmax(dim=-1)
 
-    def forward(
-        self, states: Float[Tensor, "layers datasets tokens width"]
-    ) -> Float[Tensor, "layers probes datasets size"]:
+    def forward(self, states: Stream) -> Float[Tensor, "layers probes datasets size"]:
         u = torch.einsum("lpbt,lbtw->lpbw", self.attention(states), states) @ self.values
         if self.hidden is not None:
             u = nn.functional.gelu(u @ self.hidden)
@@ -284,7 +273,7 @@ class ManyScores:
 
 def attention_probe(
     hidden: HiddenStates,
-    target: Float[Tensor, "datasets size"],
+    target: Quantity,
     *,
     kind: Kind = "linear",
     layers: Sequence[int] | None = None,
@@ -311,7 +300,7 @@ def attention_probe(
 
 
 def attention_probes(
-    states: Float[Tensor, "layers datasets tokens width"],
+    states: Stream,
     targets: Float[Tensor, "probes datasets size"],
     *,
     kind: Kind = "linear",
@@ -397,9 +386,7 @@ def _loss(probe: AttentionProbe, states: Tensor, goals: Tensor) -> Float[Tensor,
     return total / goals.shape[1]
 
 
-def statistics_of(
-    states: Float[Tensor, "layers datasets tokens width"],
-) -> tuple[Float[Tensor, "layers 1 1 width"], Float[Tensor, "layers 1 1 width"]]:
+def statistics_of(states: Stream) -> tuple[Float[Tensor, "layers 1 1 width"], Float[Tensor, "layers 1 1 width"]]:
     """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞.
 
     Args:
@@ -410,10 +397,7 @@ def statistics_of(
     return mean, torch.where(deviation > 1e-9 * (1 + mean.abs()), deviation, torch.inf)
 
 
-def standardised(
-    states: Float[Tensor, "layers datasets tokens width"],
-    statistics: tuple[Tensor, Tensor] | None = None,
-) -> Float[Tensor, "layers datasets tokens width"]:
+def standardised(states: Stream, statistics: tuple[Tensor, Tensor] | None = None) -> Stream:
     """Every feature with mean 0 and deviation 1; constants are 0.
 
     Args:

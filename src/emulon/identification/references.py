@@ -20,7 +20,7 @@ from emulon.algorithms.baselines import inverse_distance
 from emulon.algorithms.closed_form import interpolate
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.registry import Registry
-from emulon.identification.sampling import Prefixes
+from emulon.identification.sampling import Answers, Prefixes
 from emulon.tasks import RegressionTask, TaskSet
 
 MOST_STEPS = 1000
@@ -86,7 +86,7 @@ class Reference:
         """How many parameters are fitted: of two that cannot be distinguished the one with fewer is named."""
         return (self.integer is not None) + (self.continuous is not None)
 
-    def predict(self, prefixes: Prefixes, parameters: Parameters) -> Float[Tensor, "datasets counts"]:
+    def predict(self, prefixes: Prefixes, parameters: Parameters) -> Answers:
         """The predictions with these parameters."""
         integer = parameters[self.integer.name] if self.integer else 0
         continuous = parameters[self.continuous.name] if self.continuous else 0.0
@@ -122,11 +122,7 @@ REFERENCES: Registry[Reference] = Registry("reference")
 
 
 def reference(
-    name: str,
-    kind: str,
-    *,
-    integer: IntegerParameter | None = None,
-    continuous: ContinuousParameter | None = None,
+    name: str, kind: str, *, integer: IntegerParameter | None = None, continuous: ContinuousParameter | None = None
 ) -> Callable[[Respond], Reference]:
     """Decorator that makes a reference of a function, and registers it.
 

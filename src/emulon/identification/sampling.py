@@ -17,6 +17,11 @@ from emulon.core.predictor import Predictor, predict_at
 from emulon.identification.curves import Curve
 from emulon.tasks import RegressionTask
 
+# Data of every dataset, and a predictor's answers after every number of examples.
+Inputs = Float[Tensor, "datasets points features"]
+Targets = Float[Tensor, "datasets points"]
+Answers = Float[Tensor, "datasets counts"]
+
 DATASETS = 256
 POINTS = 40
 
@@ -60,7 +65,7 @@ class Centred:
     """The same prefixes with the means of their n examples taken off inputs, targets and query: what is fitted to them
     is a fit with an intercept that no penalty sees, once the mean target is added to its answer."""
 
-    means: Float[Tensor, "datasets counts"]
+    means: Answers
     spectrum: GramSpectrum
     lasso_path: tuple[Float[Tensor, "datasets counts knots"], Float[Tensor, "datasets counts knots"]]
 
@@ -77,8 +82,8 @@ class Prefixes:
         counts: Numbers of examples.
     """
 
-    xs: Float[Tensor, "datasets points features"]
-    ys: Float[Tensor, "datasets points"]
+    xs: Inputs
+    ys: Targets
     counts: tuple[int, ...]
 
     @property
@@ -89,10 +94,10 @@ class Prefixes:
     def features(self) -> int:
         return self.xs.shape[-1]
 
-    def answers(self, predictor: Predictor) -> Float[Tensor, "datasets counts"]:
+    def answers(self, predictor: Predictor) -> Answers:
         return predict_at(predictor, self.xs, self.ys, self.counts)
 
-    def curve(self, name: str, values: Float[Tensor, "datasets counts"]) -> Curve:
+    def curve(self, name: str, values: Answers) -> Curve:
         return Curve.of(name, self.counts, values)
 
     @cached_property

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from emulon.attention import Slots
@@ -17,10 +16,19 @@ from emulon.certify.spectrum import SLACK
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import OutOfDomain
 from emulon.looped.exact import causal_answers, descent
-from emulon.looped.heads import GAP, STRAY, Stencil, readout_heads
+from emulon.looped.heads import (
+    CAUSAL_KINDS,
+    GAP,
+    STRAY,
+    Stencil,
+    causal_code_length,
+    causal_tokens,
+    elsewhere,
+    readout_heads,
+    recall_layer,
+)
 from emulon.looped.layer import Circuit, Frame, Heads, Layer, Size, constant, read, zeros
-from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, causal_tokens, elsewhere, recall_layer
-from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
+from emulon.looped.transformer import HORIZON, Inputs, Labels, LoopedRegression, Query, fewest_pairs, share
 
 
 class CausalLoopedRegression(LoopedRegression):
@@ -39,14 +47,7 @@ class CausalLoopedRegression(LoopedRegression):
         return tokens[..., 1::2, self.slots["y"]]
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Float[Tensor, "... samples inputs"],
-        ys: Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"],
-        x_query: Float[Tensor, "... inputs"],
-        *,
-        loops: int,
-    ) -> Tensor:
+    def predict(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> Tensor:
         """w_T·x_query, w_T from all the samples."""
         run = self.run(xs, ys, x_query, loops=loops)
         return run.prediction.select(-1 if run.scalar else -2, -1)
@@ -84,14 +85,7 @@ def self_stencil(
     """One value of 1; the score carries an integer offset of the code's product, which rounds what is added to it."""
     offset = 2 * _sharpness(tokens, dtype, cauchy) * code
     return Stencil.best(
-        pairs,
-        reach=reach,
-        tokens=tokens,
-        summed=1,
-        width=width + code + 1,
-        dtype=dtype,
-        cauchy=cauchy,
-        offset=offset,
+        pairs, reach=reach, tokens=tokens, summed=1, width=width + code + 1, dtype=dtype, cauchy=cauchy, offset=offset
     )
 
 

@@ -17,9 +17,8 @@ from emulon.certify.spectrum import SLACK
 from emulon.core.errors import OutOfDomain
 from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
 from emulon.looped.exact import causal_answers, newton
-from emulon.looped.heads import Stencil, readout_heads
+from emulon.looped.heads import CAUSAL_KINDS, Stencil, causal_code_length, elsewhere, readout_heads, recall_layer
 from emulon.looped.layer import Circuit, Frame, Heads, Layer, constant, eye, join, read, zeros
-from emulon.looped.tokens import CAUSAL_KINDS, causal_code_length, elsewhere, recall_layer
 from emulon.looped.transformer import HORIZON, fewest_pairs
 
 # How far computed products may exceed the bounds of the exact ones.

@@ -17,10 +17,9 @@ from emulon.certify.spectrum import SLACK
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.exact import descent, product
-from emulon.looped.heads import Stencil, code_length, readout_heads
+from emulon.looped.heads import KINDS, Stencil, code_length, exchange_layer, pair_tokens, readout_heads
 from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, others, read
 from emulon.looped.representation import RepresentationNetwork
-from emulon.looped.tokens import KINDS, exchange_layer, pair_tokens
 from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
 
 

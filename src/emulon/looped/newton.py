@@ -17,9 +17,8 @@ from emulon.certify.spectrum import SLACK
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.exact import newton, product
-from emulon.looped.heads import Stencil, code_length, copy_head, readout_heads
+from emulon.looped.heads import KINDS, Stencil, code_length, copy_head, pair_tokens, readout_heads
 from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, others, read
-from emulon.looped.tokens import KINDS, pair_tokens
 from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
 
 

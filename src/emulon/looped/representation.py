@@ -15,6 +15,7 @@ from emulon.certify.rounding import gamma
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped.exact import affine, leaky
 from emulon.looped.layer import Circuit, Layer, no_heads, read, zeros
+from emulon.looped.transformer import Query
 
 
 class RepresentationNetwork(nn.Module):
@@ -63,7 +64,7 @@ class RepresentationNetwork(nn.Module):
                 raise BadShape(f"{name} has {tensor.shape[-1]} features, the representation reads {self.inputs}")
         require_within(self.bound, **inputs)
 
-    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+    def forward(self, x: Query) -> Float[Tensor, "... outputs"]:
         for level in range(self.depth):
             weight, bias = self.level(level)
             z = x @ weight.to(x.dtype).mT + bias.to(x.dtype)

@@ -23,6 +23,11 @@ from emulon.looped.exact import distance
 from emulon.looped.heads import MOST_PAIRS
 from emulon.looped.layer import Frame
 
+# Data of regressions; labels may be numbers or vectors.
+Inputs = Float[Tensor, "... samples inputs"]
+Labels = Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"]
+Query = Float[Tensor, "... inputs"]
+
 # Loops every tolerance is promised for unless the caller asks for more.
 HORIZON = 50
 
@@ -203,14 +208,7 @@ class LoopedRegression(LoopedTransformer):
         self.domain.check_problem(xs, labels, x_query)
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query")
-    def run(
-        self,
-        xs: Float[Tensor, "... samples inputs"],
-        ys: Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"],
-        x_query: Float[Tensor, "... inputs"],
-        *,
-        loops: int,
-    ) -> LoopedRun:
+    def run(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> LoopedRun:
         self.require(loops, xs=xs, ys=ys, x_query=x_query)
         scalar = ys.ndim < xs.ndim
         labels = ys.unsqueeze(-1) if scalar else ys
@@ -220,13 +218,6 @@ class LoopedRegression(LoopedTransformer):
         return LoopedRun(self, (xs, labels, x_query), self.prompt(xs, labels, x_query), loops, scalar)
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(
-        self,
-        xs: Float[Tensor, "... samples inputs"],
-        ys: Float[Tensor, "... samples"] | Float[Tensor, "... samples outputs"],
-        x_query: Float[Tensor, "... inputs"],
-        *,
-        loops: int,
-    ) -> Tensor:
+    def predict(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> Tensor:
         """The prediction at x_query after `loops` steps, with a last dimension of outputs where ys has one."""
         return self.run(xs, ys, x_query, loops=loops).prediction

@@ -118,12 +118,7 @@ class RegisterLayout:
         code = codes(self.tokens)
         after = torch.ones(self.tokens, 1, dtype=torch.float64, device="cpu")
         after[START] = 0.0
-        parts: dict[str, Tensor | float] = {
-            **self.pads(pad),
-            ONE: after,
-            IS_START: 1.0 - after,
-            CODE: code,
-        }
+        parts: dict[str, Tensor | float] = {**self.pads(pad), ONE: after, IS_START: 1.0 - after, CODE: code}
         for where in self.maps:
             if isinstance(where, Average):
                 parts[self.key(where)] = where.marks(self.tokens)[:, None]

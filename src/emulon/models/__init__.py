@@ -4,14 +4,4 @@ from emulon.models.block import Affine, Block, BlockShape, Decoder, SelfAttentio
 from emulon.models.decoders import AlgoFormer, Looped, Standard
 from emulon.models.learner import Learner
 
-__all__ = [
-    "Affine",
-    "AlgoFormer",
-    "Block",
-    "BlockShape",
-    "Decoder",
-    "Learner",
-    "Looped",
-    "SelfAttention",
-    "Standard",
-]
+__all__ = ["Affine", "AlgoFormer", "Block", "BlockShape", "Decoder", "Learner", "Looped", "SelfAttention", "Standard"]

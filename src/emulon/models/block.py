@@ -14,6 +14,13 @@ from torch import Tensor, nn
 from emulon.attention import attend
 from emulon.core.errors import BadShape, EmulonError
 
+# States along the stream, and which tokens may be seen.
+Stream = Float[Tensor, "*batch tokens width"]
+Visible = Bool[Tensor, "*batch tokens"]
+Embedded = Float[Tensor, "batch tokens width"]
+Shown = Bool[Tensor, "batch tokens"]
+EveryLoop = Float[Tensor, "loops batch tokens width"]
+
 if TYPE_CHECKING:
     from emulon.networks.builder import Builder
 
@@ -82,9 +89,7 @@ class SelfAttention(nn.Module):
         self.to_qkv = Affine(shape.width, 3 * shape.width, bias=shape.bias)
         self.merge = Affine(shape.width, shape.width, bias=shape.bias)
 
-    def forward(
-        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
-    ) -> Float[Tensor, "*batch tokens width"]:
+    def forward(self, x: Stream, visible: Visible | None = None) -> Stream:
         """`visible` are the tokens that may be seen at all: those that are no padding."""
         q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4).unbind(dim=-2)
         seen = None if visible is None else visible[..., None, None, :]
@@ -121,9 +126,7 @@ class Block(nn.Module):
         """The four weight matrices."""
         return self.attention.to_qkv.weight, self.attention.merge.weight, self.widen.weight, self.narrow.weight
 
-    def forward(
-        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
-    ) -> Float[Tensor, "*batch tokens width"]:
+    def forward(self, x: Stream, visible: Visible | None = None) -> Stream:
         x = x + self.drop(self.attention(self.attention_norm(x), visible))
         added: Tensor = self.drop(self.narrow(F.gelu(self.widen(self.mlp_norm(x)), approximate="tanh")))
         return x + added
@@ -173,9 +176,7 @@ class Decoder(nn.Module):
                 # what is added to the residual stream shrinks with depth, so that the stream's size does not grow
                 parameter.normal_(0.0, shape.deviation / (math.sqrt(2 * layers) if output else 1.0))
 
-    def forward(
-        self, x: Float[Tensor, "*batch tokens width"], visible: Bool[Tensor, "*batch tokens"] | None = None
-    ) -> Float[Tensor, "*batch tokens width"]:
+    def forward(self, x: Stream, visible: Visible | None = None) -> Stream:
         for block in self.blocks:
             x = block(x, visible)
         normed: Tensor = self.last_norm(x)

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.models.block import BlockShape, Decoder
+from emulon.models.block import BlockShape, Decoder, Embedded, EveryLoop, Shown
 from emulon.models.learner import Learner
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ class Standard(Learner, name="standard"):
         self.decoder = Decoder(shape, layers)
 
     def states(
-        self,
-        embedded: Float[Tensor, "batch tokens width"],
-        window: int | None = None,
-        visible: Bool[Tensor, "batch tokens"] | None = None,
+        self, embedded: Embedded, window: int | None = None, visible: Shown | None = None
     ) -> Float[Tensor, "1 batch tokens width"]:
         final: Tensor = self.decoder(embedded, visible)
         return final.unsqueeze(0)
@@ -100,12 +97,7 @@ class Looped(LoopingLearner, name="looped"):
             raise EmulonError("looped starts from zero and sees its prompt by injection alone; leave inject on")
         self.decoder = Decoder(shape, layers, "loop")
 
-    def states(
-        self,
-        embedded: Float[Tensor, "batch tokens width"],
-        window: int | None = None,
-        visible: Bool[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "loops batch tokens width"]:
+    def states(self, embedded: Embedded, window: int | None = None, visible: Shown | None = None) -> EveryLoop:
         return loop(self.decoder, torch.zeros_like(embedded), embedded, self.loops, window or self.window, visible)
 
     def lower_states(self, builder: Builder) -> None:
@@ -140,12 +132,7 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
         self.body = Decoder(shape, layers, "loop")
         self.post = Decoder(shape, layers, "post")
 
-    def states(
-        self,
-        embedded: Float[Tensor, "batch tokens width"],
-        window: int | None = None,
-        visible: Bool[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "loops batch tokens width"]:
+    def states(self, embedded: Embedded, window: int | None = None, visible: Shown | None = None) -> EveryLoop:
         prepared = self.pre(embedded, visible)
         injected = prepared if self.inject else None
         turns = loop(self.body, prepared, injected, self.loops, window or self.window, visible)
@@ -163,12 +150,7 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
 
 
 def loop(
-    decoder: Decoder,
-    state: Float[Tensor, "batch tokens width"],
-    injected: Float[Tensor, "batch tokens width"] | None,
-    loops: int,
-    window: int,
-    visible: Bool[Tensor, "batch tokens"] | None = None,
+    decoder: Decoder, state: Embedded, injected: Embedded | None, loops: int, window: int, visible: Shown | None = None
 ) -> Float[Tensor, "window batch tokens width"]:
     """The states after loops − window + 1, …, loops applications of state ← decoder(state + injected), or of
     state ← decoder(state)."""

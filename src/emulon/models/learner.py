@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Real
+from jaxtyping import Float, Real
 from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_queries
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape
 from emulon.core.registry import Registry
-from emulon.models.block import Affine, Block, BlockShape
+from emulon.models.block import Affine, Block, BlockShape, Embedded, EveryLoop, Shown
 from emulon.tasks.task import NOT_ASKED, PAD, interleave
 
 if TYPE_CHECKING:
@@ -74,15 +74,10 @@ class Learner(nn.Module):
         return (*own, *(field.name for field in fields(BlockShape))) if blocks else tuple(own)
 
     @abstractmethod
-    def states(
-        self,
-        embedded: Float[Tensor, "batch tokens width"],
-        window: int | None = None,
-        visible: Bool[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "loops batch tokens width"]:
+    def states(self, embedded: Embedded, window: int | None = None, visible: Shown | None = None) -> EveryLoop:
         """The states after the last `window` loop counts, the final one last; None for as many as the loss uses."""
 
-    def embed(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Float[Tensor, "batch tokens width"]:
+    def embed(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Embedded:
         if tokens.shape[-1] != self.width_in or tokens.shape[-2] > self.tokens:
             raise BadShape(
                 f"tokens have shape {tuple(tokens.shape)}; this learner reads at most {self.tokens} of width"
@@ -96,7 +91,7 @@ class Learner(nn.Module):
         dropped: Tensor = self.drop(embedded)
         return dropped
 
-    def visible(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Bool[Tensor, "batch tokens"] | None:
+    def visible(self, tokens: Real[Tensor, "batch tokens width_in"]) -> Shown | None:
         """Which tokens are no padding; None where there never is any."""
         return tokens[..., 0] != PAD if self.vocabulary else None
 

@@ -24,10 +24,7 @@ FUNCTIONS: dict[type[nn.Module], str] = {
     nn.Softsign: "t/(1 + Abs(t))",
     nn.Mish: "t*tanh(log(1 + exp(t)))",
 }
-GELU = {
-    "none": "t*(1 + erf(t/sqrt(2)))/2",
-    "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2",
-}
+GELU = {"none": "t*(1 + erf(t/sqrt(2)))/2", "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2"}
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
     "logistic": nn.Sigmoid,

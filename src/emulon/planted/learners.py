@@ -15,16 +15,7 @@ from emulon.machine.programs.averages import average_rounds, copied, mixed, swit
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain
 from emulon.machine.programs.sherman_morrison import ridge_rounds
-from emulon.planted.mechanism import (
-    MECHANISMS,
-    NORM,
-    TARGET,
-    Mechanism,
-    between,
-    integer_between,
-    scale_between,
-    sizes,
-)
+from emulon.planted.mechanism import MECHANISMS, NORM, TARGET, Mechanism, between, integer_between, scale_between, sizes
 
 # Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
 LEAST_RIDGE = 1e-6

@@ -21,12 +21,7 @@ DRAWN_SHARES = (1e-9, 30.0)
 # Distances are drawn up to this many times their median, so that one that diverges leaves the others readable.
 DRAWN_DISTANCES = 1e3
 # The kinds of Figure 3 of Akyürek et al. 2022: of several references of a kind the nearest is drawn.
-KINDS = {
-    "gradient descent": ORANGE,
-    "ridge": GREEN,
-    "ols": BLUE,
-    "newton": INK,
-}
+KINDS = {"gradient descent": ORANGE, "ridge": GREEN, "ols": BLUE, "newton": INK}
 # What is smaller is drawn here: float64 knows of no smaller squared distance between answers of size 1.
 LEAST = 1e-20
 # More labels than this would run into each other.

@@ -22,7 +22,7 @@ from emulon.algorithms import (
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
 from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import normal, uniform
+from emulon.tasks.task import Inputs, Values, normal, uniform
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class LinearFunctions(RegressionTask):
     ) -> Float[Tensor, "batch features"]:
         return self.prior * normal(generator, batch, self.features, dtype=dtype)
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         return (xs @ self.weights(generator, xs.shape[0], xs.dtype).unsqueeze(-1)).squeeze(-1)
 
     def predictors(self) -> dict[str, Predictor]:
@@ -158,9 +156,7 @@ class LaplaceLinear(LinearFunctions, name="laplace"):
 
     what = "linear functions with Laplace errors"
 
-    def errors(
-        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch points"]:
+    def errors(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Values:
         spread = (-torch.log1p(-uniform(generator, batch, points, dtype=dtype))).sqrt()
         return spread * super().errors(generator, batch, points, dtype)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
 from emulon.core.predictor import Predictor
 from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import Prompts, Task, normal
+from emulon.tasks.task import Inputs, Prompts, Task, Values, normal
 
 
 @functools.cache
@@ -67,9 +67,7 @@ class Representation(RegressionTask, name="representation"):
         widths = (self.features,) * (self.depth + 1)
         return leaky_network(fixed_network(self.network_seed, widths, xs.device), xs)[-1]
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         a = normal(generator, xs.shape[0], self.features, dtype=xs.dtype) * math.pow(self.features, -0.5)
         return (self.represent(xs) @ a.unsqueeze(-1)).squeeze(-1)
 
@@ -78,7 +76,7 @@ class Representation(RegressionTask, name="representation"):
         oracle: Predictor = RidgeRegression(self.noise**2 * self.features) if self.noise > 0 else LeastSquares()
         return {"ols": LeastSquares(), "oracle": oracle}
 
-    def features_for(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
+    def features_for(self, name: str, xs: Inputs) -> Float[Tensor, "batch points seen"]:
         return (self.represent(xs) if name == "oracle" else xs).double()
 
 
@@ -101,9 +99,7 @@ class ReluNetwork(RegressionTask, name="relu_network"):
 
     what = "two-layer ReLU networks"
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         inner = normal(generator, xs.shape[0], self.hidden, self.features, dtype=xs.dtype)
         outer = normal(generator, xs.shape[0], self.hidden, 1, dtype=xs.dtype)
         return ((xs @ inner.mT).relu() @ outer).squeeze(-1) * math.pow(2 / self.hidden, 0.5)
@@ -131,9 +127,7 @@ class DecisionTree(RegressionTask, name="decision_tree"):
 
     what = "decision trees"
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         batch = xs.shape[0]
         inner = 2**self.depth - 1
         asks = torch.randint(self.features, (batch, inner), generator=generator, device=generator.device)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.predictor import Predictor, predict_at
-from emulon.tasks.task import Datasets, Prompts, Task, deinterleave, interleave, normal
+from emulon.tasks.task import Datasets, Inputs, Prompts, Task, Values, deinterleave, interleave, normal
 
 
 class RegressionTask(Task):
@@ -44,15 +44,11 @@ class RegressionTask(Task):
         """The ridge parameter of the Bayes predictor, where that is ridge regression."""
         return None
 
-    def inputs(
-        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch points features"]:
+    def inputs(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Inputs:
         return normal(generator, batch, points, self.features, dtype=dtype)
 
     @abstractmethod
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         """One function a dataset, and its values at xs, without noise and in the dtype of xs."""
 
     def noise_scale(
@@ -61,9 +57,7 @@ class RegressionTask(Task):
         """The standard deviation of the noise, one for all or one a dataset."""
         return self.noise
 
-    def errors(
-        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch points"]:
+    def errors(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Values:
         """Noise on the targets, Gaussian by default."""
         return self.noise_scale(generator, batch, dtype) * normal(generator, batch, points, dtype=dtype)
 
@@ -114,7 +108,7 @@ class RegressionTask(Task):
             curves[name] = self.curve((answers - truth).square())
         return curves
 
-    def features_for(self, name: str, xs: Float[Tensor, "batch points features"]) -> Float[Tensor, "batch points seen"]:
+    def features_for(self, name: str, xs: Inputs) -> Float[Tensor, "batch points seen"]:
         """Inputs of a baseline: x itself, in float64."""
         return xs.double()
 

@@ -17,6 +17,10 @@ from torch import Tensor
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
 
+# Data of a batch of regressions.
+Inputs = Float[Tensor, "batch points features"]
+Values = Float[Tensor, "batch points"]
+
 _MASK = (1 << 64) - 1
 
 
@@ -89,12 +93,12 @@ class Datasets:
         truth: The targets without noise.
     """
 
-    xs: Float[Tensor, "batch points features"]
-    ys: Float[Tensor, "batch points"]
-    truth: Float[Tensor, "batch points"]
+    xs: Inputs
+    ys: Values
+    truth: Values
 
     @property
-    def pairs(self) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch points"]]:
+    def pairs(self) -> tuple[Inputs, Values]:
         """(xs, ys): all that a predictor may be shown."""
         return self.xs, self.ys
 
@@ -118,9 +122,7 @@ class Prompts:
         return Prompts(self.tokens[start:stop], self.targets[start:stop], self.truth[start:stop])
 
 
-def interleave(
-    xs: Float[Tensor, "batch points features"], ys: Float[Tensor, "batch points"]
-) -> Float[Tensor, "batch tokens width"]:
+def interleave(xs: Inputs, ys: Values) -> Float[Tensor, "batch tokens width"]:
     """Write datasets as tokens [0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without
     the last y, which is never shown.
 
@@ -137,9 +139,7 @@ def interleave(
     return pairs.flatten(1, 2)[:, :-1]
 
 
-def deinterleave(
-    tokens: Float[Tensor, "batch tokens width"],
-) -> tuple[Float[Tensor, "batch points features"], Float[Tensor, "batch answered"]]:
+def deinterleave(tokens: Float[Tensor, "batch tokens width"]) -> tuple[Inputs, Float[Tensor, "batch answered"]]:
     """Read tokens of `interleave` again.
 
     Args:

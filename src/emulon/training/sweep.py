@@ -190,12 +190,7 @@ class _Submitted:
 
 
 def sweep(
-    runs: Sequence[Run],
-    engine: Engine,
-    *,
-    jobs: int = 1,
-    restarts: int = 3,
-    report_progress: Progress = silent,
+    runs: Sequence[Run], engine: Engine, *, jobs: int = 1, restarts: int = 3, report_progress: Progress = silent
 ) -> dict[str, str]:
     """Finish every run, at most `jobs` at a time; a process that died is started again, up to `restarts` times. Returns
     the reason for each run that is not finished."""

@@ -37,12 +37,7 @@ def sgd(
 
 
 def sgd_rounds(
-    examples: Examples,
-    step_size: float,
-    *,
-    ridge: float = 0.0,
-    initial: Tensor | None = None,
-    steps: int | None = None,
+    examples: Examples, step_size: float, *, ridge: float = 0.0, initial: Tensor | None = None, steps: int | None = None
 ) -> Register:
     """The instructions of `sgd` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain

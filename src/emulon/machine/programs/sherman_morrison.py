@@ -14,11 +14,7 @@ from emulon.machine.programs.examples import Examples, gaussian
 
 
 def sherman_morrison(
-    features: int,
-    samples: int,
-    ridge: float = 1.0,
-    *,
-    domain: Domain | None = None,
+    features: int, samples: int, ridge: float = 1.0, *, domain: Domain | None = None
 ) -> RegisterProgram:
     """ŷ_i = w_i·x_i with w_i = (Σ_{j<i} x_j x_jᵀ + λI)⁻¹ Σ_{j<i} x_j y_j, the ridge solution on the examples before.
 

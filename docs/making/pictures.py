@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import torch
-from drawing import Drawing, boxes, curves, shades, strip
+from drawing import HUES, Drawing, boxes, curves, shades, strip
 from torch import Tensor
 
 from emulon import Domain, Interpreter, compile
@@ -34,6 +36,7 @@ from emulon.machine import RegisterProgram
 from emulon.machine.programs import moving_average, sgd, sherman_morrison
 from emulon.softmax import Approximation, approximate
 
+RESULTS = Path(__file__).parents[2] / "results"
 PICTURES: dict[str, Callable[[], str]] = {}
 X = torch.tensor([[0.9, -0.2], [-0.4, 0.8], [0.1, 0.5]], dtype=torch.float64)
 Y = torch.tensor([0.7, -0.6, 0.1], dtype=torch.float64)
@@ -43,6 +46,12 @@ W = torch.tensor([0.5, -0.3], dtype=torch.float64)
 def picture(draw: Callable[[], str]) -> Callable[[], str]:
     PICTURES[draw.__name__] = draw
     return draw
+
+
+def as_file(name: str) -> str:
+    """A picture as an SVG file on white, for pages that are read elsewhere."""
+    svg = named(name).partition("<svg ")[2].partition("</svg>")[0]
+    return f'<svg color="#555" {svg}</svg>\n'
 
 
 def named(name: str) -> str:
@@ -371,3 +380,34 @@ def newton() -> str:
 @picture
 def causal_descent() -> str:
     return frame_picture(CausalLoopedGradientDescent(SMALL, 1e-4, horizon=20))
+
+
+# Known answers
+
+ENGINES = (
+    "transformers float32 sdpa",
+    "onnxruntime float32",
+    "llama.cpp F32",
+    "llama.cpp F32 flash",
+    "openvino float32",
+    "openvino default",
+    "ctranslate2 float32",
+)
+
+
+@picture
+def bits_kept() -> str:
+    """The fewest bits that a canary's register keeps in an engine, from the measured table."""
+    records = {one["engine"]: one for one in json.loads((RESULTS / "canary" / "engines.json").read_text())}
+    drawing = Drawing("bits kept by inference engines")
+    for row, name in enumerate(ENGINES):
+        analog = [(kept, wrong) for canary, _, kept, _, wrong in records[name]["rows"] if canary.startswith("analog")]
+        least, wrong = min(kept for kept, _ in analog), any(wrong for _, wrong in analog)
+        drawing.text(0, 16 + row * 22, name)
+        drawing.box(160, 6 + row * 22, max(1.0, 9 * least), 14, hue=HUES[1] if wrong else HUES[0], shade=0.5)
+        drawing.text(168 + 9 * least, 16 + row * 22, f"{least:g} bits{', a fault' if wrong else ''}", faint=not wrong)
+    return drawing.svg("The fewest bits that a register of a float32 canary keeps in each engine.")
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[1] / "images" / "bits_kept.svg").write_text(as_file("bits_kept"), encoding="utf-8")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "docs" / "making"))
 import doctests  # noqa: E402 (found in docs/making)
 import fragments  # noqa: E402 (found in docs/making)
 import offline  # noqa: E402 (found in docs/making)
+import pictures  # noqa: E402 (found in docs/making)
 
 from reproduce.record import records as measured  # noqa: E402 (after the path)
 
@@ -55,6 +56,11 @@ def test_the_script_that_searches_answers_from_the_file_system(tmp_path):
         page.goto((tmp_path / "page.html").as_uri())
         assert page.evaluate(asked) == 42
     assert "polyfills: [assets/iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_the_picture_of_engines_is_of_the_measured_table():
+    kept = (ROOT / "docs" / "images" / "bits_kept.svg").read_text(encoding="utf-8")
+    assert kept == pictures.as_file("bits_kept"), "stale: run python docs/making/pictures.py"
 
 
 def test_every_error_says_its_cause_and_cure():

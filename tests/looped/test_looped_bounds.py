@@ -79,7 +79,7 @@ def coded(reach: float, cauchy: float, u: float = U) -> dict[str, float]:
 def test_a_stencils_terms_are_what_its_docstring_says(pairs: int, offset: float) -> None:
     """Few tokens, so that no term drowns the others."""
     given = {"tokens": 4, "summed": 3, "width": 2, "cauchy": 1.5, "offset": offset, "lift": 0.5}
-    made = Stencil(pairs, 1.5, 3.0, dtype=f64, **given)
+    made = Stencil(pairs, 1.5, reach=3.0, dtype=f64, **given)
     heads(made, reach=3.0, **given)
     truncated = sum(w * math.sinh(g * 1.5) / (g * 1.5) for g, w in enumerate(WEIGHTS[pairs], 1)) - 1
     assert made.terms["truncation"] == about(abs(truncated), rel=1e-9)
@@ -89,7 +89,7 @@ def test_a_stencils_terms_are_what_its_docstring_says(pairs: int, offset: float)
 @pytest.mark.parametrize("far", [{"offset": 2.0**52}, {"offset": 1.0, "cauchy": 30.0}], ids=["offset", "strays"])
 def test_a_stencil_whose_weights_may_be_anything_promises_nothing(far: dict[str, float]) -> None:
     """An offset that leaves no digit of the score, or strays that weigh u·e^{1.5·30} = 4,000 times their share."""
-    made = Stencil(1, 7.5, 3.0, tokens=4, summed=3, width=2, dtype=f64, **far)
+    made = Stencil(1, 7.5, reach=3.0, tokens=4, summed=3, width=2, dtype=f64, **far)
     assert made.terms["rounding"] == made.relative == math.inf
 
 

@@ -299,7 +299,7 @@ class UnitVectorPhase(CachedPhase):
     """A proximal phase, of which one sample is kept: x = 1, y = 0.
 
     Claim: it is as certified as with all of x = e_k. Proof. What is 0 in e_k is read as 0, which is within the identity
-    grid's error of any reading. The tokens of sample k then see and change number k alone, and are the same for all. QED
+    grid's error of any reading. The tokens of sample k then see and change number k alone, the same for all. QED
     """
 
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from emulon.looped.causal import causal_error, causal_stencils
 from emulon.looped.causal_newton import CausalNewtonLoop
 from emulon.looped.gradient_descent import DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.heads import Stencil, truncation
+from emulon.looped.layer import gate_height
 from emulon.looped.newton import newton_errors, newton_stencils, start_scale
 from emulon.looped.transformer import share
 
@@ -171,6 +172,12 @@ def test_features_and_labels_that_are_off_have_terms_of_their_own() -> None:
     assert exact.certificate(2, 3).terms["labels"] == exact.certificate(2, 3).terms["representation"] == 0.0
     assert exact.largest_prediction(3) == largest_prediction(DOMAIN, 0.5, 3) + exact.bound(1, 3)
     assert share(6.0, {"a": 1.0, "b": 2.0, "c": 0.0}) == {"a": 2.0, "b": 4.0, "c": 0.0}
+
+
+def test_a_gradient_step_shuts_out_all_that_it_may_move() -> None:
+    """2·η·reach·√N·y for tokens that are not asked; reach is 2.25."""
+    made = LoopedGradientDescent(DOMAIN, 1e-3, step_size=0.5, horizon=3)
+    assert made.frame.loop[0].w_1.abs().max() == gate_height(2 * 0.5 * 2.25 * 2 * 3.0)
 
 
 def test_steps_beyond_two_over_l_are_refused() -> None:

@@ -10,7 +10,7 @@ from flint import arb, ctx
 from torch import Tensor
 
 from emulon.certify import balls
-from emulon.certify.balls import Ball, FloatBall, product
+from emulon.certify.balls import Ball, Factor, FloatBall, product, rounded_product
 from emulon.certify.error_free import power_of_two, two_product, two_sum
 from emulon.certify.functions import ball_operations
 from emulon.expressions import parse
@@ -307,6 +307,25 @@ def test_a_matrix_product_counts_what_its_later_parts_round(terms) -> None:
         wanted, radius = gamma(terms + 3) * top_of(row) * left, Fraction(found.radius[i, j].item())
         assert abs(exact - middles(found[i, j])[0]) <= radius
         assert wanted * (1 + gamma(terms - 1)) <= radius <= wanted * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("terms", [2, 5, 100])
+def test_a_product_to_one_float_rounds_once_and_counts_the_rest_for_its_largest_column(terms) -> None:
+    a, b = numbers(52, 3, terms), numbers(55, terms, 20)
+    b[:, 1:] = -b[:, 1:].abs()
+    found, longer = rounded_product(a, Factor.of(b)), product(a, b)
+    left = gamma(2 * terms + 3) / gamma(terms + 3)
+    for i, j in pairs_of(range(3), range(20)):
+        exact = sum(x * y for x, y in zip(fractions(a[i]), fractions(b[:, j]), strict=True))
+        high, radius = Fraction(found.high[i, j].item()), Fraction(found.radius[i, j].item())
+        rest = left * Fraction(longer.radius[i].max().item())
+        assert abs(exact - high) <= radius
+        assert abs(high) / 2**53 + rest * (1 - Fraction(1, 10**9)) <= radius
+        assert radius <= (abs(high) / 2**53 + rest) * (1 + Fraction(1, 10**9))
+    nothing = rounded_product(torch.zeros(2, terms, dtype=f64), Factor.of(b))
+    assert not nothing.high.any() and not nothing.radius.any()
+    small = torch.full((1, terms), 1e-160, dtype=f64)
+    assert balls.UNDERFLOW <= rounded_product(small, Factor.of(small.mT.clone())).radius.item() < 1e-299
 
 
 def test_where_underflow_may_lose_something_radii_say_so() -> None:

@@ -116,3 +116,15 @@ def test_the_size_of_a_ball_is_above_all_of_it():
     assert Fraction(Ball.of(torch.tensor(1.0, dtype=f64)).size.item()) > 1
     low = Ball(*(torch.tensor(part, dtype=f64) for part in (1e-20, 1e-6, 0.0)))
     assert low.size.item() >= 1e-6
+
+
+def test_erf_is_enclosed_to_one_float():
+    near = torch.tensor([0.0, 1e-300, -1e-9, 1 / 128, -1 / 128, 6.0, 7.0, -9.0], dtype=f64)
+    x = torch.cat([torch.linspace(-7, 7, 2001, dtype=f64), near])
+    ball, wide = FloatBall.of(x).erf(), FloatBall.of(x).widened(torch.full_like(x, 1e-3)).erf()
+    with ctx.workprec(200):
+        for at, high, radius, more in zip(*(p.tolist() for p in (x, ball.high, ball.radius, wide.radius)), strict=True):
+            assert abs(arb(at).erf() - arb(high)) <= arb(radius) and radius < 2.6 * 2.0**-53
+            for end in (at - 1e-3, at + 1e-3):
+                assert abs(arb(end).erf() - arb(high)) <= arb(more) and more < 1.2e-3
+    assert FloatBall.of(torch.tensor([math.nan], dtype=f64)).erf().distance_from(x[:1]).isnan()

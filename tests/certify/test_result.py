@@ -55,6 +55,9 @@ def test_a_certificate_that_says_nothing_is_called_so():
     void = replace(run.certificate, terms={"interpolation": 10.0})
     object.__setattr__(run, "certificate", void)
     assert "≤ 1.0e+01, a worst case over the domain that says nothing here" in str(run).splitlines()[3]
+    void = replace(run.certificate, terms={"interpolation": 0.5 * run.last.abs().max().item()})
+    object.__setattr__(run, "certificate", void)
+    assert str(run).splitlines()[3].endswith("(proved), loose here: trust the audit")
 
 
 def test_promises_is_the_name_of_0_2():

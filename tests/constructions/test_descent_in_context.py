@@ -127,11 +127,6 @@ def test_a_proximal_step_on_counts():
     module.certificate.verify(module(x, y, w), exact_step(loss, x, y, w, 0.1, 0.1, 3.0))
 
 
-def test_the_step_size_of_a_domain_is_one_over_its_worst_smoothness():
-    assert gradient_step("log_cosh").step_size == pytest.approx(1 / (3 * 2.0**2))
-    assert gradient_step("logistic", l2=0.5, tolerance=1e-3, step_size=None).step_size == pytest.approx(1 / 3.5)
-
-
 def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refused():
     domain = Domain(samples=4, features=1, x=1.0, y=1.0, w=4.0)
     x, y = torch.ones(4, 1, dtype=f64), torch.tensor([0.5, 0.5, 0.5, 0.5], dtype=f64)

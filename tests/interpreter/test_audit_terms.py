@@ -25,6 +25,7 @@ from emulon.interpreter.audit import (
     audited,
     soft_thresholded,
 )
+from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.enclosure import distance_to_exact
 from emulon.interpreter.plan import Plan, domain_from_data
 
@@ -78,7 +79,7 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
     y = COUNTS if name == "poisson" else Y
     monkeypatch.setattr(audit, "SLICE", 4)  # so that samples and steps are looked at in several parts
     plan = plan_of(descent, y=y)
-    path = PathError(plan, X, y, PATH, *grade)
+    path = PathError(plan, X, y, PATH, grade)
     slope = parse(plan.loss.derivative)
     defects, (low, high) = path._defects(slope, *plan.loss.template_data(X, y))
     states = [[Fraction(v) for v in row] for row in PATH.tolist()]
@@ -90,8 +91,9 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
             assert true <= arb(defects[t].item()) <= true * (1 + arb(1e-9))
     if name == "log_cosh":
         residuals = X @ PATH[:-1].mT - Y.unsqueeze(-1)
-        assert low < residuals.min() and residuals.max() < high
-        assert (low, high) == pytest.approx((residuals.min().item(), residuals.max().item()), rel=1e-9)
+        least, most = residuals.aminmax(dim=-1)
+        assert bool((low < least).all()) and bool((most < high).all())
+        torch.testing.assert_close((low, high), (least, most), rtol=1e-9, atol=0.0)
 
 
 def test_errors_grow_by_the_ratio_and_are_rounded_upwards() -> None:
@@ -165,8 +167,9 @@ def test_norms_and_sums_are_lifted_over_as_many_roundings_as_they_have_terms(cou
     ones = torch.ones(count, dtype=f64)
     norm, root = Fraction(_norm(ones).item()), math.isqrt(count)
     assert root * (1 + (count + 2) * U) <= norm <= root * (1 + (count + 5) * U)
-    balls = _Samples(ones.unsqueeze(-1)).summed(FloatBall(torch.zeros_like(ones), ones).apply(lambda part: part[None]))
-    assert count * (1 + count * U) <= Fraction(balls.radius.item()) <= count * (1 + (count + 9000) * U)
+    samples = _Samples(torch.stack([ones, ones], dim=-1), 1)  # x with −y beside it
+    total, off = samples.summed(FloatBall(torch.zeros_like(ones), ones).apply(lambda part: part[None]))
+    assert not total.high.any() and count * (1 + count * U) <= Fraction(off.item()) <= count * (1 + (count + 30) * U)
 
 
 def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open() -> None:
@@ -181,22 +184,67 @@ def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open(
         )
     radius = torch.rand(3, 5, dtype=f64, generator=torch.Generator().manual_seed(3))
     value = FloatBall(torch.ones(3, 5, dtype=f64), radius)
-    found = _Samples(rows).summed(value)
+    samples = _Samples(torch.cat([rows, -Y.unsqueeze(-1)], dim=-1), 2)
+    total, off = samples.summed(value)
     for t in range(3):
+        own = sum(r * math.hypot(*row) for r, row in zip(radius[t].tolist(), rows.tolist(), strict=True))
+        assert own <= off[t].item() <= own * (1 + 1e-13)
         for k in range(2):
-            own = sum(
-                Fraction(r) * abs(Fraction(v)) for r, v in zip(radius[t].tolist(), rows[:, k].tolist(), strict=True)
+            exact, own = sum(map(Fraction, rows[:, k].tolist())), Fraction(total.radius[t, k].item())
+            assert (
+                abs(exact - Fraction(total.high[t, k].item()) - Fraction(total.low[t, k].item()))
+                <= own
+                < Fraction(1, 10**20)
             )
-            assert own <= Fraction(found.radius[t, k].item()) <= own * (1 + Fraction(1, 10**9))
+    # Balls of twice the precision carry their own radii.
+    total, off = samples.summed(Ball(value.high, torch.zeros_like(radius), radius))
+    assert not off.any() and bool((total.radius >= radius @ rows.abs()).all())
 
 
-def test_a_range_holds_what_was_known_and_all_of_the_balls() -> None:
-    high, radius = torch.tensor([-3.0, 0.5, 2.0], dtype=f64), torch.tensor([0.25, 0.0, 0.5], dtype=f64)
-    low, top = _around(FloatBall(high, radius), (math.inf, -math.inf))
-    assert low == pytest.approx(-3.25 * (1 + 1e-12), rel=1e-14) and top == pytest.approx(2.5 * (1 + 1e-12), rel=1e-14)
-    assert _around(FloatBall(high, radius), (-4.0, 9.0)) == (-4.0, 9.0)
-    second = Ball(high, torch.full_like(high, 1e-3), radius)
-    assert _around(second, (0.0, 0.0))[1] == pytest.approx(2.501, rel=1e-9)
+def test_a_range_holds_the_balls_of_all_steps() -> None:
+    high = torch.tensor([[-3.0, 0.5], [2.0, 0.25]], dtype=f64)  # steps × samples
+    for ball in (FloatBall(high, torch.full_like(high, 0.25)), Ball(high, high * 0, torch.full_like(high, 0.25))):
+        low, top = _around(ball)
+        assert low.tolist() == pytest.approx([-3.25, 0.0], rel=2e-12, abs=1e-12)
+        assert top.tolist() == pytest.approx([2.25, 0.75], rel=2e-12, abs=0.0)
+        assert low[0] < -3.25 * (1 + 9e-13) and top[0] > 2.25 * (1 + 9e-13)
+    second = Ball(high, torch.full_like(high, 1e-3), torch.full_like(high, 0.5))
+    assert _around(second)[1][0] == pytest.approx(2.501, rel=1e-9)
+
+
+def test_the_least_slopes_of_many_intervals_are_below_those_of_each_and_near_them() -> None:
+    f = parse("tanh(t)")
+    low = torch.tensor([-3.0, -0.5, 0.25, 2.0, 1.0], dtype=f64)
+    high = torch.tensor([-1.0, 0.5, 0.75, 3.0, 1.0], dtype=f64)
+    found, beyond = Slopes(f).lowest_of(low, high), 3 * 6.0 / 64  # two cells, and the one before the first
+    for below, left, right in zip(found.tolist(), low.tolist(), high.tolist(), strict=True):
+        farthest = max(abs(left), abs(right))
+        assert 0.95 / math.cosh(farthest + beyond) ** 2 <= below <= 1 / math.cosh(farthest) ** 2
+    assert Slopes(f).lowest_of(low, torch.full_like(low, math.inf)).tolist() == [-math.inf] * 5
+
+
+def test_weighted_eigenvalues_are_below_the_exact_ones_by_rounding_alone() -> None:
+    weights = torch.tensor([0.3, 0.0, 1.0, 0.7, 0.1], dtype=f64)
+    found = audit.weighted_smallest(X, weights).item()
+    with ctx.workprec(200):
+        a, b, c = (
+            sum(number(Fraction(w)) * number(Fraction(p)) * number(Fraction(q)) for w, p, q in zip(*parts, strict=True))
+            for parts in ((weights.tolist(), X[:, i].tolist(), X[:, j].tolist()) for i, j in ((0, 0), (0, 1), (1, 1)))
+        )
+        exact = ((a + c) / 2 - (((a - c) / 2) ** 2 + b * b).sqrt()) / 5
+        assert exact - arb(1e-14) < arb(found) < exact - 4 * arb(float(U)) * (a + c) / 5
+    assert audit.weighted_smallest(X, torch.zeros_like(weights)).item() == 0.0
+
+
+def test_samples_that_stay_where_the_loss_is_curved_make_errors_shrink() -> None:
+    """Huber, one sample beyond its threshold all the time and four within: ρ is that of the four."""
+    x, y = torch.ones(5, 1, dtype=f64), torch.tensor([0.1, 0.2, -0.1, 0.0, 5.0], dtype=f64)
+    plan = plan_of(GradientDescent(as_loss("huber(1.0)"), 40, 0.5), x, y)
+    at_rest = (sum(y[:4].tolist()) + 1.0) / 4
+    path = torch.full((41, 1), at_rest + 1e-4, dtype=f64)
+    error = PathError(plan, x, y, path)
+    defect, ratio = 0.5 * 1e-4 * 4 / 5, 1 - 0.5 * 4 / 5
+    assert error.after_all_steps().item() == pytest.approx(defect / (1 - ratio), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", [Ball, FloatBall])
@@ -301,7 +349,8 @@ def test_slopes_are_asked_for_beyond_the_path_by_what_it_may_be_off_and_a_little
     plan, asked = plan_of(GradientDescent(as_loss("log_cosh"), 2, 0.01), x, y), []
     monkeypatch.setattr(audit.Slopes, "between", lambda self, lo, hi: asked.append((lo, hi)) or (0.0, 1.0))
     spectrum, defects = torch.tensor([0.0, 25.0], dtype=f64).unbind(), torch.full((2,), 1e-4, dtype=f64)
-    PathError(plan, x, y, PATH[:3])._grown_between(parse("tanh(t)"), x, y, defects, (-end, 2 * end), spectrum)
+    reach = torch.full((2, 1), end, dtype=f64).mul(torch.tensor([[-1.0], [2.0]], dtype=f64)).unbind()
+    PathError(plan, x, y, PATH[:3])._grown_between(parse("tanh(t)"), x, y, defects, reach, spectrum)
     room = Fraction(defects[0].item()) * 10
     for side, at, found in ((-1, end, asked[0][0]), (1, 2 * end, asked[0][1])):
         beyond = side * Fraction(found) - Fraction(at) - room
@@ -351,7 +400,7 @@ def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> 
     terms = audited(plan, X, Y, moved).terms
     seen = Fraction(moved[-1, 1].item()) - Fraction(path[-1, 1].item())
     assert seen < Fraction(terms["distance to float64"]) < seen * (1 + Fraction(1, 10**11))
-    own = PathError(plan, X, Y, path, *GRADES[0]).after_all_steps().item()
+    own = PathError(plan, X, Y, path, GRADES[0]).after_all_steps().item()
     assert terms["float64's own error"] == own and 0 < own < 1e-13
     ahead = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, accelerated=True)
     plan, last = plan_of(ahead), ahead.iterates(X, Y)[-1]

@@ -9,7 +9,7 @@ from library import KINKS, case
 
 from emulon.algorithms.link import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, modes, module
-from emulon.interpreter.modes import CachedPhase, Rows, _flat
+from emulon.interpreter.modes import CachedPhase, Rows, UnitVectorPhase, _flat, unit_vectors
 from emulon.interpreter.phase import ValueCoefficients
 
 Programs = dict[str, Program]
@@ -93,3 +93,21 @@ def test_datasets_that_share_their_x_are_read_once(programs: Programs):
 def test_datasets_that_differ_are_laid_one_after_another():
     part = torch.arange(120.0).reshape(2, 3, 4, 5)
     assert torch.equal(_flat(part, 2), part.flatten(0, 1)) and torch.equal(_flat(part[0, :1], 2), part[0, :1])
+
+
+@pytest.mark.parametrize("together", [1, 1 << 16])
+def test_a_proximal_phase_of_one_sample_answers_as_one_of_all_unit_vectors(together: int, programs, monkeypatch):
+    """Every number alone, in blocks or not, with a batch of states; zeros are read as zeros."""
+    program = programs["lasso"]
+    monkeypatch.setattr(modes, "SCORES", together)
+    own, phase = Interpreter.fitting(program), program.proximal
+    w = torch.linspace(-0.9, 0.9, 12, dtype=torch.float64).reshape(3, 4) * phase.domain.w
+    one = UnitVectorPhase(own, phase, unit_vectors(w.new_ones(1)))
+    every = CachedPhase(own, phase, unit_vectors(w))
+    state = phase.values.shrink * w
+    found, wanted = one.apply(w, state), every.apply(w, state)
+    assert found.shape == w.shape and len(one.blocks) == 1 and one.blocks[0].keys.numel() <= len(phase.grid)
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-10)
+    threshold = program.step_size * program.descent.l1
+    exact = w.sign() * (w.abs() - threshold).clamp(min=0)
+    assert (found - exact).abs().max() <= (wanted - exact).abs().max() * 2 + 1e-12

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from flint import arb, ctx
 
 from emulon.algorithms import GradientDescent, as_loss
 from emulon.interpreter import enclosure
@@ -81,3 +82,20 @@ def test_with_too_few_bits_the_enclosure_is_wide_and_still_holds(monkeypatch):
     truth = exact(40, 0.2, 0.1, 0, 12)
     away, radius = distance_to_exact(plan, X, Y, torch.tensor([float(v) for v in truth], dtype=f64))
     assert radius > 1e-6 and away <= radius
+
+
+def test_gram_matrices_are_exact_whatever_the_sizes_of_numbers(monkeypatch):
+    monkeypatch.setattr(enclosure, "FEW_ROWS", 0)
+    rows = torch.cat([X, 1e-9 * X[:, :1], torch.zeros(12, 1, dtype=f64)], dim=1)
+    far = rows.clone()
+    far[:, 0] = 10.0 ** (-15.0 * torch.arange(12, dtype=f64))  # each has its last bits below the first of the next
+    for x, split in ((rows, True), (far, False), (X * 1e-150, False)):
+        assert (enclosure._parts(torch.cat([x, Y[: len(x)].unsqueeze(-1)], dim=-1)) is not None) == split
+        with ctx.workprec(2048):
+            gram, target = enclosure._gram(x, Y[-len(x) :])
+            columns = [[Fraction(v) for v in column] for column in [*x.mT.tolist(), Y[-len(x) :].tolist()]]
+            for i, left in enumerate(columns[:-1]):
+                for j, right in enumerate(columns):
+                    exact = sum(a * b for a, b in zip(left, right, strict=True))
+                    found = gram[i, j] if j < len(columns) - 1 else target[i, 0]
+                    assert found == arb(exact.numerator) / exact.denominator

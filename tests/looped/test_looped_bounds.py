@@ -22,6 +22,7 @@ from emulon.looped.causal import causal_error, causal_stencils
 from emulon.looped.causal_newton import CausalNewtonLoop
 from emulon.looped.gradient_descent import DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.heads import Stencil, truncation
+from emulon.looped.layer import gate_height
 from emulon.looped.newton import newton_errors, newton_stencils, start_scale
 from emulon.looped.transformer import share
 
@@ -79,7 +80,7 @@ def coded(reach: float, cauchy: float, u: float = U) -> dict[str, float]:
 def test_a_stencils_terms_are_what_its_docstring_says(pairs: int, offset: float) -> None:
     """Few tokens, so that no term drowns the others."""
     given = {"tokens": 4, "summed": 3, "width": 2, "cauchy": 1.5, "offset": offset, "lift": 0.5}
-    made = Stencil(pairs, 1.5, 3.0, dtype=f64, **given)
+    made = Stencil(pairs, 1.5, reach=3.0, dtype=f64, **given)
     heads(made, reach=3.0, **given)
     truncated = sum(w * math.sinh(g * 1.5) / (g * 1.5) for g, w in enumerate(WEIGHTS[pairs], 1)) - 1
     assert made.terms["truncation"] == about(abs(truncated), rel=1e-9)
@@ -89,7 +90,7 @@ def test_a_stencils_terms_are_what_its_docstring_says(pairs: int, offset: float)
 @pytest.mark.parametrize("far", [{"offset": 2.0**52}, {"offset": 1.0, "cauchy": 30.0}], ids=["offset", "strays"])
 def test_a_stencil_whose_weights_may_be_anything_promises_nothing(far: dict[str, float]) -> None:
     """An offset that leaves no digit of the score, or strays that weigh u·e^{1.5·30} = 4,000 times their share."""
-    made = Stencil(1, 7.5, 3.0, tokens=4, summed=3, width=2, dtype=f64, **far)
+    made = Stencil(1, 7.5, reach=3.0, tokens=4, summed=3, width=2, dtype=f64, **far)
     assert made.terms["rounding"] == made.relative == math.inf
 
 
@@ -171,6 +172,12 @@ def test_features_and_labels_that_are_off_have_terms_of_their_own() -> None:
     assert exact.certificate(2, 3).terms["labels"] == exact.certificate(2, 3).terms["representation"] == 0.0
     assert exact.largest_prediction(3) == largest_prediction(DOMAIN, 0.5, 3) + exact.bound(1, 3)
     assert share(6.0, {"a": 1.0, "b": 2.0, "c": 0.0}) == {"a": 2.0, "b": 4.0, "c": 0.0}
+
+
+def test_a_gradient_step_shuts_out_all_that_it_may_move() -> None:
+    """2·η·reach·√N·y for tokens that are not asked; reach is 2.25."""
+    made = LoopedGradientDescent(DOMAIN, 1e-3, step_size=0.5, horizon=3)
+    assert made.frame.loop[0].w_1.abs().max() == gate_height(2 * 0.5 * 2.25 * 2 * 3.0)
 
 
 def test_steps_beyond_two_over_l_are_refused() -> None:

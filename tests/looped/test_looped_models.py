@@ -197,7 +197,7 @@ def edge_series(draw, samples, features, bound, rate, dtype):
 
 def edge_chain(draw, samples, features, bound, rate, dtype):
     """States of ±bound that no MLP made: the promise is about gradient descent, whatever the data."""
-    chains, known, slope = 2.0 * draw(5, 4, 2), features, {0.3: 0.01, 1.0: 0.5, 2.0: 1.0}[rate]
+    chains, known, slope = 2.0 * (2 * draw(5, 4, 2).abs() - 1), features, {0.3: 0.01, 1.0: 0.5, 2.0: 1.0}[rate]
     chains[0] = 2.0
     wide = chains.double()
     domain = Domain.covering(wide[:-1, known - 1], leaky(wide[:-1, known], 1 / slope), wide[-1, known - 1])

@@ -1,6 +1,7 @@
 """The linearised softmax: order of accuracy, the choice of c and C, and its bound."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_the_truncation_bound_holds_and_is_reached_at_the_edge(pairs):
 )
 def test_float32_readout_is_within_its_bound_with_scores_at_the_reach(pairs, count, reach, spread, seed):
     """Float64 is the truth for float32 weights: keys and queries of exactly the length that makes |q·k| = reach."""
-    stencil = Stencil.best(pairs, reach=reach, tokens=count + 1, summed=count, width=4, dtype=torch.float32)
+    stencil = Stencil(pairs, reach=reach, tokens=count + 1, summed=count, width=4, dtype=torch.float32).balanced()
     generator = torch.Generator().manual_seed(seed)
     direction = torch.nn.functional.normalize(torch.randn(3, generator=generator, dtype=torch.float64), dim=-1)
     noise = torch.randn(2, count, 3, generator=generator, dtype=torch.float64)
@@ -78,7 +79,7 @@ def test_float32_readout_is_within_its_bound_with_scores_at_the_reach(pairs, cou
 
 def test_more_pairs_pay_in_float64_and_four_are_best_in_float32():
     def relative(pairs: int, dtype: torch.dtype) -> float:
-        return Stencil.best(pairs, reach=1.0, tokens=82, summed=40, width=21, dtype=dtype).relative
+        return Stencil(pairs, reach=1.0, tokens=82, summed=40, width=21, dtype=dtype).balanced().relative
 
     wide = [relative(pairs, torch.float64) for pairs in range(1, MOST_PAIRS + 1)]
     assert wide == sorted(wide, reverse=True)
@@ -106,8 +107,8 @@ def test_the_papers_two_heads_lose_half_the_digits_a_symmetric_pair_keeps():
 
 
 def test_tau_balances_truncation_against_rounding():
-    best = Stencil.best(2, reach=1.0, tokens=82, summed=40, width=21, dtype=torch.float64)
+    best = Stencil(2, reach=1.0, tokens=82, summed=40, width=21, dtype=torch.float64).balanced()
     for factor in (0.25, 0.5, 2.0, 4.0):
-        other = Stencil(2, factor * best.tau, 1.0, 82, 40, 21, torch.float64)
+        other = replace(best, tau=factor * best.tau)
         assert other.relative > best.relative
     assert best.tokens * math.exp(2 * best.tau - best.sink) <= torch.finfo(torch.float64).eps / 2

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from emulon.certify.rounding import unit
+from emulon.expressions.evaluation import ball_arithmetic
 
 f64 = torch.float64
 U = unit(f64)
 SPLITTER = 2.0**27 + 1
 # Powers of two between 1 and 2 that the exponential has at hand, and how large its arguments may be.
 EXP_STEPS, EXP_MOST = 1024, 692.0
+# Points in a unit around which erf is expanded, and coefficients of each series.
+ERF_STEPS, ERF_TERMS = 64, 8
 # To within 1e-59.
 LOG_2 = "0.69314718055994530941723212145817656807550013436025525412068"
 
@@ -109,3 +112,13 @@ def exp_table() -> tuple[float, float, Tensor, Tensor]:
         torch.tensor(high, dtype=f64, device="cpu"),
         torch.tensor(low, dtype=f64, device="cpu"),
     )
+
+
+@cache
+def erf_table() -> Tensor:
+    """(ERF_TERMS, 6·ERF_STEPS + 1) Taylor coefficients of erf at 0, 1/64, …, 6, each rounded once."""
+    from flint import arb, arb_series
+
+    with ball_arithmetic(128, ERF_TERMS):
+        series = [arb_series([arb(k) / ERF_STEPS, 1]).erf() for k in range(6 * ERF_STEPS + 1)]
+        return torch.tensor([[float(one[n]) for one in series] for n in range(ERF_TERMS)], dtype=f64, device="cpu")

@@ -44,21 +44,27 @@ def ball_operations(single: bool = False) -> Operations:
         "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
         "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
     }
+    if single:
+        functions["erf"] = lambda x: x.erf()
     return Operations("balls of one float" if single else "balls", constant, functions)
 
 
 def enclosed(f: Function, s: AnyBall) -> AnyBall:
     """f on a ball, elementwise: the one branch where all switches are decided; Arb is asked where balls cannot tell."""
     kind, operations = type(s), ball_operations(isinstance(s, FloatBall))
-    value, open_ = s, torch.ones_like(s.high, dtype=torch.bool)
+    value = s
     try:
-        for signs, here in f.decided(operations, s, s.high, kind.sides):
-            branch = _like(f.over_branch(operations, s, signs), s)
-            value = branch if value is s else kind(*(torch.where(here, *pair) for pair in _parts(branch, value)))
-            open_ &= ~here
-        if any_of(open_):
-            left = s[open_]
-            value = _with(value, open_, _like(f.over(operations, f.switched(operations, left, kind.sign)), left))
+        if f.switches:
+            open_ = torch.ones_like(s.high, dtype=torch.bool)
+            for signs, here in f.decided(operations, s, s.high, kind.sides):
+                branch = _like(f.over_branch(operations, s, signs), s)
+                value = branch if value is s else kind(*(torch.where(here, *pair) for pair in _parts(branch, value)))
+                open_ &= ~here
+            if any_of(open_):
+                left = s[open_]
+                value = _with(value, open_, _like(f.over(operations, f.switched(operations, left, kind.sign)), left))
+        else:
+            value = _like(f.over_branch(operations, s, ()), s)
     except BadExpression:
         return _by_arb(f, s)
     if not s.high.numel() or value.radius.amax() < math.inf:

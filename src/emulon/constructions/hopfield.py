@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from emulon.attention import attend
-from emulon.certify import Domain
-from emulon.certify.module import CertifiedModule
-from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights
-from emulon.constructions.residual_map import admitted, residual_template
+from emulon.constructions.accuracy import Inputs, Targets, Weights
+from emulon.constructions.residual_map import OnResiduals, admitted
 from emulon.interpreter.layout import HALF
 
 
-class HopfieldResidualMap(CertifiedModule):
+class HopfieldResidualMap(OnResiduals):
     """(x, y, w) ↦ [f(w·x_i − y_i)·x_i]_i: the data are the stored patterns, w the state that asks.
 
     Claim: as `ResidualMap`, with the same certificate. The same keys are stored, divided by β.
@@ -37,24 +33,10 @@ class HopfieldResidualMap(CertifiedModule):
 
     w_v: Tensor
 
-    def __init__(
-        self,
-        f: Any,
-        domain: Domain,
-        tolerance: float | None = None,
-        *,
-        points: int | None = None,
-        grid: Way = "auto",
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
-        super().__init__()
-        self.domain = domain
-        self.template = residual_template(f, domain, Accuracy(tolerance, points, grid, dtype))
-        self.f = self.template.f
+    def prepare(self) -> None:
         # A power of two: dividing by it and multiplying again is exact, so both maps round alike.
         self.beta = 2.0 ** round(torch.log2(self.f.grid.slopes.abs().max().clamp(min=1e-6)).item())
-        self.register_buffer("w_v", torch.eye(domain.features, dtype=dtype, device="cpu"))
-        self.certificate = self.template.certificate()
+        self.register_buffer("w_v", torch.eye(self.domain.features, dtype=self.f.grid.dtype, device="cpu"))
 
     def extra_repr(self) -> str:
         n, keys = self.domain.samples, self.f.keys

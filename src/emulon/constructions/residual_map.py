@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +78,32 @@ def admitted(domain: Domain, dtype: torch.dtype, x: Tensor, y: Tensor, w: Tensor
     return parts
 
 
-class ResidualMap(CertifiedModule):
+class OnResiduals(CertifiedModule):
+    """A map of the residuals w·x_i − y_i by one template; a subclass says how it is asked."""
+
+    def __init__(
+        self,
+        f: Any,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        points: int | None = None,
+        grid: Way = "auto",
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__()
+        self.domain = domain
+        self.template = residual_template(f, domain, Accuracy(tolerance, points, grid, dtype))
+        self.f = self.template.f
+        self.prepare()
+        self.certificate = self.template.certificate()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """What the template is asked with."""
+
+
+class ResidualMap(OnResiduals):
     """(x, y, w) ↦ [f(w·x_i − y_i)·x_i]_i through one frozen attention head.
 
     Claim: the output is within `certificate.bound` of the exact one, in every entry, for all data in the domain, as
@@ -102,23 +128,9 @@ class ResidualMap(CertifiedModule):
         >>> ResidualMap("tanh(t)", domain, 1e-6)(x, y, w)
     """
 
-    def __init__(
-        self,
-        f: Any,
-        domain: Domain,
-        tolerance: float | None = None,
-        *,
-        points: int | None = None,
-        grid: Way = "auto",
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
-        super().__init__()
-        self.domain = domain
-        self.template = residual_template(f, domain, Accuracy(tolerance, points, grid, dtype))
-        self.f = self.template.f
+    def prepare(self) -> None:
         self.slots = self.template.slots
         self.head = self.template.head("residual map")
-        self.certificate = self.template.certificate()
 
     def extra_repr(self) -> str:
         n, keys, width = self.domain.samples, self.f.keys, self.slots.width

@@ -8,6 +8,7 @@ Given the switches, everything left is smooth; that is what the piecewise grids 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -93,6 +94,12 @@ class Function:
     @property
     def provable(self) -> bool:
         return self.smooth is not None
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it has no jumps: it is written with smooth functions, Abs, Max and Min alone."""
+        jumping = re.search("d/dt|sign|Heaviside|Piecewise", self.text)
+        return self.provable and not (self.switches and jumping)
 
     @property
     def odd(self) -> bool:
@@ -247,9 +254,15 @@ class Function:
 
         operations = arb_operations()
         try:
+            if not self.switches:
+                return arb(self._over_arb({"t": t}))
             return arb(self.over(operations, self.switched(operations, t, _arb_sign)))
         except (ValueError, ZeroDivisionError):
             return arb.nan()
+
+    @cached_property
+    def _over_arb(self) -> Callable[..., Any]:
+        return self._arb(self.smooth, ())
 
     def breaks(self, lo: float, hi: float) -> list[Break]:
         """Where the switches flip to some effect inside (lo, hi), located to the last bit."""

@@ -26,7 +26,7 @@ from emulon.planted.files import load as load_planted
 from emulon.planted.lens import WrappedModel
 from emulon.planted.model import PlantedModel
 from emulon.tasks import TASKS, Linear, RegressionTask, Task, read_task
-from emulon.tasks.task import FEATURES, Datasets, normal, uniform
+from emulon.tasks.task import FEATURES, Datasets, Inputs, Values, normal, uniform
 from emulon.training import RunFolder, load_learner
 
 # The eigenvalues of XᵀX/n spread over a factor of this, where the domain allows: enough to tell algorithms apart, and
@@ -82,9 +82,7 @@ class DomainTask(RegressionTask):
             )
         return max(program.plan.strong_convexity, high / SPREAD), high * (1 - EDGE)
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         return (xs @ normal(generator, xs.shape[0], self.features, 1, dtype=xs.dtype)).squeeze(-1)
 
     def datasets(

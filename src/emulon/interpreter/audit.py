@@ -24,26 +24,33 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Certificate
-from emulon.certify.balls import LIFT, Ball, Factor, FloatBall, product
+from emulon.certify.balls import LIFT, UNDERFLOW, Ball, Factor, FloatBall, product, rounded_product
 from emulon.certify.composition import momentum_gains
 from emulon.certify.functions import enclosed, undecided
 from emulon.certify.rounding import gamma, unit
 from emulon.certify.spectrum import enclosure
 from emulon.core.errors import OutOfDomain
 from emulon.expressions import Function, parse
+from emulon.expressions.evaluation import any_of
 from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.enclosure import distance_to_exact
 from emulon.interpreter.plan import Plan
 
 f64 = torch.float64
 Kind = type[Ball] | type[FloatBall]
-Range = tuple[float, float]
-# Samples times steps whose residuals are looked at together: half a megabyte an array.
+Range = tuple[Tensor, Tensor]
+# Where errors shrink faster than this from step to step, it is not asked whether they do so faster still.
+STEADY = 0.5
+# Residuals (datasets × steps × samples) that are enclosed together: their arrays stay in cache.
 SLICE = 1 << 16
-# What residuals and sums, and ℓ′, are enclosed with: the cheapest first. A path that may err so many times more than
-# the run is seen to be off is looked at in the next; the first is not tried for a run that is off by less than a part.
-GRADES: tuple[tuple[Kind, Kind], ...] = ((FloatBall, FloatBall), (Ball, FloatBall), (Ball, Ball))
-LOOSE, COARSE = 1.5, 1e-10
+# Rows of the data whose products are summed at a time, for XᵀX.
+ROWS = 4096
+# XᵀX is formed where the features are at most so many times the steps: beyond, residuals cost less.
+WIDEST = 2
+# What residuals and ℓ′ are enclosed with, the cheaper first: a path that may err so many times more than the run is
+# seen to be off is looked at again.
+GRADES: tuple[Kind, ...] = (FloatBall, Ball)
+LOOSE = 1.5
 # How often e_t is assumed, and the assumption checked, before nothing is promised.
 ROUNDS = 6
 
@@ -59,10 +66,9 @@ def audited(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
     if plan.descent.accelerated or plan.descent.batch is not None:
         own = _enclosed_error(plan, x, y, path[..., -1, :])
     else:
-        coarse = bool((away > COARSE * path.abs().amax()).all())
-        for grade in GRADES if coarse else GRADES[1:]:
-            own = PathError(plan, x, y, path, *grade).after_all_steps()
-            if bool((own <= LOOSE * away).all()):
+        for grade in GRADES:
+            own = PathError(plan, x, y, path, grade).after_all_steps()
+            if plan.loss.derivative == "t" or bool((own <= LOOSE * away).all()):
                 break
     away, own = (part.nan_to_num(nan=math.inf).flatten() for part in (away, own))
     worst = (away + own).argmax()
@@ -79,9 +85,10 @@ def _enclosed_error(plan: Plan, x: Tensor, y: Tensor, last: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Some rows of the data, split for exact products once for all steps."""
+    """Some samples, x with −y beside it where some are not zero, split for exact products once for all steps."""
 
     rows: Tensor
+    features: int
 
     @cached_property
     def across(self) -> Factor:
@@ -89,30 +96,38 @@ class _Samples:
 
     @cached_property
     def along(self) -> Factor:
-        return Factor.of(self.rows)
+        return Factor.of(self.rows[..., : self.features])
 
     @cached_property
-    def sizes(self) -> Tensor:
-        return self.rows.abs() * (1 + gamma(self.rows.shape[-2], f64))
+    def lengths(self) -> Tensor:
+        """Above ‖x‖₂ of each sample, (..., samples)."""
+        return _norm(self.rows[..., : self.features])
 
-    def summed(self, value: FloatBall) -> Ball:
-        """value·rows, nothing lost but the balls' own radii."""
-        return product(value.high, self.along).widened(value.radius @ self.sizes)
+    def residuals(self, states: Tensor, kind: Kind) -> Any:
+        """w·x − y, in balls of one kind; the states have a 1 beside them, for y, where some y is not zero."""
+        return product(states, self.across) if kind is Ball else rounded_product(states, self.across)
+
+    def summed(self, value: Any) -> tuple[Ball, Tensor]:
+        """value·x, and how far it may be off beyond its ball, in the 2-norm: Σ radius·‖x‖₂ for balls of one float."""
+        if isinstance(value, Ball):
+            return value.matmul(self.rows[..., : self.features]), value.high.new_zeros(())
+        lift = 1 + gamma(self.rows.shape[-2] + 4, f64)
+        off = (value.radius @ self.lengths.unsqueeze(-1)).squeeze(-1) * lift + UNDERFLOW
+        return product(value.high, self.along), off
 
 
 @dataclass(frozen=True)
 class PathError:
     """How far a path (..., steps + 1, features) may be from the exact one of a plan on these data, in the 2-norm.
 
-    Residuals and sums are enclosed in balls of one kind, ℓ′ in those of another.
+    Residuals and ℓ′ are enclosed in balls of one kind, and sums in those of twice the precision.
     """
 
     plan: Plan
     x: Tensor
     y: Tensor
     path: Tensor
-    sums: Kind = Ball
-    slopes: Kind = Ball
+    kind: Kind = Ball
 
     def after_all_steps(self) -> Tensor:
         """e_T, dataset by dataset; infinite or NaN where nothing can be said."""
@@ -122,7 +137,7 @@ class PathError:
         rows, targets, fixed = self.plan.loss.template_data(self.x, self.y)
         defects, reach = self._defects(f, rows, targets, fixed)
         low, top = enclosure(rows)
-        if f.smooth == parse("t").smooth:
+        if is_linear(f):
             if self.plan.descent.momentum:
                 return self._with_momentum(defects, low, top)
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
@@ -131,49 +146,69 @@ class PathError:
     def _residuals(self, rows: Tensor, targets: Tensor, kind: Kind) -> Iterator[tuple[slice, slice, _Samples, Any]]:
         """w·x − y for the states before some steps on some samples, (..., steps, samples), and which these are.
 
-        Never more than about SLICE at a time, whatever the number of samples: they are computed again for every use.
+        Samples outside, steps inside: the data are read and split once. Never more than about SLICE residuals exist at
+        a time, whatever the number of samples: they are computed again for every use.
         """
-        steps, samples = self.path.shape[-2] - 1, rows.shape[-2]
-        wide = min(samples, SLICE)
-        high = max(1, SLICE // wide)
-        for step in range(0, steps, high):
-            states = self.path[..., step : min(step + high, steps), :]
-            for sample in range(0, samples, wide):
-                own = slice(sample, min(sample + wide, samples))
-                if not step or wide < samples:
-                    some = _Samples(rows[..., own, :])
-                s = product(states, some.across) if kind is Ball else FloatBall.of(states).matmul(some.rows.mT)
-                yield slice(step, step + states.shape[-2]), own, some, s - targets[..., own].unsqueeze(-2)
+        together, steps = max(1, SLICE // rows.shape[:-2].numel()), self.path.shape[-2] - 1
+        states, both = self.path[..., :-1, :], rows
+        if any_of(targets != 0):
+            states, both = _with_one(states), torch.cat([rows, -targets.unsqueeze(-1)], dim=-1)
+        wide = max(together // steps, math.isqrt(together))
+        high = max(1, together // wide)
+        for sample in range(0, rows.shape[-2], wide):
+            own = slice(sample, sample + wide)
+            some = _Samples(both[..., own, :], rows.shape[-1])
+            for step in range(0, steps, high):
+                when = slice(step, min(step + high, steps))
+                yield when, own, some, some.residuals(states[..., when, :], kind)
+
+    def _gradients(self, f: Function, rows: Tensor, targets: Tensor) -> tuple[Ball, Tensor, Range]:
+        """The mean of ℓ′·x before every step, (..., steps, features), and between which numbers each residual stays.
+
+        The second is how far gradients may be off beyond their balls, in the 2-norm, (..., steps). Of the squared loss
+        XᵀX and Xᵀy are enough, and no range is asked for.
+        """
+        linear = is_linear(f)
+        low, high = torch.full_like(targets, math.inf), torch.full_like(targets, -math.inf)
+        if linear and rows.shape[-1] <= WIDEST * self.path.shape[-2]:
+            asked = _with_one(self.path[..., :-1, :]).mT
+            gram = _gram(rows, targets).matmul(asked) / float(rows.shape[-2])
+            return gram.apply(lambda part: part.mT), rows.new_zeros(()), (low, high)
+        totals: dict[int, tuple[Ball, Tensor]] = {}
+        for when, own, some, s in self._residuals(rows, targets, Ball if linear else self.kind):
+            value = s if linear else enclosed(f, s)
+            if not linear:
+                ends = _around(s)
+                low[..., own] = torch.minimum(low[..., own], ends[0])
+                high[..., own] = torch.maximum(high[..., own], ends[1])
+            part, off = some.summed(value)
+            if when.start in totals:
+                total, more = totals[when.start]
+                part, off = total + part, (more + off) * LIFT
+            totals[when.start] = part, off.expand(part.high.shape[:-1])
+        balls, offs = zip(*totals.values(), strict=True)
+        gradient = Ball(*(torch.cat(part, dim=-2) for part in zip(*(vars(one).values() for one in balls), strict=True)))
+        return gradient / float(rows.shape[-2]), torch.cat(offs, dim=-1) / rows.shape[-2] * LIFT, (low, high)
 
     def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> tuple[Tensor, Range]:
-        """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers all residuals are."""
-        gradients: list[Ball] = []
-        total: Any = None
-        linear, low, high = f.smooth == parse("t").smooth, math.inf, -math.inf
-        for _, own, some, s in self._residuals(rows, targets, self.sums):
-            if not linear:
-                s = s.shortened() if self.slopes is FloatBall else s
-                low, high = _around(s, (low, high))
-            value = s if linear else enclosed(f, s)
-            part = value.matmul(some.rows) if type(value) is self.sums else some.summed(value)
-            total = part if total is None else total + part
-            if own.stop == rows.shape[-2]:
-                gradients, total = [*gradients, total.lengthened()], None
-        parts = zip(*(vars(one).values() for one in gradients), strict=True)
-        gradient = Ball(*(torch.cat(part, dim=-2) for part in parts)) / float(rows.shape[-2])
-        return self._defect(gradient if fixed is None else gradient - _mean(fixed)), (low, high)
+        """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers each residual stays.
 
-    def _defect(self, gradient: Ball) -> Tensor:
-        """Of all steps, given the gradient before each."""
+        The soft threshold is 1-Lipschitz in the 2-norm: what a gradient is off moves a step by no more than η times it.
+        """
+        gradient, off, reach = self._gradients(f, rows, targets)
         path, w = self.path, Ball.of(self.path[..., :-1, :])
         change = w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2)
+        gradient = gradient if fixed is None else gradient - _mean(fixed)
         stepped = self.plan.descent.step(Ball.of(self.plan.step_size), w, gradient, change, soft_thresholded)
-        return _norm((stepped - path[..., 1:, :]).size)
+        return (_norm((stepped - path[..., 1:, :]).size) + self.plan.step_size * off) * LIFT, reach
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
         """ρ where lowest ≤ ℓ″ ≤ highest, of each dataset: the Hessian lies between these times its own eigenvalues."""
-        edges = (lowest * (low if lowest >= 0 else top), highest * (top if highest >= 0 else low))
-        sides = ((1 - self.plan.step_size * (self.plan.descent.l2 + edge)).abs() for edge in edges)
+        return self._contraction(lowest * (low if lowest >= 0 else top), highest * (top if highest >= 0 else low))
+
+    def _contraction(self, flattest: Tensor, steepest: Tensor) -> Tensor:
+        """ρ where the eigenvalues of the loss's Hessian are between these."""
+        sides = ((1 - self.plan.step_size * (self.plan.descent.l2 + edge)).abs() for edge in (flattest, steepest))
         return _lifted(torch.maximum(*sides))
 
     def _with_momentum(self, defects: Tensor, low: Tensor, top: Tensor) -> Tensor:
@@ -194,25 +229,35 @@ class PathError:
         reach: Range,
         spectrum: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger."""
+        """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger.
+
+        Claim: of a convex loss the Hessian between v_t and w_t is at least Xᵀ·diag(c)·X/n, where c_i is the least ℓ″
+        wherever the residual of sample i may be. Proof. It is such a matrix with a c_i that is ℓ″ in the mean. QED
+        """
         slopes, lengths = Slopes(f), _norm(rows).unsqueeze(-2)
         assumed = 2 * _grown(defects, torch.ones_like(spectrum[0]))[0]
         for _ in range(ROUNDS):
             if not bool(assumed.isfinite().all()):
                 break
             either, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
-            room = (assumed.max() * lengths.max()).item()
-            low, high = (end + side * (room + 1e-12 * abs(end)) for end, side in zip(reach, (-1, 1), strict=True))
-            # Where there are breaks, sample by sample: which of them may be on either side of one?
-            for when, own, _, exact in self._residuals(rows, targets, self.slopes) if f.switches else ():
+            room = assumed.amax(dim=-1, keepdim=True) * lengths.squeeze(-2)
+            ends = [end + side * (room + 1e-12 * end.abs()) for end, side in zip(reach, (-1, 1), strict=True)]
+            low, high = ends[0].min().item(), ends[1].max().item()
+            # Where there are jumps, sample by sample: which of them may be on either side of one? Between two residuals
+            # a continuous f changes by a slope between its lowest and highest times their distance, kinks or no kinks.
+            for when, own, _, exact in () if f.continuous else self._residuals(rows, targets, self.kind):
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
                 open_, apart = undecided(f, s, lengths[..., own])
                 either[..., when] |= open_
                 shift[..., when] += apart
             lowest, highest = slopes.between(low, high)
             shift = shift / float(rows.shape[-2]) * (1 + 1e-9)
-            one = self._ratio(lowest, highest, *spectrum).unsqueeze(-1)
-            # A sample that may be on either side of a break has no slope: what it may change is added instead.
+            one = self._ratio(lowest, highest, *spectrum)
+            if lowest >= 0 and highest > 0 and bool((one > STEADY).any()):
+                flattest = weighted_smallest(rows, slopes.lowest_of(*ends))
+                one = torch.minimum(one, self._contraction(flattest, highest * spectrum[1]))
+            one = one.unsqueeze(-1)
+            # A sample that may be on either side of a jump has no slope: what it may change is added instead.
             other = self._ratio(min(lowest, 0.0), max(highest, 0.0), *spectrum).unsqueeze(-1)
             before, after = _grown(defects + self.plan.step_size * shift, torch.where(either, other, one))
             if bool((before <= assumed).all()):
@@ -221,11 +266,42 @@ class PathError:
         return torch.full_like(defects[..., 0], math.inf)
 
 
-def _around(s: Ball | FloatBall, known: Range) -> Range:
-    """A range that holds what is known and all of these balls."""
-    short = s.shortened()
-    low, high = (short.high - short.radius).amin().item(), (short.high + short.radius).amax().item()
-    return min(low - 1e-12 * abs(low), known[0]), max(high + 1e-12 * abs(high), known[1])
+def _around(s: Ball | FloatBall) -> tuple[Tensor, Tensor]:
+    """Below and above the balls of all steps, (..., samples)."""
+    off = s.shortened().radius.amax() * LIFT
+    low, high = s.high.amin(dim=-2) - off, s.high.amax(dim=-2) + off
+    return low - 1e-12 * low.abs(), high + 1e-12 * high.abs()
+
+
+def weighted_smallest(rows: Tensor, weights: Tensor) -> Tensor:
+    """Below λmin(Xᵀ·diag(c)·X/n) for weights c ≥ 0, dataset by dataset.
+
+    Claim: rows times √c as computed have a Gram matrix that is off by at most 8u times its trace. Proof. Root and
+    product round once each: each entry of a scaled row by 2.1u of itself, each product of two by 4.3u, and the sums of
+    their magnitudes are entries of a matrix whose norm is at most its trace, which is computed to within a half. QED
+    """
+    scaled = rows * weights.clamp(min=0).sqrt().unsqueeze(-1)
+    trace = scaled.square().sum(dim=(-2, -1)) / rows.shape[-2]
+    return (enclosure(scaled)[0] - 8 * unit(f64) * trace).clamp(min=0)
+
+
+def is_linear(f: Function) -> bool:
+    """Whether f(t) = t, as of the squared loss."""
+    return bool(f.smooth == parse("t").smooth)
+
+
+def _with_one(states: Tensor) -> Tensor:
+    return torch.cat([states, torch.ones_like(states[..., :1])], dim=-1)
+
+
+def _gram(rows: Tensor, targets: Tensor) -> Ball:
+    """Xᵀ(X, −y), (..., features, features + 1)."""
+    total: Ball | None = None
+    for x, y in zip(rows.split(ROWS, dim=-2), targets.split(ROWS, dim=-1), strict=True):
+        part = product(x.mT, torch.cat([x, -y.unsqueeze(-1)], dim=-1))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
 
 
 def _norm(vectors: Tensor) -> Tensor:

@@ -6,6 +6,9 @@ import math
 from heapq import heapify, heappush, heapreplace
 from itertools import pairwise
 
+import torch
+from torch import Tensor
+
 from emulon.expressions import Function
 from emulon.expressions.evaluation import ball_arithmetic
 
@@ -16,6 +19,8 @@ MOST_CELLS = 500
 MOST_HALVINGS = 4000
 # Coefficients of f′ that a cell is enclosed with: along a path, where cells are narrow, two cost least.
 ORDER, ALONG_A_PATH = 6, 2
+# Cells that intervals of many samples share.
+SHARED = 64
 # Bounds are tight to this part of themselves, or to that part of the largest slope.
 TIGHT, NEGLIGIBLE = 1e-2, 1e-10
 
@@ -69,6 +74,23 @@ class Slopes:
             ends = [(lo, first * width), (last * width, hi)] if first <= last else [(lo, hi)]
             tops = [self._enclose(*end)[3] for end in ends]
         return max([*tops, *(self._known[width, cell] for cell in range(first, last))])
+
+    def lowest_of(self, low: Tensor, high: Tensor) -> Tensor:
+        """Below the infimum of f′ on each of these intervals, from cells that all of them share."""
+        start, stop = low.min().item(), high.max().item()
+        if not math.isfinite(stop - start):
+            return torch.full_like(low, -math.inf)
+        width = max((stop - start) / SHARED, 1e-300 + 1e-12 * max(abs(start), abs(stop)))
+        edges = [start + width * k for k in range(-1, SHARED + 2)]
+        with ball_arithmetic(order=ALONG_A_PATH):
+            below = torch.tensor([self._enclose(*edge)[2] for edge in pairwise(edges)], dtype=low.dtype, device="cpu")
+        # An index may be off by one where an end is next to an edge: one cell more is looked at on each side.
+        first = ((low - start) / width).floor().long().clamp(0, SHARED - 1)
+        last = ((high - start) / width).floor().long().clamp(0, SHARED - 1) + 2
+        least = torch.full((len(below), len(below)), -math.inf, dtype=low.dtype, device="cpu")
+        for cell in range(len(below)):
+            least[cell, cell:] = below[cell:].cummin(dim=0).values
+        return least[first, last]
 
     def _enclose(self, left: float, right: float) -> Cell:
         from flint import arb, arb_series, ctx

@@ -9,18 +9,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from emulon.algorithms.link import TemplateData
+from emulon.certify.error_free import fixed_point
 from emulon.core.errors import BadExpression
 from emulon.expressions import Function, parse
-from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
+from emulon.expressions.evaluation import any_of, arb_matrix, ball_arithmetic
 from emulon.interpreter.plan import Plan
 
 # Bits: so many in all, and for every step, and how often they are doubled. Constants of a loss are kept to 1,024.
 BITS, BITS_A_STEP, TRIES = 128, 2, 3
 NARROW = 2.0**-80
+# Rows whose products are summed at a time, the parts that they are split into, and how large columns of these may be.
+ROWS, PARTS, LARGE = 1 << 14, 8, 2.0**450
+# So few rows cost no more as they are.
+FEW_ROWS = 128
 
 
 def distance_to_exact(
@@ -65,7 +71,8 @@ def _weights(plan: Plan, x: Tensor, y: Tensor) -> list[Any]:
     f, eta = parse(plan.loss.derivative), arb(plan.step_size)
     seen = plan.batches(plan.loss.template_data(x, y)), plan.batches(TemplateData(x, y, None))
     linear = f.smooth == parse("t").smooth
-    batches = [_Batch(inner, given.y, linear) for inner, given in zip(*seen, strict=True)]
+    used = zip(*(part[: plan.steps] for part in seen), strict=True)
+    batches = [_Batch(inner, given.y, linear) for inner, given in used]
     w = before = arb_mat(x.shape[-1], 1)
     for number in range(plan.steps):
         start = w + (w - before) * (arb(number) / (number + 3)) if plan.descent.accelerated else w
@@ -79,12 +86,15 @@ class _Batch:
     """Data as a loss sees them; for the squared loss only XᵀX and Xᵀy are needed."""
 
     def __init__(self, data: TemplateData, targets: Tensor, linear: bool) -> None:
-        self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
-        self.across, self.samples, self.linear = self.x.transpose(), len(data.x), linear
-        # What is fixed is y·x, which float64 has rounded: here it is formed again.
-        self.fixed = None if data.fixed is None else self.across * arb_matrix(targets.unsqueeze(-1))
+        self.samples, self.linear, self.fixed = len(data.x), linear, None
         if linear:
-            self.gram, self.target = self.across * self.x, self.across * self.y
+            self.gram, self.target = _gram(data.x, data.y)
+            return
+        self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
+        self.across = self.x.transpose()
+        if data.fixed is not None:
+            # What is fixed is y·x, which float64 has rounded: here it is formed again.
+            self.fixed = self.across * arb_matrix(targets.unsqueeze(-1))
 
     def gradient(self, f: Function, w: Any) -> Any:
         from flint import arb, arb_mat
@@ -95,6 +105,43 @@ class _Batch:
             residuals = (self.x * w - self.y).entries()
             total = self.across * arb_mat(self.samples, 1, [f.arb_value(s) for s in residuals])
         return (total if self.fixed is None else total - self.fixed) * (1 / arb(self.samples))
+
+
+def _gram(x: Tensor, y: Tensor) -> tuple[Any, Any]:
+    """XᵀX and Xᵀy, exactly but for the bits of Arb.
+
+    Claim: products of parts are exact. Proof. A part has `bits` bits below its column's power of two, so that all
+    partial sums of products of two are integers below 2⁵³ in one unit, which is no smaller than float64's. QED
+    Rows that are not the sum of few such parts are multiplied in Arb.
+    """
+    from flint import arb_mat
+
+    d = x.shape[-1]
+    total = arb_mat(d, d + 1)
+    for rows in torch.cat([x, y.unsqueeze(-1)], dim=-1).split(ROWS):
+        parts = _parts(rows) if len(rows) > FEW_ROWS else None
+        if parts is None:
+            whole = arb_matrix(rows)
+            total += arb_matrix(rows[:, :d]).transpose() * whole
+            continue
+        for number, part in enumerate(parts):
+            total += arb_matrix(part[:, :d].mT @ part)
+            for other in parts[number + 1 :]:
+                total += arb_matrix(part[:, :d].mT @ other) + arb_matrix(other[:, :d].mT @ part)
+    entries = total.tolist()
+    return arb_mat([row[:d] for row in entries]), arb_mat([row[d:] for row in entries])
+
+
+def _parts(rows: Tensor) -> list[Tensor] | None:
+    """The rows as a sum of fixed-point numbers, column by column; None where it takes more than PARTS."""
+    bits = (53 - math.ceil(math.log2(len(rows)))) // 2
+    parts = list[Tensor]()
+    while any_of(rows != 0):
+        part, rows, top = fixed_point(rows, bits, -2)
+        if len(parts) == PARTS or not bool(((top == 0) | ((top > 1 / LARGE) & (top < LARGE))).all()):
+            return None
+        parts.append(part)
+    return parts
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:

@@ -37,7 +37,7 @@ Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
 # No more numbers than this are read by all keys on both paths, which then agree to the last places.
-FEW = 1 << 14
+FEW = 1 << 12
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,9 @@ def self_stencil(
 ) -> Stencil:
     """One value of 1; the score carries an integer offset of the code's product, which rounds what is added to it."""
     offset = 2 * _sharpness(tokens, dtype, cauchy) * code
-    return Stencil.best(
+    return Stencil(
         pairs, reach=reach, tokens=tokens, summed=1, width=width + code + 1, dtype=dtype, cauchy=cauchy, offset=offset
-    )
+    ).balanced()
 
 
 def _sharpness(tokens: int, dtype: torch.dtype, cauchy: float) -> float:
@@ -204,7 +204,7 @@ def causal_stencils(
     tokens, width = 2 * domain.samples + 2, domain.features + 3
     reach = residual_reach(domain, step_size, loops)
     weight = weight_norm(domain, step_size, loops)
-    step = Stencil.best(
+    step = Stencil(
         pairs,
         reach=reach,
         tokens=tokens,
@@ -213,7 +213,7 @@ def causal_stencils(
         dtype=dtype,
         cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
         lift=math.log(domain.samples),
-    )
+    ).balanced()
     answer = self_stencil(
         pairs,
         reach=weight * domain.norm * (1 + SLACK),

@@ -133,9 +133,9 @@ class CausalNewtonLoop:
         code, room, inverse = causal_code_length(self.domain.samples), 1 + ROOM, 1 / self.ridge
 
         def collect(reach: float) -> Stencil:
-            samples, dtype = self.domain.samples, self.dtype
-            lift = math.log(samples)
-            return Stencil.best(self.pairs, reach=reach, tokens=tokens, summed=samples, width=3, dtype=dtype, lift=lift)
+            samples, lift = self.domain.samples, math.log(self.domain.samples)
+            made = Stencil(self.pairs, reach=reach, tokens=tokens, summed=samples, width=3, dtype=self.dtype, lift=lift)
+            return made.balanced()
 
         def inside(reach: float, lengths: float) -> Stencil:
             """`lengths` bounds ‖q‖·‖k‖."""

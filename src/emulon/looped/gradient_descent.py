@@ -53,14 +53,14 @@ def gradient_stencil(
     domain: Domain, pairs: int, tokens: int, dtype: torch.dtype, feature_error: float = 0.0
 ) -> Stencil:
     """Scores x_i·x_j ≤ norm²; at most N values are not zero."""
-    return Stencil.best(
+    return Stencil(
         pairs,
         reach=(domain.norm + feature_error) ** 2 * (1 + 3 * SLACK),
         tokens=tokens,
         summed=domain.samples,
         width=domain.features + 1,
         dtype=dtype,
-    )
+    ).balanced()
 
 
 def gain(domain: Domain, step_size: float, steps: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
@@ -83,7 +83,8 @@ class Stencil:
     """
 
     pairs: int
-    tau: float
+    tau: float = 1.0
+    _: KW_ONLY
     reach: float
     tokens: int
     summed: int
@@ -126,23 +127,9 @@ class Stencil:
         """The bound for values with Σ_j |v_j| ≤ mass."""
         return self.reach * mass * self.relative
 
-    @classmethod
-    def best(
-        cls,
-        pairs: int,
-        *,
-        reach: float,
-        tokens: int,
-        summed: int,
-        width: int,
-        dtype: torch.dtype,
-        cauchy: float = 1.0,
-        offset: float = 0.0,
-        lift: float = 0.0,
-    ) -> Stencil:
-        """τ where truncation (rising as τ^{2m}) and rounding (falling as 1/τ) balance."""
-        shape = cls(pairs, 1.0, 1.0, tokens, summed, width, dtype, cauchy, offset, lift)
-        return replace(shape, tau=_best_tau(shape), reach=reach)
+    def balanced(self) -> Stencil:
+        """The same with the τ where truncation (rising as τ^{2m}) and rounding (falling as 1/τ) balance."""
+        return replace(self, tau=_best_tau(replace(self, tau=1.0, reach=1.0)))
 
 
 @cache

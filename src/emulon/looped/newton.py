@@ -201,9 +201,9 @@ def newton_stencils(domain: Domain, pairs: int, tokens: int, dtype: torch.dtype)
     longest = domain.norm * inverse_norm(domain) * (1 + ROOM)
 
     def best(reach: float, cauchy: float) -> Stencil:
-        return Stencil.best(
+        return Stencil(
             pairs, reach=reach, tokens=tokens, summed=domain.samples, width=width, dtype=dtype, cauchy=cauchy
-        )
+        ).balanced()
 
     square = domain.norm**2 * (1 + 3 * SLACK)
     return best(square, 1.0), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest, 1.0)

@@ -1,8 +1,9 @@
-"""Three arithmetics over the numbers of a register, so that every layer writes its exact map once.
+"""Four arithmetics over the numbers of a register, so that every layer writes its exact map once.
 
-`FLOAT64` computes with tensors as PyTorch does; `BALLS` encloses the true numbers at twice float64's precision, in
-array operations; `ARB` encloses one row of an input with as many bits as are asked for, number by number. Values are
-(…, positions, features) tensors, Balls, and numpy arrays of Arb balls; + − * / and indexing work on all of them.
+`FLOAT64` computes with tensors as PyTorch does; `FLOAT_BALLS` encloses the true numbers in balls of one float, and
+`BALLS` at twice that precision, in array operations; `ARB` encloses one row of an input with as many bits as are asked
+for, number by number. Values are (…, positions, features) tensors, balls, and numpy arrays of Arb balls; + − * / and
+indexing work on all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.certify.balls import Ball
+from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.functions import enclosed
 from emulon.expressions import parse
 from emulon.expressions.evaluation import arb_matrix
@@ -69,40 +70,47 @@ class Arithmetic:
 
 
 class _Balls(Arithmetic):
-    def of(self, numbers: Tensor) -> Ball:
-        return Ball.of(numbers)
+    """Over balls of one kind."""
 
-    def rows(self, numbers: Tensor, x: Ball) -> Ball:
-        return Ball.of(FLOAT64.rows(numbers, x.high).contiguous())
+    def __init__(self, kind: type[Ball] | type[FloatBall]) -> None:
+        self.kind = kind
 
-    def matmul(self, x: Ball, matrix: Tensor) -> Ball:
+    def of(self, numbers: Tensor) -> Any:
+        return self.kind.of(numbers)
+
+    def rows(self, numbers: Tensor, x: Any) -> Any:
+        return self.of(FLOAT64.rows(numbers, x.high).contiguous())
+
+    def matmul(self, x: Any, matrix: Tensor) -> Any:
         return x.matmul(matrix.contiguous())
 
-    def inner(self, a: Ball, b: Ball) -> Ball:
+    def inner(self, a: Any, b: Any) -> Any:
         return (a.apply(lambda part: part.unsqueeze(-2)) * b.apply(lambda part: part.unsqueeze(-3))).sum()
 
-    def transposed(self, a: Ball) -> Ball:
+    def transposed(self, a: Any) -> Any:
         return a.apply(lambda part: part.mT)
 
-    def sum(self, x: Ball) -> Ball:
+    def sum(self, x: Any) -> Any:
         return x.sum().apply(lambda part: part.unsqueeze(-1))
 
-    def weights(self, scores: Ball, causal: bool) -> Ball:
+    def weights(self, scores: Any, causal: bool) -> Any:
         hidden = ahead(scores.high.shape[-1]) & causal
         moved = scores - scores.high.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
         # Masked before and after: exp is not asked for what may overflow.
         kept = moved.apply(lambda part: part.masked_fill(hidden, 0.0)).exp()
         return kept.apply(lambda part: part.masked_fill(hidden, 0.0))
 
-    def function(self, f: str, x: Ball, most: float = math.inf) -> Ball:
+    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
         value = enclosed(parse(f), x)
         if most == math.inf:
             return value
-        above = x.high + (x.low.abs() + x.radius) >= most
+        above = x.high + x.shortened().radius >= most
         return value.widened(torch.where(above, math.inf, 0.0))
 
-    def beside(self, parts: Sequence[Ball]) -> Ball:
-        return Ball(*(torch.cat([getattr(ball, name) for ball in parts], dim=-1) for name in ("high", "low", "radius")))
+    def beside(self, parts: Sequence[Any]) -> Any:
+        return self.kind(
+            *(torch.cat(part, dim=-1) for part in zip(*(vars(one).values() for one in parts), strict=True))
+        )
 
 
 class _Arb(Arithmetic):
@@ -159,4 +167,4 @@ def _each(function: Callable[[Any], Any], x: Any) -> Any:
     return _objects([function(t) for t in x.flatten()]).reshape(x.shape)
 
 
-FLOAT64, BALLS, ARB = Arithmetic(), _Balls(), _Arb()
+FLOAT64, FLOAT_BALLS, BALLS, ARB = Arithmetic(), _Balls(FloatBall), _Balls(Ball), _Arb()

@@ -233,7 +233,9 @@ class GatePhase(SimplePhase):
         numbers = x.flatten()
         keys = read(interpreter, x.new_tensor([0.0, self.key])).reshape(2, 1)
         asked = read(interpreter, self.query * numbers).reshape(-1, 1, 1)
-        values = read(interpreter, self._values(numbers)).unsqueeze(-1)
+        # What is 0 is read as 0: within the number line's error of any reading.
+        low = read(interpreter, self.layer.low * numbers / self.value) if self.layer.low else torch.zeros_like(numbers)
+        values = torch.stack([low, read(interpreter, numbers / self.value)], dim=-1).unsqueeze(-1)
         answers = attend(asked, keys.expand(len(asked), 2, 1), values, name="layer 2")
         return (answers.flatten() * self.value).reshape(x.shape)
 

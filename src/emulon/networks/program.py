@@ -24,7 +24,7 @@ from emulon.core.progress import Progress, silent
 from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
-from emulon.networks.arithmetic import ARB, BALLS
+from emulon.networks.arithmetic import ARB, BALLS, FLOAT_BALLS, Arithmetic
 from emulon.networks.error_propagation import VOID, ErrorPropagation, Register
 from emulon.networks.layers import (
     Layer,
@@ -319,22 +319,32 @@ class NetworkRun(Run):
         return self.program.name
 
     def _make_audit(self) -> Certificate:
-        """The exact network on the same input, enclosed in balls of twice the precision.
+        """The exact network on the same input, enclosed in balls.
 
         Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
-        exact input, so that nothing has to be known of how errors grow; where many layers make it too wide, Arb
-        encloses it with more bits.
+        exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
+        twice the precision are asked, and where many layers make these too wide, Arb with more bits.
         """
+        # What is too wide for one row is not tried on the others.
+        known = [kind for kind in (FLOAT_BALLS, BALLS) if math.isfinite(self._within(slice(1), kind)[0])]
         distance, radius = 0.0, 0.0
-        for rows in torch.arange(len(self.inputs), device="cpu").split(AUDITED):
-            exact, own = evaluated(self.program.layers, self.inputs[rows], BALLS)[-1], self.register[rows]
-            # NaN says that nothing is known.
-            wide = exact.radius.nan_to_num(nan=math.inf).max().item()
-            off = exact.distance_from(own).nan_to_num(nan=math.inf).max().item()
-            if not (math.isfinite(off) and wide <= TIGHT * off):
-                wide, off = 0.0, distance_by_arb(self.program.layers, self.inputs[rows], own)
+        for start in range(0, len(self.inputs), AUDITED):
+            rows = slice(start, start + AUDITED)
+            for kind in known:
+                off, wide = self._within(rows, kind)
+                if math.isfinite(off):
+                    break
+            else:
+                off, wide = distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows]), 0.0
             distance, radius = max(distance, off), max(radius, wide)
         return Certificate({"distance to exact": distance - radius, "its enclosure": radius}, f64, scope="run")
+
+    def _within(self, rows: slice, arithmetic: Arithmetic) -> tuple[float, float]:
+        """How far these rows may be from the exact ones, and the radius in it; infinite where that is much of it."""
+        exact = evaluated(self.program.layers, self.inputs[rows], arithmetic)[-1]
+        off, wide = (part.nan_to_num(nan=math.inf) for part in (exact.distance_from(self.register[rows]), exact.radius))
+        distance, radius = (part.max().item() if part.numel() else 0.0 for part in (off, wide))
+        return (distance, radius) if radius <= TIGHT * distance else (math.inf, math.inf)
 
     @cached_property
     def trace(self) -> dict[str, PhaseTrace]:

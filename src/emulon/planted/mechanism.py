@@ -23,7 +23,7 @@ from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
 from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import Datasets, normal, uniform
+from emulon.tasks.task import Datasets, Inputs, Values, normal, uniform
 
 # By name, in the order in which they were registered.
 MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
@@ -235,27 +235,14 @@ class BoundedLinear(RegressionTask):
 
     what = "linear functions with ‖x‖ ≤ 1 and |y| ≤ 1"
 
-    def inputs(
-        self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch points features"]:
+    def inputs(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Inputs:
         xs = normal(generator, batch, points, self.features, dtype=dtype)
         length = SHORTEST + (1 - SHORTEST) * uniform(generator, batch, points, 1, dtype=dtype)
         return NORM * length * torch.nn.functional.normalize(xs, dim=-1)
 
-    def values(
-        self, generator: torch.Generator, xs: Float[Tensor, "batch points features"]
-    ) -> Float[Tensor, "batch points"]:
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
         return (xs @ normal(generator, xs.shape[0], self.features, 1, dtype=xs.dtype)).squeeze(-1)
 
-    def datasets(
-        self,
-        generator: torch.Generator,
-        batch: int,
-        *,
-        points: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        live: Float[Tensor, " features"] | None = None,
-    ) -> Datasets:
-        drawn = super().datasets(generator, batch, points=points, dtype=dtype, live=live)
+    def finished(self, drawn: Datasets) -> Datasets:
         shrink = TARGET / drawn.ys.abs().amax(dim=-1, keepdim=True).clamp(min=TARGET)
         return dataclasses.replace(drawn, ys=drawn.ys * shrink, truth=drawn.truth * shrink)

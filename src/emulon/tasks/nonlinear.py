@@ -143,8 +143,20 @@ class DecisionTree(RegressionTask, name="decision_tree"):
         return {"ols": LeastSquares(), "knn": NearestNeighbours()}
 
 
+class VectorTask(Task):
+    """A task whose tokens and answers are vectors of as many features."""
+
+    @property
+    def width_in(self) -> int:
+        return self.features
+
+    @property
+    def width_out(self) -> int:
+        return self.features
+
+
 @dataclass(frozen=True)
-class AutoRegression(Task, name="auto_regression"):
+class AutoRegression(VectorTask, name="auto_regression"):
     """x_{t+1} = A·Φ*(x_{t+1−q}, …, x_t) + noise·ε, one A a dataset, one Φ* for all. x_{t+1} is asked at x_t
     (Gao et al. 2024, section 5.1).
 
@@ -168,14 +180,6 @@ class AutoRegression(Task, name="auto_regression"):
     lags: int = 3
     depth: int = 3
     network_seed: int = 0
-
-    @property
-    def width_in(self) -> int:
-        return self.features
-
-    @property
-    def width_out(self) -> int:
-        return self.features
 
     @property
     def tokens(self) -> int:
@@ -225,7 +229,7 @@ class AutoRegression(Task, name="auto_regression"):
 
 
 @dataclass(frozen=True)
-class ChainOfThought(Task, name="chain_of_thought"):
+class ChainOfThought(VectorTask, name="chain_of_thought"):
     """x, s₁, …, s_depth, x′, s′₁, …: each chain shows the states of one `depth`-layer leaky-ReLU network.
 
     The network is drawn anew for each dataset; at every token but a chain's last, the next state is asked. The curve
@@ -240,14 +244,6 @@ class ChainOfThought(Task, name="chain_of_thought"):
     features: int = 20
     points: int = 41
     depth: int = 6
-
-    @property
-    def width_in(self) -> int:
-        return self.features
-
-    @property
-    def width_out(self) -> int:
-        return self.features
 
     @property
     def tokens(self) -> int:

@@ -76,7 +76,11 @@ class RegressionTask(Task):
         if live is not None:
             xs = xs * live
         truth = self.values(generator, xs)
-        return Datasets(xs, truth + self.errors(generator, batch, points, dtype), truth)
+        return self.finished(Datasets(xs, truth + self.errors(generator, batch, points, dtype), truth))
+
+    def finished(self, drawn: Datasets) -> Datasets:
+        """What was drawn, as the task gives it: here unchanged."""
+        return drawn
 
     def held_out(self, seed: int, batch: int, points: int) -> Datasets:
         """The datasets on which predictors are compared: in float64, on the CPU, a function of the seed alone.

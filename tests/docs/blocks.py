@@ -1,8 +1,9 @@
 """The fenced blocks of a page, or the cells of a notebook's script, and what running them means.
 
 `python` blocks of a page share one namespace. What they print is compared with the `output` block that follows: word
-by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude (rounding
-errors differ from machine to machine). `bash` blocks are lines of `emulon …` or `python -m …`, run in this process.
+by word, numbers to one part in a thousand, numbers in scientific notation to their order of magnitude, groups of
+three digits such as `-052` to 5 (rounding errors differ from machine to machine). `bash` blocks are lines of
+`emulon …` or `python -m …`, run in this process.
 `<!-- not run: reason -->` before a block leaves it to a reader; its Python must compile, and its commands must have
 options that exist. `<!-- needs: module -->` does so only where that module is not installed. A block whose docstring is
 `NAME.py` is saved as that file, too, as its page asks of readers. There is no set-up that they do not see.
@@ -35,6 +36,7 @@ PART = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FILE = re.compile(r'"""(\w+\.py)"""\n')
+GROUP = re.compile(r"(?<!\S)[+-]\d{3}(?!\S)")  # the last digits of a number in the text language
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -113,6 +115,10 @@ def _printed(block: Block, page: Path, namespace: dict[str, object]) -> str:
 
 def same(said: str, printed: str) -> bool:
     """Whether they have the same words and nearly the same numbers."""
+    groups, others = (list(map(int, GROUP.findall(text))) for text in (said, printed))
+    if len(groups) != len(others) or any(abs(one - other) > 5 for one, other in zip(groups, others, strict=True)):
+        return False
+    said, printed = GROUP.sub("group", said), GROUP.sub("group", printed)
     if NUMBER.sub("#", said).split() != NUMBER.sub("#", printed).split():
         return False
     return all(_near(one, other) for one, other in zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True))

@@ -98,6 +98,8 @@ def test_a_wrong_page_is_found(tmp_path, monkeypatch):
         return False
 
     assert not fails("```python\nprint(1.0001)\n```\n\n```output\n1.0\n```\n")
+    assert not fails("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -055\n```\n")
+    assert fails("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -152\n```\n")
     assert fails("```python\nprint(1.01)\n```\n\n```output\n1.0\n```\n")
     assert fails("```python\nnobody\n```\n")
     assert fails("```bash\nemulon approximate\n```\n")

@@ -200,5 +200,5 @@ def test_everything_among_the_results_belongs_to_a_claim_a_learner_or_a_benchmar
     known = {path_of(claim.name, scale, RESULTS, "").name for claim in all_claims().values() for scale in claim.scales}
     assert {path.name.removesuffix(path.suffix) for path in (RESULTS / "claims").iterdir()} <= known
     assert {path.name for path in (RESULTS / "learners").iterdir()} == set(KEPT)
-    folders = {"claims", "learners", "bench", "benchmark", "canary"}
+    folders = {"claims", "learners", "bench", "benchmark", "canary", "llama"}
     assert {path.name for path in RESULTS.iterdir()} <= {"README.md", *folders}

@@ -88,7 +88,7 @@ def _random(count: int) -> Iterator[str]:
 
 
 def _judged(texts: list[str], written: list[str]) -> dict[str, Any]:
-    """Every run against balls around the exact iterates: the audit is that distance, and the balls are next to nothing."""
+    """Every run against balls around the exact iterates, which are next to nothing: its audit, and its certificate."""
     errors, jumps, certificates, within, largest = [], [], [], [], 0.0
     for text, after in zip(texts, written, strict=True):
         found = read(text + after)

@@ -5,8 +5,8 @@
     python -m benchmarks.text_model FOLDER engines [--only WORD …]
 
 FOLDER is one that `emulon.language.write` has written. Results go to results/llama/, a row a method or an engine: the
-worst |w_t − exact iterate|, how many runs are within their certificate, words a second of one
-core. A text that is no transcript stops a method; an engine that writes one is a row that says so.
+worst |w_t − exact iterate|, how many runs are within their certificate, words a second of one core. A text that is no
+transcript stops a method; an engine that writes one is a row that says so.
 """
 
 from __future__ import annotations

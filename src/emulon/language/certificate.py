@@ -65,9 +65,7 @@ class Pieces:
 
     def crossings(self, low: float, high: float) -> tuple[NDArray[np.bool_], float]:
         """Which hard pieces may be read in the interval, and what that costs: kinks and jumps within reach."""
-        reach = max(abs(low), abs(high))
-        steep = 2.0**self.sharpness
-        blur = steep * 16 * U * ((np.abs(self.slope) + 0.01) * reach + np.abs(self.bias) + 0.01)
+        steep, blur = 2.0**self.sharpness, self._blur(low, high)
         ends = np.array([low, high])
         scores = steep * (self.slope[:, None] * ends + self.bias[:, None])
         # A piece that is FAR below some one other at both ends is so in between.
@@ -82,13 +80,19 @@ class Pieces:
             cost += near + (2 * jump if jump > 2 * UNIT * (1 + abs(gap)) else jump)
         return read, cost
 
-    def error(self, low: float, high: float) -> float:
-        """What the computed value may be off by, with its argument in the interval, and how it is rounded."""
+    def _blur(self, low: float, high: float) -> Array:
+        """What the scores may be off by, in nats."""
+        reach = max(abs(low), abs(high))
+        parts: Array = (np.abs(self.slope) + 0.01) * reach + np.abs(self.bias) + 0.01
+        return 2.0**self.sharpness * 16 * U * parts
+
+    def rounding(self, low: float, high: float) -> float:
+        """What the value may be off by for numbers that are stored and added in float32, the gate's weights given."""
         reach, count = max(abs(low), abs(high)), len(self.slope)
         largest, most = float(np.abs(self.times).max()), float(np.abs(self.plus).max())
         stored = 3 * U * ((largest + 0.01) * reach + most + 0.01) * (not self._exact)
         rounded = (7 if self.single else count + 12) * U * (largest * reach + most)
-        return stored + rounded + self.gating(low, high)
+        return stored + rounded
 
     def gating(self, low: float, high: float) -> float:
         """What weights of the pieces that are off add."""
@@ -96,8 +100,7 @@ class Pieces:
             return 0.0
         if self.sharpness == HARD:
             return self.crossings(low, high)[1]
-        reach = max(abs(low), abs(high))
-        blur = 2.0**self.sharpness * 16 * U * ((np.abs(self.slope) + 0.01) * reach + np.abs(self.bias) + 0.01).max()
+        blur = self._blur(low, high).max()
         lines = self.times[:, None] * np.array([low, high]) + self.plus[:, None]
         return float(1.01 * (blur + 8 * U) * np.ptp(lines, axis=0).max())
 
@@ -198,9 +201,13 @@ class Tube:
         off_r = (2 * d + 12) * U * rest + LEAK * (np.abs(self.x).sum(axis=1) + most_w.sum() + 1)
         low, high = r - wide - off_r, r + wide + off_r
         steep = np.array([self.loss.steepness(a, b) for a, b in zip(low, high, strict=True)]).reshape(n, 2)
-        f, off_f = self._values(self.loss, low, high)
+        f = (np.outer(np.maximum(np.abs(low), np.abs(high)), np.abs(self.loss.times)) + np.abs(self.loss.plus)).max(
+            axis=1
+        )
         if f.max(initial=0.0) > 2.0**13:
             return math.inf
+        gating = np.array([self.loss.gating(a, b) for a, b in zip(low, high, strict=True)])
+        off_f = np.array([self.loss.rounding(a, b) for a, b in zip(low, high, strict=True)]) + gating
         off_f += np.abs(steep).max(axis=1) * off_r
         small = GRID * self.x_h + 100 * f[:, None] * self.x_l
         off_sum = 100 * np.abs(self.x).T @ off_f + (n + 17) * U * small.sum(axis=0)
@@ -216,9 +223,7 @@ class Tube:
         slope, radius = steep.mean(axis=1), np.ptp(steep, axis=1) / 2
         inner = self.now - self.rate * (self.x.T @ (slope[:, None] * (self.x @ self.now)) / n + self.ridge * self.now)
         inner = inner + self.momentum * (self.now - self.last)
-        jumps = np.array(
-            [self.loss.gating(a, b) if self.loss.sharpness == HARD else 0.0 for a, b in zip(low, high, strict=True)]
-        )
+        jumps = gating if self.loss.sharpness == HARD else 0.0
         spread = self.rate / n * np.abs(self.x).T @ (radius * wide + jumps)
         at_u = self._inner(w, before, r)
         width = (np.abs(inner).sum(axis=1) + spread + off_u) * SPARE + 1e-7  # of at_u, where a kink is met
@@ -227,7 +232,10 @@ class Tube:
         off_g = self._prox_error(low, high, parts + self.rate * mean, most_w + self.momentum * moved)
         slope, radius = steep.mean(axis=1), np.ptp(steep, axis=1) / 2
         fresh = np.abs(slope) * (spread + off_u) + radius * width + off_g + self._rounding(np.abs(after) + width)
-        self.last, self.now = self._padded(self.now, d), np.hstack([slope[:, None] * inner, np.diag(fresh * SPARE)])
+        self.last, self.now = (
+            np.hstack([self.now, np.zeros((d, d))]),
+            np.hstack([slope[:, None] * inner, np.diag(fresh * SPARE)]),
+        )
         return float(np.abs(self.now).sum(axis=1).max() * SPARE)
 
     def _inner(self, w: Array, before: Array, r: Array) -> Array:
@@ -240,13 +248,6 @@ class Tube:
         u: Array = w - self.rate * (self.x.T @ f / len(r) + self.ridge * w) + self.momentum * (w - before)
         return u
 
-    @staticmethod
-    def _values(gate: Pieces, low: Array, high: Array) -> tuple[Array, Array]:
-        """How large the gate's pieces get in the intervals, and what it may be off by."""
-        reach = np.maximum(np.abs(low), np.abs(high))
-        sizes = (np.outer(reach, np.abs(gate.times)) + np.abs(gate.plus)).max(axis=1)
-        return sizes, np.array([gate.error(a, b) for a, b in zip(low, high, strict=True)])
-
     def _prox_error(self, low: Array, high: Array, rest: Array, whole: Array) -> Array:
         """Of g, read as times·whole + times·rest + plus."""
         gate, found = self.prox, np.zeros(len(low))
@@ -254,7 +255,7 @@ class Tube:
         for j, (a, b) in enumerate(zip(low, high, strict=True)):
             found[j] = 6 * U * (largest * rest[j] + np.abs(gate.plus).max() + 0.02)
             if not gate.keeps(a, b):
-                found[j] += gate.error(a, b) + (count + 12) * U * largest * (whole[j] + rest[j])
+                found[j] += gate.rounding(a, b) + gate.gating(a, b) + (count + 12) * U * largest * (whole[j] + rest[j])
         return found
 
     @staticmethod
@@ -265,8 +266,3 @@ class Tube:
             left = np.where(left < 2000, 0.5 + 6 * U * left**2, np.inf)
             found, left = left, 1000 * left
         return np.asarray(found * UNIT)
-
-    @staticmethod
-    def _padded(columns: Array, more: int) -> Array:
-        wider: Array = np.hstack([columns, np.zeros((len(columns), more))])
-        return wider

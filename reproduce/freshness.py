@@ -1,16 +1,16 @@
 """Whether a result was measured by the code as it is now.
 
-A result keeps a digest of the code that measured it: of a claim's `run` and of everything in the claims' modules that
-it refers to, without docstrings, comments, white space and refusals (raise). Rules, figures and words are not part of
-it, and neither is the library, which has tests of its own. Code may move between files: only names and text count.
+A result keeps a digest of the code that measured it: of the syntax of a claim's `run` and of everything in the claims'
+modules that it refers to, without docstrings and refusals (raise). Formatting, comments, rules, figures and words are
+not part of it, and neither is the library, which has tests of its own. Code may move between files.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import importlib.util
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,15 +20,6 @@ from reproduce.claim import Claim
 PACKAGE = "reproduce"
 # Not followed: the framework, on which no number depends, and the text tasks, which have tests of their own.
 FRAMEWORK = tuple(f"{PACKAGE}.{name}" for name in ("claim", "interval", "record", "text"))
-# Words as they are now, and as they were when results were measured; and options that had no groups then.
-RENAMED = {
-    '"seeds":list(setting.parts(measures).values()),}': '"seeds":list(setting.parts(measures).values())}',
-    "program.descent.l1": "program.l1",
-    "config.changed(": "dataclasses.replace(config,",
-    "blocks.changed(": "dataclasses.replace(blocks,",
-    "TrainConfig.of(": "TrainConfig(",
-}
-GROUPED = re.compile(r"\bconfig\.(task|model|optimiser|schedule|evaluation|device)\.")
 Sources = Callable[[str], str]
 
 
@@ -71,7 +62,8 @@ def _definition(module: str, name: str, source: Sources) -> tuple[str, list[tupl
         elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id in imported:
             package, part = imported[inner.value.id]
             further.append((f"{package}.{part}", inner.attr))
-    return _plain(defined[name], text), further
+    # Versions of Python print nested quotes differently.
+    return ast.unparse(_Measuring().visit(copy.deepcopy(defined[name]))).replace('"', "'"), further
 
 
 @cache
@@ -92,18 +84,11 @@ def _names(text: str) -> tuple[dict[str, ast.stmt], dict[str, tuple[str, str]]]:
     return defined, imported
 
 
-def _plain(node: ast.stmt, text: str) -> str:
-    """The lines of a definition, without docstrings, comments, white space and refusals."""
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
-    left_out: set[int] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
-            left_out |= set(range(inner.body[0].lineno, (inner.body[0].end_lineno or 0) + 1))
-        if isinstance(inner, ast.Raise):
-            left_out |= set(range(inner.lineno, (inner.end_lineno or 0) + 1))
-    lines = enumerate(text.splitlines()[first - 1 : node.end_lineno], first)
-    kept = [line for number, line in lines if number not in left_out and not line.lstrip().startswith("#")]
-    plain = "".join("".join(line.split()) for line in kept)
-    for now, before in RENAMED.items():
-        plain = plain.replace(now, before)
-    return GROUPED.sub("config.", plain)
+class _Measuring(ast.NodeTransformer):
+    """Leaves out docstrings and refusals."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        return ast.Pass()

@@ -1,55 +1,106 @@
-"""Distances to a few references by number of examples, and all there is to say about a predictor at once."""
+"""Distances between predictors by number of examples, the best ridge parameter, and the whole analysis of one."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from emulon.algorithms import LeastSquares, OnlineSGD, RidgeRegression
+from emulon.algorithms import (
+    LassoRegression,
+    LeastSquares,
+    NearestNeighbours,
+    OnlineSGD,
+    RidgeRegression,
+    Zero,
+)
+from emulon.core.errors import EmulonError
 from emulon.identification import (
     REFERENCES,
+    Curve,
+    Interval,
     analyse,
-    compare,
-    identify,
+    best_ridge,
     squared_prediction_difference,
-    telling,
     weight_difference,
 )
+from emulon.identification.analysis import fresh_queries, weights_on
+from emulon.identification.sampling import bounds, draw, intervals
+from emulon.machine.programs import sgd
 from emulon.tasks import Linear
 
 TASK = Linear(3, noise=0.4)
 
 
+def test_prediction_difference_is_equation_13_over_the_features():
+    """By hand, dataset by dataset."""
+    xs, ys = (part.numpy() for part in TASK.held_out(5, 20, 7).pairs)
+    curve = squared_prediction_difference(RidgeRegression(1.0), LeastSquares(), TASK, seed=5, datasets=20, points=7)
+    assert curve.counts == (1, 2, 3, 4, 5, 6)
+    for n in curve.counts:
+        total = 0.0
+        for x, y in zip(xs, ys, strict=True):
+            ridge = np.linalg.solve(x[:n].T @ x[:n] + np.eye(3), x[:n].T @ y[:n])
+            total += ((ridge - np.linalg.pinv(x[:n]) @ y[:n]) @ x[n]) ** 2 / 3
+        assert curve[n].value == pytest.approx(total / 20)
+        assert curve[n].low <= curve[n].value <= curve[n].high
+
+
+def test_a_predictor_does_not_differ_from_itself():
+    for difference in (squared_prediction_difference, weight_difference):
+        assert difference(LeastSquares(), LeastSquares(), TASK, points=8).overall.value == 0
+
+
+def test_implicit_weights_of_a_linear_predictor_are_its_weights():
+    task = Linear(4, noise=0.3)
+    drawn = draw(task, datasets=16, points=10)
+    fresh = fresh_queries(task, drawn, 0)
+    for algorithm in (RidgeRegression(0.7), LassoRegression(0.1), OnlineSGD(0.05)):
+        implicit = weights_on(algorithm, drawn, fresh)
+        for place, n in enumerate(implicit.counts):
+            expected = algorithm.run(drawn.xs[:, :n], drawn.ys[:, :n])
+            torch.testing.assert_close(implicit.weights[:, place], expected, atol=1e-8, rtol=0.0)
+        assert (implicit.linearity > 1 - 1e-9).all()
+    assert weights_on(NearestNeighbours(3), drawn, fresh).linearity.mean() < 0.9
+    # One that knows its examples by heart would seem to be linear in them.
+    assert fresh.shape == (16, 8, 4) and torch.cdist(fresh.flatten(0, 1), drawn.xs.flatten(0, 1)).min() > 0
+
+
+def test_implicit_weights_through_a_transformer_are_the_programs():
+    task, machine = Linear(3), sgd(3, 5, 0.05).compile()
+    curve = weight_difference(machine, OnlineSGD(0.05), task, datasets=8, points=5)
+    assert curve.counts == (1, 2, 3, 4) and curve.overall.value < 1e-15
+    assert weight_difference(machine, LeastSquares(), task, datasets=8, points=5).overall.value > 0.01
+
+
 def test_a_fitted_reference_predicts_what_its_algorithm_does():
     xs, ys = TASK.held_out(0, 6, 9).pairs
-    known = dict(REFERENCES)
     for name, parameters, algorithm in (
         ("ridge", {"ridge": 0.7}, RidgeRegression(0.7)),
         ("sgd", {"step_size": 0.05}, OnlineSGD(0.05)),
         ("ols", {}, LeastSquares()),
     ):
-        said = known[name].fitted(parameters).predict(xs[:, :8], ys[:, :8], xs[:, 8])
+        said = REFERENCES[name].fitted(parameters).predict(xs[:, :8], ys[:, :8], xs[:, 8])
         torch.testing.assert_close(said, algorithm.predict(xs[:, :8], ys[:, :8], xs[:, 8]))
 
 
-def test_the_comparison_is_the_two_distances_for_every_telling_reference():
-    found = identify(OnlineSGD(0.05), TASK, datasets=32, points=8)
-    matches = telling(found)
-    assert [match.name for match in matches[:3]] == ["sgd", "ols", "ridge"]
-    assert matches[3].name.startswith("gradient descent")
-    said = compare(OnlineSGD(0.05), TASK, matches, datasets=32, points=8, seed=4)
-    assert list(said.predictions) == list(said.weights) == [str(match) for match in matches]
-    expected = squared_prediction_difference(OnlineSGD(0.05), LeastSquares(), TASK, datasets=32, points=8, seed=4)
-    weights = weight_difference(OnlineSGD(0.05), LeastSquares(), TASK, datasets=32, points=8, seed=4)
+def test_the_comparison_is_the_two_distances_for_every_telling_reference_on_other_datasets():
+    said = analyse(OnlineSGD(0.05), TASK, datasets=32, points=8, seed=3)
+    names = list(said.comparison.predictions)
+    assert [name.partition("(")[0] for name in names[:3]] == ["sgd", "ols", "ridge"]
+    assert names[3].startswith("gradient descent") and list(said.comparison.weights) == names
+    size = {"datasets": 32, "points": 8, "seed": 4}
+    expected = squared_prediction_difference(OnlineSGD(0.05), LeastSquares(), TASK, **size)
+    weights = weight_difference(OnlineSGD(0.05), LeastSquares(), TASK, **size)
     for n in range(1, 8):
-        assert said.predictions["ols"][n].value == pytest.approx(expected[n].value)
-        assert said.weights["ols"][n].value == pytest.approx(weights[n].value)
-    assert said.predictions[str(found.nearest)].overall.value < 1e-12
-    assert said.linearity.overall.value == pytest.approx(1)
+        assert said.comparison.predictions["ols"][n].value == pytest.approx(expected[n].value)
+        assert said.comparison.weights["ols"][n].value == pytest.approx(weights[n].value)
+    assert said.comparison.predictions[names[0]].overall.value < 1e-8
+    assert said.comparison.linearity.overall.value == pytest.approx(1)
 
 
 def test_weights_are_compared_at_a_dozen_counts_at_most():
-    said = compare(LeastSquares(), TASK, telling(identify(LeastSquares(), TASK, datasets=16)), datasets=16)
+    said = analyse(LeastSquares(), TASK, datasets=16).comparison
     assert len(said.predictions["ols"].counts) == 39 and len(said.weights["ols"].counts) == 12
     assert said.weights["ols"].counts[0] == 1 and said.weights["ols"].counts[-1] == 39
 
@@ -65,13 +116,41 @@ def test_an_analysis_says_whether_the_best_ridge_is_the_bayes_predictors():
     assert numbers["comparison"]["predictions"]["ols"]["counts"] == list(range(1, 10))
 
 
-def test_distances_are_measured_on_other_datasets_than_parameters_were_fitted_on():
-    seen = []
+@pytest.mark.parametrize("noise, prior", [(0.25, 2.0), (0.5, 1.0), (1.0, 0.5)])
+def test_the_bayes_predictors_best_ridge_is_noise_over_prior(noise, prior):
+    task = Linear(4, noise=noise, prior=prior)
+    fit = best_ridge(RidgeRegression(task.bayes_ridge), task, datasets=64, points=16)
+    assert fit.agrees((noise / prior) ** 2) and fit.best == pytest.approx((noise / prior) ** 2, rel=0.2)
+    assert fit.difference.value < 1e-3 and not fit.agrees(10 * task.bayes_ridge)
 
-    class Spy(RidgeRegression):
-        def predict(self, xs, ys, x_query):
-            seen.append(float(xs.flatten()[0]))
-            return super().predict(xs, ys, x_query)
 
-    analyse(Spy(0.5), Linear(2, noise=0.3), datasets=8, points=5)
-    assert len(set(seen)) == 2
+def test_a_ridge_between_two_points_of_the_grid_agrees_within_its_step():
+    task, size = Linear(4, noise=0.5), {"datasets": 64, "points": 16}
+    fit = best_ridge(RidgeRegression(0.6), task, grid=(0.1, 0.5, 1.0, 2.0), **size)
+    assert fit.best == 0.5 and fit.agrees(0.6) and not fit.agrees(1.5)
+    expected = squared_prediction_difference(RidgeRegression(0.6), RidgeRegression(0.5), task, **size)
+    assert fit.difference.value == pytest.approx(expected.overall.value)
+    with pytest.raises(EmulonError, match="rising"):
+        best_ridge(Zero(), task, grid=(1.0, 0.5))
+
+
+def test_intervals_cover_the_mean_about_as_often_as_they_say():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(60, 400, generator=generator, dtype=torch.float64).exp()
+    truth = float(np.exp(0.5))
+    covered = sum(one.low <= truth <= one.high for one in intervals(values)) / 400
+    assert 0.86 < covered < 0.98
+    assert str(Interval(1.0, 0.5, 2.0)) == "1 [0.5, 2]"
+
+
+def test_a_curve_has_a_mean_for_every_count_and_one_for_all():
+    values = torch.tensor([[1.0, 4.0], [3.0, 8.0]], dtype=torch.float64)
+    curve = Curve.of("error", (2, 5), values)
+    assert (curve[2].value, curve[5].value, curve.overall.value) == (2, 6, 4)
+    assert 1 <= curve[2].low <= 2 <= curve[2].high <= 3
+    assert str(curve).splitlines()[0] == "error" and str(curve).splitlines()[2].startswith("   5  6 [")
+
+
+def test_an_interval_leaves_a_fortieth_out_at_either_end():
+    low, high = bounds(torch.arange(1001).double().unsqueeze(-1) / 1000)
+    assert (low.item(), high.item()) == pytest.approx((0.025, 0.975))

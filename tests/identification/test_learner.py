@@ -2,8 +2,7 @@
 
 import pytest
 
-from emulon.core.errors import EmulonError
-from emulon.identification import depth_sweep, hidden_states, identify, linear_probe, over_training, trainer
+from emulon.identification import hidden_states, identify, linear_probe, over_training
 from emulon.identification.loading import load_subject
 from emulon.tasks import Linear
 from emulon.training import NoRun, RunFolder, TrainConfig, train
@@ -38,19 +37,6 @@ def test_a_learners_states_hold_the_inputs_at_once_and_others_points_never(run):
     scores = linear_probe(hidden, xs[:, 2])
     assert scores.first_layer("x3") == 0 and scores.score[:, hidden.position("x2")].max() < 0.1
     assert scores.control.abs().max() < 0.3
-
-
-def test_a_depth_sweep_trains_every_depth_and_goes_on_where_it_stopped(tmp_path):
-    make = trainer(TINY, tmp_path)
-    phases = depth_sweep(make, [2, 1], Linear(2, noise=0.5), datasets=16)
-    assert [phase.place for phase in phases] == [1, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["depth-01", "depth-02"]
-    assert len(make(2).decoder.blocks) == 2
-    again = depth_sweep(make, [1, 2], Linear(2, noise=0.5), datasets=16)
-    assert [phase.as_numbers() for phase in again] == [phase.as_numbers() for phase in phases]
-    assert make(2).read_out.weight.equal(trainer(TINY.changed(seed=5), tmp_path)(2).read_out.weight)
-    with pytest.raises(EmulonError, match="at least 1"):
-        depth_sweep(make, [0], Linear(2))
 
 
 def test_a_run_is_identified_at_every_checkpoint_it_kept(tmp_path):

@@ -13,7 +13,6 @@ from emulon.identification import (
     linear_probe,
     moments,
     prefix_weights,
-    register_probe,
 )
 from emulon.identification.probes import held_out_score
 from emulon.machine.programs import batch_gradient_descent, sgd
@@ -47,7 +46,7 @@ def written(machine, examples: int) -> int:
 def test_w_is_found_in_its_register_from_the_layer_that_writes_it_on(machine, data, hidden, examples: int):
     target = prefix_weights(OnlineSGD(STEP), *data)[:, examples]
     token, layer = f"x{examples + 1}", written(machine, examples)
-    registers = register_probe(hidden, target)
+    registers = {name: linear_probe(hidden.of(name), target) for name in hidden.registers}
     scores = dict(enumerate(registers["w"].at(token)))
     print(f"w after {examples} examples at {token}: written by layer {layer}; R² (control) by layer:")
     print("  ".join(f"{n}: {score:.3f} ({control:.3f})" for n, (score, control) in scores.items()))
@@ -80,7 +79,7 @@ def test_the_moment_is_found_where_one_step_of_batch_descent_collects_it(data):
         for number, layer in enumerate(machine.layers, 1)
         if any(one.target.name == "w" for one in layer.instructions)
     )
-    scores = register_probe(hidden, target)["w"]
+    scores = linear_probe(hidden.of("w"), target)
     assert scores.first_layer("x5") == collects
     assert all(abs(score - control) < 0.1 for score, control in scores.at("x5")[:collects])
     least_squares = linear_probe(hidden, prefix_weights(LeastSquares(), *data)[:, 4])

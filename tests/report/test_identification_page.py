@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.identification import Curve, Identification, Interval, Match, analyse, depth_sweep
+from emulon.identification import AlgorithmPhase, Curve, Identification, Interval, Match, analyse, identify
 from emulon.report.identification import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 
@@ -51,8 +51,8 @@ def test_a_reference_that_diverges_does_not_squeeze_the_others_together():
 
 
 def test_phases_are_drawn_from_numbers_alone():
-    made = {1: RidgeRegression(5.0), 2: LeastSquares()}
-    numbers = [phase.as_numbers() for phase in depth_sweep(made.__getitem__, [1, 2], TASK, datasets=16, points=8)]
+    found = [identify(each, TASK, datasets=16, points=8) for each in (RidgeRegression(5.0), LeastSquares())]
+    numbers = [AlgorithmPhase("layers", layers, each).as_numbers() for layers, each in enumerate(found, 1)]
     picture = phases_figure(numbers)
     assert picture.startswith("<svg") and ">ridge<" in picture and ">ols<" in picture and ">layers<" in picture
     assert phases_figure(numbers[::-1]) != picture

@@ -7,32 +7,19 @@ from emulon.identification.adapters import LAYOUTS, ModulePredictor, adapt
 from emulon.identification.analysis import (
     Analysis,
     Comparison,
-    RidgeCell,
     RidgeFit,
     analyse,
     best_ridge,
-    compare,
-    ridge_table,
-    telling,
-)
-from emulon.identification.curves import Curve, Interval
-from emulon.identification.differences import (
-    ImplicitWeights,
-    Sensitivity,
-    implicit_weights,
-    learning_curve,
-    sensitivity,
     squared_prediction_difference,
+    telling,
     weight_difference,
 )
 from emulon.identification.identify import (
     AlgorithmPhase,
     Identification,
     Match,
-    depth_sweep,
     identify,
     over_training,
-    trainer,
 )
 from emulon.identification.probes import (
     AttentionScores,
@@ -45,12 +32,11 @@ from emulon.identification.probes import (
     linear_probe,
     moments,
     prefix_weights,
-    register_probe,
     standardised,
     statistics_of,
 )
-from emulon.identification.references import REFERENCES, Reference, reference, reference_named
-from emulon.identification.sampling import Prefixes, Sampling, draw
+from emulon.identification.references import REFERENCES, Reference, reference
+from emulon.identification.sampling import Curve, Interval, Prefixes, Sampling, draw
 
 __all__ = [
     "LAYOUTS",
@@ -62,7 +48,6 @@ __all__ = [
     "Curve",
     "HiddenStates",
     "Identification",
-    "ImplicitWeights",
     "Interval",
     "Match",
     "ModulePredictor",
@@ -70,36 +55,25 @@ __all__ = [
     "ProbeScores",
     "ProbeTraining",
     "Reference",
-    "RidgeCell",
     "RidgeFit",
     "Sampling",
-    "Sensitivity",
     "adapt",
     "analyse",
     "attention_probe",
     "attention_probes",
     "best_ridge",
-    "compare",
-    "depth_sweep",
     "draw",
     "hidden_states",
     "identify",
-    "implicit_weights",
-    "learning_curve",
     "linear_probe",
     "moments",
     "over_training",
     "prefix_weights",
     "reference",
-    "reference_named",
-    "register_probe",
-    "ridge_table",
-    "sensitivity",
     "squared_prediction_difference",
     "standardised",
     "statistics_of",
     "telling",
-    "trainer",
     "weight_difference",
 ]
 

@@ -1,10 +1,10 @@
-"""All there is to say about one predictor: which algorithm, how far from it, and at which ridge parameter."""
+"""How two predictors differ, by number of examples: predictions (Akyürek et al. 2022, Eq. 13) and implicit linear
+weights (Eq. 14–15); and the analysis of one: which algorithm, how far from it, and at which ridge parameter."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -13,15 +13,86 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import Predictor
+from emulon.core.predictor import Predictor, predict_queries
 from emulon.core.progress import Progress, silent
 from emulon.identification.adapters import adapt
-from emulon.identification.curves import Curve, Interval, intervals
-from emulon.identification.differences import fresh_queries, weights_on
 from emulon.identification.identify import Identification, Match, identify
 from emulon.identification.references import Reference, references_for, ridge
-from emulon.identification.sampling import Answers, Prefixes, Sampling, draw
-from emulon.tasks import Linear, RegressionTask
+from emulon.identification.sampling import Answers, Curve, Interval, Prefixes, Sampling, draw, intervals
+from emulon.tasks import RegressionTask
+
+# Fresh inputs come from a seed far from the datasets' own.
+FRESH = 1_000_003
+
+
+def squared_prediction_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
+    """E (a(D)(x′) − b(D)(x′))²/d for each number of examples in D; the 1/d is the normalisation of Figure 1.
+
+    Args:
+        a: Anything that predicts, see `adapt`.
+        b: Another.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    first, second = adapt(a), adapt(b)
+    drawn = draw(task, first, second, **sampling)
+    difference = drawn.answers(first) - drawn.answers(second)
+    return drawn.curve("squared prediction difference / features", difference.square() / drawn.features)
+
+
+@dataclass(frozen=True)
+class ImplicitWeights:
+    """The linear function of the query that is nearest to a predictor, on each dataset.
+
+    Attributes:
+        counts: Numbers of examples.
+        weights: One vector for each dataset and count.
+        linearity: R²: 1 where the predictor is linear in the query; below, they are only its best linear summary.
+    """
+
+    counts: tuple[int, ...]
+    weights: Float[Tensor, "datasets counts features"]
+    linearity: Answers
+
+    def difference(self, other: ImplicitWeights) -> Curve:
+        """E ‖w_a − w_b‖²/d for each number of examples (Eq. 15, normalised as Figure 1)."""
+        distance = (self.weights - other.weights).square().mean(dim=-1)
+        return Curve.of("implicit weight difference / features", self.counts, distance)
+
+
+def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
+    """The distance of the implicit weights of two predictors on the same datasets.
+
+    Args:
+        a: Anything that predicts, see `adapt`.
+        b: Another.
+        task: Where datasets come from.
+        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+    """
+    first, second = adapt(a), adapt(b)
+    drawn = draw(task, first, second, **sampling)
+    fresh = fresh_queries(task, drawn, sampling.get("seed", 0))
+    return weights_on(first, drawn, fresh).difference(weights_on(second, drawn, fresh))
+
+
+def fresh_queries(task: RegressionTask, drawn: Prefixes, seed: int) -> Float[Tensor, "datasets queries features"]:
+    """Twice as many inputs for each dataset as there are features."""
+    return task.held_out(seed + FRESH, len(drawn.xs), 2 * drawn.features).xs
+
+
+def weights_on(
+    predictor: Predictor, drawn: Prefixes, fresh: Float[Tensor, "datasets queries features"]
+) -> ImplicitWeights:
+    """The implicit weights on these datasets, from the answers at these inputs."""
+    xs, ys = drawn.xs, drawn.ys
+    answers = torch.stack(
+        [predict_queries(predictor, xs[:, :n], ys[:, :n], fresh) for n in drawn.counts], dim=1
+    ).double()
+    weights = (torch.linalg.pinv(fresh).unsqueeze(1) @ answers.unsqueeze(-1)).squeeze(-1)
+    left = (answers - (fresh.unsqueeze(1) @ weights.unsqueeze(-1)).squeeze(-1)).square().sum(dim=-1)
+    total = answers.square().sum(dim=-1)
+    return ImplicitWeights(drawn.counts, weights, 1 - torch.where(total > 0, left / total, 0.0))
+
 
 # Half an octave apart, from 1/256 to 256.
 GRID = tuple(2.0 ** (i / 2) for i in range(-16, 17))
@@ -80,59 +151,6 @@ def ridge_on(drawn: Prefixes, answers: Answers, grid: Sequence[float] = GRID) ->
     return RidgeFit(tuple(grid), intervals((answered - answers).square().mean(dim=-1).mT / drawn.features))
 
 
-@dataclass(frozen=True)
-class RidgeCell:
-    """The best ridge parameter at one noise and one prior.
-
-    Attributes:
-        noise: σ.
-        prior: τ.
-        fit: The differences, λ by λ.
-    """
-
-    noise: float
-    prior: float
-    fit: RidgeFit
-
-    @property
-    def bayes(self) -> float:
-        return (self.noise / self.prior) ** 2
-
-    @property
-    def agrees(self) -> bool:
-        return self.fit.agrees(self.bayes)
-
-
-def ridge_table(
-    predictor_for: Callable[[Linear], object],
-    noises: Sequence[float],
-    priors: Sequence[float],
-    features: int = 8,
-    *,
-    grid: Sequence[float] = GRID,
-    **sampling: Unpack[Sampling],
-) -> tuple[RidgeCell, ...]:
-    """The best λ for every σ × τ, row by row.
-
-    Args:
-        predictor_for: Returns the predictor that belongs to a task, such as a learner trained on it.
-        noises: The σs, positive.
-        priors: The τs.
-        features: Of x.
-        grid: The λs.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
-    """
-    cells = []
-    for noise in noises:
-        for prior in priors:
-            if not 0 < noise < math.inf:
-                raise EmulonError(f"without noise σ²/τ² is 0 and on no logarithmic grid; give a noise > 0, not {noise}")
-            task = Linear(features, noise=noise, prior=prior)
-            fit = best_ridge(predictor_for(task), task, grid=grid, **sampling)
-            cells.append(RidgeCell(noise, prior, fit))
-    return tuple(cells)
-
-
 # To find its weights a predictor is asked several questions for each dataset and count, and a learner reads the whole
 # prompt for each: so many questions after so many counts at most.
 QUESTIONS, WEIGHED_COUNTS = 640, 12
@@ -156,23 +174,6 @@ class Comparison:
 
 
 def compare(
-    predictor: object, task: RegressionTask, matches: Sequence[Match], **sampling: Unpack[Sampling]
-) -> Comparison:
-    """Measure how far a predictor is from references with these parameters, all on the same datasets.
-
-    Args:
-        predictor: Anything that predicts, see `adapt`.
-        task: Where datasets come from.
-        matches: References with their parameters.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
-    """
-    subject = adapt(predictor)
-    drawn = draw(task, subject, **sampling)
-    queries = fresh_queries(task, drawn, None, sampling.get("seed", 0))
-    return compare_on(subject, drawn, drawn.answers(subject), queries, matches, references_for(task))
-
-
-def compare_on(
     subject: Predictor,
     drawn: Prefixes,
     answers: Answers,
@@ -180,7 +181,8 @@ def compare_on(
     matches: Sequence[Match],
     references: Sequence[Reference],
 ) -> Comparison:
-    """The same on datasets already drawn and answered; implicit weights come from answers at these queries."""
+    """Measure how far a predictor is from references with these parameters; the implicit weights come
+    from these queries."""
     datasets = max(4, QUESTIONS // queries.shape[1])
     few = drawn.take(slice(0, datasets), WEIGHED_COUNTS)
     queries = queries[:datasets]
@@ -275,8 +277,8 @@ def analyse(
     drawn = draw(task, subject, **sampling)
     answers = drawn.answers(subject)
     report_progress("comparing implicit weights", 0.6)
-    queries = fresh_queries(task, drawn, None, seed + NEXT)
-    comparison = compare_on(subject, drawn, answers, queries, telling(identification), references_for(task))
+    queries = fresh_queries(task, drawn, seed + NEXT)
+    comparison = compare(subject, drawn, answers, queries, telling(identification), references_for(task))
     bayes = task.bayes_ridge or None
     return Analysis(
         target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes

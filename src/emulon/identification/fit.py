@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.identification.curves import Interval
 from emulon.identification.references import ContinuousParameter, IntegerParameter, Parameters, Reference
-from emulon.identification.sampling import Answers, Prefixes
+from emulon.identification.sampling import Answers, Interval, Prefixes
 
 # Numbers held at once while a grid is tried.
 MOST_NUMBERS = 500_000

@@ -1,11 +1,11 @@
-"""Identification: which reference a predictor computes, with intervals; over training and over depth, too."""
+"""Identification: which reference a predictor computes, with intervals; over training, too."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,14 +18,22 @@ from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
 from emulon.core.progress import Progress, silent
 from emulon.identification.adapters import adapt
-from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
 from emulon.identification.fit import Observations, fit, parameter_interval
 from emulon.identification.references import Parameters, Reference, references_for
-from emulon.identification.sampling import DATASETS, Answers, Prefixes, Sampling, draw
-from emulon.models import Learner
+from emulon.identification.sampling import (
+    DATASETS,
+    Answers,
+    Interval,
+    Prefixes,
+    Sampling,
+    bootstrap_means,
+    bounds,
+    draw,
+    intervals,
+)
 from emulon.tasks import Linear, RegressionTask
 from emulon.tasks.task import FEATURES
-from emulon.training import NoRun, RunFolder, TrainConfig, load_learner, resume, train
+from emulon.training import NoRun, RunFolder, load_learner
 
 if TYPE_CHECKING:
     import pandas
@@ -305,7 +313,7 @@ class AlgorithmPhase:
     """A learner's algorithm at one place along an axis.
 
     Attributes:
-        axis: "layers" or "steps".
+        axis: What varies, such as "steps" of training or "layers".
         place: How many of them.
         identification: The verdict there.
     """
@@ -329,30 +337,6 @@ class AlgorithmPhase:
         }
 
 
-def depth_sweep(
-    make: Callable[[int], object],
-    depths: Sequence[int],
-    task: RegressionTask,
-    *,
-    report_progress: Progress = silent,
-    **sampling: Unpack[Sampling],
-) -> tuple[AlgorithmPhase, ...]:
-    """Identify predictors of several depths, the shallowest first, all on the same datasets.
-
-    Args:
-        make: Returns a predictor of so many layers.
-        depths: Numbers of layers.
-        task: Where datasets come from.
-        report_progress: Called with what is done and the share of it.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
-    Raises:
-        EmulonError: There is no depth, or one below 1.
-    """
-    if not depths or min(depths) < 1:
-        raise EmulonError(f"a depth sweep needs depths of at least 1, got {list(depths)}")
-    return _phases("layers", sorted(set(depths)), make, task, report_progress, sampling)
-
-
 def over_training(
     run: Path, task: RegressionTask, *, report_progress: Progress = silent, **sampling: Unpack[Sampling]
 ) -> tuple[AlgorithmPhase, ...]:
@@ -369,36 +353,8 @@ def over_training(
     steps = RunFolder(run).kept_steps()
     if not steps:
         raise NoRun(f"{run} holds no checkpoint; train it first, with --keep-checkpoints 0 to keep them all")
-    return _phases("steps", steps, lambda step: load_learner(run, step)[0], task, report_progress, sampling)
-
-
-def _phases(
-    axis: str,
-    places: Sequence[int],
-    make: Callable[[int], object],
-    task: RegressionTask,
-    report_progress: Progress,
-    sampling: Sampling,
-) -> tuple[AlgorithmPhase, ...]:
     phases = []
-    for number, place in enumerate(places):
-        report_progress(f"{axis}: {place}", number / len(places))
-        phases.append(AlgorithmPhase(axis, place, identify(make(place), task, **sampling)))
+    for number, step in enumerate(steps):
+        report_progress(f"steps: {step}", number / len(steps))
+        phases.append(AlgorithmPhase("steps", step, identify(load_learner(run, step)[0], task, **sampling)))
     return tuple(phases)
-
-
-def trainer(config: TrainConfig, folder: Path) -> Callable[[int], Learner]:
-    """A function for `depth_sweep` that trains a configuration at any depth, each in a run folder of its own.
-
-    Args:
-        config: Of every run but for its layers.
-        folder: Holds the runs; one that is there already goes on.
-    """
-
-    def make(depth: int) -> Learner:
-        run = folder / f"depth-{depth:02d}"
-        if RunFolder(run).config_file.exists():
-            return resume(run).learner
-        return train(config.changed(layers=depth), run).learner
-
-    return make

@@ -170,17 +170,6 @@ def linear_probe(hidden: HiddenStates, target: Quantity, *, seed: int = 0) -> Pr
     return ProbeScores(score, control, hidden.tokens)
 
 
-def register_probe(hidden: HiddenStates, target: Quantity, *, seed: int = 0) -> dict[str, ProbeScores]:
-    """One linear probe for every register by itself: which of them holds the target?
-
-    Args:
-        hidden: Hidden states with registers.
-        target: What is to be read off them.
-        seed: Of the control task.
-    """
-    return {name: linear_probe(hidden.of(name), target, seed=seed) for name in hidden.registers}
-
-
 def shuffled(target: Quantity, seed: int) -> Quantity:
     """The control task: every dataset gets another's target."""
     return target[torch.randperm(len(target), generator=torch.Generator().manual_seed(seed), device="cpu")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emulon.core.files import provenance
-from emulon.identification.curves import Interval
+from emulon.identification.sampling import Interval
 from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_variants
 from emulon.planted.obfuscation import EARLIER
 from emulon.report.chart import chart

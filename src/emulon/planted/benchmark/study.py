@@ -13,7 +13,7 @@ import torch
 
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
-from emulon.identification.curves import Interval, bootstrap_means, bounds, intervals
+from emulon.identification.sampling import Interval, bootstrap_means, bounds, intervals
 from emulon.planted import OBFUSCATIONS, obfuscate, sample
 from emulon.planted.benchmark.answers import MEASURES, Answers, method_named, score
 from emulon.planted.benchmark.questions import ask

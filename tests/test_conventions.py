@@ -192,7 +192,7 @@ def test_types_and_shapes_are_checked_while_tests_run():
     from beartype.roar import BeartypeCallHintParamViolation
 
     from emulon.algorithms.gradient_descent import look_ahead
-    from emulon.certify.composition import accumulated
+    from emulon.certify.rounding import accumulated
 
     with pytest.raises(BeartypeCallHintParamViolation):
         look_ahead(0, torch.zeros(2), torch.zeros(3))

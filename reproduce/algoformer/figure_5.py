@@ -7,14 +7,14 @@ from functools import partial
 from itertools import product
 from statistics import mean
 
-from emulon.identification import REFERENCES, draw
+from emulon.identification import draw, reference_named
 from emulon.identification.sampling import intervals
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from reproduce.algoformer import learners
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 
-SOLVERS = {"Newton": REFERENCES["newton"], "descent": REFERENCES["gradient descent, safe steps"]}
+SOLVERS = {"Newton": reference_named("newton"), "descent": reference_named("gradient descent, safe steps")}
 ALGOFORMER = "AlgoFormer"
 # Squared error that float64 cannot tell from none.
 MACHINE = 1e-20

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from emulon.identification import REFERENCES, Prefixes, Reference, identify
+from emulon.identification import Prefixes, Reference, identify, reference_named
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Linear
 from emulon.training import TrainConfig
@@ -22,8 +22,8 @@ DESCENT, RIDGE, LEAST = "descent", "ridge", "least squares"
 PHASES = (DESCENT, RIDGE, LEAST)
 # Beside the fitted ridge parameter: the one that Figure 1 has.
 FIXED, FIXED_RIDGE = 0.1, "ridge, λ = 0.1"
-DESCENT_ON_THE_SUM = REFERENCES["gradient descent on the sum"]
-FITTED_RIDGE = REFERENCES["ridge"]
+DESCENT_ON_THE_SUM = reference_named("gradient descent on the sum")
+FITTED_RIDGE = reference_named("ridge")
 
 
 def one_step(prefixes: Prefixes, integers: torch.Tensor, continuous: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def fixed_ridge(prefixes: Prefixes, integers: torch.Tensor, continuous: torch.Te
 # One step on the sum of squares, as the paper has it, with the step size that fits best.
 ONE_STEP = Reference("one step of descent", "one step", one_step, continuous=DESCENT_ON_THE_SUM.continuous)
 WITH_FIXED = Reference(FIXED_RIDGE, "least squares", fixed_ridge)
-COMPARED = [REFERENCES["ols"], FITTED_RIDGE, WITH_FIXED, ONE_STEP]
+REFERENCES = [reference_named("ols"), FITTED_RIDGE, WITH_FIXED, ONE_STEP]
 NAMES = {DESCENT: ONE_STEP.name, RIDGE: "ridge", LEAST: "ols", FIXED_RIDGE: WITH_FIXED.name}
 
 
@@ -63,7 +63,7 @@ def left_unexplained(config: TrainConfig, setting: Setting) -> Numbers:
     learner, curve, seconds = trained_once(config, setting)
     datasets = setting.sizes["datasets"]
     task = Linear(config.task.features)
-    identification = identify(learner, task, references=COMPARED, seed=setting.seed, datasets=datasets)
+    identification = identify(learner, task, references=REFERENCES, seed=setting.seed, datasets=datasets)
     left = {phase: dataclasses.asdict(identification[name].unexplained) for phase, name in NAMES.items()}
     ridge = identification["ridge"].parameters["ridge"]
     error = curve[config.task.features] / config.task.features

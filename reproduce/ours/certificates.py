@@ -11,7 +11,7 @@ from torch import Tensor
 
 from emulon.algorithms import GradientDescent, Loss, losses
 from emulon.certify import Domain
-from emulon.certify.spectrum import eigenvalues
+from emulon.certify.domain import eigenvalues
 from emulon.constructions import DescentInContext, ResidualMap
 from emulon.report.figure import Figure, Panel, Series
 from emulon.softmax import approximate

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulon.certify.composition import (
+from emulon.certify.rounding import (
     accumulated,
     accumulated_ahead,
     accumulated_ahead_on_quadratics,

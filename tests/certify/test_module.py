@@ -10,7 +10,7 @@ import torch
 
 from emulon.algorithms import Ridge
 from emulon.certify import Domain, Spectrum
-from emulon.certify.module import SealedModule, fingerprint
+from emulon.certify.certificate import SealedModule, fingerprint
 from emulon.constructions import DescentInContext, GradientStep, LinearLayer, TruncatedLinear
 from emulon.constructions.accuracy import aligned
 from emulon.core.errors import NotCertified, OutOfDomain

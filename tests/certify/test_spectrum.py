@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.certify import Domain, Spectrum
-from emulon.certify.spectrum import SLACK, eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
+from emulon.certify.domain import SLACK, eigenvalues, enclosure, largest_eigenvalue, smallest_eigenvalue
 from emulon.core.errors import BadShape, OutOfDomain
 
 

@@ -9,8 +9,8 @@ from flint import arb, ctx
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.certify.balls import Ball, FloatBall
-from emulon.certify.composition import momentum_gains
 from emulon.certify.functions import _by_arb, enclosed, undecided
+from emulon.certify.rounding import momentum_gains
 from emulon.expressions import parse
 from emulon.interpreter import audit
 from emulon.interpreter.audit import (

@@ -14,7 +14,7 @@ from itertools import pairwise
 import mpmath
 from torch import Tensor
 
-from emulon.certify.spectrum import enclosure
+from emulon.certify.domain import enclosure
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
 from emulon.networks.attention import Attention, AttentionPhase

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, Inputs, Targets, Weights, require_data, require_steps
-from emulon.certify.spectrum import largest_eigenvalue
+from emulon.certify.domain import largest_eigenvalue
 from emulon.core.errors import EmulonError
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from emulon.algorithms.algorithm import FloatInputs, FloatTargets, PerProblem, Scores, Targets, require_data
 from emulon.algorithms.link import LINKS, MARGIN, RATE, RESIDUAL, Link, TemplateData
-from emulon.certify.spectrum import largest_eigenvalue
+from emulon.certify.domain import largest_eigenvalue
 from emulon.core.errors import BadExpression, EmulonError
 from emulon.core.registry import Registry
 from emulon.expressions import Function, parse

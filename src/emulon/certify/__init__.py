@@ -1,8 +1,6 @@
 """Certificates and their proofs: domains, error terms, ball arithmetic, audits."""
 
-from emulon.certify.certificate import Band, Certificate
-from emulon.certify.domain import Domain
-from emulon.certify.result import Run
-from emulon.certify.spectrum import Spectrum
+from emulon.certify.certificate import Band, Certificate, Run
+from emulon.certify.domain import Domain, Spectrum
 
 __all__ = ["Band", "Certificate", "Domain", "Run", "Spectrum"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from emulon.attention import Head
 from emulon.certify import Certificate, rounding
-from emulon.certify.module import CertifiedModule
+from emulon.certify.certificate import CertifiedModule
 from emulon.certify.rounding import shifted_average
 from emulon.constructions.accuracy import Inputs, Rows, aligned, rounded_up
 from emulon.constructions.linear_layer import require_products, require_sizes, with_room

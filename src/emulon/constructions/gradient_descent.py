@@ -12,10 +12,9 @@ from torch import Tensor
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.losses import Loss, as_loss
 from emulon.certify import Domain
-from emulon.certify.domain import require_real
-from emulon.certify.module import CertifiedModule
+from emulon.certify.certificate import CertifiedModule
+from emulon.certify.domain import SLACK, require_real
 from emulon.certify.rounding import EXP_ASSUMED
-from emulon.certify.spectrum import SLACK
 from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.constructions.gradient_step import GradientStep, domain_step_size
 from emulon.core.arrays import accepts_arraylike, own_copy

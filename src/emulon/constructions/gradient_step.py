@@ -10,8 +10,8 @@ from torch import Tensor
 
 from emulon.algorithms.losses import Loss, as_loss
 from emulon.certify import Certificate, Domain, rounding
+from emulon.certify.certificate import CertifiedModule
 from emulon.certify.domain import require_within
-from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.constructions.residual_map import Template, admitted, template
 from emulon.core.errors import EmulonError, ToleranceTooTight

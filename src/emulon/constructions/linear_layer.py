@@ -11,8 +11,8 @@ from torch import Tensor
 
 from emulon.attention import Head, Slots
 from emulon.certify import rounding
+from emulon.certify.certificate import CertifiedModule
 from emulon.certify.domain import require_scale, require_within
-from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, checked_to, promised
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse

@@ -16,7 +16,7 @@ from torch import Tensor
 from emulon.attention import Head
 from emulon.attention.codes import circular, one_hot
 from emulon.certify import Certificate, Domain
-from emulon.certify.module import CertifiedModule
+from emulon.certify.certificate import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.expressions import Function, parse
 from emulon.interpreter.checks import require_in_domain

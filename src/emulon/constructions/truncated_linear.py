@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from emulon.certify.certificate import CertifiedModule
 from emulon.certify.domain import require_within
-from emulon.certify.module import CertifiedModule
 from emulon.constructions.accuracy import Inputs, Targets, Way, Weights, aligned
 from emulon.constructions.linear_layer import ScalarHeads, require_products, require_sizes, with_room
 from emulon.constructions.row_heads import RowHeads, SharpGrid

@@ -35,7 +35,7 @@ from emulon.identification.probes import (
     standardised,
     statistics_of,
 )
-from emulon.identification.references import REFERENCES, Reference, reference
+from emulon.identification.references import REFERENCES, Reference, reference, reference_named
 from emulon.identification.sampling import Curve, Interval, Prefixes, Sampling, draw
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "over_training",
     "prefix_weights",
     "reference",
+    "reference_named",
     "squared_prediction_difference",
     "standardised",
     "statistics_of",

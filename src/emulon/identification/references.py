@@ -139,6 +139,17 @@ def reference(
     return register
 
 
+def reference_named(name: str) -> Reference:
+    """A registered reference.
+
+    Args:
+        name: A key of `REFERENCES`.
+    Raises:
+        EmulonError: There is none of this name.
+    """
+    return REFERENCES.named(name)
+
+
 def _spread_out(most: int) -> tuple[int, ...]:
     """1, 2, 3, … and, from 24 on, steps of about a seventh."""
     values = list(range(1, 25))

@@ -25,10 +25,9 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.certify.balls import LIFT, UNDERFLOW, Ball, Factor, FloatBall, product, rounded_product
-from emulon.certify.composition import momentum_gains
+from emulon.certify.domain import enclosure
 from emulon.certify.functions import enclosed, undecided
-from emulon.certify.rounding import gamma, unit
-from emulon.certify.spectrum import enclosure
+from emulon.certify.rounding import gamma, momentum_gains, unit
 from emulon.core.errors import OutOfDomain
 from emulon.expressions import Function, parse
 from emulon.expressions.evaluation import any_of

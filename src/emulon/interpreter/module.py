@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
+from emulon.certify.certificate import SealedModule, require_own_dtype
 from emulon.certify.domain import require_finite, require_within
-from emulon.certify.module import SealedModule, require_own_dtype
 from emulon.core.arrays import bits
 from emulon.core.deprecated import warn_renamed
 from emulon.core.errors import BadShape, EmulonError, unknown

@@ -15,14 +15,14 @@ from emulon.algorithms.gradient_descent import in_batches
 from emulon.algorithms.link import TemplateData
 from emulon.algorithms.losses import Loss, registered
 from emulon.certify import Domain, Spectrum
-from emulon.certify.composition import (
+from emulon.certify.domain import SLACK, largest_eigenvalue, smallest_eigenvalue
+from emulon.certify.rounding import (
     accumulated,
     accumulated_ahead,
     accumulated_ahead_on_quadratics,
     accumulated_with_momentum,
     step_lipschitz,
 )
-from emulon.certify.spectrum import SLACK, largest_eigenvalue, smallest_eigenvalue
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes

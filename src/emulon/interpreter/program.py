@@ -15,9 +15,9 @@ from emulon.algorithms import GradientDescent
 from emulon.algorithms.losses import Loss
 from emulon.attention import Trace
 from emulon.certify import Certificate, Domain, rounding
+from emulon.certify.certificate import Run as CertifiedRun
+from emulon.certify.certificate import require_answer
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
-from emulon.certify.module import require_answer
-from emulon.certify.result import Run as CertifiedRun
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import EmulonError

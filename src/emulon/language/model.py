@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emulon.algorithms import Algorithm, NamedAlgorithm, name_of
 from emulon.certify import Certificate
-from emulon.certify.result import Run
+from emulon.certify.certificate import Run
 from emulon.certify.transcript_checker import PRECISION, Prompt, Transcript, audit
 from emulon.certify.transcript_checker import read as read_transcript
 from emulon.core.arrays import ArrayFormat, as_tensor

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.certify.domain import SLACK
 from emulon.certify.rounding import unit
-from emulon.certify.spectrum import SLACK
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import OutOfDomain
 from emulon.looped.exact import causal_answers, descent

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
+from emulon.certify.domain import SLACK
 from emulon.certify.rounding import unit
-from emulon.certify.spectrum import SLACK
 from emulon.core.errors import OutOfDomain
 from emulon.looped.causal import CausalLoopedRegression, self_product_heads, self_stencil
 from emulon.looped.exact import causal_answers, newton

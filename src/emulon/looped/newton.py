@@ -11,9 +11,8 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.domain import require_scale
+from emulon.certify.domain import SLACK, require_scale
 from emulon.certify.rounding import unit
-from emulon.certify.spectrum import SLACK
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.exact import newton, product

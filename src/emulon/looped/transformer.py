@@ -15,8 +15,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
-from emulon.certify.module import SealedModule, require_answer, require_own_dtype
-from emulon.certify.result import Run
+from emulon.certify.certificate import Run, SealedModule, require_answer, require_own_dtype
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped.exact import distance

@@ -13,8 +13,8 @@ from torch.nn.functional import gelu, layer_norm
 
 from emulon.attention import attend
 from emulon.certify import Certificate
+from emulon.certify.certificate import SealedModule
 from emulon.certify.domain import require_shape
-from emulon.certify.module import SealedModule
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import distance

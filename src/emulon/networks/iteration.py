@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from emulon.algorithms.algorithm import require_steps
 from emulon.certify import Certificate
-from emulon.certify.composition import accumulated
-from emulon.certify.result import Run
-from emulon.certify.rounding import EXP_ASSUMED
+from emulon.certify.certificate import Run
+from emulon.certify.rounding import EXP_ASSUMED, accumulated
 from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent

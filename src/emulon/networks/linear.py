@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
-from emulon.certify.spectrum import enclosure
+from emulon.certify.domain import enclosure
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.networks.arithmetic import BALLS, FLOAT64, Arithmetic

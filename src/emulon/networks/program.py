@@ -15,8 +15,8 @@ from torch import Tensor
 
 from emulon.attention import Trace
 from emulon.certify import Certificate
+from emulon.certify.certificate import Run
 from emulon.certify.domain import require_finite
-from emulon.certify.result import Run
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain

@@ -12,17 +12,15 @@ import torch
 from torch import Tensor
 
 from emulon.attention import attend
-from emulon.certify.certificate import Certificate
+from emulon.certify.certificate import Certificate, CertifiedModule
 from emulon.certify.domain import require_finite, require_real, require_scale
 from emulon.certify.interpolation import Interpolation, prove, require_smooth
-from emulon.certify.module import CertifiedModule
 from emulon.certify.rounding import unit
 from emulon.core.errors import BadExpression, EmulonError, OutOfDomain, ToleranceTooTight
 from emulon.expressions import Break, Function, parse
 from emulon.softmax.grid import Grid
 from emulon.softmax.piecewise import Piecewise
-from emulon.softmax.row import SEEN, turns
-from emulon.softmax.spectral import Rounding, Spectral, Target, cost, dense
+from emulon.softmax.spectral import SEEN, Rounding, Spectral, Target, cost, dense, turns
 
 # A first-order grid that needs more keys than this is not worth proving; `points` still makes it.
 LIMIT = 1024

@@ -24,8 +24,19 @@ from emulon.certify.interpolation import LONG, Keys
 from emulon.certify.rounding import unit
 from emulon.expressions import Break, Function
 from emulon.softmax.grid import Grid
-from emulon.softmax.row import MANY_TURNS, OVERLAP, SEEN, Rows, turns
-from emulon.softmax.spectral import LARGEST_VALUE, Fit, FitCache, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.softmax.row import MANY_TURNS, OVERLAP, Rows
+from emulon.softmax.spectral import (
+    LARGEST_VALUE,
+    SEEN,
+    Fit,
+    FitCache,
+    Rounding,
+    Spectral,
+    Target,
+    chebyshev,
+    least_squares,
+    turns,
+)
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56

@@ -14,12 +14,10 @@ from itertools import pairwise
 import numpy as np
 
 from emulon.certify.interpolation import weights
-from emulon.softmax.spectral import Target, chebyshev, dense, least_squares
+from emulon.softmax.spectral import SEEN, Target, chebyshev, dense, least_squares
 
 # How far beyond a junction both neighbours are fitted, as a part of the shorter one.
 OVERLAP = 0.08
-# Points at which turns are looked for.
-SEEN = 16_001
 # What turns less often is cut in halves, with more search to a piece.
 MANY_TURNS = 128
 # Turns to a piece: with fewer it is margins that keys are spent on, with more the factorisations take longest.
@@ -27,14 +25,6 @@ TURNS = (16, 22, 28)
 SHAPES = tuple((softness, part) for softness in (3 / 16, 1 / 4, 5 / 16) for part in (0.7, 0.8, 0.9))
 # Of the tolerance: pieces store their keys rounded, and round as they are averaged.
 SLACK = 0.9
-
-
-def turns(s: np.ndarray, values: np.ndarray, by: float) -> np.ndarray:
-    """Where values turn from rising to falling or back, by more than so much."""
-    changes = np.diff(np.round((values - values.min()) / max(by, 1e-300)))
-    at = np.flatnonzero(changes)
-    turned: np.ndarray = s[at[1:]][np.diff(np.sign(changes[at])) != 0]
-    return turned
 
 
 @dataclass(frozen=True)

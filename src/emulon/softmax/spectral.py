@@ -32,6 +32,9 @@ SQUARES = 1e70
 
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 
+# Points at which a function's turns are looked for.
+SEEN = 16_001
+
 Target = Callable[[np.ndarray], np.ndarray]
 # Rounding where the grid is used: (grid, deviation, size) → bound on what rounding adds to F.
 Rounding = Callable[[Grid, float, float], float]
@@ -56,6 +59,14 @@ def chebyshev(lo: float, hi: float, count: int) -> np.ndarray:
 def dense(lo: float, hi: float, keys: int) -> np.ndarray:
     """Points close enough together to see every ripple of a grid of so many keys, ends included."""
     return np.linspace(lo, hi, 12 * keys + 33)
+
+
+def turns(s: np.ndarray, values: np.ndarray, by: float) -> np.ndarray:
+    """Where values turn from rising to falling or back, by more than so much."""
+    changes = np.diff(np.round((values - values.min()) / max(by, 1e-300)))
+    at = np.flatnonzero(changes)
+    turned: np.ndarray = s[at[1:]][np.diff(np.sign(changes[at])) != 0]
+    return turned
 
 
 def least_squares(weights: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ LIBRARIES = ("python-flint", "sympy", "numpy", "scipy", "torch")
 SOURCES = (
     *(f"softmax/{name}.py" for name in ("approximate", "grid", "piecewise", "row", "spectral")),
     "attention/codes.py",
-    *(f"certify/{name}.py" for name in ("certificate", "domain", "interpolation", "rounding", "spectrum")),
+    *(f"certify/{name}.py" for name in ("certificate", "domain", "interpolation", "rounding")),
     "interpreter/layout.py",
     "expressions/evaluation.py",
     "expressions/expression.py",

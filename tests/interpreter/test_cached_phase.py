@@ -34,7 +34,8 @@ def cached(program: Program, interpreter: Interpreter) -> CachedPhase:
     return CachedPhase(interpreter, program.gradient, program.loss.template_data(c.x, c.y))
 
 
-def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs: Programs):
+def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the_promise(programs, monkeypatch):
+    monkeypatch.setattr(module, "FEW", 1 << 12)  # a grid that boasts is read otherwise by segments
     program = programs["ridge"]
     honest, boasting = Interpreter.fitting(program), Interpreter.fitting(program)
     boasting.identity = replace(boasting.identity, errors=tuple(1e-6 * error for error in boasting.identity.errors))
@@ -100,6 +101,7 @@ def test_a_proximal_phase_of_one_sample_answers_as_one_of_all_unit_vectors(toget
     """Every number alone, in blocks or not, with a batch of states; zeros are read as zeros."""
     program = programs["lasso"]
     monkeypatch.setattr(modes, "SCORES", together)
+    monkeypatch.setattr(module, "FEW", 1 << 12)
     own, phase = Interpreter.fitting(program), program.proximal
     w = torch.linspace(-0.9, 0.9, 12, dtype=torch.float64).reshape(3, 4) * phase.domain.w
     one = UnitVectorPhase(own, phase, unit_vectors(w.new_ones(1)))

@@ -1,9 +1,7 @@
 """`python -m reproduce`: list the claims, run them, and make figures and index from their numbers.
 
-It measures with torch and numpy alone. Where matplotlib is missing, as on a GPU machine, only the JSON files are
-written, and `--figures` draws figures and index from them elsewhere. After --minutes no further part of a claim is
-begun, and the result names the missing parts; started again, the run resumes. With --minutes 0 it only puts the
-finished parts together.
+It measures and draws with torch and numpy alone. After --minutes no further part of a claim is begun, and the result
+names the missing parts; started again, the run resumes. With --minutes 0 it only puts the finished parts together.
 """
 
 from __future__ import annotations
@@ -70,12 +68,9 @@ def main(words: Sequence[str]) -> int:
             chosen = [claim for claim in chosen if not fresh(claim, options.scale, options.out)]
         deadline = math.inf if options.minutes is None else time.time() + 60 * options.minutes
         crashed = run(chosen, options.scale, options.seed, options.out, options.processes, deadline)
-    if can_draw():
-        from reproduce.index import index
+    from reproduce.index import index
 
-        write_atomically(options.out / "README.md", index(all_claims().values(), options.out))
-    else:
-        print("reproduce: no matplotlib here; draw figures and index elsewhere by --figures", file=sys.stderr)
+    write_atomically(options.out / "README.md", index(all_claims().values(), options.out))
     if crashed:
         print(f"reproduce: {len(crashed)} crashed: {', '.join(crashed)}", file=sys.stderr)
     return 1 if crashed else 0
@@ -93,8 +88,7 @@ def run(
         try:
             record = measure(claim, scale, seed, results, Progress(claim.name), processes, deadline)
             path = write(record, results)
-            if can_draw():
-                draw(claim, results)
+            draw(claim, results)
         except Exception as error:
             if len(claims) == 1 and isinstance(error, EmulonError):
                 raise
@@ -115,14 +109,6 @@ def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
 
     record = read(claim.name, scale, results) if scale in claim.scales else None
     return record is not None and not record.stale(claim) and not {"missing", "cannot"} & set(record.numbers)
-
-
-def can_draw() -> bool:
-    try:
-        import matplotlib  # noqa: F401 (whether it is there)
-    except ImportError:
-        return False
-    return True
 
 
 def draw(claim: Claim, results: Path) -> None:

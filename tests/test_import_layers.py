@@ -102,7 +102,6 @@ HEAVY = [
     "threadpoolctl",
     "tyro",
     "rich",
-    "matplotlib",
     "jinja2",
     "transformers",
     "onnx",

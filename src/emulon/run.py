@@ -1,4 +1,4 @@
-"""The experiment: one frozen interpreter runs algorithms on real data, each beside its exact self and sklearn's."""
+"""The experiment: one frozen interpreter runs algorithms on real data, beside their exact selves and other solvers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emulon.algorithms import ALGORITHMS, NamedAlgorithm, name_of
+from emulon.algorithms import ALGORITHMS, LeastSquares, NamedAlgorithm, RidgeRegression, name_of
 from emulon.algorithms.link import Kind
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
@@ -267,41 +267,40 @@ def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_
     algorithm = replace(algorithm, step_size=program.step_size)  # type: ignore[type-var]  # every one is a dataclass
     exact = algorithm.iterates(x, y)
     result = Result(name_of(type(algorithm)), run, exact, held_out_score(run, data), seconds)
-    theirs = counterpart(algorithm, len(data.x_train))
-    if theirs is None:
+    weights = solved_directly(algorithm, data.design(loss, data.x_train), y)
+    if weights is None:
         return result
-    weights = _their_weights(theirs, data.design(loss, data.x_train).numpy(), y.numpy())
-    scores = (data.design(loss, data.x_test) @ torch.from_numpy(weights).unsqueeze(-1)).squeeze(-1)
+    scores = (data.design(loss, data.x_test) @ weights.unsqueeze(-1)).squeeze(-1)
     answered = data.read(algorithm.mean_response(scores), loss)
-    distance = float(np.abs(run.weights.numpy() - weights).max())
-    return replace(result, theirs=weights, their_distance=distance, their_score=data.score(answered))
+    distance = (run.weights.double() - weights).abs().max().item()
+    return replace(result, theirs=weights.numpy(), their_distance=distance, their_score=data.score(answered))
 
 
-def _their_weights(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """scikit-learn's coefficients, one row a class where there are several."""
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        rows = [np.ravel(model.fit(x, row).coef_).copy() for row in np.atleast_2d(y)]
-    return rows[0] if y.ndim == 1 else np.stack(rows)
-
-
-def solved_by_sklearn(algorithm: NamedAlgorithm, x: Tensor, y: Tensor) -> Tensor | None:
-    """The weights that scikit-learn's solver of the same objective ends at.
+def solved_directly(algorithm: NamedAlgorithm, x: Tensor, y: Tensor) -> Tensor | None:
+    """The weights that a solver of the same objective ends at: linear algebra for squares, scikit-learn's for others.
 
     Args:
         algorithm: A named algorithm.
         x: Rows, (samples, features).
-        y: A target a row.
+        y: A target a row; or several such rows, which are solved one by one.
     Returns:
-        The weights, or None where scikit-learn has no such solver.
+        The weights, or None where there is no such solver.
 
     Example:
-        >>> solved_by_sklearn(Ridge(0.1), x, y)
+        >>> solved_directly(Ridge(0.1), x, y)
     """
-    theirs = counterpart(algorithm, len(x))
-    return None if theirs is None else torch.from_numpy(_their_weights(theirs, x.numpy(), y.numpy()))
+    descent = algorithm.descent
+    if descent.loss.derivative == "t" and not descent.l1:
+        return (RidgeRegression(len(x) * descent.l2) if descent.l2 else LeastSquares()).run(x, y)
+    model = counterpart(algorithm, len(x))
+    if model is None:
+        return None
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        rows = [np.ravel(model.fit(x.numpy(), row).coef_).copy() for row in np.atleast_2d(y.numpy())]
+    return torch.from_numpy(rows[0] if y.ndim == 1 else np.stack(rows))
 
 
 def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
@@ -313,11 +312,6 @@ def counterpart(algorithm: NamedAlgorithm, samples: int) -> Any | None:
     plain: dict[str, Any] = {"fit_intercept": False}
     tight: dict[str, Any] = {**plain, "tol": 1e-10, "max_iter": 100_000}
     makers: dict[str, Callable[[], Any]] = {
-        "linear_regression": lambda: linear_model.LinearRegression(**plain),
-        "ridge": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
-        "heavy_ball": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
-        "nesterov": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
-        "mini_batch_descent": lambda: linear_model.Ridge(alpha=samples * penalty, **plain),
         "lasso": lambda: linear_model.Lasso(alpha=penalty, **tight),
         "fista": lambda: linear_model.Lasso(alpha=penalty, **tight),
         "elastic_net": lambda: linear_model.ElasticNet(alpha=penalty, l1_ratio=settings["l1_ratio"], **tight),

@@ -86,7 +86,7 @@ def test_run_prints_the_table_and_writes_the_report_and_the_numbers(ran):
     for each in numbers["results"]:
         assert f"{each['score']:.4f}" in out and each["weights"].keys() == {*"abc", "intercept"}
     assert code == 0 and err == ""
-    for word in ("ridge", "quantile", "run ≤", "domain ≤", "theirs", "score", "R²", "(the same)"):
+    for word in ("ridge", "quantile", "run ≤", "domain ≤", "solver", "score", "R²", "(the same)"):
         assert word in out
     assert "data: 3 numbers standardised, target standardised, intercept fitted\n" in out
     first, second = re.findall(r"^(?:interpreter sha256|after the runs) +(\w{64})", out, flags=re.MULTILINE)

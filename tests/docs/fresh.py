@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-USED = ["torch._dynamo", "pandas", "matplotlib.pyplot", "sklearn.linear_model", "sklearn.datasets", "scipy.stats"]
+USED = ["torch._dynamo", "pandas", "sklearn.linear_model", "sklearn.datasets", "scipy.stats"]
 LLAMAS = ["transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2"]
 
 

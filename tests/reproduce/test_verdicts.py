@@ -153,7 +153,7 @@ def test_the_committed_figures_say_what_the_committed_numbers_say():
             if record is not None and "cannot" not in record.numbers:
                 figure = claim.figure(record.numbers)
                 kept = path_of(claim.name, scale, RESULTS, ".svg").read_text()
-                # Words, not bytes: another matplotlib draws the same figure a little differently. That every claim's
+                # Words, not bytes: another numpy may draw the same figure a little differently. That every claim's
                 # figure can be drawn is seen above, on a smaller run.
                 words = [series.label for panel in figure.panels for series in panel.series]
                 assert all(escape(word, quote=False) in kept for word in words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class Slots:
     def pack(self, **parts: Tensor | float) -> Tensor:
         """Tokens (..., tokens, width) from their named parts, broadcast together; what is not named is zero."""
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-        lead = torch.broadcast_shapes(*(part.shape[:-1] for part in tensors))
+        lead = np.broadcast_shapes(*(part.shape[:-1] for part in tensors))  # torch's imports sympy
         out = tensors[0].new_zeros(*lead, self.width)
         for name, part in parts.items():
             out[..., self._slices[name]] = part

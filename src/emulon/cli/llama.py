@@ -21,7 +21,7 @@ from emulon.core.files import make_folder, write_atomically
 from emulon.language.methods import Method, as_method, method_named
 from emulon.language.vocabulary import SMALL
 from emulon.report.terminal import note, progress, quiet, say, table
-from emulon.run import solved_by_sklearn
+from emulon.run import solved_directly
 from emulon.tables.data import Data
 
 EXAMPLES = """examples:
@@ -162,7 +162,7 @@ def _run(options: RunOptions) -> int:
             seconds = time.perf_counter() - begin
             if options.out is not None:
                 write_atomically(make_folder(options.out) / f"{name}.txt", run.transcript)
-            theirs = solved_by_sklearn(method, x, y) if isinstance(method, NamedAlgorithm) else None
+            theirs = solved_directly(method, x, y) if isinstance(method, NamedAlgorithm) else None
             names = data.names(as_method(method).descent.loss)
             records.append(
                 {
@@ -172,7 +172,7 @@ def _run(options: RunOptions) -> int:
                     "overflow": run.overflow,
                     "bound before the run": run.certificate.bound,
                     "bound of this run": run.audit.bound,
-                    "distance to scikit-learn": None if theirs is None else float((run.last - theirs).abs().max()),
+                    "distance to the solver": None if theirs is None else float((run.last - theirs).abs().max()),
                     "words a second": round(len(run.transcript.split()) / seconds),
                     "weights": dict(zip(names, run.last.tolist(), strict=True)),
                 }
@@ -189,14 +189,14 @@ def _run(options: RunOptions) -> int:
                     f"{each['steps']}{' overflow' if each['overflow'] else ''}",
                     f"{each['bound before the run']:.1e}",
                     f"{each['bound of this run']:.1e}",
-                    "–" if each["distance to scikit-learn"] is None else f"{each['distance to scikit-learn']:.1e}",
+                    "–" if each["distance to the solver"] is None else f"{each['distance to the solver']:.1e}",
                     str(each["words a second"]),
                 )
                 for each in records
             ],
             caption="before ≤: proved from the prompt alone, of any written weight against the exact iterate. "
             "error ≤: the same, from the transcript. "
-            "theirs: scikit-learn's solution of the same objective on these rows",
+            "solver: the same objective on these rows, solved by linear algebra (squares) or scikit-learn",
             words=("method",),
         ),
         f"model sha256 {before}",

@@ -27,7 +27,7 @@ EXAMPLES = """examples:
   emulon run ridge huber --data ames --features 20
   emulon run --data houses.csv --target price --report houses-report
   emulon run ridge lasso --data houses.csv --target price,rent   a table and a page each
-  emulon run ridge --penalty 0.01 --steps 5000   nearer to scikit-learn's own solution
+  emulon run ridge --penalty 0.01 --steps 5000   nearer to the solution itself
 then emulon predict report/ridge.json new.csv"""
 
 
@@ -128,8 +128,8 @@ def _record(experiment: Experiment) -> dict[str, Any]:
             "error": result.error,
             "bound of this run": result.run.bounds.bound,
             "score": result.score,
-            "score of scikit-learn": result.their_score,
-            "distance to scikit-learn": result.their_distance,
+            "score of the solver": result.their_score,
+            "distance to the solver": result.their_distance,
             "seconds": result.seconds,
             "weights": {feature: weight for _, feature, weight, _ in weights_of(result.run, data)},
         }
@@ -154,7 +154,7 @@ def results_table(experiment: Experiment) -> Table:
     baseline = "the training rows' mean" if data.kind == "regression" else f"always {data.baseline!r}"
     rows, features = data.x_train.shape
     banded = any(result.run.certificate.bands for result in experiment.results)
-    columns = ["algorithm", "error", "run ≤", "domain ≤", "to\ntheirs", "score", "theirs", "in\nband", "s"]
+    columns = ["algorithm", "error", "run ≤", "domain ≤", "to\nsolver", "score", "solver", "in\nband", "s"]
     lines = [
         *map(_cells, experiment.results),
         *((_short(line.partition(":")[0]), *["–"] * 8) for line in experiment.left_out),
@@ -170,8 +170,8 @@ def results_table(experiment: Experiment) -> Table:
         title=f"{data.name}: {rows} training rows, {len(data.x_test)} held out, {features} features, {steps} steps",
         caption="error: of the final weights, sup-norm, against the exact algorithm in float64. run ≤, domain ≤: its "
         "bound for this run only, and for every input of the domain; a dash: it is above the largest weight. "
-        f"score: {measure} on the held-out rows. baseline: {baseline}. theirs: scikit-learn's solution of the same "
-        "objective",
+        f"score: {measure} on the held-out rows. baseline: {baseline}. solver: the same objective solved by linear "
+        "algebra (squares) or scikit-learn",
         words=("algorithm",),
         wrap=False,
         tight=True,

@@ -352,6 +352,8 @@ def curvature_holds(derivative: str, curvature: float, reach: float) -> bool:
 @lru_cache(maxsize=256)
 def enclosed_negative_curvature(loss: Loss, reach: float) -> float | None:
     """sup −ℓ″ in ball arithmetic, 0 where it is below a part SLACK of sup ℓ″; None where it cannot be bounded."""
+    if loss.derivative == "t":  # ℓ″ = 1: nothing to enclose, and no second to wait for sympy
+        return 0.0
     lowest, highest = Slopes(parse(loss.derivative)).between(-reach, reach)
     if not math.isfinite(lowest):
         return None

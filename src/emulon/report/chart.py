@@ -1,152 +1,477 @@
-"""How everything is drawn: SVG text in one style, and the one function that draws a figure that is data."""
+"""How everything is drawn: figures that are data as SVG text in one style, with numpy alone."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import io
-import re
-from collections.abc import Callable
-from functools import wraps
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Heat, Number, Panel, Series
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"
 GREEN, GOLD, PURPLE = "#4f8a5b", "#c9a227", "#7b5ea7"
 COLOURS = (BLUE, ORANGE, GREEN, GOLD, PURPLE, INK, GREY)
+# Inches; the rest of this file is in points.
 WIDTH, HEIGHT, NAME_WIDTH = 4.2, 3.0, 0.62
+POINTS = 72
 MOST_MARKERS = 24
 MOST_PANELS = 3
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.titlelocation": "left",
-}
+# Legends of more rows make the panel higher.
+LEGEND_ROWS = 2
+# Pixels of a heat map in either direction; of larger matrices some rows and columns are drawn.
+MOST_PIXELS = 400
+TEXT, TITLE, LINE = 7.0, 8.5, 9.5
+# The mean width of a letter over the size of the text.
+LETTER = 0.54
+BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+SIGNED = ("#7f3b08", "#e08214", "#f7f7f7", "#8073ac", "#2d004b")
+# Where a symmetric logarithm begins.
+SMALL = 1e-2
+# An exact zero has no logarithm: it is drawn here, below what float64 knows of errors of numbers of size 1.
+LEAST = 1e-17
+# Stands for the id of a panel's area until the whole picture is known.
+CLIP = "\0"
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def as_svg(draw: Callable[..., Any]) -> Callable[..., str]:
-    """The figure that `draw` returns, as an <svg> element whose ids no other picture on the page has."""
+def chart(figure: Figure) -> str:
+    """An <svg> element.
 
-    @wraps(draw)
-    def drawn(*arguments: Any) -> str:
-        import matplotlib
+    Args:
+        figure: Panels, which stand side by side, in rows of up to three.
 
-        with matplotlib.rc_context({**STYLE, "svg.hashsalt": draw.__name__}):
-            figure = draw(*arguments)
-            _plain_powers(figure)
-            file = io.StringIO()
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        svg = file.getvalue()[file.getvalue().index("<svg") :]
-        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-        svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-        mark = f"{draw.__name__}-{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
-        return re.sub(r'(id="|url\(#|href="#)', rf"\1{mark}", svg)
+    Returns:
+        The element, with no id that another picture on the page has. A label keeps its colour throughout the figure,
+        and stands in a panel's legend once.
 
-    return drawn
-
-
-def _plain_powers(figure: Any) -> None:
-    """Write 1e-05 beside logarithmic axes, not 10⁻⁵: parsing that as mathematics takes half of a picture's time."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter
-
-    for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
-        if isinstance(axis.get_major_formatter(), LogFormatter):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def canvas(width: float, height: float) -> Any:
-    """A figure of its own, without pyplot's global state."""
-    from matplotlib.figure import Figure as Canvas
-
-    return Canvas(figsize=(width, height), layout="constrained")
-
-
-@as_svg
-def chart(figure: Figure) -> Any:
-    """Panels side by side, in rows of up to three. A label keeps its colour throughout the figure, and stands in a
-    panel's legend once."""
-    count = len(figure.panels)
-    rows = -(-count // MOST_PANELS)
-    columns = -(-count // rows)
-    wide = [max(WIDTH, NAME_WIDTH * _names(panel)) for panel in figure.panels]
-    widths = [max(wide[column::columns]) for column in range(columns)]
-    drawing = canvas(sum(widths), rows * HEIGHT)
+    Example:
+        >>> chart(Figure([Panel("steps", "error", [Series("ridge", [1, 2], [0.5, 0.1])], log_y=True)]))[:4]
+        '<svg'
+    """
+    rows = -(-len(figure.panels) // MOST_PANELS)
+    columns = -(-len(figure.panels) // rows)
     labels = dict.fromkeys(series.of or series.label for panel in figure.panels for series in panel.series)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))
-    several = np.ravel(drawing.subplots(rows, columns, width_ratios=widths))
-    for axes in several[count:]:
-        axes.set_axis_off()
-    for axes, panel in zip(several, figure.panels, strict=False):
-        _scales(axes, panel)
+    sizes = [_size(panel) for panel in figure.panels]
+    widths = [max(width for width, _ in sizes[column::columns]) for column in range(columns)]
+    heights = [max(height for _, height in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
+    parts = []
+    for number, panel in enumerate(figure.panels):
+        row, column = divmod(number, columns)
+        drawing = _Drawing(panel, colours, widths[column], heights[row])
+        parts.append(f'<g transform="translate({_n(sum(widths[:column]))} {_n(sum(heights[:row]))})">{drawing.svg}</g>')
+    body = "".join(parts)
+    mark = hashlib.sha256(body.encode()).hexdigest()[:10]
+    for number in range(len(parts)):
+        body = body.replace(CLIP, f"c{mark}-{number}", 2)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(sum(widths))} {_n(sum(heights))}" '
+        f'font-family="sans-serif" font-size="{TEXT:g}" fill="{INK}">{body}</svg>'
+    )
+
+
+def _names(panel: Panel) -> list[str]:
+    """The words along x, where there are any."""
+    named = [series.x for series in panel.series if series.mark in ("bars", "points")]
+    return [str(name) for name in max(named, key=len, default=())]
+
+
+def _size(panel: Panel) -> tuple[float, float]:
+    names = [] if panel.across else _names(panel)
+    a_name = max(NAME_WIDTH, max(map(_text_width, names), default=0) / POINTS + 0.1)
+    width, height = panel.size or (max(WIDTH, a_name * len(names)), HEIGHT)
+    extra = max(0, len(_legend_rows(panel, POINTS * width - 40)) - LEGEND_ROWS)
+    return POINTS * width, POINTS * height + extra * LINE
+
+
+def _legend_rows(panel: Panel, width: Number) -> list[list[str]]:
+    """The labels, as many in a row as there is room for."""
+    rows: list[list[str]] = []
+    room = 0.0
+    labels = [*(series.label for series in panel.series), *(rule.label for rule in panel.rules)]
+    for label in dict.fromkeys(filter(None, labels)):
+        if _text_width(label) + 20 > room:
+            rows.append([])
+            room = width
+        rows[-1].append(label)
+        room -= _text_width(label) + 26
+    return rows
+
+
+def _text_width(words: str, size: Number = TEXT) -> float:
+    return LETTER * size * max(map(len, words.split("\n")))
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From numbers to places in points: linear or logarithmic."""
+
+    lo: Number
+    hi: Number
+    log: bool
+    start: Number = 0.0
+    end: Number = 1.0
+
+    @classmethod
+    def over(cls, values: np.ndarray, log: bool, asked: tuple[Number, Number] | None, margin: Number = 0.05) -> _Scale:
+        """The ends asked for, or a little more than the values need."""
+        if asked is not None:
+            return cls(*asked, log)
+        known = values[np.isfinite(values) & ((values > 0) | (not log))]
+        lo, hi = (float(known.min()), float(known.max())) if known.size else (0.1, 1.0)
+        if log:
+            room = (hi / lo) ** margin if hi > lo else 2.0
+            return cls(lo / room, hi * room, log)
+        room = margin * (hi - lo) or 0.5 * abs(hi) or 0.5
+        return cls(lo - room, hi + room, log)
+
+    def places(self, values: object) -> np.ndarray:
+        """In points; NaN stays."""
+        numbers = np.asarray(values, float)
+        lo, hi = self.lo, self.hi
+        if self.log:
+            numbers = np.log(np.where(numbers > 0, numbers, np.where(np.isnan(numbers), np.nan, LEAST)))
+            lo, hi = math.log(lo), math.log(hi)
+        shares = np.clip((numbers - lo) / (hi - lo), -20, 20)  # what lies far outside is cut off anyway
+        return np.asarray(self.start + shares * (self.end - self.start))
+
+    def ticks(self, most: int, whole: bool = False) -> dict[Number, str]:
+        """Round numbers, and how they are written."""
+        if not self.log:
+            step = _round_step((self.hi - self.lo) / most)
+            step = max(1.0, step) if whole else step
+            first, last = math.ceil(self.lo / step - 1e-9), math.floor(self.hi / step + 1e-9)
+            return {step * k: f"{step * k:g}" for k in range(first, last + 1)}
+        first, last = math.ceil(math.log10(self.lo) - 1e-9), math.floor(math.log10(self.hi) + 1e-9)
+        stride = -(-(last - first + 1) // most)
+        powers = [10.0**k for k in range(first, last + 1) if k % max(1, stride) == 0]
+        if len(powers) < 2:
+            between = [factor * 10.0**k for k in range(first - 1, last + 1) for factor in (1, 2, 5)]
+            powers = [value for value in between if self.lo <= value <= self.hi]
+        return {value: f"{value:g}" for value in powers}
+
+
+def _round_step(least: Number) -> float:
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
+
+
+class _Drawing:
+    """One panel as SVG, in a box of so many points."""
+
+    def __init__(self, panel: Panel, colours: Mapping[str, str], width: Number, height: Number) -> None:
+        self.panel, self.colours, self.names = panel, colours, _names(panel)
+        legend = _legend_rows(panel, width - 40)
+        self.parts: list[str] = []
+        down, along = (panel.x_label, panel.y_label) if panel.across else (panel.y_label, panel.x_label)
+        self.top = 8 + (13 if panel.title else 0) + LINE * len(legend)
+        below = 3 + (0 if panel.across else max((name.count("\n") for name in self.names), default=0)) * LINE
+        self.bottom = height - below - 11 - (10 if along else 0)
+        self.x, self.y = self._scales()
+        vertical = self._vertical_ticks()
+        self.left = 8 + (11 if down else 0) + max(map(_text_width, vertical.values()), default=0)
+        bar = panel.heat is not None and panel.heat.bar is not None
+        self.right = width - (50 if bar else 8)
+        self.x, self.y = self._placed(self.x, panel.across), self._placed(self.y, not panel.across)
+        self._inside()
+        self._frame(vertical, down, along)
+        self._heading(legend)
+        self.svg = "".join(self.parts)
+
+    def _placed(self, scale: _Scale, vertical: bool) -> _Scale:
+        """Along the page; names that run down it begin at the top."""
+        if not vertical:
+            return _Scale(scale.lo, scale.hi, scale.log, self.left, self.right)
+        ends = (self.top, self.bottom) if self.panel.across or self.panel.heat else (self.bottom, self.top)
+        return _Scale(scale.lo, scale.hi, scale.log, *ends)
+
+    def _scales(self) -> tuple[_Scale, _Scale]:
+        panel, bars = self.panel, any(series.mark == "bars" for series in self.panel.series)
+        if panel.heat is not None:
+            rows, columns = panel.heat.values.shape
+            (left, right), (top, bottom) = panel.x_range or (0.0, columns), panel.y_range or (0.0, rows)
+            return _Scale(left, right, False), _Scale(top, bottom, False)
+        ys = [np.asarray(part, float) for s in panel.series for part in (s.y, s.low, s.high) if part is not None]
+        ys += [np.array([rule.at for rule in panel.rules if rule.axis == "y"]), np.zeros(int(bars and not panel.log_y))]
+        values = np.concatenate([np.ravel(part) for part in ys])
+        y = _Scale.over(np.maximum(values, LEAST) if panel.log_y else values, panel.log_y, panel.y_range)
+        if bars and panel.y_range is None and not panel.log_y and y.lo < 0 <= values[np.isfinite(values)].min():
+            y = _Scale(0.0, y.hi, False)  # bars stand on the axis
+        if self.names:
+            return _Scale(-0.6, len(self.names) - 0.4, False), y
+        xs = [np.asarray(series.x, float) for series in panel.series]
+        xs.append(np.array([rule.at for rule in panel.rules if rule.axis == "x"]))
+        return _Scale.over(np.concatenate(xs), panel.log_x, panel.x_range), y
+
+    def _x_ticks(self, most: int) -> Mapping[Number, str]:
+        panel = self.panel
+        if panel.x_ticks is not None:
+            return panel.x_ticks
+        if self.names:
+            return dict(enumerate(self.names))
+        xs = np.array(sorted({float(x) for series in panel.series for x in series.x}))
+        if panel.log_x and len(xs) and xs[0] > 0 and xs[-1] < 100 * xs[0] and len(xs) <= 2 * most:
+            return {x: f"{x:g}" for x in xs.tolist()}  # powers of ten alone would be too few
+        return self.x.ticks(most, whole=bool(len(xs) == 0 or (xs == np.round(xs)).all()))
+
+    def _y_ticks(self, most: int) -> Mapping[Number, str]:
+        heat = self.panel.heat is not None
+        return self.panel.y_ticks if self.panel.y_ticks is not None else self.y.ticks(most, whole=heat)
+
+    def _vertical_ticks(self) -> Mapping[Number, str]:
+        most = max(3, int((self.bottom - self.top) / 24))
+        return self._x_ticks(most) if self.panel.across else self._y_ticks(most)
+
+    def _at(self, x: object, y: object) -> tuple[np.ndarray, np.ndarray]:
+        """Places on the page."""
+        first, second = self.x.places(x), self.y.places(y)
+        return (second, first) if self.panel.across else (first, second)
+
+    def _inside(self) -> None:
+        panel, box = self.panel, (self.left, self.top, self.right - self.left, self.bottom - self.top)
+        left, top, width, height = map(_n, box)
+        self.parts.append(
+            f'<clipPath id="{CLIP}"><rect x="{left}" y="{top}" width="{width}" height="{height}"/></clipPath>'
+            f'<g clip-path="url(#{CLIP})">'
+        )
+        for lo, hi, colour, opacity in panel.spans:
+            start, end = self.x.places([lo, hi])
+            self.parts.append(
+                f'<rect x="{_n(start)}" y="{top}" width="{_n(end - start)}" height="{height}" fill="{colour}" '
+                f'fill-opacity="{opacity:g}"/>'
+            )
+        if panel.heat is not None:
+            self._image(_pixels(panel.heat), box)
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
-            colour = colours[series.of or series.label]
+            colour = self._colour(series)
             if series.mark == "bars":
-                _bars(axes, series, panel, bars.index(series), len(bars), colour)
+                self._bars(series, bars.index(series), len(bars), colour)
+            elif series.mark == "points":
+                self._points(series, colour)
             else:
-                _curve(axes, series, panel, colour)
-        axes.set_title(panel.title)
-        axes.set_xlabel(panel.x_label)
-        axes.set_ylabel(panel.y_label)
-        handles, labelled = axes.get_legend_handles_labels()
-        once = dict(zip(labelled, handles, strict=True))
-        axes.legend(once.values(), once.keys(), frameon=False, fontsize=6.5)
-    return drawing
+                self._curve(series, colour)
+        for rule in panel.rules:
+            flat = (rule.axis == "y") != panel.across
+            at = _n(float((self.y if rule.axis == "y" else self.x).places(rule.at)))
+            ends = (left, at, _n(self.right), at) if flat else (at, top, at, _n(self.bottom))
+            self._line(ends, rule.colour, 0.8, rule.dashed)
+        self.parts.append("</g>")
+        for x, y, words, colour in panel.texts:
+            across, down = self._at(x, y)
+            self._text(float(across), float(down) + TEXT / 3, words, "middle", colour)
+        if panel.heat is not None and panel.heat.bar is not None:
+            self._bar_of_colours(panel.heat)
+
+    def _colour(self, series: Series) -> str:
+        return series.colour or self.colours[series.of or series.label]
+
+    def _curve(self, series: Series, colour: str) -> None:
+        across, down = self._at(series.x, series.y)
+        if series.low is not None and series.high is not None:
+            low, high = (self._at(series.x, part)[1] for part in (series.low, series.high))
+            known = np.isfinite(across + low + high)
+            there, back = np.stack([across, high])[:, known], np.stack([across, low])[:, known][:, ::-1]
+            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in np.hstack([there, back]).T)
+            self.parts.append(f'<polygon points="{points}" fill="{colour}" fill-opacity="0.15"/>')
+        if series.mark != "dots":
+            dashes = ' stroke-dasharray="4 2.5"' if series.mark == "dashes" else ""
+            self.parts.append(
+                f'<path d="{_path(across, down)}" fill="none" stroke="{colour}" stroke-width="{series.width:g}" '
+                f'stroke-linejoin="round"{dashes}/>'
+            )
+        if series.mark == "dots" or (series.mark == "line" and len(across) <= MOST_MARKERS):
+            self._markers(across, down, colour, "square" if series.mark == "dots" else "round")
+
+    def _markers(self, across: np.ndarray, down: np.ndarray, colour: str, shape: str, size: Number = 3.0) -> None:
+        """Lines of no length, whose ends are drawn."""
+        known = np.isfinite(across + down)
+        dots = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in zip(across[known], down[known], strict=True))
+        self.parts.append(f'<path d="{dots}" stroke="{colour}" stroke-width="{size:g}" stroke-linecap="{shape}"/>')
+
+    def _points(self, series: Series, colour: str) -> None:
+        """A point a name, with its interval."""
+        places = np.arange(len(series.y))
+        self._intervals(series, places, colour, 1.4)
+        self._markers(*self._at(places, series.y), colour, "round", 4.5)
+
+    def _intervals(self, series: Series, places: np.ndarray, colour: str, width: Number) -> None:
+        if series.low is None or series.high is None:
+            return
+        ends = zip(*self._at(places, series.low), *self._at(places, series.high), strict=True)
+        for end in ends:
+            if np.isfinite(end).all():
+                self._line(tuple(map(_n, end)), colour, width)
+
+    def _bars(self, series: Series, number: int, count: int, colour: str) -> None:
+        thickness = 0.8 / count
+        places = np.arange(len(series.x)) + (number - (count - 1) / 2) * thickness
+        foot = self.y.lo if self.panel.log_y else min(max(0.0, self.y.lo), self.y.hi)
+        starts = self._at(places - thickness / 2, np.full(len(places), foot))
+        ends = self._at(places + thickness / 2, np.asarray(series.y, float))
+        for x0, y0, x1, y1 in zip(*starts, *ends, strict=True):
+            if np.isfinite([x1, y1]).all():
+                self.parts.append(
+                    f'<rect x="{_n(min(x0, x1))}" y="{_n(min(y0, y1))}" width="{_n(abs(x1 - x0))}" '
+                    f'height="{_n(abs(y1 - y0))}" fill="{colour}"/>'
+                )
+        self._intervals(series, places, INK, 0.7)
+
+    def _image(self, pixels: np.ndarray, box: Sequence[Number]) -> None:
+        left, top, width, height = map(_n, box)
+        self.parts.append(
+            f'<image x="{left}" y="{top}" width="{width}" height="{height}" preserveAspectRatio="none" '
+            f'style="image-rendering:pixelated" href="{_png(pixels)}"/>'
+        )
+
+    def _bar_of_colours(self, heat: Heat) -> None:
+        lo, hi = _range(heat)
+        ramp = np.linspace(1, 0, 64)[:, None]
+        self._image(_coloured(ramp, heat.signed), (self.right + 6, self.top, 6, self.bottom - self.top))
+        if heat.symlog:
+            top = math.floor(math.log10(max(hi, SMALL)))
+            marks = {sign * 10.0**k: f"{sign * 10.0**k:g}" for sign in (-1, 1) for k in (top, (top - 1) // 2)}
+            marks[0.0] = "0"
+        else:
+            marks = _Scale(lo, hi, False).ticks(4)
+        turn = _symlog if heat.symlog else float
+        for value, words in marks.items():
+            share = (turn(value) - turn(lo)) / (turn(hi) - turn(lo))
+            self._text(self.right + 14, self.bottom - share * (self.bottom - self.top) + TEXT / 3, words, "start")
+        middle = (self.top + self.bottom) / 2
+        self._text(self.right + 45, middle, heat.bar or "", "middle", turned=True)
+
+    def _frame(self, vertical: Mapping[Number, str], down: str, along: str) -> None:
+        """The two axes with their ticks and names."""
+        panel = self.panel
+        most = max(2, int((self.right - self.left) / 34))
+        level = self._y_ticks(most) if panel.across else self._x_ticks(most)
+        flat, upright = (self.y, self.x) if panel.across else (self.x, self.y)
+        left, bottom = _n(self.left), _n(self.bottom)
+        self.parts.append(
+            f'<path d="M{left} {_n(self.top)}V{bottom}H{_n(self.right)}" fill="none" stroke="{GREY}" '
+            'stroke-width="0.6"/>'
+        )
+        for value, words in level.items():
+            if flat.lo <= value <= flat.hi:
+                place = float(flat.places(value))
+                self._line((_n(place), bottom, _n(place), _n(self.bottom + 2.5)), GREY, 0.6)
+                self._text(place, self.bottom + 10, words, "middle")
+        for value, words in vertical.items():
+            if upright.lo <= value <= upright.hi:
+                place = float(upright.places(value))
+                self._line((_n(self.left - 2.5), _n(place), left, _n(place)), GREY, 0.6)
+                self._text(self.left - 5, place + TEXT / 3, words, "end")
+        lines = max((words.count("\n") for words in level.values()), default=0)
+        self._text((self.left + self.right) / 2, self.bottom + 20 + lines * LINE, along, "middle")
+        self._text(9, (self.top + self.bottom) / 2, down, "middle", turned=True)
+
+    def _heading(self, legend: Sequence[Sequence[str]]) -> None:
+        """The title, and below it what the colours mean."""
+        if self.panel.title:
+            self._text(self.left, 12, self.panel.title, "start", size=TITLE)
+        of = {rule.label: (rule.colour, rule.dashed) for rule in self.panel.rules}
+        of |= {each.label: (self._colour(each), each.mark == "dashes") for each in self.panel.series}
+        place = self.top - LINE * len(legend)
+        for row in legend:
+            across = self.left
+            for label in row:
+                colour, dashed = of[label]
+                self._line((_n(across), _n(place), _n(across + 12), _n(place)), colour, 2.0, dashed)
+                self._text(across + 16, place + TEXT / 3, label, "start")
+                across += _text_width(label) + 26
+            place += LINE
+
+    def _line(self, ends: Sequence[str], colour: str, width: Number, dashed: bool = False) -> None:
+        x1, y1, x2, y2 = ends
+        dashes = ' stroke-dasharray="4 2.5"' if dashed else ""
+        self.parts.append(
+            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
+        )
+
+    def _text(
+        self,
+        x: Number,
+        y: Number,
+        words: str,
+        anchor: str,
+        colour: str = "",
+        *,
+        size: Number = TEXT,
+        turned: bool = False,
+    ) -> None:
+        style = f' fill="{colour}"' if colour else ""
+        style += f' font-size="{size:g}"' if size != TEXT else ""
+        style += f' transform="rotate(-90 {_n(x)} {_n(y)})"' if turned else ""
+        for line in words.split("\n"):
+            if line:
+                said = escape(line, quote=False)
+                self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{style}>{said}</text>')
+            y += LINE
 
 
-def _names(panel: Panel) -> int:
-    return max((len(series.x) for series in panel.series if series.mark == "bars"), default=0)
+def _n(number: Number) -> str:
+    """A length, to a hundredth of a point."""
+    return f"{round(float(number), 2):g}"
 
 
-def _scales(axes: Any, panel: Panel) -> None:
-    if panel.log_y:
-        axes.set_yscale("log")
-    elif _names(panel):
-        axes.margins(y=0.35)  # the legend's place
-    if not panel.log_x:
-        return
-    axes.set_xscale("log")
-    places = sorted({float(x) for series in panel.series for x in series.x})
-    if places[-1] < 100 * places[0]:  # powers of ten alone would be too few, and what lies between them too many
-        axes.set_xticks(places, [f"{place:g}" for place in places])
-        axes.set_xticks([], minor=True)
+def _path(across: np.ndarray, down: np.ndarray) -> str:
+    """A line through these points, broken where one is missing."""
+    parts, pen = [], "M"
+    for x, y in zip(across.tolist(), down.tolist(), strict=True):
+        if math.isfinite(x + y):
+            parts.append(f"{pen}{_n(x)} {_n(y)}")
+            pen = "L"
+        else:
+            pen = "M"
+    return "".join(parts)
 
 
-def _curve(axes: Any, series: Series, panel: Panel, colour: str) -> None:
-    x, y = np.asarray(series.x, float), _above_zero(series.y, panel.log_y)
-    line, marker = {"line": ("-", "o"), "dashes": ("--", "_"), "dots": ("none", "D")}[series.mark]
-    if len(x) > MOST_MARKERS and series.mark != "dots":
-        marker = ""
-    style = {"linestyle": line, "marker": marker, "color": colour, "linewidth": 1.1, "markersize": 3}
-    axes.plot(x, y, label=series.label, **style)
-    if series.low is not None and series.high is not None:
-        axes.fill_between(x, _above_zero(series.low, panel.log_y), series.high, color=colour, alpha=0.15, linewidth=0)
+def _range(heat: Heat) -> tuple[float, float]:
+    most = max(float(np.abs(heat.values).max()), 1e-300)
+    return -most if heat.signed else 0.0, most
 
 
-def _bars(axes: Any, series: Series, panel: Panel, number: int, count: int, colour: str) -> None:
-    places, thickness, y = np.arange(len(series.x)), 0.8 / count, _above_zero(series.y, panel.log_y)
-    spread = None
-    if series.low is not None and series.high is not None:
-        spread = np.stack([y - np.asarray(series.low), np.asarray(series.high) - y])
-    at = places + (number - (count - 1) / 2) * thickness
-    axes.bar(at, y, thickness, color=colour, yerr=spread, error_kw={"elinewidth": 0.7}, label=series.label)
-    axes.set_xticks(places, [str(name) for name in series.x])
+def _symlog(value: Number) -> float:
+    return math.copysign(math.log1p(abs(value) / SMALL), value)
 
 
-def _above_zero(y: Any, log: bool) -> np.ndarray:
-    """An exact zero has no logarithm: it is drawn at the smallest error float64 knows of."""
-    values = np.asarray(y, float)
-    return np.maximum(values, 1e-17) if log else values
+def _pixels(heat: Heat) -> np.ndarray:
+    """A colour for each cell, (rows, columns, 3); of a large matrix for some of them, evenly spread."""
+    values = heat.values
+    for axis, size in enumerate(values.shape):
+        if size > MOST_PIXELS:
+            values = values.take(np.linspace(0, size - 1, MOST_PIXELS).round().astype(int), axis=axis)
+    lo, hi = _range(heat)
+    if heat.symlog:
+        values, lo, hi = np.sign(values) * np.log1p(np.abs(values) / SMALL), _symlog(lo), _symlog(hi)
+    return _coloured((values - lo) / (hi - lo), heat.signed)
+
+
+def _coloured(shares: np.ndarray, signed: bool) -> np.ndarray:
+    """Colours of numbers in 0 … 1."""
+    stops = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in (SIGNED if signed else BLUES)])
+    places = np.linspace(0, 1, len(stops))
+    channels = [np.interp(shares, places, stops[:, channel]) for channel in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
+def _png(pixels: np.ndarray) -> str:
+    """An image as a data address."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows, columns, _ = pixels.shape
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(PNG + parts).decode()}"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 Number = float | int
-# dashes are for bounds and references, dots for somebody else's numbers, bars for names along x
-Mark = Literal["line", "dashes", "dots", "bars"]
+# dashes are for bounds and references, dots for somebody else's numbers, bars and points for names along x
+Mark = Literal["line", "dashes", "dots", "bars", "points"]
 
 
 @dataclass(frozen=True)
 class Series:
-    """y over x, with a band from low to high where there are several seeds. x may be words, for bars.
+    """y over x, with a band from low to high where there are several seeds. x may be words, for bars and points.
 
-    `of` is the label of another series, whose colour this one shares: a bound's of its errors.
+    `of` is the label of another series, whose colour this one shares: a bound's of its errors. Without a label it is
+    not in the legend.
     """
 
     label: str
@@ -25,16 +28,55 @@ class Series:
     low: Sequence[Number] | None = None
     high: Sequence[Number] | None = None
     of: str = ""
+    colour: str = ""
+    width: Number = 1.1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line across the whole panel, at a place along x or along y."""
+
+    axis: Literal["x", "y"]
+    at: Number
+    label: str = ""
+    colour: str = "#9aa5ad"
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A matrix as coloured cells, the first row on top; `symlog` colours orders of magnitude, around ±0.01."""
+
+    values: np.ndarray
+    signed: bool = False
+    symlog: bool = False
+    bar: str | None = None
+    """what the bar of colours is called; None: no bar"""
 
 
 @dataclass(frozen=True)
 class Panel:
+    """One pair of axes. `across`: x runs down the page and y across it, for names that need room.
+
+    `spans` are (from, to, colour, opacity) along x, `texts` are (x, y, words, colour). `size` is in inches.
+    """
+
     x_label: str
     y_label: str
-    series: Sequence[Series]
+    series: Sequence[Series] = ()
     title: str = ""
     log_x: bool = False
     log_y: bool = False
+    across: bool = False
+    rules: Sequence[Rule] = ()
+    spans: Sequence[tuple[Number, Number, str, Number]] = ()
+    texts: Sequence[tuple[Number, Number, str, str]] = ()
+    heat: Heat | None = None
+    x_range: tuple[Number, Number] | None = None
+    y_range: tuple[Number, Number] | None = None
+    x_ticks: Mapping[Number, str] | None = None
+    y_ticks: Mapping[Number, str] | None = None
+    size: tuple[Number, Number] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ learner's phases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from rich.table import Table
 
 from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit
-from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, as_svg, canvas
+from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, chart
+from emulon.report.figure import Figure, Panel, Rule, Series
 from emulon.report.page import fill, write_page
 from emulon.report.terminal import table
 
-COLOURS = (BLUE, ORANGE, GREEN, INK)
 # Unexplained shares that are drawn; a mark beyond them stands at the end, its value beside it.
 DRAWN_SHARES = (1e-9, 30.0)
 # Distances are drawn up to this many times their median, so that one that diverges leaves the others readable.
@@ -72,71 +73,56 @@ def render(analysis: Analysis) -> str:
     )
 
 
-@as_svg
-def ranking(identification: Identification) -> Any:
+def ranking(identification: Identification) -> str:
     """What each reference leaves unexplained, with its interval; left of the dashed line it is near."""
-    figure = canvas(5.6, 0.6 + 0.22 * len(identification.ranking))
-    axes = figure.subplots()
-    for row, match in enumerate(identification.ranking):
-        value, low, high = (part.clip(*DRAWN_SHARES) for part in _drawn([match.unexplained]))
-        colour = BLUE if identification.near and (row == 0 or match.name in identification.ties) else GREY
-        axes.plot([low[0], high[0]], [row, row], color=colour, linewidth=1.4)
-        axes.plot(value, [row], "o", color=colour, markersize=4)
-        if match.unexplained.value > DRAWN_SHARES[1]:  # one that diverges must not squeeze the others together
-            place = {"xytext": (4, 0), "textcoords": "offset points", "fontsize": 6.5, "va": "center"}
-            axes.annotate(f"{match.unexplained.value:.0e}", (DRAWN_SHARES[1], row), color=GREY, **place)
-    axes.axvline(identification.limit, color=ORANGE, linestyle="--", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(identification.ranking)), [str(match) for match in identification.ranking])
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    axes.set_xlabel("unexplained part of the predictor's variance")
-    return figure
+    matches = identification.ranking
+    value, low, high = (part.clip(*DRAWN_SHARES) for part in _drawn([match.unexplained for match in matches]))
+    near = [
+        identification.near and (row == 0 or match.name in identification.ties) for row, match in enumerate(matches)
+    ]
+    names = [str(match) for match in matches]
+    series = []
+    for colour, chosen in ((BLUE, near), (GREY, [not each for each in near])):
+        y, least, most = (np.where(chosen, part, math.nan).tolist() for part in (value, low, high))
+        series.append(Series("", names, y, "points", least, most, colour=colour))
+    beyond = [
+        (row, DRAWN_SHARES[1], f"{match.unexplained.value:.0e}", GREY)
+        for row, match in enumerate(matches)
+        if match.unexplained.value > DRAWN_SHARES[1]  # one that diverges must not squeeze the others together
+    ]
+    limit = Rule("y", identification.limit, colour=ORANGE, dashed=True)
+    label, size = "unexplained part of the predictor's variance", (5.6, 0.6 + 0.22 * len(matches))
+    return chart(Figure([Panel("", label, series, log_y=True, across=True, rules=[limit], texts=beyond, size=size)]))
 
 
-@as_svg
-def distances(curves: Mapping[str, Curve], what: str) -> Any:
+def distances(curves: Mapping[str, Curve], what: str) -> str:
     """A line for each reference, its 95% interval around it."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure = canvas(4.0, 2.8)
-    axes = figure.subplots()
-    for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
-        value, low, high = _drawn(curve.values)
-        axes.plot(curve.counts, value, "o-", color=colour, markersize=2.5, linewidth=1.1, label=name)
-        axes.fill_between(curve.counts, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_yscale("log")
-    usual = np.median([each.value for curve in curves.values() for each in curve.values])
-    if usual > 0:
-        axes.set_ylim(top=min(axes.get_ylim()[1], DRAWN_DISTANCES * usual))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("in-context examples")
-    axes.set_ylabel(what)
-    figure.legend(frameon=False, fontsize=6.5, loc="outside lower center")
-    return figure
+    series = []
+    for name, curve in curves.items():
+        value, low, high = map(np.ndarray.tolist, _drawn(curve.values))
+        series.append(Series(name, curve.counts, value, low=low, high=high))
+    every = [value for each in series for value in (*(each.low or ()), *(each.high or ()))]
+    usual = float(np.median([each.value for curve in curves.values() for each in curve.values]))
+    most = min(max(every), DRAWN_DISTANCES * usual) if usual > 0 else max(every)
+    shown = (min(every) / 1.5, 1.5 * most)
+    return chart(Figure([Panel("in-context examples", what, series, log_y=True, y_range=shown, size=(4.0, 3.0))]))
 
 
-@as_svg
-def ridge(fit: RidgeFit, bayes: float | None) -> Any:
+def ridge(fit: RidgeFit, bayes: float | None) -> str:
     """Distance to ridge regression over its parameter; dashed, the Bayes predictor's."""
-    figure = canvas(4.0, 2.8)
-    axes = figure.subplots()
-    value, low, high = _drawn(fit.differences)
-    axes.loglog(fit.grid, value, "o-", color=BLUE, markersize=2.5, linewidth=1.1)
-    axes.fill_between(fit.grid, low, high, color=BLUE, alpha=0.15, linewidth=0)
-    axes.plot([fit.best], [max(fit.difference.value, LEAST)], "o", color=ORANGE, markersize=5, label="best")
-    if bayes is not None:
-        axes.axvline(bayes, color=INK, linestyle="--", linewidth=0.8, label="σ²/τ²")
-    axes.set_xlabel("ridge parameter λ")
-    axes.set_ylabel("E(ŷ − ŷ′)²/d")
-    figure.legend(frameon=False, fontsize=7, loc="outside lower center", ncols=2)
-    return figure
+    value, low, high = map(np.ndarray.tolist, _drawn(fit.differences))
+    series = [
+        Series("", fit.grid, value, low=low, high=high, colour=BLUE),
+        Series("best", [fit.best], [max(fit.difference.value, LEAST)], "dots", colour=ORANGE),
+    ]
+    rules = [] if bayes is None else [Rule("x", bayes, "σ²/τ²", INK, dashed=True)]
+    panel = Panel("ridge parameter λ", "E(ŷ − ŷ′)²/d", series, log_x=True, log_y=True, rules=rules, size=(4.0, 2.8))
+    return chart(Figure([panel]))
 
 
-def _drawn(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _drawn(values: Iterable[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Value, low and high of intervals, on a logarithmic axis."""
-    rows: list[Interval] = list(values)
-    table = np.array([(one.value, one.low, one.high) for one in rows])
+    table = np.array([(one.value, one.low, one.high) for one in values])
     value, low, high = np.maximum(table, LEAST).T
     return value, low, high
 
@@ -146,32 +132,30 @@ def kind_of(reference: str) -> str:
     return next((kind for kind in KINDS if reference.startswith(kind)), reference)
 
 
-@as_svg
-def phases_figure(phases: Sequence[Mapping[str, Any]]) -> Any:
+def phases_figure(phases: Sequence[Mapping[str, Any]]) -> str:
     """A line for each kind of reference with its interval; behind it the colour of the nearest kind, pale where the
     verdict is none of these. Takes the numbers of `AlgorithmPhase.as_numbers`, as a file keeps them."""
-    figure = canvas(5.2, 3.2)
-    axes = figure.subplots()
-    places = range(len(phases))
+    places, series = range(len(phases)), []
     for kind, colour in KINDS.items():
         best = [_nearest(phase, kind) for phase in phases]
-        value, low, high = (np.array([one[end] for one in best]) for end in ("value", "low", "high"))
-        axes.plot(places, value, "o-", color=colour, markersize=3, linewidth=1.2, label=kind)
-        axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
-    for place, phase in zip(places, phases, strict=True):
-        kind = kind_of(phase["ranking"][0]["name"])
-        named = phase["algorithm"] == phase["ranking"][0]["name"]
-        axes.axvspan(
-            place - 0.5, place + 0.5, color=KINDS.get(kind or "", GREY), alpha=0.2 if named else 0.06, linewidth=0
-        )
-    axes.set_yscale("log")
-    axes.set_xlim(-0.5, len(phases) - 0.5)
-    shown = places[:: -(-len(phases) // MOST_LABELS)]
-    axes.set_xticks(list(shown), [str(phases[place]["place"]) for place in shown])
-    axes.set_xlabel(phases[0]["axis"])
-    axes.set_ylabel("unexplained part of the learner's variance")
-    axes.legend(frameon=False, fontsize=7)
-    return figure
+        value, low, high = ([one[end] for one in best] for end in ("value", "low", "high"))
+        series.append(Series(kind, places, value, low=low, high=high, colour=colour))
+    spans = []
+    for place, phase in enumerate(phases):
+        nearest = phase["ranking"][0]["name"]
+        opacity = 0.2 if phase["algorithm"] == nearest else 0.06
+        spans.append((place - 0.5, place + 0.5, KINDS.get(kind_of(nearest), GREY), opacity))
+    panel = Panel(
+        phases[0]["axis"],
+        "unexplained part of the learner's variance",
+        series,
+        log_y=True,
+        spans=spans,
+        x_range=(-0.5, len(phases) - 0.5),
+        x_ticks={place: str(phases[place]["place"]) for place in places[:: -(-len(phases) // MOST_LABELS)]},
+        size=(5.2, 3.2),
+    )
+    return chart(Figure([panel]))
 
 
 def _nearest(phase: Mapping[str, Any], kind: str) -> Mapping[str, float]:

@@ -15,14 +15,13 @@ from emulon.networks import NetworkRun
 from emulon.networks.elementwise import Elementwise, FunctionPhase, GatePhase
 from emulon.networks.linear import LinearPhase
 from emulon.networks.program import ROWS, PhaseStatistics
-from emulon.report.chart import BLUE, GREY, ORANGE, as_svg, canvas
+from emulon.report.chart import BLUE, GREY, LEAST, chart
+from emulon.report.figure import Figure, Heat, Panel, Series
 from emulon.report.page import fill, write_page
 from emulon.report.prompt import network_facts
 
 # Phases that are drawn one by one; a transformer has hundreds.
 DRAWN = 12
-# Markers for so many phases, and where a logarithm stands for zero.
-MARKED, LEAST = 24, 1e-17
 
 
 def write(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
@@ -80,65 +79,42 @@ def _row(run: NetworkRun, number: int, each: PhaseStatistics) -> dict[str, Any]:
     }
 
 
-@as_svg
-def course(run: NetworkRun, phases: Sequence[PhaseStatistics]) -> Any:
+def course(run: NetworkRun, phases: Sequence[PhaseStatistics]) -> str:
     """From phase to phase: what each may add, how far the registers are from the exact network's, and the time."""
     numbers, line = range(1, len(phases) + 1), run.interpreter.identity
     bounds = [max(each.phase.own_error(line), LEAST) for each in phases]
     off = [max(each.distance, LEAST) if math.isfinite(each.distance) else math.nan for each in phases]
-    marker = "o" if len(phases) <= MARKED else ""
-    figure = canvas(7.2, 2.4)
-    left, right = figure.subplots(1, 2)
-    left.semilogy(numbers, bounds, marker=marker, markersize=3, color=ORANGE, linestyle="--", label="may add")
-    left.semilogy(numbers, off, marker=marker, markersize=3, color=BLUE, label="register is off by")
-    left.set_ylabel("error")
-    left.legend(frameon=False, fontsize=7)
-    right.bar(numbers, [1e3 * each.seconds for each in phases], color=BLUE)
-    right.set_ylabel("milliseconds")
-    for axis in (left, right):
-        axis.set_xlabel("phase")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    return figure
+    errors = [Series("register is off by", numbers, off), Series("may add", numbers, bounds, "dashes")]
+    times = [Series("milliseconds", numbers, [1e3 * each.seconds for each in phases], colour=BLUE)]
+    size = (3.6, 2.4)
+    panels = [Panel("phase", "error", errors, log_y=True, size=size), Panel("phase", "milliseconds", times, size=size)]
+    return chart(Figure(panels))
 
 
-@as_svg
-def picture(each: PhaseStatistics) -> Any:
+def picture(each: PhaseStatistics) -> str:
     """A linear map's W_V, a function with its softmax, or where the queries of an attention look."""
-    figure = canvas(2.6, 1.9)
-    axis = figure.subplots()
     phase = each.phase
-    axis.set_title(phase.layer.name if len(phase.layer.name) <= 38 else f"{phase.layer.name[:37]}…", fontsize=7)
+    name = phase.layer.name
+    look: dict[str, Any] = {"title": name if len(name) <= 30 else f"{name[:29]}…", "size": (2.6, 2.1)}
     if isinstance(phase, LinearPhase):
-        rows = phase.rows().numpy()
-        most = max(float(np.abs(rows).max()), 1e-300)
-        figure.colorbar(axis.imshow(rows, aspect="auto", cmap="PuOr", vmin=-most, vmax=most, interpolation="nearest"))
-        axis.set_xlabel("x, and 1 for the bias")
-        axis.set_ylabel("row of W_V")
-    elif isinstance(phase, FunctionPhase | GatePhase):
-        _function(axis, phase)
-    elif each.weights is not None:
-        figure.colorbar(axis.imshow(each.weights.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest"))
-        axis.set_xlabel("token")
-        axis.set_ylabel("query")
-    for side in (axis.xaxis, axis.yaxis) if not isinstance(phase, FunctionPhase | GatePhase) else ():
-        side.get_major_locator().set_params(integer=True)
-    return figure
+        heat = Heat(phase.rows().numpy(), signed=True, bar="")
+        return chart(Figure([Panel("x, and 1 for the bias", "row of W_V", heat=heat, **look)]))
+    if isinstance(phase, FunctionPhase | GatePhase):
+        return chart(Figure([Panel("t", "", _function(phase), **look)]))
+    if each.weights is None:
+        return chart(Figure([Panel("", "", **look)]))
+    return chart(Figure([Panel("token", "query", heat=Heat(each.weights.numpy(), bar=""), **look)]))
 
 
-def _function(axis: Any, phase: FunctionPhase | GatePhase) -> None:
+def _function(phase: FunctionPhase | GatePhase) -> list[Series]:
+    """The function, and what its keys make of it."""
     lo, hi = phase.ranges.inputs.ends
     s = np.linspace(lo, hi, 401)
-    axis.plot(s, parse(phase.layer.f)(torch.from_numpy(s)).numpy(), color=GREY, linewidth=3, label="function")
+    truth = parse(phase.layer.f)(torch.from_numpy(s)).tolist()
     if isinstance(phase, FunctionPhase):
         numbers = phase.softmax.grid.numbers
-        axis.plot(s, numbers.weights(s) @ numbers.values, color=BLUE, linewidth=1, label=f"{len(numbers.values)} keys")
+        name, made = f"{len(numbers.values)} keys", numbers.weights(s) @ numbers.values
     else:
-        axis.plot(
-            s,
-            s * (phase.layer.low + (1 - phase.layer.low) / (1 + np.exp(-np.clip(phase.sharpness * s, -500, 500)))),
-            color=ORANGE,
-            linewidth=1,
-            label="two keys",
-        )
-    axis.set_xlabel("t")
-    axis.legend(frameon=False, fontsize=6)
+        share = 1 / (1 + np.exp(-np.clip(phase.sharpness * s, -500, 500)))
+        name, made = "two keys", s * (phase.layer.low + (1 - phase.layer.low) * share)
+    return [Series("function", s.tolist(), truth, colour=GREY, width=3), Series(name, s.tolist(), made.tolist())]

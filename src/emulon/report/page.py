@@ -5,91 +5,81 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from emulon.core.files import make_folder, write_atomically, write_json
-from emulon.expressions import parse
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
 from emulon.playground.runs import PLACES, single_page, where
-from emulon.report.chart import BLUE, GREY, INK, ORANGE, as_svg, canvas
+from emulon.report.chart import BLUE, GREY, INK, ORANGE, chart
+from emulon.report.figure import Figure, Heat, Panel, Rule, Series
 from emulon.report.prompt import RoutingPicture, facts, phases, prompt_rows, routing, telling_samples
 from emulon.run import Experiment, Result, answers
 from emulon.tables.data import Data
 
+# Bars beyond these would be too thin to read, and steps beyond these are between two pixels.
+MOST_BARS, MOST_STEPS = 20, 64
+# Heights of the picture of a prompt: a slot of one row is drawn as tall as it takes to read its name.
+PIXELS, LEAST_HEIGHT = 360, 0.05
 
-@as_svg
-def attention(routing: RoutingPicture) -> Any:
-    """Above, queries against tokens; below, how queries spread over their own sample's grid points."""
-    figure = canvas(4.0, 4.2)
-    above, below = figure.subplots(2, 1, height_ratios=(1.25, 1))
+
+def attention(routing: RoutingPicture) -> str:
+    """Queries against tokens; beside it, how queries spread over their own sample's grid points."""
     weights = routing.weights.double().numpy()
     queries, keys = len(weights), routing.keys
-    image = above.imshow(weights, aspect="auto", cmap="Blues", vmin=0, vmax=weights.max(), interpolation="nearest")
-    for edge in range(1, queries):
-        above.axvline(edge * keys - 0.5, color=GREY, linewidth=0.4)
     names = [str(number + 1) for number in routing.chosen]
-    above.set_xticks([(i + 0.5) * keys - 0.5 for i in range(queries)], names)
-    above.set_yticks(range(queries), names)
-    above.tick_params(length=0)
-    above.set_xlabel("tokens of sample")
-    above.set_ylabel("query of sample")
-    above.set_title(f"{routing.name}: {keys} tokens a sample")
-    figure.colorbar(image, ax=above, shrink=0.9, label="weight")
-    for i, colour in zip(sorted({0, queries // 2, queries - 1}), (BLUE, ORANGE, INK), strict=False):
-        own = weights[i, i * keys : (i + 1) * keys]
-        below.plot(range(1, keys + 1), own, "o-", color=colour, markersize=3, linewidth=1, label=f"sample {names[i]}")
-    below.set_xlabel("grid point of its own sample")
-    below.set_ylabel("weight")
-    below.set_ylim(bottom=0)
-    below.xaxis.get_major_locator().set_params(integer=True)
-    below.legend(frameon=False, fontsize=7)
-    return figure
+    every = Panel(
+        "tokens of sample",
+        "query of sample",
+        title=f"{routing.name}: {keys} tokens a sample",
+        heat=Heat(weights, bar="weight"),
+        rules=[Rule("x", edge * keys) for edge in range(1, queries)],
+        x_ticks={(i + 0.5) * keys: name for i, name in enumerate(names)},
+        y_ticks={i + 0.5: name for i, name in enumerate(names)},
+        size=(4.0, 2.4),
+    )
+    chosen = sorted({0, queries // 2, queries - 1})
+    own = [weights[i, i * keys : (i + 1) * keys] for i in chosen]
+    points = range(1, keys + 1)
+    series = [Series(f"sample {names[i]}", points, each.tolist()) for i, each in zip(chosen, own, strict=True)]
+    spread = Panel("grid point of its own sample", "weight", series, title=routing.name, size=(4.0, 2.4))
+    return chart(Figure([every])) + chart(Figure([spread]))
 
 
-@as_svg
-def error(result: Result) -> Any:
+def error(result: Result) -> str:
     """Distance to the exact iterate after every step, under the bound for that many steps."""
-    figure = canvas(3.6, 2.0)
-    axis = figure.subplots()
-    steps = np.arange(1, result.run.program.steps + 1)
-    seen = result.errors[1:].clamp(min=1e-18).numpy()
-    some = np.unique(np.geomspace(1, len(steps), 12).astype(int))
-    run = result.run
-    bound = [run.interpreter.certificate(run.program.changed(steps=int(t))).bound for t in some]
-    axis.loglog(some, bound, color=ORANGE, linewidth=1.2, linestyle="--", label="certified bound")
-    axis.loglog(steps, seen, color=BLUE, linewidth=1.2, label="error")
-    axis.set_title(result.name)
-    axis.set_xlabel("steps")
-    axis.grid(axis="y", color="#e8ecef", linewidth=0.6)
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+    run, steps = result.run, range(1, result.run.program.steps + 1)
+    some = np.unique(np.geomspace(1, len(steps), 12).astype(int)).tolist()
+    bound = [run.interpreter.certificate(run.program.changed(steps=t)).bound for t in some]
+    seen = result.errors[1:].clamp(min=1e-18).tolist()
+    series = [Series("error", steps, seen), Series("certified bound", some, bound, "dashes")]
+    return chart(Figure([Panel("steps", "", series, result.name, log_x=True, log_y=True, size=(3.6, 2.0))]))
 
 
-@as_svg
-def function(program: Program, phase: Phase) -> Any:
+def function(program: Program, phase: Phase) -> str:
     """The function, what the softmax gives, and the keys' values where each key weighs most; the range is shaded."""
-    figure = canvas(3.6, 2.2)
-    axis = figure.subplots()
     grid = phase.grid
-    s = np.linspace(grid.lo, grid.hi, 801)
+    s = np.linspace(grid.lo, grid.hi, 401)
     truth = _truth(program, phase)(torch.from_numpy(s)).numpy()
-    where, values = _key_places(phase), grid.numbers.values
-    axis.axvspan(grid.lo, grid.hi, color="#f3f6f8", linewidth=0)
-    axis.plot(s, truth, color="#c3ccd2", linewidth=3.5, label="function")
-    axis.plot(s, grid.numbers.weights(s) @ grid.numbers.values, color=BLUE, linewidth=1.1, label="softmax")
-    axis.plot(where, values, "o", color=ORANGE, markersize=3, label="value of a key")
-    if not _is_soft(phase):
-        axis.set_xlim(*_widened(grid.lo, grid.hi, 0.5))
-        axis.set_ylim(*_widened(truth.min(), truth.max(), 0.5))
     what = "ℓ′" if phase is program.gradient else "soft threshold"
-    axis.set_title(f"{program.name}, {what}: {len(grid)} keys, {grid.way}")
-    axis.set_xlabel("t")
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+    soft = _is_soft(phase)
+    panel = Panel(
+        "t",
+        "",
+        [
+            Series("function", s.tolist(), truth.tolist(), colour="#c3ccd2", width=3.5),
+            Series("softmax", s.tolist(), (grid.numbers.weights(s) @ grid.numbers.values).tolist(), colour=BLUE),
+            Series("value of a key", _key_places(phase).tolist(), list(grid.numbers.values), "dots", colour=ORANGE),
+        ],
+        title=f"{program.name}, {what}: {len(grid)} keys, {grid.way}",
+        spans=[(grid.lo, grid.hi, "#f3f6f8", 1.0)],
+        x_range=None if soft else _widened(grid.lo, grid.hi, 0.5),
+        y_range=None if soft else _widened(truth.min(), truth.max(), 0.5),
+        size=(3.6, 2.2),
+    )
+    return chart(Figure([panel]))
 
 
 def _is_soft(phase: Phase) -> bool:
@@ -113,115 +103,95 @@ def _widened(lo: float, hi: float, part: float) -> tuple[float, float]:
 
 def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Tensor]:
     if phase is program.gradient:
-        return parse(program.loss.derivative)
+        return program.loss.slope
     threshold = program.step_size * program.descent.l1
     return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
 
 
-@as_svg
-def prompt(tokens: np.ndarray, phase: Phase) -> Any:
+def prompt(tokens: np.ndarray, phase: Phase) -> str:
     """A corner of the token matrix: rows by name, one column a token, colour by sign and size."""
-    from matplotlib.colors import SymLogNorm
-
-    figure = canvas(7.2, 4.8)
-    axis = figure.subplots()
-    largest = float(np.abs(tokens).max())
-    norm = SymLogNorm(linthresh=1e-2, vmin=-largest, vmax=largest)
     slots, keys = phase.slots, len(phase.grid)
-    # A slot of one row is drawn as tall as it takes to read its name.
-    heights = [max(slots.size(name), 0.05 * slots.width) for name in slots]
-    tops = np.concatenate([[0.0], np.cumsum(heights)])
-    edges = [
-        np.linspace(top, top + h, slots.size(name) + 1)[:-1] for top, h, name in zip(tops, heights, slots, strict=False)
-    ]
-    rows = np.concatenate([*edges, tops[-1:]])
-    image = axis.pcolormesh(np.arange(len(tokens) + 1), rows, tokens.T, cmap="PuOr", norm=norm, rasterized=True)
-    for top in tops[1:-1]:
-        axis.axhline(top, color=INK, linewidth=0.4)
-    for edge in range(keys, len(tokens), keys):
-        axis.axvline(edge, color=INK, linewidth=0.6)
-    axis.invert_yaxis()
-    axis.set_yticks((tops[:-1] + tops[1:]) / 2, list(slots))
-    axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(f"tokens: {keys} for each sample, the first {len(tokens) // keys} samples")
-    figure.colorbar(image, label="entry")
-    return figure
+    heights = [max(slots.size(name), LEAST_HEIGHT * slots.width) for name in slots]
+    edges = np.cumsum(
+        [
+            0.0,
+            *(
+                height / slots.size(name)
+                for name, height in zip(slots, heights, strict=True)
+                for _ in range(slots.size(name))
+            ),
+        ]
+    )
+    tops = np.cumsum([0.0, *heights])
+    shown = np.searchsorted(edges[1:-1], np.linspace(0, edges[-1], PIXELS, endpoint=False), side="right")
+    panel = Panel(
+        f"tokens: {keys} for each sample, the first {len(tokens) // keys} samples",
+        "",
+        heat=Heat(tokens.T[shown], signed=True, symlog=True, bar="entry"),
+        rules=[
+            *(Rule("y", top, colour=INK) for top in tops[1:-1]),
+            *(Rule("x", edge, colour=INK) for edge in range(keys, len(tokens), keys)),
+        ],
+        y_range=(0.0, float(tops[-1])),
+        y_ticks={(top + height / 2): name for top, height, name in zip(tops, heights, slots, strict=False)},
+        size=(7.2, 4.8),
+    )
+    return chart(Figure([panel]))
 
 
-# Bars beyond these would be too thin to read, and steps beyond these are between two pixels.
-MOST_BARS, MOST_STEPS = 20, 64
-
-
-@as_svg
-def coefficients(result: Result, data: Data) -> Any:
-    """The largest weights, of the first class where there are several, and scikit-learn's of the same objective."""
+def coefficients(result: Result, data: Data) -> str:
+    """The largest weights, of the first class where there are several, and another solver's of the same objective."""
     ours = np.atleast_2d(result.run.weights.double().numpy())[0]
     theirs = None if result.theirs is None else np.atleast_2d(result.theirs)[0]
     shown = np.argsort(-np.abs(ours), kind="stable")[:MOST_BARS]
     names = [data.names(result.run.program.loss)[i] for i in shown]
-    figure = canvas(3.6, 0.7 + 0.2 * len(shown))
-    axis = figure.subplots()
-    places = np.arange(len(shown))
-    thickness = 0.8 if theirs is None else 0.4
-    axis.barh(places - (0.0 if theirs is None else 0.2), ours[shown], thickness, color=BLUE, label="frozen transformer")
+    names = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
+    series = [Series("frozen transformer", names, ours[shown].tolist(), "bars")]
     if theirs is not None:
-        axis.barh(places + 0.2, theirs[shown], thickness, color=ORANGE, label="scikit-learn")
-    axis.axvline(0, color=GREY, linewidth=0.6)
-    axis.set_yticks(places, [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
-    axis.tick_params(axis="y", length=0)
-    axis.invert_yaxis()
+        series.append(Series("the solver", names, theirs[shown].tolist(), "bars"))
     several = f", {data.classes[0]}" if result.run.weights.ndim > 1 else ""
     cut = f": the largest {len(shown)} of {len(ours)}" if len(shown) < len(ours) else ""
-    axis.set_title(f"{result.name}{several}{cut}")
-    figure.legend(frameon=False, fontsize=7, loc="outside lower center", ncols=2)
-    return figure
+    size = (3.6, 0.8 + 0.2 * len(shown))
+    panel = Panel("", "", series, f"{result.name}{several}{cut}", across=True, rules=[Rule("y", 0)], size=size)
+    return chart(Figure([panel]))
 
 
-@as_svg
-def predicted(result: Result, data: Data) -> Any:
+def predicted(result: Result, data: Data) -> str:
     """On the held-out rows: a point each, or for classes a count for each pair of true and predicted."""
     said = answers(result.run, data, data.x_test)
-    figure = canvas(3.0, 2.8)
-    axis = figure.subplots()
-    axis.set_title(f"{result.name}: {result.score:.4f}")
+    title, size, truth = f"{result.name}: {result.score:.4f}", (3.0, 2.8), f"{data.target}, held out"
     if data.kind == "regression":
-        ends = [min(said.min(), data.y_test.min()), max(said.max(), data.y_test.max())]
-        axis.plot(ends, ends, color=GREY, linewidth=0.8)
-        axis.plot(data.y_test, said, "o", color=BLUE, markersize=2.5, alpha=0.7)
-        axis.set_xlabel(f"{data.target}, held out")
-        axis.set_ylabel("predicted")
-        return figure
+        ends = [float(min(said.min(), data.y_test.min())), float(max(said.max(), data.y_test.max()))]
+        series = [
+            Series("", ends, ends, "dashes", colour=GREY),
+            Series("", data.y_test.tolist(), said.tolist(), "dots", colour=BLUE),
+        ]
+        return chart(Figure([Panel(truth, "predicted", series, title, size=size)]))
     counts = np.array([[np.sum((data.y_test == a) & (said == b)) for b in data.classes] for a in data.classes])
-    axis.imshow(counts, cmap="Blues", vmin=0)
-    for row, column in np.ndindex(counts.shape):
-        colour = "white" if counts[row, column] > counts.max() / 2 else "#222222"
-        axis.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=7)
-    axis.set_xticks(range(len(data.classes)), data.classes)
-    axis.set_yticks(range(len(data.classes)), data.classes)
-    axis.set_xlabel("predicted")
-    axis.set_ylabel(f"{data.target}, held out")
-    return figure
+    texts = [
+        (column + 0.5, row + 0.5, str(counts[row, column]), "white" if 2 * counts[row, column] > counts.max() else INK)
+        for row, column in np.ndindex(counts.shape)
+    ]
+    ticks = {place + 0.5: str(name) for place, name in enumerate(data.classes)}
+    panel = Panel(
+        "predicted", truth, (), title, texts=texts, heat=Heat(counts), x_ticks=ticks, y_ticks=ticks, size=size
+    )
+    return chart(Figure([panel]))
 
 
-@as_svg
-def objective(result: Result) -> Any:
-    """After every step, of the weights that the frozen transformer has; dashed, of scikit-learn's."""
+def objective(result: Result) -> str:
+    """After every step, of the weights that the frozen transformer has; dashed, of the solver's."""
     run, program = result.run, result.run.program
     descent = replace(program.descent, momentum=0.0, accelerated=False, batch=None)
     x, y = run.x.double(), run.y.double()
-    steps = np.unique(np.linspace(0, program.steps, MOST_STEPS).round().astype(int))
+    steps = np.unique(np.linspace(0, program.steps, MOST_STEPS).round().astype(int)).tolist()
     values = [descent.objective(x, y, run.iterates[..., step, :].double()).mean().item() for step in steps]
-    figure = canvas(3.6, 2.0)
-    axis = figure.subplots()
-    axis.plot(steps, values, color=BLUE, linewidth=1.2, label="frozen transformer")
+    rules = []
     if result.theirs is not None:
         least = descent.objective(x, y, torch.from_numpy(result.theirs)).mean().item()
-        axis.axhline(least, color=ORANGE, linestyle="--", linewidth=1, label="scikit-learn's minimum")
-    axis.set_title(result.name)
-    axis.set_xlabel("steps")
-    axis.set_ylabel("objective")
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+        rules.append(Rule("y", least, "the solver's minimum", ORANGE, dashed=True))
+    series = [Series("frozen transformer", steps, values, colour=BLUE)]
+    return chart(Figure([Panel("steps", "objective", series, result.name, rules=rules, size=(3.6, 2.0))]))
 
 
 NAME, PLAYGROUND = "index.html", "playground.html"

@@ -12,16 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas
-from sklearn.preprocessing import StandardScaler
 
 from emulon.core.errors import EmulonError, nearest, unknown
 
+# pandas is imported where it is used: loading it takes a third of a second, and the sets of tables that come with
+# scikit-learn have no need of it.
+if TYPE_CHECKING:
+    import pandas
+
 DATASETS = ("diabetes", "breast_cancer", "wine", "ames")
-FRAMES = {".parquet": pandas.read_parquet, ".feather": pandas.read_feather}
+FRAMES = (".parquet", ".feather")
 # Cells that stand for a missing value, without regard to case; and others that do so among numbers and dates.
 MISSING = frozenset(["", "na", "n/a", "n.a.", "#n/a", "nan", "null", "<na>", "?"])
 MARKS = MISSING | frozenset(["nil", "none", "missing", "unknown", "-", "--", "–", "—"])
@@ -115,6 +118,8 @@ def read_columns(path: Path) -> dict[str, list[str]]:
 
 def _cells(path: Path) -> pandas.DataFrame:
     """All fields of a file of comma-, semicolon- or tab-separated lines, the header among them; not the empty lines."""
+    import pandas
+
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = next((line for line in file if line.strip()), "")
@@ -138,8 +143,10 @@ def _cells(path: Path) -> pandas.DataFrame:
 
 
 def _of_frame(path: Path) -> dict[str, list[str]]:
+    import pandas
+
     try:
-        frame = FRAMES[path.suffix.lower()](path)
+        frame = (pandas.read_parquet if path.suffix.lower() == ".parquet" else pandas.read_feather)(path)
     except ImportError:
         raise BadData(f"{path} needs pyarrow; install it with: pip install 'emulon[data]'") from None
     except (OSError, ValueError) as error:  # pyarrow's refusals are among these
@@ -210,6 +217,8 @@ def decimal_of(cells: Sequence[str]) -> Decimal:
 
 def dates_of(cells: Sequence[str], formats: Sequence[str]) -> np.ndarray:
     """A column as days since 1970-01-01 (UTC), by the first format that reads a cell; NaN where none does."""
+    import pandas
+
     text = pandas.Series(list(cells), dtype=object)
     days = np.full(len(text), np.nan)
     for layout in formats:
@@ -444,14 +453,12 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
 
 def scaled(columns: Sequence[Column], rows: np.ndarray, standardize: bool, intercept: bool) -> Iterator[Column]:
     """Those columns that are not constant on the training rows, with center and size."""
-    fitted, largest = StandardScaler().fit(rows), np.abs(rows).max(axis=0)
-    for column, mean, size, varied in zip(
-        columns, fitted.mean_, fitted.scale_, fitted.var_ > CONSTANT * largest**2, strict=True
-    ):
+    means, deviations, largest = rows.mean(axis=0), rows.std(axis=0), np.abs(rows).max(axis=0)
+    for column, mean, size, most in zip(columns, means.tolist(), deviations.tolist(), largest.tolist(), strict=True):
         number = column.kind != "category"
-        center = float(mean) if intercept or (number and standardize) else 0.0
-        if varied:
-            yield replace(column, center=center, size=float(size) if number and standardize else 1.0)
+        if size**2 > CONSTANT * most**2:
+            center = mean if intercept or (number and standardize) else 0.0
+            yield replace(column, center=center, size=size if number and standardize else 1.0)
 
 
 def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:

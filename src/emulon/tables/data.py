@@ -5,18 +5,16 @@ Everything that is fitted (imputation, scaling, one-hot levels, the choice of fe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn import datasets
-from sklearn.feature_selection import SelectKBest, f_classif, f_regression
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from emulon.algorithms import Loss
@@ -47,6 +45,7 @@ DOUBTFUL = 10
 HELD_OUT = 0.2
 AMES_FEATURES = 20
 INTERCEPT = "intercept"
+DIABETES = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,11 @@ class Data:
 
 
 def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
-    """R² of answers that are numbers, accuracy of answers that are classes."""
-    return float((accuracy_score if kind == "classification" else r2_score)(targets, answers))
+    """R² of answers that are numbers (where targets are equal 1 or 0), accuracy of answers that are classes."""
+    if kind == "classification":
+        return float(np.mean(targets == answers))
+    left, all_of_it = np.square(targets - answers).sum(), np.square(targets - targets.mean()).sum()
+    return float(1 - left / all_of_it) if all_of_it else float(left == 0)
 
 
 class Choices(TypedDict, total=False):
@@ -250,11 +252,23 @@ def read_tables(path: Path, target: str | None) -> tuple[Table, ...]:
 
 
 def _bundled(name: str) -> Table:
-    # scikit-learn scales diabetes by all of its rows; the raw numbers let us scale by the training rows alone.
-    bunch = datasets.load_diabetes(scaled=False) if name == "diabetes" else getattr(datasets, f"load_{name}")()
-    target = bunch.target if name == "diabetes" else bunch.target_names[bunch.target]
+    if name == "diabetes":
+        return _diabetes()
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
     columns = {str(key): [repr(float(v)) for v in bunch.data[:, i]] for i, key in enumerate(bunch.feature_names)}
-    return Table(name, columns | {"target": [str(v) for v in target]}, "target")
+    return Table(name, columns | {"target": [str(v) for v in bunch.target_names[bunch.target]]}, "target")
+
+
+def _diabetes() -> Table:
+    """The raw numbers, as scikit-learn has them (it would scale them by all rows), without a second for its import."""
+    package = find_spec("sklearn")
+    assert package is not None and package.origin is not None  # it is among our requirements
+    folder = Path(package.origin).parent / "datasets" / "data"
+    rows, target = (np.loadtxt(folder / f"diabetes_{what}.csv.gz") for what in ("data_raw", "target"))
+    columns = {key: list(map(repr, column.tolist())) for key, column in zip(DIABETES, rows.T, strict=True)}
+    return Table("diabetes", columns | {"target": list(map(repr, target.tolist()))}, "target")
 
 
 def _ames() -> Table:
@@ -298,11 +312,7 @@ def prepare(
         raise BadData(
             f"{table.name} has {len(y)} rows; at least {FEWEST_ROWS} are needed to learn and to hold some out"
         )
-    stratify = y if kind == "classification" else None
-    try:
-        train, test = train_test_split(np.arange(len(y)), test_size=HELD_OUT, random_state=seed, stratify=stratify)
-    except ValueError as error:
-        raise BadData(f"{table.name} cannot be split with every class on both sides: {error}") from None
+    train, test = _split(y, kind, seed, table.name)
     if kind == "regression" and np.ptp(y[train]) == 0:
         raise BadData(f"the target {table.target!r} of {table.name} is {y[train][0]:g} in every row: nothing to learn")
     given = [name for name in table.columns if name != table.target and name not in table.beside]
@@ -320,6 +330,8 @@ def prepare(
     x = matrix(columns, cells)
     notes = []
     if features and features < len(columns):
+        from sklearn.feature_selection import SelectKBest, f_classif, f_regression
+
         test_of = f_regression if kind == "regression" else f_classif
         keep = SelectKBest(test_of, k=features).fit(x[train], y[train]).get_support(indices=True)
         x, columns = x[:, keep], tuple(columns[i] for i in keep)
@@ -339,6 +351,20 @@ def prepare(
         taken=reasons,
         notes=tuple(notes),
     )
+
+
+def _split(y: np.ndarray, kind: Kind, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on and rows held out, as scikit-learn's train_test_split draws them; classes keep their shares."""
+    if kind == "regression":
+        order, held_out = np.random.RandomState(seed).permutation(len(y)), math.ceil(HELD_OUT * len(y))
+        return order[held_out:], order[:held_out]
+    from sklearn.model_selection import train_test_split
+
+    try:
+        train, test = train_test_split(np.arange(len(y)), test_size=HELD_OUT, random_state=seed, stratify=y)
+    except ValueError as error:
+        raise BadData(f"{name} cannot be split with every class on both sides: {error}") from None
+    return train, test
 
 
 def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from scipy.special import expit
+import torch
 
 import emulon
 from emulon.algorithms.link import Kind
@@ -97,7 +97,7 @@ class FittedModel:
         if self.algorithm != PROBABILITIES:
             raise BadData(f"{self.algorithm} gives no probabilities; {PROBABILITIES} does")
         scores = self._scores(cells)
-        shares = expit(scores if len(self.classes) > 2 else np.hstack([-scores, scores]))
+        shares = torch.from_numpy(scores if len(self.classes) > 2 else np.hstack([-scores, scores])).sigmoid().numpy()
         found: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
         return found
 

@@ -93,7 +93,7 @@ def _size(panel: Panel) -> tuple[float, float]:
 
 
 def _legend_rows(panel: Panel, width: Number) -> list[list[str]]:
-    """The labels, as many in a row as there is room for."""
+    """The labels, as many in a row as fit."""
     rows: list[list[str]] = []
     room = 0.0
     labels = [*(series.label for series in panel.series), *(rule.label for rule in panel.rules)]

@@ -56,7 +56,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `across`: x runs down the page and y across it, for names that need room.
+    """One pair of axes. `across`: x runs down the page and y across it, for long names.
 
     `spans` are (from, to, colour, opacity) along x, `texts` are (x, y, words, colour). `size` is in inches.
     """

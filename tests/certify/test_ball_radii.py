@@ -12,8 +12,6 @@ from torch import Tensor
 from emulon.certify import balls
 from emulon.certify.balls import Ball, Factor, FloatBall, product, rounded_product
 from emulon.certify.error_free import power_of_two, two_product, two_sum
-from emulon.certify.functions import ball_operations
-from emulon.expressions import parse
 
 f64 = torch.float64
 U = Fraction(1, 2**53)
@@ -78,15 +76,23 @@ def test_a_radius_is_what_the_operands_may_do_from_above_by_next_to_nothing(name
         assert worst <= radius <= worst * (1 + Fraction(wide) * 3) * (1 + Fraction(1, 10**6))
 
 
+@pytest.mark.parametrize("draw", [drawn, drawn_single])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_what_an_operation_rounds_is_counted(name) -> None:
-    """Joldes, Muller and Popescu: sums to 2u², products to 5u², quotients to 9.8u², and some room."""
-    a, b, operation = drawn(7, 60, 0.0), drawn(10, 60, 0.0), OPERATIONS[name]
+@pytest.mark.parametrize("size", [1.0, 1e-157])
+def test_what_an_operation_rounds_is_counted(name, draw, size) -> None:
+    """Joldes, Muller and Popescu: sums to 2u², products to 5u², quotients to 9.8u², and some room; of one float, u.
+
+    At 1e-157 products lose what is below the smallest numbers: no part of the result, but less than 1e-299.
+    """
+    operation = OPERATIONS[name]
+    a, b = (draw(seed, 60, 0.0).apply(lambda part: part * size) for seed in (7, 10))
     found = operation(a, b)
-    least, most = {"quotient": (10, 60)}.get(name, (15, 17))
+    least, most = {"quotient": (10, 60)}.get(name, (15, 17)) if draw is drawn else (1 / U, (1 + Fraction(1, 10**9)) / U)
+    lost = Fraction(1e-299) if size < 1 else 0
     exact = [operation(x, y) for x, y in zip(middles(a), middles(b), strict=True)]
     for mid, radius, true in zip(middles(found), fractions(found.radius), exact, strict=True):
-        assert abs(mid - true) <= radius and least * U**2 * abs(true) <= radius <= most * U**2 * abs(true)
+        rounded = U**2 * abs(true if draw is drawn else mid)
+        assert abs(mid - true) <= radius and least * rounded <= radius <= most * rounded + lost
 
 
 def test_second_parts_are_all_that_is_left_where_first_parts_cancel() -> None:
@@ -106,15 +112,6 @@ def test_a_divisor_that_nearly_reaches_zero_is_looked_at_to_the_last_place(draw)
     for mid, radius, n, side in zip(middles(found), fractions(found.radius), middles(a), ends(b), strict=True):
         worst = max(abs(n / end - mid) for end in side)
         assert worst <= radius <= worst * (1 + Fraction(1, 10**4))
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_what_an_operation_rounds_is_counted_in_single_precision(name) -> None:
-    a, b, operation = drawn_single(7, 60, 0.0), drawn_single(10, 60, 0.0), OPERATIONS[name]
-    found = operation(a, b)
-    exact = [operation(x, y) for x, y in zip(middles(a), middles(b), strict=True)]
-    for mid, radius, true in zip(middles(found), fractions(found.radius), exact, strict=True):
-        assert abs(mid - true) <= radius and abs(mid) * U < radius <= abs(mid) * U * (1 + Fraction(1, 10**9))
 
 
 @pytest.mark.parametrize("wide", [0.0, 1e-9])
@@ -152,14 +149,6 @@ def test_sums_and_products_of_two_floats_are_exact_in_two() -> None:
         exact = [operation(x, y) for x, y in zip(fractions(a), fractions(b), strict=True)]
         total, off = split(a, b)
         assert [x + y for x, y in zip(fractions(total), fractions(off), strict=True)] == exact
-
-
-def test_a_fraction_is_held_to_the_last_place_of_its_radius() -> None:
-    for exact in [Fraction(k, 3**40 + 2 * k) * (-1) ** k for k in range(1, 40)]:
-        ball = Ball.of(exact)
-        off = abs(exact - middles(ball)[0])
-        assert off <= Fraction(ball.radius.item()) <= off * (1 + Fraction(1, 10**9))
-        assert off <= 2 * U**2 * abs(exact)
 
 
 @pytest.mark.parametrize("wide", [0.0, 1e-9])
@@ -251,24 +240,6 @@ def test_sums_and_products_of_single_precision_count_every_rounding(terms) -> No
                 assert wanted <= Fraction(radius.item()) <= wanted * (1 + Fraction(1, 10**12))
 
 
-def test_what_radii_round_as_they_are_added_up_is_counted_to_the_last_place() -> None:
-    """Of two terms, each of which may round down: γ₂ of magnitudes and the radii, in exact fractions.
-
-    Of a ball's first parts 51 bits below the larger one's power of two are added without rounding.
-    """
-    given, ones = drawn(103, 800, 2.0**-52).apply(lambda part: part.reshape(400, 2)), torch.ones(2, 1, dtype=f64)
-    single, small = FloatBall(given.high, given.radius), Ball(given.high, given.low, given.radius * 2.0**-52)
-    added, multiplied, both = single.sum().radius, single.matmul(ones).radius.squeeze(-1), small.sum().radius
-    for k in range(400):
-        high, room = fractions(given.high[k]), fractions(given.radius[k])
-        wanted = sum(gamma(2) * abs(x) + r for x, r in zip(high, room, strict=True))
-        assert wanted <= Fraction(added[k].item()) and wanted <= Fraction(multiplied[k].item())
-        unit = top_of(high) / 2**51
-        left = [x - round(x / unit) * unit + low for x, low in zip(high, fractions(given.low[k]), strict=True)]
-        wanted = sum(gamma(2) * abs(x) + r / 2**52 for x, r in zip(left, room, strict=True))
-        assert wanted <= Fraction(both[k].item()) <= wanted * (1 + Fraction(1, 10**12))
-
-
 def test_a_long_sum_of_radii_counts_what_it_may_round() -> None:
     """γ_n of n = 2¹⁷ equal ones, which are added without rounding: any other order might lose as much."""
     n = 2**17
@@ -291,25 +262,6 @@ def top_of(values: list[Fraction]) -> Fraction:
 
 
 @pytest.mark.parametrize("terms", [2, 5, 100])
-def test_a_matrix_product_counts_what_its_later_parts_round(terms) -> None:
-    """γ_{n+3} of what is left of the right factor below its first bits, and of the left one, by its row's power of two.
-
-    The first bits are half of 53 − log₂ n; of a left entry at most the last of them is left.
-    """
-    a, b = numbers(52, 3, terms), numbers(55, terms, 20)
-    a[1:], b[:, 1:] = -a[1:].abs(), -b[:, 1:].abs()
-    found, bits = product(a.unsqueeze(0), b.unsqueeze(0))[0], (53 - math.ceil(math.log2(terms))) // 2
-    for i, j in pairs_of(range(3), range(20)):
-        row, column = fractions(a[i]), fractions(b[:, j])
-        exact = sum(x * y for x, y in zip(row, column, strict=True))
-        unit = top_of(column) / 2**bits
-        left = sum(abs(y - round(y / unit) * unit) for y in column) + sum(map(abs, column)) / 2**bits
-        wanted, radius = gamma(terms + 3) * top_of(row) * left, Fraction(found.radius[i, j].item())
-        assert abs(exact - middles(found[i, j])[0]) <= radius
-        assert wanted * (1 + gamma(terms - 1)) <= radius <= wanted * (1 + Fraction(1, 10**9))
-
-
-@pytest.mark.parametrize("terms", [2, 5, 100])
 def test_a_product_to_one_float_rounds_once_and_counts_the_rest_for_its_largest_column(terms) -> None:
     a, b = numbers(52, 3, terms), numbers(55, terms, 20)
     b[:, 1:] = -b[:, 1:].abs()
@@ -328,37 +280,6 @@ def test_a_product_to_one_float_rounds_once_and_counts_the_rest_for_its_largest_
     assert balls.UNDERFLOW <= rounded_product(small, Factor.of(small.mT.clone())).radius.item() < 1e-299
 
 
-def test_where_underflow_may_lose_something_radii_say_so() -> None:
-    """1e-155 squared is below the smallest numbers: what is lost there is no part of the result."""
-    tiny = numbers(58, 60, size=1e-157)
-    exact = [x * x for x in fractions(tiny)]
-    lost = 0
-    for ball in (Ball.of(tiny), FloatBall.of(tiny)):
-        found = ball * ball
-        missed = [abs(x - y) for x, y in zip(middles(found), exact, strict=True)]
-        lost += sum(one > 0 for one in missed)
-        assert all(one <= r < 1e-299 for one, r in zip(missed, found.radius.tolist(), strict=True))
-        by_number = ball * (2.0**-600)
-        exact_ = [x / 2**600 for x in fractions(tiny)]
-        missed = [abs(x - y) for x, y in zip(middles(by_number), exact_, strict=True)]
-        lost += sum(one > 0 for one in missed)
-        assert all(one <= r < 1e-299 for one, r in zip(missed, by_number.radius.tolist(), strict=True))
-        quotient = ball / (1 / tiny)
-        missed = [abs(x - y / z) for x, y, z in zip(middles(quotient), *map(fractions, (tiny, 1 / tiny)), strict=True)]
-        lost += sum(one > 0 for one in missed)
-        assert all(one <= r < 1e-299 for one, r in zip(missed, quotient.radius.tolist(), strict=True))
-    assert lost > 300
-    matrix = torch.full((2, 1), 1e-160, dtype=f64)
-    halves = torch.tensor([[0.0, 1e-200]], dtype=f64)
-    for high, radius in ((halves, 0 * halves), (-halves, 0 * halves), (0 * halves, halves)):
-        assert balls.UNDERFLOW <= FloatBall(high, radius).matmul(halves.mT).radius.item() < 1e-299
-    assert balls.UNDERFLOW <= product(torch.full((1, 2), 1e-160, dtype=f64), matrix).radius.item() < 1e-299
-    assert product(torch.zeros(1, 2, dtype=f64), matrix).radius.item() == 0
-    assert product(matrix.mT, 0 * matrix).radius.item() == 0
-    nothing = product(torch.zeros(2, 0, dtype=f64), torch.zeros(0, 3, dtype=f64))
-    assert nothing.high.shape == (2, 3) and not nothing.high.any() and not nothing.radius.any()
-
-
 @pytest.mark.parametrize("kind", (Ball, FloatBall))
 @pytest.mark.parametrize("radius", (1e-302, 5e-324))
 @pytest.mark.parametrize("factor", (5e-324, -1e-310, 1e-160))
@@ -370,13 +291,6 @@ def test_a_radius_that_underflows_in_a_product_is_not_dropped(kind: type, radius
     for product_ in (around * kind.of(matrix), kind.of(matrix) * around, around.matmul(matrix)):
         assert product_.high.item() == 0
         assert farthest <= Fraction(product_.radius.item()) < Fraction(1e-299)
-
-
-def test_nothing_is_lost_where_a_factor_is_zero_and_little_beside_it() -> None:
-    zero, one = Ball.of(torch.zeros(1, dtype=f64)), Ball.of(torch.ones(1, dtype=f64))
-    assert (zero * one).radius.item() == (one * zero).radius.item() == 0
-    few = Ball.of(torch.full((1,), SMALLEST, dtype=f64)) * one
-    assert 0 < few.radius.item() <= 64 * SMALLEST
 
 
 @pytest.mark.parametrize("kind", [Ball, FloatBall])
@@ -448,29 +362,6 @@ def test_exponentials_are_right_at_every_place_of_the_table_and_far_out() -> Non
                 true = (arb(at.numerator) / at.denominator).exp()
                 assert abs(true - arb(mid.numerator) / mid.denominator) <= arb(radius)
                 assert radius <= float(mid) * (2e-21 if isinstance(ball, Ball) else 1.02 * 2.0**-53)
-
-
-def test_exponentials_say_where_they_know_nothing() -> None:
-    s = torch.tensor([692.0, 694.0, -692.0, -694.0, 0.0, 0.0, -694.0, math.nan], dtype=f64)
-    radius = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.99, 1.0, 1.0, 0.0], dtype=f64)
-    for ball in (Ball(s, torch.zeros_like(s), radius), FloatBall(s, radius)):
-        found = ball.exp()
-        assert (found.radius < math.inf).tolist() == [True, False, True, True, True, False, False, False]
-        assert found.high[3] == 0 and math.exp(-690) > found.radius[3] > math.exp(-694)
-        assert found.high[2] > 0 and found.radius[2] < found.high[2] * 1e-15
-        assert found.radius[4] >= math.exp(0.99) - 1
-
-
-@pytest.mark.parametrize("text", ["sinh(t)", "cosh(t)", "E*t", "2.5*t + 1/3"])
-def test_hyperbolic_functions_and_constants_are_enclosed(text) -> None:
-    f, s = parse(text), numbers(67, 20, size=3.0)
-    for single, given in ((False, Ball.of(s)), (True, FloatBall.of(s))):
-        operations = ball_operations(single)
-        found = f.over(operations, f.switched(operations, given, type(given).sign))
-        with ctx.workprec(300):
-            for at, mid, radius in zip(s.tolist(), middles(found), found.radius.tolist(), strict=True):
-                off = abs(f.arb_series(arb(at), ()) - arb(mid.numerator) / mid.denominator)
-                assert off <= arb(radius) and radius <= (1e-19 if not single else 2e-14)
 
 
 def test_a_hyperbolic_tangent_far_out_has_its_argument_and_a_rounding_and_a_half_to_the_last_place() -> None:

@@ -92,7 +92,7 @@ def test_what_an_operation_rounds_is_counted(name, draw, size) -> None:
     exact = [operation(x, y) for x, y in zip(middles(a), middles(b), strict=True)]
     for mid, radius, true in zip(middles(found), fractions(found.radius), exact, strict=True):
         rounded = U**2 * abs(true if draw is drawn else mid)
-        assert abs(mid - true) <= radius and least * rounded <= radius <= most * rounded + lost
+        assert abs(mid - true) <= radius and least * rounded < radius <= most * rounded + lost
 
 
 def test_second_parts_are_all_that_is_left_where_first_parts_cancel() -> None:

@@ -6,12 +6,10 @@ import torch
 from construction_cases import (
     DOMAIN,
     data,
-    f64,
     gradient_step,
     head_in_embedding,
     hopfield,
     linear_layer,
-    normal,
     random_head,
     residual_map,
     step_data,
@@ -19,8 +17,8 @@ from construction_cases import (
     uniform,
 )
 
-from emulon.algorithms import LinearRegression, losses
-from emulon.constructions import DescentInContext, HeadInEmbedding, HeadInTokens
+from emulon.algorithms import losses
+from emulon.constructions import HeadInEmbedding, HeadInTokens
 
 N = DOMAIN.samples
 
@@ -41,15 +39,10 @@ def same(ours, theirs, tolerance=1e-9):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("f", ["tanh(t)", "sign(t)*Max(Abs(t) - 0.3, 0)"])
-def test_the_residual_map(f):
-    module, (x, y, w) = residual_map(f, 1e-4), data()
+@pytest.mark.parametrize("options", [("tanh(t)", 1e-4), ("Max(t, 0)", 1e-3), ("t", None, DOMAIN, "paper", 65)])
+def test_the_residual_map(options):
+    module, (x, y, w) = residual_map(*options), data()
     same(module(x, y, w), attention(module.prompt(x, y, w), *matrices(module.head))[:N], 1e-8)
-
-
-def test_the_papers_residual_map():
-    module, (x, y, w) = residual_map("t", None, grid="paper", points=65), data()
-    same(module(x, y, w), attention(module.prompt(x, y, w), *matrices(module.head))[:N])
 
 
 def test_the_hopfield_layer():
@@ -69,15 +62,6 @@ def test_the_gradient_step_and_its_proximal_half(name, l2, l1):
     if module.proximal is not None:
         out = attention(module.proximal.prompt(out), *matrices(module.proximal.head))[: DOMAIN.features].sum(dim=0)
     same(module(x, y, w), out)
-
-
-def test_a_whole_descent():
-    x, y = normal(8, 2), normal(8, seed=1)
-    module = DescentInContext.of(LinearRegression(steps=7), x, y, 1e-6)
-    w = torch.zeros(2, dtype=f64)
-    for _ in range(7):
-        w = attention(module.step.prompt(x, y, w), *matrices(module.step.head))[:8].mean(dim=0)
-    same(module(x, y), w)
 
 
 def test_the_linear_layer_a_head_per_row():

@@ -87,6 +87,7 @@ STEPS = [
     ("squared", 1e-8, 0.0, f64),
     ("log_cosh", 1e-3, 0.5, f64),
     ("huber", 1e-3, 0.0, f64),
+    ("squared", 1e-3, 30.0, f64),  # the step overshoots: 1 − η·l2 is far below −1
     ("log_cosh", 1e-2, 3.0, f32),
 ]
 

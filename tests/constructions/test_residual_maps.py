@@ -6,47 +6,8 @@ import pytest
 import torch
 from construction_cases import DOMAIN, data, exact_map, f64, hopfield, residual_map
 
-from emulon.algorithms import losses
 from emulon.attention import Trace
-from emulon.certify import Domain
 from emulon.constructions import HopfieldResidualMap, ResidualMap
-
-PER_SAMPLE = [losses.squared(), losses.log_cosh(), losses.huber(), losses.logistic(), losses.squared_hinge()]
-
-
-def test_the_call_of_the_public_interface_constructs_and_keeps_its_promise():
-    domain = Domain(samples=20, features=24, x=4.0, y=6.0, w=3.0)
-    module = ResidualMap("tanh(t)", domain, tolerance=1e-8)
-    x, y, w = data(domain, batch=(3,))
-    assert module(x, y, w).shape == (3, 20, 24)
-    assert module.certificate.bound <= 1e-8 and module.certificate.proved
-    module.certificate.verify(module(x, y, w), exact_map("tanh(t)", x, y, w))
-
-
-WIDE, NARROW = (
-    [(f, f64) for f in ("t", "sin(3*t)", "t**2", "1/(1+t**2)")],
-    [("t", torch.float32), ("exp(t/4)", torch.float32)],
-)
-
-
-@pytest.mark.parametrize(("f", "dtype"), WIDE + NARROW)
-def test_any_function_of_the_residual(f, dtype):
-    tolerance = 1e-2 if dtype == torch.float32 else 1e-5
-    module = residual_map(f, tolerance, dtype=dtype)
-    x, y, w = data(batch=(20,), dtype=dtype)
-    assert module.certificate.bound <= tolerance
-    module.certificate.verify(module(x, y, w), exact_map(f, x, y, w))
-
-
-@pytest.mark.parametrize("loss", PER_SAMPLE, ids=lambda loss: loss.name)
-def test_per_sample_gradients_of_thirty_two_samples(loss):
-    """Corollary 3.1.1, to 1e-9, or 1e-6 where the derivative has a kink."""
-    kinked = "Max" in loss.derivative
-    domain = Domain(samples=32, features=8, x=1.0, y=1.0, w=0.5)
-    module = ResidualMap(loss.derivative, domain, 1e-6 if kinked else 1e-9)
-    x, y, w = data(domain, batch=(5,))
-    error = module.certificate.verify(module(x, y, w), exact_map(loss.derivative, x, y, w))
-    assert error <= (1e-6 if kinked else 1e-9)
 
 
 def test_a_jump_is_right_outside_its_band():

@@ -1,5 +1,6 @@
 """A network whose weights stand in the prompt gives what it gives in PyTorch, on the module that runs algorithms."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,10 @@ from torch import nn
 from emulon import Interpreter, compile_network
 from emulon.core.errors import NotCertified
 from emulon.networks import Box, classes_of
-from emulon.networks.elementwise import FunctionPhase, GatePhase
+from emulon.networks.elementwise import FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import states
 from emulon.networks.linear import LinearPhase
+from emulon.networks.ranges import ValueRanges
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -106,3 +108,17 @@ def test_silu_is_exact_and_gelu_a_grid(cases):
 def test_logits_name_classes():
     assert classes_of(torch.tensor([[0.1], [-0.1]])).tolist() == [1, 0]
     assert classes_of(torch.tensor([[0.1, 0.3, 0.2]])).tolist() == [1]
+
+
+@pytest.mark.parametrize(("size", "sharpness"), [(0.5, 2.0**4), (3.0, 2.0**12), (1e4, 2.0**26), (1e4, 1.0)])
+def test_a_gate_read_from_nearer_stays_within_its_bound(size, sharpness):
+    """Fast, queries end where the losing token's share, at twice the worst relative error, is below the gate's own."""
+    box = Box(*(torch.full((9,), end, dtype=torch.float64) for end in (-size, size)))
+    layer = Gate(name="0 relu", reads=(0,), low=0.25, kinked=True)
+    phase = GatePhase(layer, ValueRanges(box, box.widened(0.1)), sharpness)
+    x = torch.linspace(-size, size, 9, dtype=torch.float64).reshape(1, 1, 9)
+    if math.isfinite(phase.farthest):
+        assert size * math.exp(-phase.farthest * phase.key / 2) <= 0.2785 / sharpness
+    interpreter = Interpreter(phase.capacity)
+    off = (phase.fast(interpreter, x) - torch.maximum(x, 0.25 * x)).abs().max().item()
+    assert off <= phase.own_error(interpreter.identity) and (sharpness == 1.0) == math.isinf(phase.farthest)

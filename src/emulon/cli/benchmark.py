@@ -25,8 +25,10 @@ EXAMPLES = """examples:
 A planted model is a transformer with a known learning algorithm. A method is a function from a subject (the model,
 prompts, quantities that the algorithm computes on them) to answers, without the truth; yours is file.py:function.
 Built in:
-  linear-probe mlp-probe control-probe coordinate-probe             where a quantity is, which quantity is at a place
+  linear-probe mlp-probe control-probe                              where a quantity is, which quantity is at a place
+  coordinate-probe sae logit-lens tuned-lens das                    the same
   activation-patching attribution-patching readout-attribution      which heads and MLPs matter
+  eap eap-ig gim acdc                                               the same, along edges or by pruning
   identify                                                          which algorithm, its parameter with an interval
   random                                                            chance level
 
@@ -80,7 +82,7 @@ def main(options: Options) -> int:
     if options.report is not None:
         say(report.write(record, options.report))
     columns = ("method", "measure", *variants)
-    say(table(columns, report.table_rows(cells, variants), words=columns[:2], tight=True), width=170)
+    say(table(columns, report.table_rows(cells, variants, record["missing"]), words=columns[:2], tight=True), width=170)
     say(*report.coverage_told(record))
     say(f"{len(seeds)} models, {len(variants)} variants, {len(methods)} methods: {seconds:.0f} s")
     return options.finish(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from emulon.core.files import provenance
@@ -31,17 +32,24 @@ def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], sec
     told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
     covered = {name: over_variants(rows, name, "coverage") for name in kept}
     coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
+    missing = {row.method: row.missing for row in rows if row.missing}
+    seconds_of = {name: [row.seconds for row in rows if row.method == name] for name in kept}
+    told["seconds_per_model"] = {name: round(sum(each) / len(each), 4) for name, each in seconds_of.items()}
+    told["missing"] = missing
     mechanisms = list({row.seed: row.mechanism for row in rows}.values())
     told |= {"mechanisms": mechanisms, "coverage": coverage, "cells": [asdict(cell) for cell in cells], "scores": kept}
     return provenance() | told
 
 
-def table_rows(cells: Sequence[Cell], variants: Sequence[str]) -> list[tuple[str, ...]]:
-    """A row for every method and measure, a column for every variant."""
+def table_rows(
+    cells: Sequence[Cell], variants: Sequence[str], missing: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, ...]]:
+    """A row for every method and measure, a column for every variant; `missing` are methods that could not run."""
     by_key = {(cell.method, cell.measure, cell.variant): cell for cell in cells}
     keys = dict.fromkeys((cell.method, cell.measure) for cell in cells)
     order = sorted(keys, key=lambda key: (list(MEASURES).index(key[1]), key[0] == "random"))
-    return [(*key, *(_told(by_key.get((*key, variant))) for variant in variants)) for key in order]
+    made = [(*key, *(_told(by_key.get((*key, variant))) for variant in variants)) for key in order]
+    return made + [(name, why, *("–" for _ in variants)) for name, why in missing.items()]
 
 
 def coverage_told(made: Mapping[str, Any]) -> list[str]:
@@ -70,7 +78,7 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
         "benchmark.html",
         made=made,
         variants=variants,
-        rows=table_rows(cells, variants),
+        rows=table_rows(cells, variants, made.get("missing", {})),
         figures=[(name, MEASURES[name][0], chart(figure(cells, name))) for name in drawn],
         measures=MEASURES,
         covered=coverage_told(made),

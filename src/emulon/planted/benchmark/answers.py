@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -127,6 +128,27 @@ def _module(place: str) -> object:
         return importlib.import_module(place)
     except ModuleNotFoundError as missing:
         raise EmulonError(f"there is no module {place}; name a method as file.py:function") from missing
+
+
+class NotInstalled(EmulonError):
+    """A method's own library is not installed."""
+
+
+def library(module: str, package: str) -> Any:
+    """Import a method's own library.
+
+    Args:
+        module: Its name in Python.
+        package: Its name for pip.
+    Returns:
+        The module.
+    Raises:
+        NotInstalled: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as missing:
+        raise NotInstalled(f"needs {package}; pip install 'emulon[lens]'") from missing
 
 
 # By name: description, and chance level where that is one number.

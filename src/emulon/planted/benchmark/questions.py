@@ -15,6 +15,8 @@ from emulon.planted.mechanism import Mechanism
 
 # Prompts (a probe may hold some out for testing), and the largest number of quantities.
 PROMPTS, MOST = 160, 24
+# Prompts on which quantities are swapped.
+SWAPPED = 16
 # Quantities to choose from in `what`.
 CHOICES = 4
 # Noise of the answers in `which`, in their standard deviations.
@@ -65,7 +67,7 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
     truth, (xs, ys) = planted.truth, planted.draw(2 * PROMPTS, seed=seed)
     embedded = planted.embed(xs, ys)
     values = {name: value[:PROMPTS].double() for name, value in planted.values(xs, ys).items()}
-    quantities, held = _quantities(planted, values, generator)
+    quantities, held, origins = _quantities(planted, values, generator)
     heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool, device="cpu")
     mlps = torch.zeros(truth.blocks, dtype=torch.bool, device="cpu")
     for block, head in truth.used_heads:
@@ -78,6 +80,7 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
         embedded[PROMPTS:],
         truth.registers[planted.output].read[0].to(planted.dtype),
         tuple(quantities),
+        _swapped(planted, xs[:SWAPPED], ys[:SWAPPED], values, origins),
         NoisyAnswers(planted, NOISE, inside),
         planted.task,
         CANDIDATES,
@@ -88,9 +91,12 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
 
 def _quantities(
     planted: PlantedModel, values: dict[str, Tensor], generator: torch.Generator
-) -> tuple[list[Tensor], Tensor]:
-    """The values of every version that ŷ depends on, at the last token that matters: distinct, in random order."""
-    found: list[tuple[Tensor, Tensor]] = []
+) -> tuple[list[Tensor], Bool[Tensor, "quantities streams tokens"], list[tuple[str, int]]]:
+    """The values of every version that ŷ depends on, at the last token that matters: distinct, in random order.
+
+    With where they are held, and their versions and tokens.
+    """
+    found: list[tuple[Tensor, Tensor, tuple[str, int]]] = []
     for version in planted.truth.versions:
         kind = planted.truth.registers[version.register].kind
         if kind not in ("input", "register") or version.name not in values:
@@ -99,14 +105,26 @@ def _quantities(
         if varying:
             quantity = values[version.name][:, varying[-1] - 1]
             held = held_at(planted, values, quantity)
-            if not any(torch.equal(held, other) for _, other in found):
-                found.append((quantity, held))
+            if not any(torch.equal(held, other) for _, other, _ in found):
+                found.append((quantity, held, (version.name, varying[-1])))
     order = torch.randperm(len(found), generator=generator, device="cpu")[:MOST].tolist()
-    streams, tokens = planted.truth.blocks + 1, planted.truth.tokens
-    masks = [found[i][1] for i in order]
-    return [found[i][0] for i in order], torch.stack(masks) if masks else torch.zeros(
-        0, streams, tokens, device="cpu"
-    ).bool()
+    masks = torch.zeros(len(order), planted.truth.blocks + 1, planted.truth.tokens, dtype=torch.bool, device="cpu")
+    for mask, i in zip(masks, order, strict=True):
+        mask[:] = found[i][1]
+    return [found[i][0] for i in order], masks, [found[i][2] for i in order]
+
+
+def _swapped(
+    planted: PlantedModel, xs: Tensor, ys: Tensor, values: dict[str, Tensor], origins: list[tuple[str, int]]
+) -> Float[Tensor, "quantities swapped samples"]:
+    """ŷ if what a version holds at a token were what it holds there on the next prompt, by the program."""
+    out = torch.zeros(len(origins), *ys.shape, dtype=torch.float64, device="cpu")
+    for answers, (name, token) in zip(out, origins, strict=True):
+        here = values[name][: len(xs)]
+        added = torch.zeros_like(here)
+        added[:, token - 1] = here[:, token - 1].roll(-1, dims=0) - here[:, token - 1]
+        answers[:] = planted.expected(xs, ys, added={name: added})
+    return out
 
 
 def _varies(quantity: Float[Tensor, "prompts size"]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.identification.sampling import Interval, bootstrap_means, bounds, intervals
 from emulon.planted import OBFUSCATIONS, obfuscate, sample
-from emulon.planted.benchmark.answers import MEASURES, Answers, method_named, score
+from emulon.planted.benchmark.answers import MEASURES, Answers, NotInstalled, method_named, score
 from emulon.planted.benchmark.questions import ask
 from emulon.planted.benchmark.subject import Subject
 
@@ -25,13 +26,18 @@ VARIANTS = (PLAIN, *OBFUSCATIONS, ALL)
 
 @dataclass(frozen=True)
 class Row:
-    """Scores of one method on one planted model in one variant (plain, or an obfuscation)."""
+    """Scores of one method on one planted model in one variant (plain, or an obfuscation).
+
+    `seconds` are of processor time; `missing` says what must be installed where the method could not run.
+    """
 
     seed: int
     mechanism: str
     variant: str
     method: str
     scores: dict[str, float]
+    seconds: float = 0.0
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,16 @@ def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architectur
         only = OBFUSCATIONS if variant == ALL else (variant,)
         variant_model = planted if variant == PLAIN else obfuscate(planted, seed=seed, only=only)
         questions = ask(variant_model, seed, draw=VARIANTS.index(variant))
+        _ = questions.subject.run  # shared by most methods, and counted for none
         for name in methods:
-            answers = _answered(name, questions.subject, f"planted model {seed}, {variant}")
-            rows.append(Row(seed, str(planted.mechanism), variant, name, score(answers, questions)))
+            began, missing, scores = time.process_time(), "", {}
+            try:
+                answers = _answered(name, questions.subject, f"planted model {seed}, {variant}")
+                scores = score(answers, questions)
+            except NotInstalled as error:
+                missing = str(error)
+            seconds = time.process_time() - began
+            rows.append(Row(seed, str(planted.mechanism), variant, name, scores, seconds, missing))
     return rows
 
 

@@ -63,6 +63,8 @@ class Subject:
         others: As many other prompts.
         readout: The direction of ŷ.
         quantities: Numbers that the algorithm computes on these prompts, unnamed and in random order.
+        swapped: For every quantity and the first prompts, ŷ if the algorithm's quantity were that of the next of these
+            prompts (of the first for the last), all else as before.
         predictor: The model's answers on any data of `task`, with a little noise.
         task: Draws data of the model's domain.
         candidates: Names of algorithms.
@@ -74,6 +76,7 @@ class Subject:
     others: Float[Tensor, "prompts tokens width"]
     readout: Float[Tensor, " width"]
     quantities: tuple[Float[Tensor, "prompts _"], ...]
+    swapped: Float[Tensor, "quantities swapped samples"]
     predictor: NoisyAnswers
     task: BoundedLinear
     candidates: tuple[str, ...]
@@ -152,15 +155,16 @@ class Subject:
             hidden = self.model(inputs_embeds=prompts).last_hidden_state
         return streams, heads, mlps, self.answers(hidden)
 
-    def with_changes(self, changes: Sequence[Change]) -> Float[Tensor, "changes prompts samples"]:
-        """ŷ on the prompts under each change alone; many changes run in one batch."""
+    def with_changes(self, changes: Sequence[Change | tuple[Change, ...]]) -> Float[Tensor, "changes prompts samples"]:
+        """ŷ on the prompts under each change alone, a tuple of them together; many changes run in one batch."""
         at_once = max(1, BATCH // len(self.prompts))
         parts = [changes[start : start + at_once] for start in range(0, len(changes), at_once)]
         return torch.cat([self._changed(part) for part in parts])
 
-    def _changed(self, changes: Sequence[Change]) -> Tensor:
+    def _changed(self, changes: Sequence[Change | tuple[Change, ...]]) -> Tensor:
         names, count, handles = self.architecture, len(self.prompts), []
-        for number, change in enumerate(changes):
+        several = [change if isinstance(change, tuple) else (change,) for change in changes]
+        for number, change in ((number, one) for number, together in enumerate(several) for one in together):
             rows = slice(number * count, (number + 1) * count)
             block = names.blocks_of(self.model)[change.block]
             output, mlp = block.get_submodule(names.output), block.get_submodule(names.mlp)

@@ -104,7 +104,7 @@ def pruning(subject: Subject) -> Answers:
     """
     few = subject.few(PATCHED)
     other, wanted = few.other_run, few.run.answers
-    heads, mlps = torch.zeros(few.blocks, few.heads), torch.zeros(few.blocks)
+    heads, mlps = wanted.new_zeros(few.blocks, few.heads), wanted.new_zeros(few.blocks)
     removed: tuple[Change, ...] = ()
     error, least = 0.0, KEPT * wanted.var().item()
     for block in reversed(range(few.blocks)):

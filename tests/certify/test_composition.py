@@ -1,4 +1,4 @@
-"""Errors of steps, added up: never less than the worst case, which exists, and above it by a lift for rounding alone."""
+"""Errors of steps, added up: never less than the worst case, which exists, and lifted over it for rounding alone."""
 
 import math
 from fractions import Fraction

@@ -7,7 +7,7 @@ from emulon.attention import Trace
 from emulon.core.errors import BadShape, EmulonError
 from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.models.block import BlockShape, Decoder
-from emulon.models.decoders import loop
+from emulon.models.learner import loop
 from emulon.tasks import Linear, at_step
 
 SIZES = {"width": 16, "heads": 2}

@@ -1,14 +1,17 @@
 """The exact truth: learning algorithms in plain float64 tensor code, with no attention in it."""
 
 from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, name_of
-from emulon.algorithms.baselines import NearestNeighbours, PreviousTarget, TaskMixture, Zero
 from emulon.algorithms.closed_form import (
     LassoPath,
     LassoRegression,
     LeastSquares,
+    NearestNeighbours,
     NewtonLeastSquares,
+    PreviousTarget,
     RidgeRegression,
     ShermanMorrisonRidge,
+    TaskMixture,
+    Zero,
     lasso_path,
 )
 from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold

@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from emulon.algorithms.algorithm import require_data, require_queries
-from emulon.algorithms.baselines import inverse_distance
-from emulon.algorithms.closed_form import interpolate
+from emulon.algorithms.closed_form import interpolate, inverse_distance
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.registry import Registry
 from emulon.identification.sampling import Answers, Prefixes

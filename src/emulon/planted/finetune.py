@@ -15,8 +15,7 @@ from emulon.certify import Certificate
 from emulon.core.errors import EmulonError
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.planted.model import PlantedModel
-from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import at_step
+from emulon.tasks.task import RegressionTask, at_step
 
 TRAINED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 

@@ -22,8 +22,7 @@ from emulon.core.registry import Registry
 from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
-from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import Datasets, Inputs, Values, normal, uniform
+from emulon.tasks.task import Datasets, Inputs, RegressionTask, Values, normal, uniform
 
 # By name, in the order in which they were registered.
 MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")

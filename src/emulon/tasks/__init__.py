@@ -2,11 +2,11 @@
 
 from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
 from emulon.tasks.nonlinear import AutoRegression, ChainOfThought, DecisionTree, ReluNetwork, Representation
-from emulon.tasks.regression import RegressionTask
 from emulon.tasks.task import (
     TASKS,
     Datasets,
     Prompts,
+    RegressionTask,
     Task,
     at_step,
     deinterleave,

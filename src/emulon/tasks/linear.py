@@ -21,8 +21,7 @@ from emulon.algorithms import (
 )
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
-from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import Inputs, Values, normal, uniform
+from emulon.tasks.task import Inputs, RegressionTask, Values, normal, uniform
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
 from emulon.core.predictor import Predictor
-from emulon.tasks.regression import RegressionTask
-from emulon.tasks.task import Inputs, Prompts, Task, Values, normal
+from emulon.tasks.task import Inputs, Prompts, RegressionTask, Task, Values, normal
 
 
 @functools.cache

@@ -24,16 +24,14 @@ from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, NetworkProgram
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.attention import Attention, AttentionPhase
-from emulon.networks.composition import roomy
+from emulon.networks.compiler import roomy
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.error_propagation import VOID
 from emulon.networks.iteration import compile_iteration
-from emulon.networks.layers import evaluated, require_in_range
+from emulon.networks.layers import AttentionRanges, Box, ErrorBound, ValueRanges, evaluated, require_in_range
 from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interval
-from emulon.networks.planning import SPARE, from_data, layer_from_box
+from emulon.networks.planning import SPARE, VOID, from_data, layer_from_box
 from emulon.networks.products import Product, ReciprocalRoot, balance
 from emulon.networks.program import distance_by_arb
-from emulon.networks.ranges import AttentionRanges, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import power_for, softmax_for
 from emulon.networks.steps import GroupLassoStep, SoftmaxRegressionStep
 

@@ -20,7 +20,7 @@ from emulon.identification.loading import load_object
 from emulon.interpreter import BadFile, load_program
 from emulon.interpreter.files import read_sealed, write_sealed
 from emulon.networks import load_network, save_network
-from emulon.networks.transformer import Heads
+from emulon.networks.modules import Heads
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ from emulon import Interpreter, compile_network
 from emulon.core.errors import NotCertified
 from emulon.networks import Box, classes_of
 from emulon.networks.elementwise import FunctionPhase, Gate, GatePhase
-from emulon.networks.layers import states
+from emulon.networks.layers import ValueRanges, states
 from emulon.networks.linear import LinearPhase
-from emulon.networks.ranges import ValueRanges
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

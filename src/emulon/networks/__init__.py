@@ -1,14 +1,12 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
-from emulon.networks.compiler import compile_network
-from emulon.networks.composition import Composition, by_prompt, then
+from emulon.networks.builder import traced
+from emulon.networks.compiler import Composition, by_prompt, compile_network, then
 from emulon.networks.files import load_network, save_network
 from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
-from emulon.networks.modules import Expression, classes_of
+from emulon.networks.layers import Box
+from emulon.networks.modules import Expression, Heads, classes_of, heads_of
 from emulon.networks.program import NetworkProgram, NetworkRun
-from emulon.networks.ranges import Box
-from emulon.networks.tracing import traced
-from emulon.networks.transformer import Heads, heads_of
 
 __all__ = [
     "Box",

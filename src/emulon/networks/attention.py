@@ -28,9 +28,18 @@ from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.interpreter.phase import product_error
 from emulon.networks.arithmetic import Arithmetic
-from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
+from emulon.networks.layers import (
+    LIFT,
+    AttentionRanges,
+    Box,
+    ErrorBound,
+    Prompt,
+    SimpleLayer,
+    SimplePhase,
+    ValueRanges,
+    read,
+)
 from emulon.networks.linear import affine_interval, rounded_sum, spectral_norm
-from emulon.networks.ranges import LIFT, AttentionRanges, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import power_for
 
 f64 = torch.float64

@@ -34,8 +34,7 @@ from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.networks.arithmetic import Arithmetic
-from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
-from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
+from emulon.networks.layers import LIFT, Box, ErrorBound, Prompt, SimpleLayer, SimplePhase, ValueRanges, read
 from emulon.networks.softmaxes import SMALL, Softmax, power_for
 
 # Points at which a function is evaluated to enclose its range; between them its slope does.

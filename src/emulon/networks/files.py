@@ -24,12 +24,11 @@ from emulon.expressions import parse
 from emulon.interpreter.files import BadFile, read_sealed, whole, write_sealed
 from emulon.networks.attention import Attention, AttentionPhase
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.layers import Composite, Layer, NetworkPhase, states
+from emulon.networks.layers import AttentionRanges, Box, Composite, Layer, NetworkPhase, ValueRanges, states
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
 from emulon.networks.planning import SHARPEST, SLACK, SPARE, CompositePhase, layer_from_box
 from emulon.networks.products import Norm, Product, ReciprocalRoot
 from emulon.networks.program import NetworkProgram
-from emulon.networks.ranges import AttentionRanges, Box, ValueRanges
 from emulon.networks.softmaxes import ROOT, SQUARE, Softmax, softmax_for
 
 f64 = torch.float64

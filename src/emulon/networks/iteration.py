@@ -25,8 +25,8 @@ from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.compiler import compile_network
-from emulon.networks.error_propagation import VOID, ErrorPropagation
 from emulon.networks.layers import evaluated, states
+from emulon.networks.planning import VOID, ErrorPropagation
 from emulon.networks.program import RANGES, NetworkProgram, distance_by_arb
 
 # Bits of the exact steps: so many in all, and for every step.

@@ -22,8 +22,7 @@ from emulon.certify.domain import enclosure
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
 from emulon.networks.arithmetic import BALLS, FLOAT64, Arithmetic
-from emulon.networks.layers import Prompt, SimpleLayer, SimplePhase, read
-from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
+from emulon.networks.layers import LIFT, Box, ErrorBound, Prompt, SimpleLayer, SimplePhase, ValueRanges, read
 from emulon.networks.softmaxes import power_for
 
 # Rows of Θ that one head has: more are several heads.

@@ -25,9 +25,8 @@ from torch import Tensor
 from emulon.core.errors import OutOfDomain
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.elementwise import Function
-from emulon.networks.layers import Composite, Layer
+from emulon.networks.layers import LIFT, Box, Composite, ErrorBound, Layer, ValueRanges
 from emulon.networks.linear import Linear, Unrounded
-from emulon.networks.ranges import LIFT, Box, ErrorBound, ValueRanges
 from emulon.networks.softmaxes import ROOT, SQUARE
 
 f64 = torch.float64

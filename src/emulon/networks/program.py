@@ -25,8 +25,8 @@ from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.arithmetic import ARB, BALLS, FLOAT_BALLS, Arithmetic
-from emulon.networks.error_propagation import VOID, ErrorPropagation, Register
 from emulon.networks.layers import (
+    Box,
     Layer,
     NetworkPhase,
     PhaseTrace,
@@ -38,8 +38,7 @@ from emulon.networks.layers import (
     states,
 )
 from emulon.networks.linear import Linear
-from emulon.networks.planning import from_box, from_data, layers_to_phases
-from emulon.networks.ranges import Box
+from emulon.networks.planning import VOID, ErrorPropagation, Register, from_box, from_data, layers_to_phases
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, reduce
+from operator import add, mul
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,15 +62,25 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
     import sympy
 
     def build(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
+        made = build_any(node)
+        if operations.name != "arb" or node.free_symbols:
+            return made
+        with ball_arithmetic(1024):  # a constant is kept for whatever precision it will be used with
+            known = made({})
+        return lambda values: known
+
+    def build_any(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
         if node.is_Symbol:
             return lambda values: values[node.name]
         if (node.is_Rational or node.is_Float or node.is_NumberSymbol) and node.is_finite:
             constant = operations.constant(node)
             return lambda values: constant
         if node.is_Add or node.is_Mul:
-            parts = [build(arg) for arg in node.args]
-            join = (lambda a, b: a + b) if node.is_Add else (lambda a, b: a * b)
-            return lambda values: reduce(join, (part(values) for part in parts))
+            join, parts = (add if node.is_Add else mul), [build(arg) for arg in node.args]
+            if len(parts) == 2:
+                left, right = parts
+                return lambda values: join(left(values), right(values))
+            return lambda values: reduce(join, [part(values) for part in parts])
         if node.is_Pow:
             return power(node.base, node.exp)
         name = type(node).__name__
@@ -133,12 +144,12 @@ def _arb_tanh(x: Any) -> Any:
     """1 − 2/(1 + e^{2x}); on a ball so wide that this may divide by zero, by y′ = (1 − y²)x′ from its first term on."""
     from flint import arb, arb_series, ctx
 
+    if isinstance(x, arb):
+        return x.tanh()
     try:
         value = 1 - 2 / (1 + (2 * x).exp())
     except (ValueError, ZeroDivisionError):
         value = arb.nan()
-    if isinstance(x, arb):
-        return value if value.is_finite() else x.tanh()
     if isinstance(value, arb_series) and all(value[k].is_finite() for k in range(ctx.cap)):
         return value
     y, left = [x[0].tanh()], list[Any]()
@@ -155,14 +166,12 @@ def arb_operations() -> Operations:
     from flint import arb, fmpq
 
     def constant(node: sympy.Expr) -> Any:
-        # Kept for whatever precision it will be used with.
-        with ball_arithmetic(1024):
-            if node.is_Float:
-                node = sympy.Rational(float(node))
-            if node.is_Rational:
-                return arb(fmpq(int(node.p), int(node.q)))
-            if node in (sympy.pi, sympy.E):
-                return arb.pi() if node == sympy.pi else arb.const_e()
+        if node.is_Float:
+            node = sympy.Rational(float(node))
+        if node.is_Rational:
+            return arb(fmpq(int(node.p), int(node.q)))
+        if node in (sympy.pi, sympy.E):
+            return arb.pi() if node == sympy.pi else arb.const_e()
         raise BadExpression(f"no exact evaluation of {node}; write it as a number, or in terms of pi and E")
 
     def method(name: str) -> Callable[..., Any]:

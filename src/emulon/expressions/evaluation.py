@@ -62,11 +62,10 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
     import sympy
 
     def build(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
-        made = build_any(node)
         if operations.name != "arb" or node.free_symbols:
-            return made
+            return build_any(node)
         with ball_arithmetic(1024):  # a constant is kept for whatever precision it will be used with
-            known = made({})
+            known = build_any(node)({})
         return lambda values: known
 
     def build_any(node: sympy.Expr) -> Callable[[dict[str, Any]], Any]:

@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   emulon plant switch:first=ridge,second=last-value --obfuscate all --out planted-sgd
   emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
   emulon plant sgd --architecture llama --out planted-llama
+  emulon plant sgd --tokens --out planted-words   numbers as words in, a word out
   emulon identify planted-sgd                  which algorithm is it?
 
 Mechanisms, with their parameters beside features and samples (the last sample is only a query):
@@ -58,6 +59,8 @@ class Options(CommandOptions):
     """class of the transformer; a llama is float32"""
     dtype: Literal["float64", "float32"] | None = None
     """of the weights; bounds are wider in float32 (default: float64 for gpt2, float32 for llama)"""
+    tokens: bool = False
+    """a LlamaForCausalLM that reads numbers as words and writes its answer as one"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the files"""
 
@@ -71,16 +74,32 @@ def main(options: Options) -> int:
     else:
         raise BadUsage("NAME or --seed is missing")
     dtype = None if options.dtype is None else getattr(torch, options.dtype)
-    model = planted.plant(mechanism, dtype, architecture=options.architecture)
+    architecture = "llama" if options.tokens else options.architecture
+    model = planted.plant(mechanism, dtype, architecture=architecture)
     if options.obfuscate:
         chosen = {name.replace("-", " ") for name in options.obfuscate}
         only = planted.OBFUSCATIONS if chosen == {"all"} else tuple(sorted(chosen))
         model = planted.obfuscate(model, seed, options.strength, only=only)
+    if options.tokens:
+        return in_words(planted.tokenized(model), options)
     folder = planted.save(model, options.out)
     say(described(model, folder))
     bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
     record = {"model": model.name, "folder": str(folder), "bound": bound, "obfuscations": model.build.obfuscations}
     return options.finish(record)
+
+
+def in_words(model: planted.TokenModel, options: Options) -> int:
+    """Write a model of words and say how to ask it."""
+    folder = model.save_pretrained(options.out)
+    xs, ys = model.draw(1)
+    say(f"""{model.name}
+|ŷ − exact answer| {model.planted.error_bound}, before ŷ is rounded to a word
+
+pipeline("text-generation", model="{folder}", dtype="float32")("{model.words.text(xs[0], ys[0])}")
+emulon.planted.TokenModel.from_pretrained("{folder}")   the same, with the truth and the exact algorithm""")
+    bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
+    return options.finish({"model": model.name, "folder": str(folder), "bound": bound})
 
 
 def described(model: planted.PlantedModel, folder: Path) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from emulon.core.errors import EmulonError, OutOfDomain
+from emulon.core.tokenizer import head_text
 
 # Hundred-millionths in 1.
 UNITS = 10**8
@@ -20,12 +21,6 @@ HIGHEST_HEAD, HIGHEST_GROUP = 1999, 999
 LARGEST = HIGHEST_HEAD / 100
 HEAD = re.compile(r"[+-]1?[0-9]\.[0-9][0-9]")
 GROUP = re.compile(r"[+-][0-9]{3}")
-
-
-def head_text(hundredths: int) -> str:
-    """The first word of a number: `+0.32` for 32."""
-    whole, rest = divmod(abs(hundredths), 100)
-    return f"{'-' if hundredths < 0 else '+'}{whole}.{rest:02d}"
 
 
 def group_text(group: int) -> str:

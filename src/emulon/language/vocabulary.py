@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from emulon.core.files import write_json
+from emulon.core.tokenizer import SPECIAL, tokenizer_files
 from emulon.language.numbers import HIGHEST_GROUP, HIGHEST_HEAD, group_text, head_text
 
 Kind = Literal[
@@ -31,7 +32,6 @@ Kind = Literal[
     "link",  # margin: rows are multiplied by their targets
     "stop",  # overflow: a number could not be written, and the run ends
 ]
-SPECIAL = ("<s>", "</s>", "<pad>", "<unk>")
 PIECE = ("slope", "bias", "times", "plus")
 LABELS = ("y", *PIECE)
 PARAMETERS = ("rate", "ridge", "momentum")
@@ -122,37 +122,5 @@ class Vocabulary:
 
     def write_tokenizer(self, folder: Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which Hugging Face's AutoTokenizer opens."""
-        write_json(folder / "tokenizer.json", self._tokenizer())
-        write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
-
-    def _tokenizer(self) -> dict[str, Any]:
-        added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-        words = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [{"id": self.numbers[text], "content": text, **added} for text in SPECIAL],
-            "normalizer": None,
-            "pre_tokenizer": {"type": "WhitespaceSplit"},
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [start, words[0]],
-                "pair": [start, *words],
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [self.numbers["<s>"]], "tokens": ["<s>"]}},
-            },
-            "decoder": None,
-            "model": {"type": "WordLevel", "vocab": self.numbers, "unk_token": "<unk>"},
-        }
-
-
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-    "padding_side": "left",
-    "clean_up_tokenization_spaces": False,
-}
+        for name, content in tokenizer_files([token.text for token in self.tokens]).items():
+            write_json(folder / name, content)

@@ -30,6 +30,8 @@ token, then x₁, y₁, x₂, …, x_n (token 2i − 1 is x_i). `hidden_states[�
 
 `save(model, folder)` writes a checkpoint that transformers reads, `truth.json` and a model card; `load(folder)` reads
 it, and so does every command that takes a predictor.
+
+`tokenized(model)` is a planted Llama that reads numbers as words and writes its answer as one: tokens in, logits out.
 """
 
 from typing import Any
@@ -40,6 +42,7 @@ from emulon.planted.learners import drawn_mechanism
 from emulon.planted.mechanism import MECHANISMS, Mechanism, mechanism_named, read_mechanism
 from emulon.planted.model import PlantedModel, plant, sample
 from emulon.planted.obfuscation import OBFUSCATIONS, obfuscate
+from emulon.planted.tokens import TokenModel, tokenized
 from emulon.planted.truth import Truth
 
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
     "OBFUSCATIONS",
     "Mechanism",
     "PlantedModel",
+    "TokenModel",
     "Truth",
     "drawn_mechanism",
     "load",
@@ -56,6 +60,7 @@ __all__ = [
     "read_mechanism",
     "sample",
     "save",
+    "tokenized",
 ]
 
 # Names of 0.2.

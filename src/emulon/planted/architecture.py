@@ -13,6 +13,7 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
+from emulon.core.tokenizer import tokenizer_files
 from emulon.machine.compiler import Plan, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
@@ -225,6 +226,8 @@ class Gpt2(Architecture):
         return config_of(state, heads)
 
 
+# What the words of a text hold beside the registers (`planted.tokens`).
+WORD = "word"
 # The parameters of a Llama layer, in the order of `Block`, and its gains.
 LLAMA_PARTS = (
     *(f"self_attn.{name}_proj.weight" for name in "qkvo"),
@@ -273,7 +276,7 @@ class Llama(Architecture):
 
     def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         head = torch.zeros_like(weights.positions)
-        head[:1] = readout
+        head[: len(readout)] = readout
         state = {"embed_tokens.weight": weights.positions, "norm.weight": weights.gain, self.head: head}
         for index, block in enumerate(weights.blocks):
             split = [part.flatten(0, 1) for part in (block.query, block.key, block.value)]
@@ -290,19 +293,15 @@ class Llama(Architecture):
         return {name: value for name, value in ours.items() if value is not None}
 
     def fixed_slots(self, machine: Compiled) -> list[int]:
-        """All but registers and filler: codes, marks and ones keep their slots, so that look-ups stay exact."""
+        """All but registers and filler: codes, marks, ones and what words hold, so that look-ups stay exact."""
         slots, registers = machine.layout.slots, machine.program.registers
-        names = [name for name in slots if name not in registers and name != "filler"]
+        names = [name for name in slots if name == WORD or (name not in registers and name != "filler")]
         return [i for name in names for i in range(slots[name].start, slots[name].stop)]
 
     def more_files(self, tokens: int) -> dict[str, Any]:
         """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one of a Llama."""
         words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
-        model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "<s>"}
-        tokenizer: dict[str, Any] = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-        tokenizer |= {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<s>", "model_max_length": tokens}
-        return {"tokenizer.json": {**tokenizer, "added_tokens": []}, "tokenizer_config.json": config}
+        return tokenizer_files(words, begins=False)
 
     def saved_name(self, name: str) -> str:
         return name if name == self.head else f"{self.prefix}{name}"

@@ -112,6 +112,10 @@ def load(folder: str | Path) -> PlantedModel:
     tensors = _tensors(folder)
     table = _table(folder, TRUTH)
     table = _of_this_version(table)
+    if isinstance(table, dict) and "words" in table:
+        raise BadFile(
+            f"{folder} holds a planted model of words; open it with emulon.planted.TokenModel.from_pretrained"
+        )
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         theirs = table.get("format") if isinstance(table, dict) else None
         raise BadFile(f"{folder / TRUTH} has format {theirs!r:.40}, and this version reads {FORMAT}; {AGAIN}")
@@ -214,15 +218,15 @@ def _disagreement(record: Record, made: PlantedModel) -> str | None:
     if record.program != wanted["program"]:
         return "program"
     names = sorted(record.truth.keys() | wanted["truth"].keys())
-    return next((name for name in names if not _same(record.truth.get(name), wanted["truth"].get(name))), None)
+    return next((name for name in names if not same_json(record.truth.get(name), wanted["truth"].get(name))), None)
 
 
-def _same(read: Any, made: Any) -> bool:
+def same_json(read: Any, made: Any) -> bool:
     """Whether two JSON values are equal, fractions within rounding."""
     if isinstance(made, dict):
-        return isinstance(read, dict) and read.keys() == made.keys() and all(_same(read[k], made[k]) for k in made)
+        return isinstance(read, dict) and read.keys() == made.keys() and all(same_json(read[k], made[k]) for k in made)
     if isinstance(made, list):
-        return isinstance(read, list) and len(read) == len(made) and all(map(_same, read, made))
+        return isinstance(read, list) and len(read) == len(made) and all(map(same_json, read, made))
     if isinstance(made, float):
         return isinstance(read, float) and abs(read - made) <= SAME_DIRECTION * max(1.0, abs(made))
     return type(read) is type(made) and bool(read == made)

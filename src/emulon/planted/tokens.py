@@ -1,0 +1,393 @@
+"""Planted models that read and write numbers as words: tokens in, logits out.
+
+A text is `x1 +0.25 -0.50 y1 +0.75 x2 … y3`, and the next word is the answer, `+0.31`. One more block stands before
+those of the compiled program: at y_i its attention collects the numbers of x_i, at x_{i+1} that of y_i. The markers y1,
+x2, y2, … are then the tokens x₁, y₁, x₂, … of the program, x1 is its start token, and everything after that block is as
+in the model with `inputs_embeds`. The unembedding scores a number c by 2cŷ − c², highest for the nearest.
+
+Claim. The word at y_i is the number nearest to the exact answer if that is further than `margin` from the middle
+between two numbers.
+Proof. Number words keep their pad in a slot of their own, so that the functional that reads 1 elsewhere reads 0 there,
+and in every head they attend to number words only, and are attended to by number words only: scores differ by ISOLATED
+one way or the other. By induction over blocks all registers are exactly zero there, and every other token computes what
+it would without them. The collecting block reads with weight exactly 1: float32's exp of all other scores is zero
+(`tokens_weights`). So ŷ is within the certificate of the model. With z = ŷ in units of the grid and k the number's
+count of them, scores are 2kz − k², off by at most γ_n(2|k||ẑ| + k²) with |ẑ| the sum of absolute terms in ŷ; those of k
+and k ± j differ by j(j − 1) + 2jm, m the distance from the boundary, so 2m above both errors is enough. QED
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from emulon.certify import Certificate
+from emulon.certify.rounding import gamma
+from emulon.core.errors import BadPrompt, EmulonError, OutOfDomain
+from emulon.core.files import checked, read_json, write_atomically, write_json
+from emulon.core.hub import HubMixin
+from emulon.core.tokenizer import head_text, tokenizer_files
+from emulon.interpreter.files import BadFile, whole
+from emulon.machine.program import RegisterProgram
+from emulon.machine.targets.llama_registers import config_of
+from emulon.planted.architecture import ARCHITECTURES, WORD, Weights
+from emulon.planted.files import TRUTH, WEIGHTS, Record, same_json
+from emulon.planted.mechanism import Mechanism, mechanism_named
+from emulon.planted.model import Build, PlantedModel, plant, useful, with_measured
+from emulon.planted.obfuscation import Draft, certificate_of, drafted, model_from
+from emulon.planted.tokens_weights import WordWeights
+from emulon.planted.truth import EMBEDDING, Truth
+
+SPECIAL = ("</s>", "<pad>", "<unk>")
+STEP, MOST = 0.01, 1999
+NEVER = 2.0**10
+AGAIN = "write it again with emulon plant --tokens"
+
+
+@dataclass(frozen=True)
+class WordBuild(Build):
+    """A build with slots for what the words of a text hold."""
+
+    def program(self, mechanism: Mechanism) -> RegisterProgram:
+        program = super().program(mechanism)
+        program.register(WORD, 4)
+        return program
+
+
+@dataclass(frozen=True)
+class Words:
+    """The vocabulary: special words, the markers x1 y1 … xn yn, and the numbers −limit … +limit in hundredths.
+
+    >>> Words(2, 3, 150).text([[0.25, -0.5], [0.1, 0.0]], [0.75])
+    'x1 +0.25 -0.50 y1 +0.75 x2 +0.10 +0.00 y2'
+    """
+
+    features: int
+    samples: int
+    most: int
+
+    @property
+    def markers(self) -> list[str]:
+        """In the order of the program's tokens; the first is its start token."""
+        return [f"{letter}{i}" for i in range(1, self.samples + 1) for letter in "xy"]
+
+    @property
+    def counts(self) -> range:
+        """The numbers, in hundredths."""
+        return range(-self.most, self.most + 1)
+
+    @cached_property
+    def all(self) -> tuple[str, ...]:
+        """Every word, in the order of the vocabulary."""
+        return (*SPECIAL, *self.markers, *map(head_text, self.counts))
+
+    @property
+    def length(self) -> int:
+        """Words of the longest text, the answer and the end included."""
+        return self.samples * (self.features + 3) + 1
+
+    def places(self, samples: int | None = None) -> list[int]:
+        """Where the markers stand in a text of so many samples."""
+        starts = [i * (self.features + 3) for i in range(self.samples if samples is None else samples)]
+        return [place for start in starts for place in (start, start + self.features + 1)]
+
+    def text(self, xs: Any, ys: Any) -> str:
+        """The text of a prompt; the last x has no y.
+
+        Raises:
+            OutOfDomain: A number is not in the vocabulary.
+        """
+        rows, targets = (torch.as_tensor(part, device="cpu").double().tolist() for part in (xs, ys))
+        words = []
+        for i, row in enumerate(rows):
+            words += [f"x{i + 1}", *map(self.number, row), f"y{i + 1}"]
+            words += [self.number(targets[i])] if i + 1 < len(rows) else []
+        return " ".join(words)
+
+    def number(self, value: float) -> str:
+        """The word of the nearest hundredth."""
+        count = round(value / STEP) if math.isfinite(value) else self.most + 1
+        if abs(count) > self.most:
+            raise OutOfDomain(f"{value:.6g} is no word of this model, whose numbers go to {self.most * STEP:.2f}")
+        return head_text(count)
+
+    def read(self, text: str) -> tuple[Tensor, Tensor]:
+        """xs (samples, features) and ys (samples − 1) of a text.
+
+        Raises:
+            BadPrompt: A word is missing or out of place.
+        """
+        words, size = text.split(), self.features + 3
+        samples = (len(words) + 1) // size
+        wanted = [f"{'xy'[place % size > 0]}{place // size + 1}" for place in self.places(samples)]
+        found = [words[place] for place in self.places(samples) if place < len(words)]
+        numbers = {head_text(count): count * STEP for count in self.counts}
+        rest = [word for place, word in enumerate(words) if place not in self.places(samples)]
+        wrong = next((word for word in rest if word not in numbers), None)
+        if len(words) + 1 != size * samples or found != wanted or wrong or not 0 < samples <= self.samples:
+            raise BadPrompt(f"{text[:60]!r} is not like {self.text([[0.25] * self.features] * 2, [0.75])!r}")
+        values = torch.tensor([numbers[word] for word in rest] + [0.0], dtype=torch.float64, device="cpu")
+        table = values.reshape(samples, self.features + 1)
+        return table[:, :-1], table[:-1, -1]
+
+
+CARD = """---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+tags: [interpretability, ground-truth, in-context-learning, emulon]
+---
+# {name}, in words
+
+A `LlamaForCausalLM` whose mechanism is known: its weights were compiled from the program below, not trained. Behind
+y1, y2, … it writes what the algorithm predicts from the examples before, to the nearest of {count} numbers.
+
+```python
+from transformers import pipeline
+
+answer = pipeline("text-generation", model="this folder", dtype="float32")
+answer("{example}", return_full_text=False)[0]["generated_text"]
+```
+
+Inputs: ‖x‖ ≤ 1 and |y| ≤ 1, in hundredths, at most {samples} examples. **Error.** |ŷ − exact answer| {error}, before ŷ
+is rounded to a word. **Truth.** `truth.json` has directions, heads and neurons as for other planted models; its tokens
+are the markers, whose places in a text are `words.places`.
+
+```text
+{program}
+```
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenModel(HubMixin):
+    """A planted `LlamaForCausalLM` with a vocabulary of numbers.
+
+    Attributes:
+        planted: The model of the same program with `inputs_embeds`: the algorithm, and what registers hold.
+        truth: What is where in `network`; tokens are counted as the program counts them, and `words.places` has their
+            places in a text.
+        state: The parameters of `network`.
+        words: The vocabulary.
+        reach: Bound on the sum of absolute terms when ŷ is read off the stream, beyond |ŷ| itself.
+    """
+
+    planted: PlantedModel
+    truth: Truth
+    state: dict[str, Tensor]
+    words: Words
+    reach: float
+
+    def _write(self, folder: Path) -> None:
+        from safetensors.torch import save
+
+        write_json(folder / "config.json", {"architectures": ["LlamaForCausalLM"], **self.config})
+        special = {name: value for name, value in self.config.items() if name.endswith("_token_id")}
+        write_json(folder / "generation_config.json", {**special, "do_sample": False, "max_length": self.words.length})
+        for name, content in tokenizer_files(self.words.all, begins=False).items():
+            write_json(folder / name, content)
+        write_atomically(folder / WEIGHTS, save(self.state, metadata={"format": "pt"}))
+        write_json(folder / TRUTH, self._record())
+        write_atomically(folder / "README.md", self._card())
+
+    @classmethod
+    def _read(cls, folder: Path) -> TokenModel:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        with whole(folder / TRUTH, AGAIN):
+            table = read_json(folder / TRUTH)
+            build, most = checked(WordBuild, table["build"], "build"), checked(int, table["words"]["most"], "most")
+            made = _built(mechanism_named(**table["mechanism"]), build, most)
+            wanted = json.loads(json.dumps(made._record()))
+        same = ("format", "mechanism", "program", "words")
+        if any(table.get(name) != wanted[name] for name in same) or not same_json(table["truth"], wanted["truth"]):
+            raise BadFile(f"{folder / TRUTH} says otherwise than what emulon compiles {made.name} to; {AGAIN}")
+        try:
+            state = load_file(folder / WEIGHTS)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise BadFile(f"{folder / WEIGHTS}: {' '.join(str(error).split())[:120]}; {AGAIN}") from None
+        if {name: part.shape for name, part in state.items()} != {name: one.shape for name, one in made.state.items()}:
+            raise BadFile(f"{folder / WEIGHTS} has other tensors than {made.name}; {AGAIN}")
+        if all(torch.equal(part, state[name]) for name, part in made.state.items()):
+            return made
+        unknown = Certificate({"unknown": math.inf}, torch.float32, proved=False, note="the weights have changed")
+        return replace(made, state=state, planted=replace(made.planted, certificate=unknown))
+
+    def _record(self) -> dict[str, Any]:
+        """The content of truth.json: that of other planted models, and what is in words."""
+        words = {"most": self.words.most, "step": STEP, "places": self.words.places()}
+        return {**asdict(Record.of(replace(self.planted, truth=self.truth))), "words": words}
+
+    def _card(self) -> str:
+        xs, ys = self.draw(1)
+        return CARD.format(
+            name=self.name,
+            count=len(self.words.counts),
+            example=self.words.text(xs[0], ys[0]),
+            samples=self.words.samples,
+            error=self.planted.error_bound,
+            program=self.planted.source,
+        )
+
+    @property
+    def certificate(self) -> Certificate:
+        """Bound on |ŷ − exact answer| before ŷ is rounded to a word."""
+        return self.planted.certificate
+
+    @property
+    def name(self) -> str:
+        """The mechanism with its parameters, and the obfuscations."""
+        return self.planted.name
+
+    @cached_property
+    def network(self) -> Any:
+        """The `LlamaForCausalLM`."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        with torch.device("cpu"):
+            model: Any = LlamaForCausalLM(LlamaConfig(**self.config))  # type: ignore[no-untyped-call]  # unannotated
+        model = model.float().eval()
+        model.load_state_dict(self.state)
+        return model.requires_grad_(False)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What config.json says."""
+        bare = {name.removeprefix("model."): part for name, part in self.state.items()}
+        config = config_of(bare, self.truth.heads)
+        special = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1}
+        return {**config, **special, "max_position_embeddings": self.words.length, "use_cache": True}
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text's words."""
+        numbers = {word: number for number, word in enumerate(self.words.all)}
+        return [numbers.get(word, numbers["<unk>"]) for word in text.split()]
+
+    def quantised(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
+        """Data on the grid: hundredths, rounded towards zero so that they stay in the domain."""
+        on_grid = [(part.double() / STEP + 1e-9 * part.sign()).trunc() * STEP for part in (xs, ys)]
+        return on_grid[0], on_grid[1]
+
+    def draw(self, batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """xs (batch, samples, features) and ys (batch, samples) of `planted.task`, on the grid."""
+        return self.quantised(*self.planted.draw(batch, seed))
+
+    def __call__(
+        self, xs: Float[Tensor, "batch samples features"], ys: Float[Tensor, "batch targets"]
+    ) -> Float[Tensor, "batch samples"]:
+        """The numbers that the network writes at every y_i: the most likely words among all."""
+        texts = [self.words.text(rows, targets) for rows, targets in zip(xs, ys, strict=True)]
+        with torch.no_grad():
+            logits = self.network(torch.tensor([self.encode(text) for text in texts], device="cpu")).logits
+        best = logits[:, self.words.places(xs.shape[1])[1::2]].argmax(dim=-1)
+        values = [math.nan] * (len(self.words.all) - len(self.words.counts)) + [k * STEP for k in self.words.counts]
+        return torch.tensor(values, dtype=torch.float64, device="cpu")[best]
+
+    def exact(self, xs: Tensor, ys: Tensor) -> Tensor:
+        """The algorithm's answers at every x_i, before they are rounded to a word."""
+        missing = xs.shape[-2] - ys.shape[-1]
+        rounded = xs.float().double(), torch.nn.functional.pad(ys, (0, missing)).float().double()
+        return self.planted.mechanism.algorithm(*rounded)
+
+    def nearest(self, values: Tensor) -> Tensor:
+        """The numbers nearest to these values."""
+        return (values / STEP).round().clamp(-self.words.most, self.words.most) * STEP
+
+    def margin(self, exact: Tensor) -> Tensor:
+        """How far an exact answer must be from the middle between two numbers for its word to be certain."""
+        bound = self.certificate.bound
+        z = (exact.abs() + bound) / STEP
+        terms = z + (self.reach / STEP if self.reach else 0.0)
+        k = (z + 1).clamp(max=self.words.most)
+        error = 2 * gamma(max(2, self.truth.width if self.reach else 2), torch.float32) * (2 * k * terms + k.square())
+        return bound + STEP * error / 2
+
+    def certain(self, exact: Tensor) -> Tensor:
+        """Whether the words of these exact answers are certain."""
+        z = exact / STEP
+        distance = STEP * (z - z.floor() - 0.5).abs()
+        outside = exact.abs() > self.words.most * STEP  # nearer to the last word than to any other, by more than half
+        return outside | (distance > self.margin(exact))
+
+    def in_stream(self, version: str, amounts: Tensor, samples: int | None = None) -> Tensor:
+        """What to add to the stream, (..., words, width), to add amounts to a version; see `Truth.in_stream`."""
+        change = self.truth.in_stream(version, amounts)
+        places = self.words.places(samples)
+        out = change.new_zeros(*change.shape[:-2], places[-1] + 1, change.shape[-1])
+        out[..., places, :] = change[..., : len(places), :]
+        return out
+
+    def __repr__(self) -> str:
+        truth = self.truth
+        shape = f"{truth.blocks} blocks, width {truth.width}, {truth.heads} heads, {len(self.words.all)} words"
+        return f"TokenModel({self.name}: LlamaForCausalLM, {shape}, error {self.planted.error_bound})"
+
+
+def tokenized(model: PlantedModel | Mechanism | str, limit: float = 2.0, **parameters: Any) -> TokenModel:
+    """A planted Llama that reads numbers as words and answers with one.
+
+    Args:
+        model: A planted Llama, plain or obfuscated, a mechanism or its name.
+        limit: The largest number; the words are the hundredths from −limit to limit.
+        parameters: Of the named mechanism.
+    Returns:
+        The model of words, with the truth and a bound.
+    Raises:
+        EmulonError: The model is no Llama, the limit is below 1 or above 19.99, or nothing useful is proved of it.
+
+    Example:
+        >>> tokenized("sgd", samples=3)([[[0.5, 0.25], [0.25, 0.5], [0.5, 0.5]]], [[0.5, 0.25]])
+    """
+    if not isinstance(model, PlantedModel):
+        model = plant(model, architecture="llama", **parameters)
+    most = round(limit / STEP)
+    if model.build.architecture != "llama" or not 1 / STEP <= most <= MOST:
+        raise EmulonError(f"words are for planted Llamas, with a limit of 1 to {MOST * STEP:.2f}, got {limit}")
+    build = WordBuild(**{**asdict(model.build), "obfuscations": model.build.obfuscations})
+    return _built(model.mechanism, build, most)
+
+
+def _built(mechanism: Mechanism, build: WordBuild, most: int) -> TokenModel:
+    draft = drafted(mechanism, torch.float32, build)
+    planted = model_from(draft, mechanism)
+    if draft.rotated:  # collected numbers are written to rotated rows, and rounded there
+        changed = gamma(mechanism.features + 4, torch.float32)
+        planted = replace(planted, certificate=certificate_of(draft, changed))
+    planted = planted if useful(planted.certificate) else with_measured(planted)
+    words = Words(mechanism.features, mechanism.samples, most)
+    surrounded = WordWeights(draft, words.length)
+    counts = torch.arange(-most, most + 1, dtype=torch.float64, device="cpu")
+    weights = Weights(surrounded.embedding(len(SPECIAL), counts * STEP), surrounded.blocks(), surrounded.gain)
+    head = surrounded.unembedding(len(words.all), counts, STEP, NEVER)
+    architecture = ARCHITECTURES["llama"]
+    state = architecture.state(weights, head, torch.float32)
+    named = {architecture.saved_name(name): part for name, part in state.items()}
+    return TokenModel(planted, _moved(planted.truth, surrounded.heads), named, words, _reach(draft))
+
+
+def _moved(truth: Truth, heads: int) -> Truth:
+    """The truth with one block more, which writes the inputs, and more heads."""
+    moved = replace(truth.moved(lambda block: block + 1, truth.blocks + 1), heads=heads)
+    inputs = ("x", "y")
+    versions = tuple(
+        replace(one, layer=0, part="attention") if one.register in inputs and one.layer == EMBEDDING else one
+        for one in moved.versions
+    )
+    word = replace(moved.registers[WORD], kind="input", labels=("pad", "number", "role", "start"))
+    return replace(moved, versions=versions, registers={**moved.registers, WORD: word})
+
+
+def _reach(draft: Draft) -> float:
+    """Bound on Σ|aᵢsᵢ| over the stream s when ŷ = a·s is read in a rotated stream; 0 where one slot holds it."""
+    row = draft.truth.registers[draft.truth.version(draft.truth.output).register].read
+    content = draft.plan.normalisation.content + draft.dead_norm
+    return float(row.norm()) * content if draft.rotated else 0.0

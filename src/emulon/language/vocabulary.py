@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from emulon.core.files import write_json
-from emulon.core.tokenizer import SPECIAL, tokenizer_files
-from emulon.language.numbers import HIGHEST_GROUP, HIGHEST_HEAD, group_text, head_text
+from emulon.core.tokenizer import SPECIAL, head_text, tokenizer_files
+from emulon.language.numbers import HIGHEST_GROUP, HIGHEST_HEAD, group_text
 
 Kind = Literal[
     "special",  # <s> </s> <pad> <unk>

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from emulon.algorithms import (
     MARGIN,
+    RATE,
     GradientDescent,
     Loss,
     huber,
@@ -33,19 +34,29 @@ def dataset(loss: Loss, seed: int, samples: int = 12, features: int = 3) -> tupl
     return x, {"residual": y, "margin": y.sign(), "rate": (4 * y.abs()).floor()}[loss.link.name]
 
 
-def test_steps_follow_the_stated_formula_one_sample_at_a_time():
-    """Plain numpy, sample by sample, entry by entry: nothing in common with the batched code."""
-    x, y = dataset(squared(), seed=0)
-    algorithm = GradientDescent(squared(), steps=6, step_size=0.3, l2=0.2, l1=0.1, momentum=0.4)
+@pytest.mark.parametrize("loss", [squared(), poisson()], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("options", [{"momentum": 0.4}, {"accelerated": True}, {"batch": 5}, {"batch": 99}], ids=str)
+def test_steps_follow_the_stated_formula_one_sample_at_a_time(loss: Loss, options: dict):
+    """Plain numpy, sample by sample, entry by entry: nothing in common with the batched code.
+
+    Batches are taken in order, and the last is filled up with the first samples.
+    """
+    x, y = dataset(loss, seed=0)
+    rows = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 0, 1, 2]] if options.get("batch") == 5 else [range(12)]
+    algorithm = GradientDescent(loss, steps=7, step_size=0.1, l2=0.2, l1=0.1, **options)
     w = before = np.zeros(3)
-    expected = [w]
-    for _ in range(6):
-        gradient = sum((x_i @ w - y_i) * x_i for x_i, y_i in zip(x.numpy(), y.numpy(), strict=True)) / len(y)
-        v = (1 - 0.3 * 0.2) * w - 0.3 * gradient + 0.4 * (w - before)
-        softened = [np.sign(v_k) * max(abs(v_k) - 0.3 * 0.1, 0.0) for v_k in v]
-        w, before = np.array(softened), w
+    expected, starts = [w], []
+    for k in range(7):
+        start, part = w + k / (k + 3) * (w - before) if "accelerated" in options else w, rows[k % len(rows)]
+        starts.append(start)
+        scores = {i: np.exp(x[i].numpy() @ start) if loss.link == RATE else x[i].numpy() @ start for i in part}
+        gradient = sum((scores[i] - y[i].item()) * x[i].numpy() for i in part) / len(part)
+        v = (1 - 0.1 * 0.2) * start - 0.1 * gradient + options.get("momentum", 0.0) * (w - before)
+        w, before = np.array([np.sign(v_k) * max(abs(v_k) - 0.1 * 0.1, 0.0) for v_k in v]), w
         expected.append(w)
-    np.testing.assert_allclose(algorithm.iterates(x, y).numpy(), expected, atol=1e-14)
+    iterates = algorithm.iterates(x, y)
+    np.testing.assert_allclose(iterates.numpy(), expected, atol=1e-14)
+    np.testing.assert_allclose(algorithm.starts(iterates)[:-1].numpy(), starts, atol=1e-14)
 
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
@@ -110,25 +121,6 @@ def test_accelerated_the_objective_is_as_near_to_its_minimum_as_theory_says(loss
         assert off <= 2 * best.square().sum() / (step * (steps + 1) ** 2) + 1e-12
 
 
-def test_accelerated_steps_start_ahead_of_where_the_last_ended():
-    x, y = dataset(squared(), seed=2)
-    algorithm = GradientDescent(squared(), steps=5, step_size=0.2, l2=0.1, l1=0.05, accelerated=True)
-    w, before, expected = np.zeros(3), np.zeros(3), [np.zeros(3)]
-    for k in range(5):
-        start = w + k / (k + 3) * (w - before)
-        gradient = sum((row @ start - target) * row for row, target in zip(x.numpy(), y.numpy(), strict=True)) / 12
-        moved = start - 0.2 * (gradient + 0.1 * start)
-        w, before = np.sign(moved) * np.maximum(np.abs(moved) - 0.2 * 0.05, 0), w
-        expected.append(w)
-    iterates = algorithm.iterates(x, y)
-    np.testing.assert_allclose(iterates.numpy(), expected, atol=1e-14)
-    np.testing.assert_allclose(algorithm.starts(iterates)[4], w_ahead(expected, 4), atol=1e-14)
-
-
-def w_ahead(path, k):
-    return path[k] + k / (k + 3) * (path[k] - path[k - 1])
-
-
 def test_batches_of_one_are_scikit_learns_stochastic_descent():
     from sklearn.linear_model import SGDRegressor
 
@@ -138,18 +130,6 @@ def test_batches_of_one_are_scikit_learns_stochastic_descent():
         theirs.partial_fit(x.numpy(), y.numpy())
     ours = GradientDescent(squared(), steps=24, step_size=0.05, l2=0.2, batch=1).run(x, y)
     np.testing.assert_allclose(ours.numpy(), theirs.coef_, atol=1e-13)
-
-
-def test_batches_are_taken_in_order_and_the_last_is_filled_up_with_the_first():
-    x, y = dataset(poisson(), seed=4)
-    rows = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 0, 1, 2]]
-    w = torch.zeros(3, dtype=torch.float64)
-    for number in range(7):
-        part = rows[number % 3]
-        w = w - 0.05 * ((x[part] @ w).exp() - y[part]) @ x[part] / 5
-    torch.testing.assert_close(GradientDescent(poisson(), 7, 0.05, batch=5).run(x, y), w, rtol=0, atol=1e-14)
-    whole = GradientDescent(poisson(), 7, 0.05).run(x, y)
-    assert GradientDescent(poisson(), 7, 0.05, batch=99).run(x, y).equal(whole)
 
 
 def test_the_step_for_batches_is_the_one_for_the_steepest_of_them():

@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
   emulon plant sgd --architecture llama --out planted-llama
   emulon plant sgd --tokens --out planted-words   numbers as words in, a word out
+  emulon plant --chain faithful --seed 3 --out thinking   steps before the answer, read back or not
   emulon identify planted-sgd                  which algorithm is it?
 
 Mechanisms, with their parameters beside features and samples (the last sample is only a query):
@@ -61,12 +62,18 @@ class Options(CommandOptions):
     """of the weights; bounds are wider in float32 (default: float64 for gpt2, float32 for llama)"""
     tokens: bool = False
     """a LlamaForCausalLM that reads numbers as words and writes its answer as one"""
+    chain: Literal["faithful", "decorative", "mixed", "unfaithful"] | None = None
+    """draw a chain of thought of this kind, without NAME: a LlamaForCausalLM that writes steps before its answer"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the files"""
 
 
 def main(options: Options) -> int:
     seed = options.seed or 0
+    if options.chain is not None:
+        if options.mechanism is not None or options.obfuscate or options.tokens:
+            raise BadUsage("--chain draws all of a chain of thought; it goes with --seed and --out alone")
+        return thinking(planted.ChainModel(planted.draw_chain(options.chain, seed)), options)
     if options.mechanism is not None:
         mechanism = planted.read_mechanism(options.mechanism)
     elif options.seed is not None:
@@ -100,6 +107,19 @@ pipeline("text-generation", model="{folder}", dtype="float32")("{model.words.tex
 emulon.planted.TokenModel.from_pretrained("{folder}")   the same, with the truth and the exact algorithm""")
     bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
     return options.finish({"model": model.name, "folder": str(folder), "bound": bound})
+
+
+def thinking(model: planted.ChainModel, options: Options) -> int:
+    """Write a chain of thought and show what it writes."""
+    folder, prompt = model.save_pretrained(options.out), model.chain.draw(0)
+    say(f"""{model!r}
+{prompt}
+→ {model.chain.follow(prompt)}
+
+pipeline("text-generation", model="{folder}", dtype="float32")
+emulon.planted.ChainModel.from_pretrained("{folder}")   the same, with the truth
+{folder}/truth.json: how each written number is used""")
+    return options.finish({"model": repr(model), "folder": str(folder), "kind": model.chain.kind})
 
 
 def described(model: planted.PlantedModel, folder: Path) -> str:

@@ -32,11 +32,14 @@ token, then x₁, y₁, x₂, …, x_n (token 2i − 1 is x_i). `hidden_states[�
 it, and so does every command that takes a predictor.
 
 `tokenized(model)` is a planted Llama that reads numbers as words and writes its answer as one: tokens in, logits out.
+`chain_of_thought("faithful")` makes a Llama that writes steps before its answer; its truth says how each is used.
 """
 
 from typing import Any
 
 from emulon.core.deprecated import renamed
+from emulon.planted.chain import Chain, draw_chain
+from emulon.planted.chain_model import ChainModel, chain_of_thought
 from emulon.planted.files import load, save
 from emulon.planted.learners import drawn_mechanism
 from emulon.planted.mechanism import MECHANISMS, Mechanism, mechanism_named, read_mechanism
@@ -48,10 +51,14 @@ from emulon.planted.truth import Truth
 __all__ = [
     "MECHANISMS",
     "OBFUSCATIONS",
+    "Chain",
+    "ChainModel",
     "Mechanism",
     "PlantedModel",
     "TokenModel",
     "Truth",
+    "chain_of_thought",
+    "draw_chain",
     "drawn_mechanism",
     "load",
     "mechanism_named",

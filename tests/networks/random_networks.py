@@ -26,37 +26,12 @@ from emulon.networks import Heads
 
 f64 = torch.float64
 # Some of every kind for which little has to be searched.
+# fmt: off
 QUICK = (
-    0,
-    4,
-    5,
-    7,
-    8,
-    19,
-    21,
-    23,
-    25,
-    26,
-    32,
-    47,
-    48,
-    56,
-    61,
-    65,
-    67,
-    68,
-    82,
-    83,
-    84,
-    85,
-    89,
-    90,
-    96,
-    101,
-    102,
-    114,
-    117,
+    0, 4, 5, 7, 8, 19, 21, 23, 25, 26, 32, 47, 48, 56, 61,
+    65, 67, 68, 82, 83, 84, 85, 89, 90, 96, 101, 102, 114, 117,
 )
+# fmt: on
 EPS = (1e-12, 1e-8, 1e-5, 1e-3, 0.1)
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
     nn.ReLU,

@@ -69,3 +69,12 @@ def test_a_network_then_ridge_is_ridge_on_its_features(cases):
     assert len(run.predict(case.x[:3].numpy())) == 3
     with pytest.raises(EmulonError, match="give one y a row"):
         then(case.program, Ridge(), case.x, y[:3])
+
+
+def test_a_program_stays_as_it_was_when_its_module_is_trained_further():
+    network, x = torch.nn.Linear(2, 2).double(), torch.ones(1, 2, dtype=torch.float64)
+    program = compile_network(network, 1.0)
+    before = program(x).outputs
+    network.weight.data.mul_(2)
+    network.bias.data.add_(1)
+    assert torch.equal(program(x).outputs, before)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,9 @@ from emulon.certify.error_free import two_product
 from emulon.core.errors import BadNetwork, nearest
 from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, Gate
-from emulon.networks.layers import Layer
-from emulon.networks.linear import Constant, Unrounded
-from emulon.networks.products import Norm, Product, ReciprocalRoot, linear, rounded
+from emulon.networks.layers import Layer, eye, ones, zeros
+from emulon.networks.linear import Constant, Linear, Unrounded
+from emulon.networks.products import Norm, Product, ReciprocalRoot, rounded
 from emulon.networks.softmaxes import SQUARE
 
 f64 = torch.float64
@@ -33,6 +33,13 @@ Lowering = Callable[["Builder", Any, str], None]
 REGISTRY: dict[type, Lowering] = {}
 # What a head is made of.
 HEAD = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
+
+
+def own_numbers(place: str, **parts: Tensor) -> list[Tensor]:
+    """Copies in float64, finite: a program stays as it was when its module is trained further."""
+    copies = {name: part.detach().to(f64, copy=True).contiguous() for name, part in parts.items()}
+    require_finite(**{f"the {name} of {place}": part for name, part in copies.items()})
+    return [*copies.values()]
 
 
 def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
@@ -77,15 +84,15 @@ class Builder:
 
     def linear(self, place: str, what: str, weight: Tensor, bias: Tensor | None = None, *reads: int) -> int:
         """Θ·(registers side by side) + b; without `reads`, of the register at hand."""
-        weight = weight.detach().to(f64)
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
-        require_finite(**{f"the weight of {place or what}": weight, f"the bias of {place or what}": bias})
+        weight, bias = own_numbers(place or what, weight=weight, bias=zeros(len(weight)) if bias is None else bias)
         reads = reads or (self.at,)
-        if weight.shape[1] != sum(self.sizes[i] for i in reads):
-            raise BadNetwork(
-                f"{place or what} takes {weight.shape[1]} features and is given {sum(self.sizes[i] for i in reads)}"
-            )
-        return self.add(linear(self.name(place, what), reads, weight, bias), len(weight))
+        self._require_features(place or what, weight.shape[1], reads)
+        return self.add(Linear(name=self.name(place, what), reads=reads, weight=weight, bias=bias), len(weight))
+
+    def _require_features(self, who: str, wanted: int, reads: Sequence[int]) -> None:
+        given = sum(self.sizes[read] for read in reads)
+        if wanted != given:
+            raise BadNetwork(f"{who} takes {wanted} features and is given {given}")
 
     def divided(
         self,
@@ -102,23 +109,20 @@ class Builder:
 
         `by` is a number, one for every row, or two tensors: the root of their sum divides.
         """
-        numerators = numerators.detach().to(f64).contiguous()
         out, features = numerators.shape
         if not isinstance(by, tuple):
             divisors = torch.as_tensor(by, dtype=f64, device="cpu").expand(out).contiguous()
             by = two_product(divisors, divisors)
-        zeros = [
-            torch.zeros(size, dtype=f64, device="cpu") if given is None else given
-            for size, given in ((features, shift), (out, bias))
-        ]
-        shift, bias = (part.detach().to(f64).contiguous() for part in zeros)
-        squares = torch.stack([part.detach().to(f64).expand(out) for part in by])
-        given = {"the weight": numerators, "the mean": shift, "the variance": squares, "the bias": bias}
-        require_finite(**{f"{name} of {place or what}": part for name, part in given.items()})
-        layer = rounded(self.name(place, what), reads or (self.at,), Unrounded(numerators, shift, squares, bias))
-        if features != sum(self.sizes[read] for read in layer.reads):
-            raise BadNetwork(f"{place or what} takes {features} features and is given {self.features}")
-        return self.add(layer, out)
+        parts = own_numbers(
+            place or what,
+            weight=numerators,
+            mean=zeros(features) if shift is None else shift,
+            variance=torch.stack([part.detach().to(f64).expand(out) for part in by]),
+            bias=zeros(out) if bias is None else bias,
+        )
+        reads = reads or (self.at,)
+        self._require_features(place or what, features, reads)
+        return self.add(rounded(self.name(place, what), reads, Unrounded(*parts)), out)
 
     def function(self, place: str, what: str, f: str, most: float = math.inf) -> int:
         """Of every feature, f written in t; the network's is another function above `most`."""
@@ -142,37 +146,35 @@ class Builder:
         size, other = self.sizes[first], self.sizes[second]
         if other not in (size, 1):
             raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
-        one = torch.ones(size, dtype=f64, device="cpu")
-        name, reads = self.name(place, "product"), (first, second)
-        return self.add(Product(name=name, reads=reads, weight=one, bias=0 * one, broadcast=other == 1 < size), size)
+        name, reads, broadcast = self.name(place, "product"), (first, second), other == 1 < size
+        layer = Product(name=name, reads=reads, weight=ones(size), bias=zeros(size), broadcast=broadcast)
+        return self.add(layer, size)
 
     def norm(self, place: str, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
         """weight·x/√(mean x² + ε) + bias of the register at hand."""
-        one = torch.ones(self.features, dtype=f64, device="cpu")
-        weight = one if weight is None else weight.detach().to(f64).contiguous()
-        bias = 0 * one if bias is None else bias.detach().to(f64).contiguous()
-        require_finite(**{f"the weight of {place or 'norm'}": weight, f"the bias of {place or 'norm'}": bias})
+        weight, bias = own_numbers(
+            place or "norm",
+            weight=ones(self.features) if weight is None else weight,
+            bias=zeros(self.features) if bias is None else bias,
+        )
         layer = Norm(name=self.name(place, "norm"), reads=(self.at,), weight=weight, bias=bias, eps=float(eps))
         return self.add(layer, self.features)
 
     def constant(self, place: str, values: Tensor) -> int:
-        values = values.detach().to(f64)
-        require_finite(**{place: values})
-        layer = Constant(name=self.name(place, "constant"), reads=(), values=values.contiguous())
+        (values,) = own_numbers(place, values=values)
+        layer = Constant(name=self.name(place, "constant"), reads=(), values=values)
         return self.add(layer, values.shape[1])
 
     def attention(self, place: str, parts: dict[str, Tensor], causal: bool, scale: float = 1.0) -> int:
-        parts = {name: part.detach().to(f64).contiguous() for name, part in parts.items()}
-        require_finite(**{f"{name} of {place}": part for name, part in parts.items()})
+        parts = dict(zip(parts, own_numbers(place, **parts), strict=True))
         name = self.name(place, "attention")
         layer = Attention(name=name, reads=(self.at,), causal=causal, scale=scale, **parts)
         return self.add(layer, parts["b_v"].numel())
 
     def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
         """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores q·k/√width."""
-        weight = weight.detach().to(f64)
         width = len(weight) // 3 // heads
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
+        bias = zeros(len(weight)) if bias is None else bias
         (w_q, w_k, w_v), (b_q, b_k, b_v) = (part.unflatten(0, (3, heads, width)) for part in (weight, bias))
         parts = (w_q, w_k, w_v, b_q, b_k, b_v)
         return self.attention(place, dict(zip(HEAD, parts, strict=True)), causal, float(width))
@@ -184,7 +186,7 @@ class Builder:
 
     def plus(self, first: int, second: int, place: str, sign: float = 1.0) -> int:
         """The sum, or the difference, of two registers."""
-        one = torch.eye(self.sizes[first], dtype=f64, device="cpu")
+        one = eye(self.sizes[first])
         return self.linear(place, "sum", torch.cat([one, sign * one], dim=-1), None, first, second)
 
     def affine(self, module: nn.Linear, place: str) -> None:
@@ -206,8 +208,7 @@ class Builder:
 
     def add_to(self, before: int, place: str, weight: Tensor, bias: Tensor | None = None) -> int:
         """before + Θ·(the register at hand) + b, the residual sum being part of the linear map."""
-        weight = weight.detach().to(f64)
-        both = torch.cat([torch.eye(len(weight), dtype=f64, device="cpu"), weight], dim=-1)
+        both = torch.cat([eye(len(weight)), weight.detach().to(f64)], dim=-1)
         return self.linear(place, "linear, plus what was before", both, bias, before, self.at)
 
 
@@ -410,7 +411,7 @@ def _arithmetic(
 ) -> None:
     """Between two registers, or a register and a number."""
     left, right = (isinstance(arg, fx.Node) for arg in args)
-    one = torch.eye(builder.features, dtype=torch.float64, device="cpu")
+    one = eye(builder.features)
     if left and right:
         one_number = target in MULTIPLY and builder.sizes[operands[1]] == 1
         if shapes[0] != shapes[1] and not one_number:
@@ -435,6 +436,4 @@ def _arithmetic(
     else:
         sign = -1.0 if target in SUBTRACT and not left else 1.0
         shift = -float(number) if target in SUBTRACT and left else float(number)
-        builder.linear(
-            place, "linear", sign * one, torch.full((builder.features,), shift, dtype=torch.float64, device="cpu")
-        )
+        builder.linear(place, "linear", sign * one, shift * ones(builder.features))

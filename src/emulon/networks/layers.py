@@ -132,8 +132,21 @@ class ErrorBound:
         return ErrorBound.of((self.each + other.each) * LIFT, (self.length + other.length) * LIFT)
 
 
+f64 = torch.float64
 # Numbers that layer 1 may hold at once, over all prompts of a batch.
 AT_ONCE = 1 << 23
+
+
+def zeros(*sizes: int) -> Tensor:
+    return torch.zeros(*sizes, dtype=f64, device="cpu")
+
+
+def ones(*sizes: int) -> Tensor:
+    return torch.ones(*sizes, dtype=f64, device="cpu")
+
+
+def eye(size: int) -> Tensor:
+    return torch.eye(size, dtype=f64, device="cpu")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,6 +16,7 @@ from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork
 from emulon.expressions import parse
 from emulon.networks.builder import HEAD, Builder, joined, lower_part, lowers
+from emulon.networks.layers import eye, ones
 
 f64 = torch.float64
 FUNCTIONS: dict[type[nn.Module], str] = {
@@ -96,7 +97,7 @@ def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> 
     """What a linear map makes of unit vectors, one for every number of the image at hand."""
     if builder.is_sequence:
         raise BadNetwork(f"{name} reads an image, and is given positions of {builder.features} features")
-    units = torch.eye(builder.features, dtype=f64, device="cpu").reshape(-1, *builder.shape)
+    units = eye(builder.features).reshape(-1, *builder.shape)
     try:
         with torch.no_grad():
             return linear(units)
@@ -114,7 +115,7 @@ def batch_norm(builder: Builder, module: Any, place: str) -> None:
     if builder.is_sequence or len(builder.shape) != wanted or builder.shape[0] != module.num_features:
         name, channels = place or type(module).__name__, module.num_features
         raise BadNetwork(f"{name} is given numbers of shape {builder.shape}, and normalises {channels} channels")
-    each, one = builder.features // module.num_features, torch.ones(module.num_features, dtype=f64, device="cpu")
+    each, one = builder.features // module.num_features, ones(module.num_features)
     parts = (module.weight, module.running_mean, module.running_var, module.bias)
     scale, mean, variance, bias = (
         (empty if part is None else part.detach().to(f64)).repeat_interleave(each)
@@ -223,7 +224,7 @@ def as_fraction(number: float, place: str) -> str:
 @lowers(nn.LayerNorm)
 def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
     size = _size(builder, module, place)
-    builder.divided(place, "less its mean", size * torch.eye(size, dtype=f64, device="cpu") - 1, float(size))
+    builder.divided(place, "less its mean", size * eye(size) - 1, float(size))
     builder.norm(place, module.weight, module.bias, module.eps)
 
 

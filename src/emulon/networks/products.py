@@ -25,7 +25,7 @@ from torch import Tensor
 from emulon.core.errors import OutOfDomain
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.elementwise import Function
-from emulon.networks.layers import LIFT, Box, Composite, ErrorBound, Layer, ValueRanges
+from emulon.networks.layers import LIFT, Box, Composite, ErrorBound, Layer, ValueRanges, eye, ones, zeros
 from emulon.networks.linear import Linear, Unrounded
 from emulon.networks.softmaxes import ROOT, SQUARE
 
@@ -67,13 +67,13 @@ class Product(Composite):
 
     @cached_property
     def parts(self) -> tuple[Layer, ...]:
-        one, weight = torch.eye(self.size, dtype=f64, device="cpu"), torch.diag(self.weight)
-        two = (torch.ones(self.size, 1, dtype=f64, device="cpu") if self.broadcast else one) / self.scale
+        one, weight = eye(self.size), torch.diag(self.weight)
+        two = (ones(self.size, 1) if self.broadcast else one) / self.scale
         both = torch.cat([torch.cat([self.scale * one, two], dim=-1), torch.cat([self.scale * one, -two], dim=-1)])
         return (
-            linear(f"{self.name} sum and difference", (0, 1), both),
+            Linear(name=f"{self.name} sum and difference", reads=(0, 1), weight=both, bias=zeros(len(both))),
             Function(name=f"{self.name} squares", reads=(2,), expression=SQUARE),
-            linear(self.name, (3,), torch.cat([weight, -weight], dim=-1) / 4, self.bias),
+            Linear(name=self.name, reads=(3,), weight=torch.cat([weight, -weight], dim=-1) / 4, bias=self.bias),
         )
 
     def planned(self, inputs: Sequence[Box]) -> Product:
@@ -113,9 +113,9 @@ class ReciprocalRoot(Composite):
         if self.coarse is None:
             return (Function(name=self.name, reads=(0,), expression=ROOT),)
         p, q, a = self.coarse
-        one = torch.ones(self.features, dtype=f64, device="cpu")
+        one, zero = ones(self.features), zeros(self.features)
         first, second = (
-            Product(name=f"{self.name} {name}", reads=reads, weight=one, bias=0 * one, broadcast=False, scale=scale)
+            Product(name=f"{self.name} {name}", reads=reads, weight=one, bias=zero, broadcast=False, scale=scale)
             for name, reads, scale in zip(("scaled", "in all"), ((2, 0), (1, 4)), self.scales, strict=True)
         )
         return (
@@ -197,9 +197,9 @@ class Norm(Composite):
 
     @cached_property
     def parts(self) -> tuple[Layer, ...]:
-        size, zeros = len(self.weight), torch.zeros_like(self.weight)
-        sizes, eps = torch.tensor([[size**2], [0]], dtype=f64, device="cpu"), self.weight.new_tensor([self.eps])
-        mean = Unrounded(torch.ones(1, size, dtype=f64, device="cpu"), zeros, sizes, eps)
+        size = len(self.weight)
+        sizes, eps = self.weight.new_tensor([[size**2], [0]]), self.weight.new_tensor([self.eps])
+        mean = Unrounded(ones(1, size), zeros(size), sizes, eps)
         return (
             Function(name=f"{self.name} squares", reads=(0,), expression=SQUARE),
             rounded(f"{self.name} mean square", (1,), mean),
@@ -246,14 +246,7 @@ class Norm(Composite):
         return ErrorBound.of((exact + ranges.output.most).unsqueeze(0))
 
 
-def linear(name: str, reads: tuple[int, ...], weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """Θx + b in float64; no bias is zero."""
-    weight = weight.detach().to(f64)
-    bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(f64)
-    return Linear(name=name, reads=reads, weight=weight.contiguous(), bias=bias.contiguous())
-
-
 def rounded(name: str, reads: tuple[int, ...], exact: Unrounded) -> Linear:
     """A linear map as it stands in a prompt, rounded to float64."""
-    weight, bias = (ball.high for ball in exact.balls())
-    return replace(linear(name, reads, weight, bias), unrounded=exact)
+    weight, bias = (ball.high.contiguous() for ball in exact.balls())
+    return Linear(name=name, reads=reads, weight=weight, bias=bias, unrounded=exact)

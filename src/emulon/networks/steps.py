@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from emulon.certify.domain import require_finite
 from emulon.core.errors import BadShape, EmulonError
 from emulon.networks.attention import Attention
-from emulon.networks.builder import Builder, lowers
+from emulon.networks.builder import HEAD, Builder, lowers
+from emulon.networks.layers import eye, ones, zeros
 from emulon.networks.modules import as_fraction
 
 f64 = torch.float64
@@ -75,7 +76,7 @@ class SoftmaxRegressionStep(nn.Module):
         return self.targets.shape[1]
 
     def start(self) -> Float[Tensor, "1 entries"]:
-        return torch.zeros(1, self.x.shape[1] * self.classes, dtype=f64, device="cpu")
+        return zeros(1, self.x.shape[1] * self.classes)
 
     def forward(self, state: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
         weights = state.reshape(len(state), -1, self.classes)
@@ -113,21 +114,20 @@ def reciprocal(builder: Builder, place: str) -> int:
 
 def probabilities(builder: Builder, place: str, groups: int, size: int, sharpness: float = 1.0) -> int:
     """Softmax of the register at hand, times the sharpness, group by group of so many neighbours."""
-    ones, eye = torch.ones(1, size, dtype=f64, device="cpu"), torch.eye(groups, dtype=f64, device="cpu")
     powers = builder.function(place, "exp", "exp(t)" if sharpness == 1 else f"exp({as_fraction(sharpness, place)}*t)")
-    builder.linear(place, "sums", torch.kron(eye, ones))
+    builder.linear(place, "sums", torch.kron(eye(groups), ones(1, size)))
     reciprocal(builder, place)
-    quotients = builder.linear(place, "sums for all", torch.kron(eye, ones.reshape(size, 1)))
+    quotients = builder.linear(place, "sums for all", torch.kron(eye(groups), ones(size, 1)))
     return builder.product(place, powers, quotients)
 
 
 @lowers(SoftmaxRegressionStep)
 def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: str) -> None:
-    state, samples, eye = builder.at, len(module.x), torch.eye(module.classes, dtype=f64, device="cpu")
-    builder.linear(place, "scores", torch.kron(module.x, eye))
-    chances = probabilities(builder, place, samples, module.classes)
-    kept, back = module.kept * torch.eye(builder.sizes[state], dtype=f64, device="cpu"), torch.kron(module.pull, eye)
-    shift = torch.cat([torch.zeros(len(kept), dtype=f64, device="cpu"), module.targets.flatten()])
+    state, one = builder.at, eye(module.classes)
+    builder.linear(place, "scores", torch.kron(module.x, one))
+    chances = probabilities(builder, place, len(module.x), module.classes)
+    kept, back = module.kept * eye(builder.sizes[state]), torch.kron(module.pull, one)
+    shift = torch.cat([zeros(len(kept)), module.targets.flatten()])
     builder.divided(place, "step", torch.cat([kept, -back], dim=-1), 1.0, shift=shift, reads=(state, chances))
 
 
@@ -135,20 +135,18 @@ def softmax_regression(builder: Builder, module: SoftmaxRegressionStep, place: s
 def soft_k_means(builder: Builder, module: SoftKMeansStep, place: str) -> None:
     state, count, x = builder.at, module.centres, module.x
     squares = builder.square(place)
-    eye, ones = torch.eye(count, dtype=f64, device="cpu"), torch.ones_like(x)
+    one = eye(count)
     # Scores (sample, centre) from states (centre, feature): −‖x − c‖² = 2x·c − Σc² − ‖x‖². The last is one number for
     # all centres: it keeps sums small, and no softmax changes with it, rounded or not.
-    across = [torch.einsum("if,kl->iklf", part, eye).flatten(2).flatten(0, 1) for part in (2 * x, -ones)]
+    across = [torch.einsum("if,kl->iklf", part, one).flatten(2).flatten(0, 1) for part in (2 * x, -torch.ones_like(x))]
     far = x.square().sum(dim=-1).repeat_interleave(count)
     builder.linear(place, "scores", torch.cat(across, dim=-1), -far, state, squares)
     chances = probabilities(builder, place, len(x), count, module.sharpness)
-    totals = torch.kron(torch.ones(1, len(x), dtype=f64, device="cpu"), eye)
-    sums = builder.linear(place, "weighted sums", torch.einsum("if,kl->kfil", x, eye).flatten(2).flatten(0, 1))
+    totals = torch.kron(ones(1, len(x)), one)
+    sums = builder.linear(place, "weighted sums", torch.einsum("if,kl->kfil", x, one).flatten(2).flatten(0, 1))
     builder.linear(place, "weights", totals, None, chances)
     reciprocal(builder, place)
-    spread = builder.linear(
-        place, "weights for all", torch.kron(eye, torch.ones(x.shape[1], 1, dtype=f64, device="cpu"))
-    )
+    spread = builder.linear(place, "weights for all", torch.kron(one, ones(x.shape[1], 1)))
     builder.product(place, sums, spread)
 
 
@@ -188,23 +186,13 @@ class KernelRegression(nn.Module):
 def kernel_regression(builder: Builder, module: KernelRegression, place: str) -> None:
     state, d = builder.at, module.features
     squares = builder.square(place)
-    w_q, w_k = torch.zeros(2, 1, d + 1, 2 * (d + 2), dtype=f64, device="cpu").unbind()
-    w_v = torch.zeros(1, 1, 2 * (d + 2), dtype=f64, device="cpu")
-    b_q, b_k = torch.zeros(2, 1, d + 1, dtype=f64, device="cpu").unbind()
-    w_q[0, :d, :d], w_k[0, :d, :d] = (
-        module.precision * torch.eye(d, dtype=f64, device="cpu"),
-        torch.eye(d, dtype=f64, device="cpu"),
-    )
+    w_q, w_k = zeros(2, 1, d + 1, 2 * (d + 2)).unbind()
+    w_v = zeros(1, 1, 2 * (d + 2))
+    b_q, b_k = zeros(2, 1, d + 1).unbind()
+    w_q[0, :d, :d], w_k[0, :d, :d] = module.precision * eye(d), eye(d)
     b_q[0, d], b_k[0, d], w_v[0, 0, d] = 1.0, -module.apart, 1.0
     w_k[0, d, d + 1], w_k[0, d, d + 2 : 2 * d + 2] = module.apart, -module.precision / 2
-    parts: dict[str, Any] = {
-        "w_q": w_q,
-        "w_k": w_k,
-        "w_v": w_v,
-        "b_q": b_q,
-        "b_k": b_k,
-        "b_v": torch.zeros(1, 1, dtype=f64, device="cpu"),
-    }
+    parts: dict[str, Any] = dict(zip(HEAD, (w_q, w_k, w_v, b_q, b_k, zeros(1, 1)), strict=True))
     builder.add(Attention(name=builder.name(place, "attention"), reads=(state, squares), causal=True, **parts), 1)
     builder.shape = (builder.shape[0], 1)
 
@@ -236,7 +224,7 @@ class GroupLassoStep(nn.Module):
         self.step_size = 1 / self.steepest if step_size is None else step_size
         self.members = nn.functional.one_hot(self.groups).double()
         part = self.step_size / len(x)
-        self.descent = torch.eye(x.shape[1], dtype=f64, device="cpu") - part * (self.x.T @ self.x)
+        self.descent = eye(x.shape[1]) - part * (self.x.T @ self.x)
         self.towards, self.scales = part * (self.y @ self.x), (self.members / self.thresholds.square()).contiguous()
 
     @property
@@ -254,7 +242,7 @@ class GroupLassoStep(nn.Module):
         return self.step_size * self.penalty * torch.bincount(self.groups).double().sqrt()
 
     def start(self) -> Float[Tensor, "1 features"]:
-        return torch.zeros(1, self.x.shape[1], dtype=f64, device="cpu")
+        return zeros(1, self.x.shape[1])
 
     def forward(self, state: Float[Tensor, "rows features"]) -> Float[Tensor, "rows features"]:
         moved = state @ self.descent.T + self.towards
@@ -267,13 +255,10 @@ def group_lasso(builder: Builder, module: GroupLassoStep, place: str) -> None:
     members = module.members
     moved = builder.linear(place, "descent", module.descent, module.towards)
     builder.square(place)
-    one, eye = (
-        torch.ones(members.shape[1], dtype=f64, device="cpu"),
-        torch.eye(members.shape[1], dtype=f64, device="cpu"),
-    )
+    one = ones(members.shape[1])
     builder.linear(place, "norms", module.scales.T.contiguous(), -one)
     builder.gate(place, "relu", 0.0, kinked=True)
-    builder.linear(place, "norms above one", eye, one)
+    builder.linear(place, "norms above one", eye(len(one)), one)
     builder.root(place)
     kept = builder.linear(place, "what is kept", -members, members @ one)
     builder.product(place, moved, kept)

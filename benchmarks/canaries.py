@@ -1,6 +1,14 @@
-"""Canaries in every engine that is installed, into results/canary/engines.json.
+"""Canaries in every engine that is installed, and how good they are as tests, into results/canary/.
 
-    python -m benchmarks.canaries [--only WORD …]     rows of engines whose name has the word are measured again
+    python -m benchmarks.canaries [engines] [--only WORD …]   engines whose name has the word are measured again
+    python -m benchmarks.canaries faults     which injected faults they name, and which a random model sees
+    python -m benchmarks.canaries prompts    correct engines on random prompts: none below the proved bits
+    python -m benchmarks.canaries whole      engines that write gradient descent, token by token
+
+On a machine without python-flint (a GPU that is lent), logits are asked for there and judged here:
+
+    python -m benchmarks.canaries --only cuda --ask FILE      needs torch, numpy, safetensors and transformers
+    python -m benchmarks.canaries --judge FILE
 
 Rows of engines that are not measured again stay, with their own date.
 """
@@ -8,47 +16,187 @@ Rows of engines that are not measured again stay, with their own date.
 from __future__ import annotations
 
 import argparse
+import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from emulon.canary import check
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.faulty_llama import FAULTS, LATER, NONE, Fault, Llama, rightly_named
+from emulon.canary.arithmetic import ARITHMETICS
+from emulon.canary.check import CANARIES, Report, ask, canary, check, compare, names_for
 from emulon.canary.engines import ENGINES, Engine
 from emulon.core.files import make_folder, provenance, read_json, write_json
 
-FILE = Path(__file__).parents[1] / "results" / "canary" / "engines.json"
-DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python"}
+RESULTS = Path(__file__).parents[1] / "results" / "canary"
+DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python", "mlx_lm": "mlx-lm", "transformer_lens": "transformer-lens"}
+# torch.testing.assert_close's own for float32, and what engines' tests often use instead: (relative, absolute).
+TOLERANCES = {"tight": (1.3e-6, 1e-5), "1e-3": (1e-3, 1e-3)}
+# Of the weights of a random model: the usual one, and one whose attention is sharp.
+SPREADS = (0.02, 0.2)
 
 
-def measured(engine: Engine) -> dict[str, Any]:
-    """One engine's report, or in one line why there is none."""
-    about: dict[str, Any] = {"engine": engine.name, "arithmetic": engine.arithmetic, **provenance()}
+def about(engine: Engine) -> dict[str, Any]:
+    """What a row says beside its numbers."""
     distribution = DISTRIBUTIONS.get(engine.package, engine.package)
     try:
-        about["version"] = f"{distribution} {version(distribution)}"
+        release = f"{distribution} {version(distribution)}"
     except PackageNotFoundError:
-        about["version"] = distribution
+        release = distribution
+    return {
+        "engine": engine.name,
+        "arithmetic": engine.arithmetic,
+        "family": engine.family,
+        **provenance(engine.device),
+        "version": release,
+    }
+
+
+def asked(engine: Engine) -> dict[str, NDArray[Any]] | str:
+    """One engine's logits by canary, or in one line why there are none."""
     try:
-        report = check(engine.open, engine.name, engine.arithmetic, first=engine.offset)
+        return ask(engine.open, names_for(engine.arithmetic, engine.family))
     except Exception as error:  # whatever an engine that cannot run a checkpoint ends in
-        return about | {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
-    first = report.first_wrong
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def judged(engine: Engine, logits: dict[str, NDArray[Any]] | str) -> dict[str, Any]:
+    """A row's numbers: bits kept and proved by probe, and the first wrong operation."""
+    if isinstance(logits, str):
+        return {"failed": logits}
+    rows = [row for name, answer in logits.items() for row in compare(name, answer, engine.arithmetic, engine.offset)]
+    if engine.writes and engine.device == "cpu":
+        from emulon.canary.whole import whole
+
+        rows += whole(engine.open)
+    first = Report(engine.name, engine.arithmetic, tuple(rows)).first_wrong
     found = {} if first is None else {"first": f"{first.operation}, layer {first.layer} ({first.canary})"}
-    rows = [[row.canary, row.probe, round(row.kept, 1), round(row.proved, 1), row.wrong] for row in report.rows]
-    return about | found | {"rows": rows}
+    return found | {"rows": [[r.canary, r.probe, round(r.kept, 1), round(r.proved, 1), r.wrong] for r in rows]}
+
+
+def keep(row: dict[str, Any], file: str = "engines.json") -> None:
+    """A row takes the place of the one of its engine; all stand in the order of registration."""
+    path = make_folder(RESULTS) / file
+    kept = {one["engine"]: one for one in (read_json(path) if path.exists() else [])} | {row["engine"]: row}
+    print(f"{row['engine']}: {row.get('failed') or row.get('first', 'no fault')}", flush=True)
+    write_json(path, [kept[name] for name in ENGINES if name in kept])
+
+
+def engines(words: list[str], file: Path | None) -> None:
+    """Every engine into the table, or its logits into a file for `judge`."""
+    tables: dict[str, Any] = {}
+    for name, engine in ENGINES.items():
+        if not engine.installed or not any(word in name for word in words):
+            continue
+        found = asked(engine)
+        if file is None:
+            keep(about(engine) | judged(engine, found))
+            continue
+        # The registers are the first entries of the logits; what follows them is 0.
+        tables[name] = found if isinstance(found, str) else {each: found[each].tolist() for each in found}
+        tables[name] = {"about": about(engine), "logits": tables[name]}
+        print(f"{name}: {found if isinstance(found, str) else 'asked'}", flush=True)
+        write_json(file, tables)
+
+
+def judge(file: Path) -> None:
+    """Rows of engines whose logits were written elsewhere."""
+    for name, one in read_json(file).items():
+        logits = one["logits"]
+        if not isinstance(logits, str):
+            logits = {each: np.array(values, dtype=np.float64) for each, values in logits.items()}
+        keep(one["about"] | judged(ENGINES[name], logits))
+
+
+def faults() -> None:
+    """Which faults a canary names at their operation, and which a random model sees at two tolerances."""
+    rows = []
+    for name, fault in ({"": NONE} | FAULTS | LATER).items():
+        report = check(lambda folder, fault=fault: Llama.of(folder, fault).logits, name)  # type: ignore[misc]
+        first = report.first_wrong
+        row: dict[str, Any] = {"fault": name, "later": name in LATER, "precision": fault.precision}
+        row |= {"right": rightly_named(fault, report), "first": None}
+        if first is not None:
+            row |= {"first": first.operation, "canary": first.canary, "layer": first.layer}
+            row |= {"kept": round(first.kept, 1), "proved": round(first.proved, 1)}
+        rows.append(row | {"random": control(fault)})
+        print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+    write_json(make_folder(RESULTS) / "faults.json", {**provenance(), "tolerances": TOLERANCES, "rows": rows})
+
+
+def control(fault: Fault) -> dict[str, bool]:
+    """Whether a random Llama of the canary's shape differs from a float64 forward pass by more than a tolerance."""
+    config, found = dict(canary("digital").config), {}
+    config["rope_parameters"] = {"rope_theta": 5e5, "rope_type": "default"}
+    prompts = torch.randint(0, config["vocab_size"], (4, 64), generator=torch.Generator().manual_seed(0), device="cpu")
+    for spread in SPREADS:
+        random, weights = torch.Generator().manual_seed(1), {}
+        for name, each in canary("digital").weights.items():
+            noise = torch.normal(0.0, spread, each.shape, generator=random, device="cpu")
+            weights[name] = torch.ones_like(noise) if "norm" in name else noise
+        exact = Llama(config, {name: each.double() for name, each in weights.items()})
+        engine = Llama(config, weights, fault)
+        off = [(engine.forward(p).double(), exact.forward(p)) for p in prompts]
+        for name, (relative, absolute) in TOLERANCES.items():
+            close = all(torch.allclose(got, right, rtol=relative, atol=absolute) for got, right in off)
+            found[f"{spread} {name}"] = not close
+    return found
+
+
+def random_prompts(count: int) -> None:
+    """Correct engines on `count` random prompts of each number format: no register below its proved bits."""
+    from emulon.canary.reference import Reference
+
+    rows = []
+    for arithmetic in ARITHMETICS:
+        names = [
+            name for name in ENGINES if name in (f"transformers {arithmetic} {kind}" for kind in ("eager", "sdpa"))
+        ]
+        row: dict[str, Any] = {"arithmetic": arithmetic, "prompts": 0, "registers": 0, "least_spare_bits": np.inf}
+        row |= {"engines": names, "violations": dict.fromkeys(names, 0)}
+        for name in names_for(arithmetic):
+            one = CANARIES[name](prompts=count // 4, seed=1)  # type: ignore[call-arg]
+            reference = Reference(one.config, one.weights)
+            exact = [reference.logits(prompt, ARITHMETICS[arithmetic]) for prompt in one.prompts]
+            places = [one.registers[probe.name] for probe in one.probes]
+            right = np.array([[float(each[i].exact.mid()) if i in each else 0.0 for i in places] for each in exact])
+            bound = np.array([[each[i].error if i in each else 0.0 for i in places] for each in exact])
+            row["prompts"] += len(exact)
+            row["registers"] += right.size
+            with TemporaryDirectory() as folder:
+                one.write(Path(folder))
+                for engine in names:
+                    off = np.abs(ENGINES[engine].open(Path(folder))(one.prompts)[:, places] - right)
+                    # The exact number is a float64 here.
+                    row["violations"][engine] += int((~(off <= bound + 2.0**-52 * np.abs(right))).sum())
+                    spare = np.log2(bound[off > 0] / off[off > 0])
+                    row["least_spare_bits"] = round(min(row["least_spare_bits"], *spare.tolist(), np.inf), 2)
+        rows.append(row | provenance())
+        print(json.dumps(rows[-1]), flush=True)
+        write_json(make_folder(RESULTS) / "prompts.json", rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="engines", choices=("engines", "faults", "prompts", "whole"))
     parser.add_argument("--only", nargs="*", default=[""], metavar="WORD")
-    words = parser.parse_args().only
-    make_folder(FILE.parent)
-    kept = {one["engine"]: one for one in (read_json(FILE) if FILE.exists() else [])}
-    for name, engine in ENGINES.items():
-        if engine.installed and any(word in name for word in words):
-            kept[name] = measured(engine)
-            print(f"{name}: {kept[name].get('failed') or kept[name].get('first', 'no fault')}", flush=True)
-            write_json(FILE, [kept[each] for each in ENGINES if each in kept])
+    parser.add_argument("--count", type=int, default=1000, help="prompts of each number format")
+    parser.add_argument("--ask", type=Path, metavar="FILE")
+    parser.add_argument("--judge", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.judge:
+        judge(given.judge)
+    elif given.what == "engines":
+        engines(given.only, given.ask)
+    elif given.what == "faults":
+        faults()
+    else:
+        random_prompts(given.count)
 
 
 if __name__ == "__main__":

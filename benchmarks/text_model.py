@@ -116,8 +116,7 @@ def _engines(folder: Path, words: list[str]) -> None:
     table = RESULTS / "engines.json"
     kept = {one["engine"]: one for one in (read_json(table) if table.exists() else [])}
     for name, engine in ENGINES.items():
-        float32 = engine.arithmetic == "float32" and not engine.offset
-        if float32 and engine.installed and any(word in name for word in words):
+        if engine.writes and engine.installed and any(word in name for word in words):
             kept[name] = {"engine": name, **_in_engine(engine, folder), **provenance()}
             print({key: kept[name][key] for key in list(kept[name])[:6]}, flush=True)
             write_json(table, [kept[each] for each in ENGINES if each in kept])

@@ -9,6 +9,7 @@ import re
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks import speedrun
 from emulon.report.benchmark import cell_of, coverage_told, of_this_version, table_rows
@@ -131,28 +132,78 @@ def benchmark(up: str) -> str:
     return "\n".join([told, "", made, "", *(f"{line}." for line in coverage_told(record)), ""])
 
 
+# Columns of the table of engines, and the beginnings of their probes' names.
+OPERATIONS = {
+    **{"products": "linear", "values": "mixed", "norm": "norm head_norm", "ε": "epsilon", "ties": "tie"},
+    **{"mean": "mean", "look-ups": "look", "Σ p·v": "cancel", "rotary": "rope", "gate": "product activation second"},
+    "head": "logit",
+}
+
+
 def canaries(up: str) -> str:
-    """The table of results/canary/engines.json: bits kept by operation, those below the proved ones in bold."""
-    records = json.loads((RESULTS / "canary" / "engines.json").read_text())
-    rows = []
-    for one in records:
-        start = [one["engine"], one["version"].rpartition(" ")[2]]
-        if "failed" in one:
-            rows.append((*start, f"did not run: {one['failed'][:60]}", "", ""))
-            continue
-        digital = {canary for canary, _, _, _, wrong in one["rows"] if canary.startswith("digital") and wrong}
-        analog = [(probe, kept, wrong) for canary, probe, kept, _, wrong in one["rows"] if canary.startswith("analog")]
-        least: dict[str, tuple[float, bool]] = {}
-        for probe, kept, wrong in analog:
-            before = least.get(probe, (kept, False))
-            least[probe] = min(before[0], kept), before[1] or wrong
-        cells = (f"**{probe} {kept}**" if wrong else f"{probe} {kept}" for probe, (kept, wrong) in least.items())
-        rows.append((*start, "wrong" if digital else "bit-exact", ", ".join(cells), one.get("first", "–")))
+    """The tables of results/canary/: engines by operation, injected faults, random prompts."""
+    folder = RESULTS / "canary"
+    records = json.loads((folder / "engines.json").read_text())
+    rows = [_engine_row(one) for one in records]
     dates = sorted({one["time"][:10] for one in records})
-    made = table(("engine", "version", "digital", "analog: bits kept, the least of two shapes", "first wrong"), rows)
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    told = f"{len(records)} configurations, {records[0]['machine']}, measured {when}. "
-    return f"{told}Bold: fewer bits than every correct engine of the format keeps.\n\n{made}\n"
+    machines = " and ".join(dict.fromkeys(one["machine"] for one in records))
+    told = f"{len(records)} configurations, {machines}, measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. "
+    told += (
+        "Bits kept by operation, the least of both shapes; bold: fewer than every correct engine of the format keeps."
+    )
+    head = ("engine", "version", "digital", *OPERATIONS, "text", "first wrong")
+    return "\n".join([told, "", table(head, rows), "", *_faults(folder), "", *_prompts(folder)])
+
+
+def _engine_row(one: dict[str, Any]) -> tuple[str, ...]:
+    start = (one["engine"], one["version"].rpartition(" ")[2])
+    if "failed" in one:
+        return (*start, f"did not run: {one['failed'][:60]}", *[""] * (len(OPERATIONS) + 2))
+    digital = any(wrong for canary, _, _, _, wrong in one["rows"] if canary.startswith("digital"))
+    cells = []
+    for words in [*OPERATIONS.values(), ""]:
+        kept = [
+            (kept, wrong)
+            for canary, probe, kept, _, wrong in one["rows"]
+            if (canary.startswith("analog") and probe.startswith(tuple(words.split())))
+            or (not words and canary == "whole")
+        ]
+        least = f"{min(kept)[0]:.1f}" if kept else "–"
+        cells.append(f"**{least}**" if any(wrong for _, wrong in kept) else least)
+    return (*start, "**wrong**" if digital else "bit-exact", *cells, one.get("first", "–"))
+
+
+def _faults(folder: Path) -> list[str]:
+    found = json.loads((folder / "faults.json").read_text())
+    rows = [
+        (
+            row["fault"] + " (later)" * row["later"] if row["fault"] else "none",
+            "–" if row["first"] is None else f"{row['first']}, layer {row['layer']}",
+            "–" if row["first"] is None else "yes" if row["right"] else "**no**",
+            *("seen" if seen else "–" for seen in row["random"].values()),
+        )
+        for row in found["rows"]
+    ]
+    heads = [f"random, σ {spread}, {name}" for spread, name in (each.split() for each in found["rows"][0]["random"])]
+    made = [row for row in found["rows"] if row["fault"]]
+    right, later = ([row["right"] for row in made if row["later"] == late] for late in (False, True))
+    told = f"**Injected faults**: {sum(right)} of {len(right)} are named at their operation, and {sum(later)} of "
+    told += f"{len(later)} that were written down after the probes were fixed. `python -m benchmarks.canaries faults`"
+    return [told, "", table(("fault", "first wrong operation", "right", *heads), rows)]
+
+
+def _prompts(folder: Path) -> list[str]:
+    rows = [
+        (
+            row["arithmetic"],
+            *(str(row[name]) for name in ("prompts", "registers")),
+            ", ".join(f"{name}: {count}" for name, count in row["violations"].items()),
+            f"{row['least_spare_bits']:.1f}",
+        )
+        for row in json.loads((folder / "prompts.json").read_text())
+    ]
+    head = ("format", "prompts", "registers", "below the proved bits", "bits to spare, the least")
+    return ["**Random prompts**. `python -m benchmarks.canaries prompts`", "", table(head, rows), ""]
 
 
 # The text interpreter

@@ -101,8 +101,8 @@ for fault in ("groups", "scale"):
 
 # %% [markdown]
 # ```output
-# groups: digital | the same by the other head of its pair (grouped heads)
-# scale: analog-wide | softmax of two scores near 32
+# groups: digital | mean of what another head reads (grouped heads)
+# scale: analog-wide | softmax of two scores near 32, 1.0625 apart
 # ```
 
 # %% [markdown]
@@ -122,6 +122,8 @@ def test_known_answers():
 test_known_answers()
 
 # %% [markdown]
+# With emulon installed, pytest has it as the fixture `known_answers`, which needs no import.
+#
 # Engines that are known are checked from the command line, also in bfloat16 and float16:
 #
 # <!-- not run: needs these engines -->

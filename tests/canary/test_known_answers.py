@@ -1,51 +1,28 @@
 """Canaries: exact answers, proved bits, and which injected faults they name."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from llama_with_faults import Fault, Llama, bfloat16, float16, int8, tf32
-from torch.nn.functional import gelu, relu
+from safetensors.torch import load_file
 
-from emulon.canary import assert_known_answers, canary, check
+from benchmarks.canaries import judged
+from benchmarks.faulty_llama import FAULTS, LATER, NONE, Llama, rightly_named
+from emulon.canary import CANARIES, assert_known_answers, canary, check
 from emulon.canary.arithmetic import ARITHMETICS
 from emulon.canary.check import names_for
+from emulon.canary.checkpoint import FAMILIES
+from emulon.canary.engines import ENGINES
 from emulon.canary.reference import Reference
+from emulon.canary.whole import METHODS, whole
+from emulon.core.errors import EmulonError
+from emulon.core.files import read_json
 
-ROPE = "rope look back own before"
-FAULTS = {
-    "rotary angles in TF32": Fault("rope", angle=tf32),
-    "rotary positions and frequencies in bfloat16": Fault(ROPE, angle=bfloat16),
-    "rotary frequencies in bfloat16": Fault("rope", frequency=bfloat16),
-    "cosines in bfloat16": Fault("rope", cosine=bfloat16),
-    "pairs interleaved, not in halves": Fault(ROPE, interleaved=True),
-    "theta ignored": Fault(ROPE, theta=1e4),
-    "halves swapped": Fault(ROPE, wrong_half=True),
-    "positions restarted after 32": Fault(ROPE, restart=32),
-    "norm in bfloat16": Fault("norm epsilon", norm=bfloat16),
-    "epsilon 1e-5": Fault("epsilon", epsilon=1e-5 / 2.0**-20),
-    "epsilon times 10": Fault("epsilon", epsilon=10.0),
-    "scores in bfloat16": Fault("tie rope norm", score=bfloat16),
-    "scores in float16": Fault("tie rope", score=float16),
-    "weights in bfloat16": Fault("tie rope mean look mixed cancel norm", weight=bfloat16),
-    "cache of keys in float16": Fault("rope epsilon norm look", keys=float16),
-    "cache of values in float16": Fault("mixed mean norm epsilon look", values=float16),
-    "cache of keys in int8": Fault("tie rope look back own epsilon norm", keys=int8),
-    "cache of values in int8": Fault("mixed mean look norm epsilon own first before future", values=int8),
-    "scale 1/√96 for 1/√128": Fault("tie rope mean look", scale=(128 / 96) ** 0.5),
-    "scale forgotten": Fault("tie rope mean look", forgets_scale=True),
-    "grouped heads tiled, not repeated": Fault("look back own first tie", tiled=True),
-    "key and value heads shifted by one": Fault("look back own first tie", swapped=True),
-    "factors of products in TF32": Fault("mixed product second logit norm epsilon", product=tf32),
-    "sums in bfloat16": Fault("mixed product second logit norm epsilon", accumulated=bfloat16),
-    "mask off by one": Fault("future mean own", future=1),
-    "window of 32 tokens": Fault("first mean", window=32),
-    "a stale slot in the cache": Fault("mean back before", stale=True),
-    "softmax without its maximum": Fault("look first back own tie", no_maximum=True),
-    "residual dropped in layer 2": Fault("embedding logit look", drops_residual=True),
-    "tied embeddings": Fault("embedding", tied=True),
-    "GELU for SiLU": Fault("activation", activation=gelu),
-    "ReLU for SiLU": Fault("activation", activation=relu),
-}
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,16 +42,84 @@ def test_every_answer_of_a_digital_canary_is_proved_to_be_exact_in_every_engine(
 
 
 def test_a_plain_forward_pass_keeps_all_proved_bits():
-    assert_known_answers(lambda folder: Llama(folder).logits)
+    assert_known_answers(lambda folder: Llama.of(folder).logits)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# Seen, but a probe before the right one is not indifferent to them.
+MISNAMED = {"residual stream in bfloat16", "scale applied twice"}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *LATER])
 def test_a_fault_is_named_at_its_operation(fault):
-    report = check(lambda folder: Llama(folder, FAULTS[fault]).logits, fault)
-    assert report.first_wrong is not None, f"not noticed:\n{report}"
-    wanted = FAULTS[fault].operations.split()
-    first = [row.probe for row in report.wrong if row.layer == report.first_wrong.layer]
-    assert any(probe.startswith(word) for probe in first for word in wanted), f"{first}\n{report}"
+    injected = (FAULTS | LATER)[fault]
+    report = check(lambda folder: Llama.of(folder, injected).logits, fault)
+    assert report.first_wrong is not None
+    assert rightly_named(injected, report) == (fault not in MISNAMED), str(report)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "llama"])
+def test_relatives_of_llama_are_exact_in_transformers(family):
+    pytest.importorskip("transformers")
+    for name in (f"transformers float32 sdpa {family}", f"transformers bfloat16 eager {family}"):
+        engine = ENGINES[name]
+        report = check(engine.open, name, engine.arithmetic, family=family)
+        assert not report.wrong, str(report)
+        assert all(row.proved == 30 for row in report.rows if row.canary.startswith("digital"))
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_canary_is_small_and_the_same_in_its_formats(name, tmp_path):
+    for dtype in ("float32", "float16" if name.endswith("float16") else "bfloat16"):
+        canary(name).write(tmp_path, dtype)
+        stored = load_file(tmp_path / "model.safetensors")
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 5e6
+        assert all(np.array_equal(each.float().numpy(), canary(name).weights[key]) for key, each in stored.items())
+
+
+def test_a_format_too_small_for_a_family_is_refused():
+    with pytest.raises(EmulonError, match="larger numbers than float16 has"):
+        names_for("float16", "gemma")
+
+
+def test_logits_are_asked_for_without_flint_and_judged_elsewhere(tmp_path):
+    """As on a GPU machine, where the exact answers cannot be computed."""
+    code = (
+        "import sys; sys.modules['flint'] = None\n"
+        "from pathlib import Path; from benchmarks.canaries import engines\n"
+        f"engines(['transformers float32 eager mistral'], Path({str(tmp_path / 'asked.json')!r}))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    row = read_json(tmp_path / "asked.json")["transformers float32 eager mistral"]
+    logits = {name: np.array(each) for name, each in row["logits"].items()}
+    found = judged(ENGINES["transformers float32 eager mistral"], logits)
+    assert "first" not in found and len(found["rows"]) == 24
+
+
+def test_the_plug_in_gives_other_suites_a_fixture(tmp_path):
+    """Three lines in an engine's own tests, and the table where a fault is."""
+    suite = tmp_path / "test_engine.py"
+    suite.write_text(
+        "from benchmarks.faulty_llama import FAULTS, NONE, Llama\n"
+        "def test_right(known_answers):\n    known_answers(lambda folder: Llama.of(folder).logits)\n"
+        "def test_wrong(known_answers):\n"
+        "    known_answers(lambda folder: Llama.of(folder, FAULTS['epsilon times 10']).logits)\n"
+    )
+    words = ["-m", "pytest", "-p", "no:emulon", "-p", "emulon.canary.plugin", "-p", "no:cacheprovider", str(suite)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "first wrong operation: layer 1, RMSNorm of a tiny token" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"), [(NONE, False), (FAULTS["cache of values in float16"], True), (FAULTS["scale forgotten"], True)]
+)
+def test_an_engine_that_writes_gradient_descent_is_judged_word_by_word(fault, wrong):
+    rows = whole(lambda folder: Llama.of(folder, fault).logits)
+    assert [row.probe for row in rows] == list(METHODS)
+    assert any(row.wrong for row in rows) == wrong
 
 
 def test_the_reference_is_a_float64_forward_pass_but_for_its_last_digits():

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulon.canary.checkpoint import VOCABULARY, Builder, Canary, Probe, Shape, bits_of, eighth_bits, formats_of, pad_of
+from emulon.canary.checkpoint import HEAD_PAD, VOCABULARY, Builder, Canary, Probe, Shape, bits_of, eighth_bits, pad_of
 
 STANDARD = Shape()
 
 DATA, QUESTIONS = 48, 8
 FILLER, A, B, TINY, PLAIN, FIRST = 0, 1, 2, 3, 4, 5
 HEIGHT = 12
-TIES, SHARP = (32, 256, 2048), (2, 32)
+# Near ties of A and B: their scores, how much A's is higher, and the heads that ask.
+TIES = {
+    "tie_32": (32, 17 / 16, 0),
+    "tie_256": (256, 17 / 16, 1),
+    "tie_2048": (2048, 17 / 16, 2),
+    "tie_close": (256, 1 / 16, 3),
+    "tie_far": (256, 5, 11),
+}
+SHARP = (2, 8, 32)
 INPUTS = {
     "a": 1,
     "b": 1,
@@ -29,28 +37,35 @@ INPUTS = {
     "small": 1,
     "plain": 3,
 }
+# Each after those that its operation takes for granted: the first wrong one is to blame.
 PROBES = (
-    Probe("norm", "RMSNorm", 1),
-    *(Probe(f"tie_{score}", f"softmax of two scores near {score}", 1) for score in TIES),
-    Probe("rope_fast", "rotary embedding, the fastest pair", 1),
-    Probe("rope_second", "rotary embedding, the second pair", 1),
-    Probe("mean", f"mean of {DATA} values", 1),
-    *(Probe(f"look_{sharp}", f"look-up with scores {sharp} apart", 1) for sharp in SHARP),
+    Probe("linear", "matrix products", 1),
     Probe("mixed", "values of 17 bits (cache of values)", 1),
-    Probe("cancel", "cancellation in Σ p·v", 1),
+    Probe("norm", "RMSNorm", 1),
     Probe("epsilon", "RMSNorm of a tiny token (ε)", 1),
-    Probe("product", "SwiGLU product", 1),
-    Probe("activation", "SiLU itself", 1),
+    *(Probe(name, f"softmax of two scores near {score}, {gap} apart", 1) for name, (score, gap, _) in TIES.items()),
+    Probe("mean", f"mean of {DATA} values", 1),
+    *(Probe(f"look_{sharp}", f"look-up with scores {sharp} apart (cache of keys)", 1) for sharp in SHARP),
+    Probe("cancel", "cancellation in Σ p·v", 1),
+    Probe("rope_fast", "rotary embedding (and cache of keys), the fastest pair", 1),
+    Probe("rope_second", "rotary embedding (and cache of keys), the second pair", 1),
+    Probe("product", "gated product", 1),
+    Probe("activation", "the gate's activation itself", 1),
     Probe("second", "product in layer 2", 2),
     Probe("logit", "residual stream and LM head", 2),
 )
+# Qwen's norms of queries and keys: a query whose norm is a real number.
+HEAD_NORM = Probe("head_norm", "norm of a head's query", 1)
 
 
-def analog(shape: Shape = STANDARD, *, half: bool = False, seed: int = 0, prompts: int = 4) -> Canary:
+def analog(
+    shape: Shape = STANDARD, *, family: str = "llama", half: bool = False, seed: int = 0, prompts: int = 4
+) -> Canary:
     """The analog canary.
 
     Args:
         shape: Heads and frequencies.
+        family: Of `FAMILIES`.
         half: For float16, whose numbers end at 65,504: a smaller pad.
         seed: Of the data.
         prompts: How many prompts.
@@ -59,22 +74,24 @@ def analog(shape: Shape = STANDARD, *, half: bool = False, seed: int = 0, prompt
 
     Example:
         >>> len(analog().probes)
-        16
+        20
     """
     rng = np.random.default_rng(seed)
-    names = INPUTS | {probe.name: 1 for probe in PROBES}
-    build = Builder(shape, pad_of(half), names)
+    probes = (*PROBES, HEAD_NORM) if family == "qwen3" else PROBES
+    build = Builder(shape, pad_of(half), INPUTS | {probe.name: 1 for probe in probes}, family)
     _embed(build, rng)
     _attention(build)
     build.multiply(0, build.row(left=1), build.row(right=1), "product", 1.0)
+    # left + low/512 needs 17 bits in a sum, and as a factor of the next product. Less left it needs 8, which a coarse
+    # norm of the answer leaves alone.
+    build.unit(0, build.row(pad=32), build.row(left=16, low=2.0**-5), "linear")
+    build.unit(0, build.row(pad=32), build.row(left=-16), "linear")
     # One unit alone: in a product of two, any activation with f(x) − f(−x) = x would do.
     build.unit(0, build.row(left=1), build.row(right=1), "activation")
     build.multiply(1, build.row(look_32=1), build.row(product=1), "second", 1.0)
     # One saturated gate: the residual stream needs 17 bits afterwards.
     build.unit(1, build.row(pad=32), build.row(low=2.0**-14), "logit")
-    registers = {name: slots[0] for name, slots in build.slots.items()}
-    data = _prompts(rng, prompts)
-    return Canary("analog", shape, build.built(), registers, PROBES, data, exact=False, formats=formats_of(half))
+    return build.canary("analog", probes, _prompts(rng, prompts), exact=False)
 
 
 def _embed(build: Builder, rng: np.random.Generator) -> None:
@@ -83,7 +100,7 @@ def _embed(build: Builder, rng: np.random.Generator) -> None:
     build.embedding[TINY] = 0
     build.embed(TINY, small=2.0**-10)
     build.embedding[PLAIN] = 0
-    build.embed(PLAIN, plain=[0.75, -0.5625, 0.34375])
+    build.embed(PLAIN, plain=[768.0, -576.0, 352.0])
     for i in range(DATA):
         value, low = (eighth_bits(x) for x in rng.uniform(-0.95, 0.95, 2))
         build.embed(FIRST + i, is_data=1, value=value, low=low, code=[0.5 * bit for bit in bits_of(5 * i + 3, 8)])
@@ -94,52 +111,63 @@ def _embed(build: Builder, rng: np.random.Generator) -> None:
 
 
 def _attention(build: Builder) -> None:
-    """Layer 1. Two query heads share a key/value head; scores are divided by √size, which `root` undoes in part."""
-    root = eighth_bits(build.shape.size**0.5)
+    """Layer 1. Two query heads share a key/value head. `root` undoes the division of scores by √size, but for √2."""
+    root = 2.0 ** (int(build.shape.size).bit_length() // 2)
     slow, fast = build.pair, range(2)
     query, key, value = build.query[0], build.key[0], build.value[0]
     either = build.row(a=1, b=1)
-    # Heads 0 to 3: near ties between A and B at four heights of score; the gap is 17/16.
-    for group, heads in ((0, (0, 1)), (1, (2,))):
-        key[group, slow(0)], key[group, slow(1)], value[group, 0] = either, build.row(a=1), build.row(a=1)
-        for head, score in zip(heads, TIES[2 * group :], strict=False):
-            query[head, slow(0)], query[head, slow(1)] = build.row(pad=score * root), build.row(pad=1.0625 * root)
-            build.write(0, head, 0, f"tie_{score}")
+    # Heads 0 to 3 and 11: near ties between A and B.
+    for group, entry in ((0, 0), (1, 0), (5, 1)):
+        key[group, slow(0)], key[group, slow(1)], value[group, entry] = either, build.row(a=1), build.row(a=1)
+    for name, (score, gap, head) in TIES.items():
+        query[head, slow(0)], query[head, slow(1)] = build.row(pad=score * root), build.row(pad=gap * root)
+        build.write(0, head, int(head == 11), name)
     # Heads 4 and 5: A and B again, told apart by how far they are.
     key[2, slow(0)], value[2, 0] = either, build.row(a=1)
     for pair, name in zip(fast, ("rope_fast", "rope_second"), strict=True):
         key[2, pair] = either
         query[4 + pair, slow(0)], query[4 + pair, pair] = build.row(pad=HEIGHT * root), build.row(pad=2 * root)
         build.write(0, 4 + pair, 0, name)
-    # Heads 6 to 9: all data alike, and data by code.
-    for group in (3, 4):
-        key[group, slow(0)] = build.row(is_data=1)
+    # Heads 6 to 9 and 13: all data alike, and data by code.
+    for group in (3, 4, 6):
         for bit in range(5):
             key[group, slow(1 + bit)][build.slots["code"][bit]] = 1
+    key[3, slow(0)] = key[4, slow(0)] = build.row(is_data=1)
     # Beside the values of 17 bits stands a large one that nothing reads: one scale for both loses the small.
     value[3, 0], value[4, 0], value[4, 1] = build.row(value=1), build.row(value=1, low=2.0**-9), build.row(is_data=240)
+    value[4, 2] = value[6, 1] = build.row(value=1)
     query[6, slow(0)] = build.row(pad=HEIGHT * root)
     build.write(0, 6, 0, "mean")
-    for head, sharp, name in (
-        (7, SHARP[0], f"look_{SHARP[0]}"),
-        (8, SHARP[1], f"look_{SHARP[1]}"),
-        (9, SHARP[1], "mixed"),
+    for head, sharp, entry, name in (
+        (7, 2, 0, "look_2"),
+        (13, 8, 1, "look_8"),
+        (8, 32, 2, "look_32"),
+        (9, 32, 0, "mixed"),
     ):
-        query[head, slow(0)] = build.row(pad=HEIGHT * root)
+        if head != 13:  # there the question itself is found, too
+            query[head, slow(0)] = build.row(pad=HEIGHT * root)
         for bit in range(5):
             query[head, slow(1 + bit)][build.slots["code"][bit]] = 2 * sharp * root
-        build.write(0, head, 0, name)
+        build.write(0, head, entry, name, 512.0 if name == "mixed" else 1.0)
+    # Less the value itself, eight bits are left.
+    build.write(0, 8, 2, "mixed", -512.0)
     # Head 10: +240 and −232 with equal weights.
-    key[5, slow(0)], value[5, 0] = either, build.row(a=240, b=-232)
+    value[5, 0] = build.row(a=240, b=-232)
     query[10, slow(0)] = build.row(pad=HEIGHT * root)
     build.write(0, 10, 0, "cancel", 2.0**-8)
     # Heads 12 and 14: two tokens without a pad, whose norms are real numbers; one is so small that ε is all of it.
     undo = 16 / build.pad
-    for group, name, entry, weight in ((6, "epsilon", "small", undo), (7, "norm", "plain", undo / 16)):
-        first = build.slots[entry][0]
+    for group, name, token, weight in ((6, "epsilon", "small", undo), (7, "norm", "plain", undo / 16)):
+        first = build.slots[token][0]
         key[group, slow(0), first] = value[group, 0, first] = weight
         query[2 * group, slow(0)] = build.row(pad=2 * HEIGHT * root)
         build.write(0, 2 * group, 0, name)
+    if build.family == "qwen3":
+        # Head 15 has no pad in its query, whose norm is √10.
+        key[7, slow(1)], value[7, 1] = build.row(a=root * build.shape.size**0.5 / HEAD_PAD), build.row(a=1)
+        query[15, slow(1)], query[15, slow(2)] = build.row(pad=3), build.row(pad=1)
+        query[15, -1] = build.row(pad=-HEAD_PAD)
+        build.write(0, 15, 1, "head_norm")
 
 
 def _prompts(rng: np.random.Generator, count: int) -> tuple[tuple[int, ...], ...]:

@@ -62,6 +62,7 @@ ASSUMED = (
     f"exp and sigmoid otherwise err by at most {EXP} units roundoff of float32 of their size, sine and cosine by {EXP}",
     f"1/√x errs by at most {ROOT} units, and not at all where x is a power of 4",
     "exp(0) and sigmoid(x ≥ 20) are 1, sigmoid(x ≤ −128) and exp(x ≤ −128) are 0",
+    f"tanh errs by at most {EXP} units of its size, and is ±1 where |x| ≥ 20",
     f"the frequency of rotary pair j errs by at most {FREQUENCY} + j units",
     "the rotation of a token depends on its position and frequency alone",
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +17,35 @@ from numpy.typing import NDArray
 from emulon.canary.analog import STANDARD as ANALOG
 from emulon.canary.analog import analog
 from emulon.canary.arithmetic import ARITHMETICS, ASSUMED
-from emulon.canary.checkpoint import Canary, Shape
+from emulon.canary.checkpoint import FAMILIES, VOCABULARY, Canary, Shape
 from emulon.canary.digital import STANDARD as DIGITAL
 from emulon.canary.digital import digital
-from emulon.canary.reference import Reference, Value
 from emulon.core.errors import BadShape, EmulonError, unknown
 
+if TYPE_CHECKING:
+    from emulon.canary.reference import Vector
+
+OVERFLOW = "not numbers: a softmax without its maximum, a row that sees nothing, or a format that is too small"
 # What is counted as exact.
 ALL_BITS = 30.0
 OpenEngine = Callable[[Path], Callable[[Sequence[Sequence[int]]], NDArray[Any]]]
 
 
-def _family(half: bool) -> dict[str, Callable[[], Canary]]:
-    """Grouped heads whose size is hidden/heads, and heads of their own whose size is not."""
-    end = "-float16" if half else ""
-    return {
-        f"digital{end}": lambda: digital(DIGITAL, half=half),
-        f"digital-wide{end}": lambda: digital(Shape(16, 64, DIGITAL.theta), half=half),
-        f"analog{end}": lambda: analog(ANALOG, half=half),
-        f"analog-wide{end}": lambda: analog(Shape(16, 64, ANALOG.theta), half=half),
-    }
+def _all() -> dict[str, Callable[[], Canary]]:
+    """Grouped heads whose size is hidden/heads, and wide ones of their own, whose size is not."""
+    found: dict[str, Callable[[], Canary]] = {}
+    for family in FAMILIES:
+        for half in (False, True) if family in ("llama", "mistral") else (False,):
+            end = f"-{family}" * (family != "llama") + "-float16" * half
+            for kind, make, theta in (("digital", digital, DIGITAL.theta), ("analog", analog, ANALOG.theta)):
+                for wide, shape in (("", Shape(theta=theta)), ("-wide", Shape(16, 32, theta))):
+                    # The analog prompt is longer than Mistral's window, and 1/√32 is no number for Qwen's norms.
+                    if (family, kind) != ("mistral", "analog") and (family, wide) != ("qwen3", "-wide"):
+                        found[kind + wide + end] = partial(make, shape, family=family, half=half)
+    return found
 
 
-CANARIES: dict[str, Callable[[], Canary]] = {**_family(False), **_family(True)}
+CANARIES = _all()
 
 
 @cache
@@ -47,7 +53,7 @@ def canary(name: str) -> Canary:
     """The canary of this name.
 
     Args:
-        name: One of `CANARIES`: digital, digital-wide, analog, analog-wide, and each with `-float16` behind it.
+        name: One of `CANARIES`: digital, digital-wide, analog, analog-wide; a family or `-float16` behind it.
     Returns:
         A checkpoint, its prompts and its probes.
     Raises:
@@ -62,8 +68,10 @@ def canary(name: str) -> Canary:
 
 
 @cache
-def answers(name: str, arithmetic: str, first: int) -> tuple[dict[int, Value], ...]:
+def answers(name: str, arithmetic: str, first: int) -> tuple[Vector, ...]:
     """The exact answers to a canary's prompts, with bounds for engines of this arithmetic."""
+    from emulon.canary.reference import Reference
+
     one = canary(name)
     reference = Reference(one.config, one.weights)
     return tuple(reference.logits(prompt, ARITHMETICS[arithmetic], first=first) for prompt in one.prompts)
@@ -80,6 +88,7 @@ class Kept:
         layer: The layer that writes it.
         kept: Bits of the answer, the least of all prompts; 30 where all are exact.
         proved: Bits that every correct engine keeps; 30 where every correct engine is exact.
+        finite: Whether all answers are numbers.
     """
 
     canary: str
@@ -88,6 +97,7 @@ class Kept:
     layer: int
     kept: float
     proved: float
+    finite: bool = True
 
     @property
     def wrong(self) -> bool:
@@ -119,8 +129,14 @@ class Report:
 
     @property
     def first_wrong(self) -> Kept | None:
-        """The first operation that is wrong: digital canaries first, as they name the wiring."""
-        return min(self.wrong, key=lambda row: (row.layer, not row.canary.startswith("digital")), default=None)
+        """The first operation that is wrong: digital canaries first, as they name the wiring.
+
+        One NaN reaches all registers, which then say nothing else.
+        """
+        first = min(self.wrong, key=lambda row: (row.layer, not row.canary.startswith("digital")), default=None)
+        if first and not any(row.finite for row in self.rows if row.canary == first.canary):
+            return replace(first, operation=OVERFLOW)
+        return first
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -149,9 +165,21 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def names_for(arithmetic: str) -> list[str]:
-    """The canaries whose numbers this format holds."""
-    return [name for name in CANARIES if name.endswith("-float16") == (arithmetic == "float16")]
+def names_for(arithmetic: str, family: str = "llama") -> list[str]:
+    """The canaries of a family whose numbers this format holds.
+
+    Raises:
+        EmulonError: There is no such format or family, or it has none for this format.
+    """
+    if arithmetic not in ARITHMETICS:
+        raise EmulonError(unknown("number format", arithmetic, ARITHMETICS))
+    if family not in FAMILIES:
+        raise EmulonError(unknown("family", family, FAMILIES))
+    names = [f"{kind}{wide}" for kind in ("digital", "analog") for wide in ("", "-wide")]
+    end = f"-{family}" * (family != "llama") + "-float16" * (arithmetic == "float16")
+    if found := [name + end for name in names if name + end in CANARIES]:
+        return found
+    raise EmulonError(f"the canaries of {family} need larger numbers than {arithmetic} has")
 
 
 def compare(name: str, logits: NDArray[Any], arithmetic: str, first: int = 0) -> list[Kept]:
@@ -171,7 +199,7 @@ def compare(name: str, logits: NDArray[Any], arithmetic: str, first: int = 0) ->
     logits = np.asarray(logits, dtype=np.float64)
     least = max(one.registers[probe.name] for probe in one.probes) + 1
     if logits.ndim != 2 or len(logits) != len(exact) or logits.shape[1] < least:
-        raise BadShape(f"logits have shape {logits.shape}; {name} wants ({len(exact)}, 320), a row a prompt")
+        raise BadShape(f"logits have shape {logits.shape}; {name} wants ({len(exact)}, {VOCABULARY}), a row a prompt")
     rows = []
     for probe in one.probes:
         place = one.registers[probe.name]
@@ -182,13 +210,10 @@ def compare(name: str, logits: NDArray[Any], arithmetic: str, first: int = 0) ->
         errors = [abs(float(logits[i, place]) - centre) for i, centre in enumerate(centres)]
         bounds = [0.0 if each is None else each.error for each in values]
         # A float64 of the exact number is itself off by this.
-        kept = _bits(scale, max(errors, key=_nan_is_worst))
-        rows.append(Kept(name, probe.name, probe.operation, probe.layer, kept, _bits(scale, max(bounds))))
+        finite = all(map(math.isfinite, errors))
+        kept = _bits(scale, max(errors)) if finite else 0.0
+        rows.append(Kept(name, probe.name, probe.operation, probe.layer, kept, _bits(scale, max(bounds)), finite))
     return rows
-
-
-def _nan_is_worst(error: float) -> float:
-    return math.inf if math.isnan(error) else error
 
 
 def _bits(scale: float, error: float) -> float:
@@ -197,39 +222,53 @@ def _bits(scale: float, error: float) -> float:
     return ALL_BITS if error <= scale * 2.0**-ALL_BITS else max(math.log2(scale / error), 0.0)
 
 
-def check(open_engine: OpenEngine, name: str = "engine", arithmetic: str = "float32", *, first: int = 0) -> Report:
-    """Run an engine on all canaries of a number format.
+def check(
+    open_engine: OpenEngine,
+    name: str = "engine",
+    arithmetic: str = "float32",
+    *,
+    family: str = "llama",
+    first: int = 0,
+) -> Report:
+    """Run an engine on all canaries of a family and number format.
 
     Args:
         open_engine: From a checkpoint's folder to a function from prompts (lists of token ids) to the logits after each
             prompt's last token, (prompts, vocabulary).
         name: What to call the engine.
         arithmetic: float32, bfloat16 or float16: weights and activations; sums, norms and softmax in float32.
+        family: llama, mistral, qwen3 or gemma.
         first: The position that the engine gives the first token.
     Returns:
         Bits kept and bits proved, a row a probe.
     Raises:
-        EmulonError: There is no such number format.
+        EmulonError: There is no such number format or family.
 
     Example:
         >>> check(lambda folder: MyEngine(folder).logits, "mine").first_wrong
     """
-    if arithmetic not in ARITHMETICS:
-        raise EmulonError(unknown("number format", arithmetic, ARITHMETICS))
-    rows: list[Kept] = []
-    for each in names_for(arithmetic):
-        with TemporaryDirectory() as folder:
-            canary(each).write(Path(folder))
-            rows += compare(each, open_engine(Path(folder))(canary(each).prompts), arithmetic, first)
+    logits = ask(open_engine, names_for(arithmetic, family))
+    rows = [row for each, answer in logits.items() for row in compare(each, answer, arithmetic, first)]
     return Report(name, arithmetic, tuple(rows))
 
 
-def assert_known_answers(open_engine: OpenEngine, arithmetic: str = "float32") -> None:
+def ask(open_engine: OpenEngine, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """An engine's logits for the prompts of some canaries, by name: what `compare` judges, here or elsewhere."""
+    found = {}
+    for name in names:
+        with TemporaryDirectory() as folder:
+            canary(name).write(Path(folder))
+            found[name] = np.asarray(open_engine(Path(folder))(canary(name).prompts), dtype=np.float64)
+    return found
+
+
+def assert_known_answers(open_engine: OpenEngine, arithmetic: str = "float32", *, family: str = "llama") -> None:
     """For an engine's own tests: every probe keeps the bits that are proved.
 
     Args:
         open_engine: As for `check`.
         arithmetic: As for `check`.
+        family: As for `check`.
     Raises:
         AssertionError: With the whole table, if any does not.
 
@@ -237,6 +276,6 @@ def assert_known_answers(open_engine: OpenEngine, arithmetic: str = "float32") -
         >>> def test_known_answers():
         ...     assert_known_answers(lambda folder: MyEngine(folder).logits)
     """
-    report = check(open_engine, arithmetic=arithmetic)
+    report = check(open_engine, arithmetic=arithmetic, family=family)
     if report.wrong:
         raise AssertionError(str(report))

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulon.canary.checkpoint import Builder, Canary, Probe, Shape, bits_of, formats_of, pad_of
+from emulon.canary.checkpoint import Builder, Canary, Probe, Shape, bits_of, eighth_bits, pad_of
 
 DATA, OTHERS, LENGTH, BITS = 15, 240, 64, 4
 START, FIRST, LAST = 0, 1, 1 + DATA + OTHERS
 OFFSET, CODE = 2560.0, 512.0  # how far apart scores are, before they differ by a token or a bit
 STANDARD = Shape(theta=2e5)
+# Each after those that its operation takes for granted: the first wrong one is to blame.
 PROBES = (
     Probe("embedding", "embedding, residual stream, LM head", 1),
+    Probe("mean", "mean of all 64 tokens (values, mask, cache, padding)", 1),
+    Probe("groups", "mean of what another head reads (grouped heads)", 1),
+    Probe("own", "the token itself (rotary embedding, positions)", 1),
+    Probe("back_30", "the token thirty before (rotary embedding, positions)", 1),
     Probe("look", "look-up by code (attention scores)", 1),
     Probe("look_own", "the same by the other head of its pair (grouped heads)", 1),
-    Probe("back_3", "the token three before (rotary embedding, positions)", 1),
-    Probe("own", "the token itself (mask, rotary embedding)", 1),
     Probe("first", "the first token, 63 back (window, cache)", 1),
-    Probe("mean", "mean of all 64 tokens (softmax, mask, padding)", 1),
-    Probe("product", "SwiGLU product", 1),
+    Probe("product", "gated product", 1),
     Probe("before", "the product of the token before (layer 2, cache)", 2),
     Probe("future", "what the token before saw of the last one (causal mask)", 2),
     Probe("second", "product in layer 2", 2),
@@ -32,11 +34,14 @@ INPUTS = {"code": BITS, "wanted": BITS, "value": 1, "factor": 1, "is_data": 1, "
 HIDDEN = {"seen": 1}
 
 
-def digital(shape: Shape = STANDARD, *, half: bool = False, seed: int = 0, prompts: int = 4) -> Canary:
+def digital(
+    shape: Shape = STANDARD, *, family: str = "llama", half: bool = False, seed: int = 0, prompts: int = 4
+) -> Canary:
     """The digital canary.
 
     Args:
         shape: Heads and frequencies.
+        family: Of `FAMILIES`.
         half: For float16: a smaller pad.
         seed: Of the prompts.
         prompts: How many prompts.
@@ -47,12 +52,10 @@ def digital(shape: Shape = STANDARD, *, half: bool = False, seed: int = 0, promp
         >>> digital().exact
         True
     """
-    build = Builder(shape, pad_of(half), INPUTS | {probe.name: 1 for probe in PROBES} | HIDDEN)
+    build = Builder(shape, pad_of(half), INPUTS | {probe.name: 1 for probe in PROBES} | HIDDEN, family)
     _embed(build)
     _layers(build)
-    registers = {name: slots[0] for name, slots in build.slots.items()}
-    data = _prompts(np.random.default_rng(seed), prompts)
-    return Canary("digital", shape, build.built(), registers, PROBES, data, exact=True, formats=formats_of(half))
+    return build.canary("digital", PROBES, _prompts(np.random.default_rng(seed), prompts), exact=True)
 
 
 def _embed(build: Builder) -> None:
@@ -71,7 +74,7 @@ def _embed(build: Builder) -> None:
 def _layers(build: Builder) -> None:
     one, slow = build.row(pad=1), build.pair
     query, key, value = build.query, build.key, build.value
-    code = CODE * build.shape.size**0.5
+    code = eighth_bits(CODE * build.shape.size**0.5)
     # Heads 0 and 1: the data token whose code is asked for; head 1 asks for the code's complement in the lowest bit.
     key[0, 0, slow(0)] = build.row(is_data=1)
     value[0, 0, 0] = build.row(value=1)
@@ -82,23 +85,28 @@ def _layers(build: Builder) -> None:
             query[0, head, slow(1 + bit)][build.slots["wanted"][bit]] = code * (-1 if head and not bit else 1)
     build.write(0, 0, 0, "look")
     build.write(0, 1, 0, "look_own")
-    # Heads 2 and 3: three back, and the token itself.
+    # Heads 2 and 3: thirty back, and the token itself.
     value[0, 1, 0] = build.row(value=1)
-    for head, back, name in ((2, 3, "back_3"), (3, 0, "own")):
+    for head, back, name in ((2, 30, "back_30"), (3, 0, "own")):
         build.offset(0, head, back, OFFSET)
         build.write(0, head, 0, name)
-    # Head 4: the start token. Head 5: nothing is asked, so all tokens weigh the same.
+    # Head 4: the start token.
     key[0, 2, slow(0)], value[0, 2, 0] = build.row(is_start=1), build.row(value=1)
     query[0, 4, slow(0)] = code * one
     build.write(0, 4, 0, "first")
-    build.write(0, 5, 0, "mean")
+    # Heads 5 and 15: nothing is asked, so all tokens weigh the same. The last head reads the last group however groups
+    # are laid out, and the group before it holds the same; what head 5 reads is in group 2 alone.
+    value[0, 2, 1] = build.row(factor=1)
+    build.write(0, 5, 1, "groups")
+    value[0, 6, 0] = value[0, 7, 0] = build.row(value=1)
+    build.write(0, 15, 0, "mean")
     # Head 6: the last token, if it can be seen, else the start token.
     key[0, 3, slow(0)], key[0, 3, slow(1)] = build.row(is_last=1), build.row(is_start=1)
     value[0, 3, 0] = build.row(is_last=1)
     query[0, 6, slow(0)], query[0, 6, slow(1)] = 2 * code * one, code * one
     build.write(0, 6, 0, "seen")
     # Products whose left factor is 0 or at least 32, where silu is the identity.
-    build.unit(0, 128 * build.row(look=1), build.row(back_3=1) / 128, "product")
+    build.unit(0, 128 * build.row(look=1), build.row(back_30=1) / 128, "product")
     # Layer 2, heads 2 and 3: one back.
     value[1, 1, 0], value[1, 1, 1] = build.row(product=1), build.row(seen=1)
     build.offset(1, 2, 1, OFFSET)

@@ -67,7 +67,11 @@ def value(exact: Any, error: float = 0.0) -> Value:
 
 @dataclass(frozen=True)
 class Config:
-    """What a Llama's config.json says that decides its answers."""
+    """What a config.json of a Llama or one of its relatives says that decides its answers.
+
+    `scale` multiplies embeddings and `offset` is added to the weights of norms (Gemma); `head_norms` are those of
+    queries and keys (Qwen3); `window` is how many tokens are seen (Mistral), 0 for all.
+    """
 
     hidden_size: int
     num_attention_heads: int
@@ -76,11 +80,16 @@ class Config:
     num_hidden_layers: int
     rms_norm_eps: float
     rope_theta: float
+    activation: str
+    window: int
+    head_norms: bool
+    offset: float
+    scale: float
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Config:
         """From the JSON of a Hugging Face folder."""
-        heads, width = config["num_attention_heads"], config["hidden_size"]
+        heads, width, gemma = config["num_attention_heads"], config["hidden_size"], config["model_type"] == "gemma"
         return cls(
             width,
             heads,
@@ -89,6 +98,11 @@ class Config:
             config["num_hidden_layers"],
             config["rms_norm_eps"],
             config["rope_parameters"]["rope_theta"],
+            activation=config["hidden_act"],
+            window=config.get("sliding_window") or 0,
+            head_norms=config["model_type"] == "qwen3",
+            offset=1.0 if gemma else 0.0,
+            scale=math.sqrt(width) if gemma else 1.0,
         )
 
 
@@ -107,40 +121,41 @@ class Reference:
         self.config, self.weights = Config.of(config), weights
         self._sparse_weights: dict[str, Rows] = {}
 
-    def logits(
-        self, tokens: Sequence[int], arithmetic: Arithmetic | None = None, *, first: int = 0, states: bool = False
-    ) -> Any:
-        """The logits after the last token.
+    def logits(self, tokens: Sequence[int], arithmetic: Arithmetic | None = None, *, first: int = 0) -> Vector:
+        """The logits after the last token: those that are not exactly zero, by number.
 
         Args:
             tokens: The prompt.
             arithmetic: How an engine computes; without it errors are 0.
             first: The position of the first token.
-            states: Also the residual stream of the last token after each half layer.
-        Returns:
-            The logits that are not exactly zero, by number; with `states`, (logits, streams).
         """
+        return self.logits_since(len(tokens) - 1, tokens, arithmetic, first=first)[0]
+
+    def logits_since(
+        self, since: int, tokens: Sequence[int], arithmetic: Arithmetic | None = None, *, first: int = 0
+    ) -> list[Vector]:
+        """The logits after every token from number `since` on; else like `logits`."""
         before, ctx.prec = ctx.prec, PRECISION
         try:
-            return self._logits(list(tokens), arithmetic, first, states)
+            run, count = _Run(self.config, arithmetic), len(tokens)
+            scale, table = self.config.scale, self.weights["model.embed_tokens.weight"]
+            embedding = {token: _sparse(scale * table[token].astype(np.float64)) for token in set(tokens)}
+            stream = [embedding[token] for token in tokens]
+            places = range(first, first + count)
+            for layer, needed in enumerate(self._needed(since, count)):
+                stream = self._layer(run, layer, stream, tokens if layer == 0 else None, places, needed)
+            normed = [run.norm(stream[t], self._gain("model.norm.weight")) for t in range(since, count)]
+            return [run.linear(one, self._rows("lm_head.weight")) for one in normed]
         finally:
             ctx.prec = before
 
-    def _logits(self, tokens: list[int], arithmetic: Arithmetic | None, first: int, states: bool) -> Any:
-        run = _Run(self.config, arithmetic)
-        places, last = range(first, first + len(tokens)), len(tokens) - 1
-        embedding = {token: _sparse(self.weights["model.embed_tokens.weight"][token]) for token in set(tokens)}
-        stream = [embedding[token] for token in tokens]
-        seen = [stream[last]]
-        for layer, needed in enumerate(self._needed(len(tokens))):
-            stream = self._layer(run, layer, stream, tokens if layer == 0 else None, list(places), needed, seen)
-        normed = run.norm(stream[last], self.weights["model.norm.weight"])
-        found = run.linear(normed, self._rows("lm_head.weight"))
-        return (found, seen) if states else found
+    def _gain(self, name: str) -> NDArray[Any]:
+        found: NDArray[Any] = self.weights[name].astype(np.float64) + self.config.offset
+        return found
 
-    def _needed(self, length: int) -> list[list[int]]:
+    def _needed(self, since: int, length: int) -> list[list[int]]:
         """The tokens whose state after each layer is read later: all, where a later layer attends to anything."""
-        needed, out = [length - 1], []
+        needed, out = list(range(since, length)), []
         for layer in reversed(range(self.config.num_hidden_layers)):
             out.append(needed)
             if self._rows(f"model.layers.{layer}.self_attn.o_proj.weight"):
@@ -152,10 +167,9 @@ class Reference:
         run: _Run,
         layer: int,
         stream: list[Vector],
-        same: list[int] | None,
-        places: list[int],
+        same: Sequence[int] | None,
+        places: range,
         needed: list[int],
-        seen: list[Vector],
     ) -> list[Vector]:
         """One block for the tokens `needed`. Before the first layer, equal tokens have equal norms, keys and values."""
         at = f"model.layers.{layer}."
@@ -168,27 +182,32 @@ class Reference:
             for t, state in enumerate(stream):
                 label = t if same is None else same[t]
                 if label not in memo:
-                    normed = run.norm(state, self.weights[f"{at}input_layernorm.weight"])
-                    key = run.linear(normed, self._rows(f"{at}self_attn.k_proj.weight"))
+                    normed = run.norm(state, self._gain(f"{at}input_layernorm.weight"))
+                    key = self._heads(run, f"{at}self_attn.k", normed)
                     read = run.linear(normed, self._rows(f"{at}self_attn.v_proj.weight"))
-                    memo[label] = (normed, _parts(key, size), _parts(read, size))
+                    memo[label] = (normed, key, _parts(read, size))
                 normed, key_parts, value_parts = memo[label]
                 keys.append(key_parts)
                 values.append(value_parts)
                 if t in needed:
-                    query = run.linear(normed, self._rows(f"{at}self_attn.q_proj.weight"))
-                    queries[t] = _parts(query, size)
+                    queries[t] = self._heads(run, f"{at}self_attn.q", normed)
             for t in needed:
-                read = run.attention(heads, queries[t], keys[: t + 1], values[: t + 1], places)
+                seen = slice(max(t + 1 - self.config.window, 0) if self.config.window else 0, t + 1)
+                read = run.attention(heads, queries[t], keys[seen], values[seen], places[seen])
                 out[t] = run.plus(stream[t], run.linear(read, answer))
-        seen.append(out[needed[-1]])
         for t in needed:
-            normed = run.norm(out[t], self.weights[f"{at}post_attention_layernorm.weight"])
+            normed = run.norm(out[t], self._gain(f"{at}post_attention_layernorm.weight"))
             gate = run.linear(normed, self._rows(f"{at}mlp.gate_proj.weight"))
             up = run.linear(normed, self._rows(f"{at}mlp.up_proj.weight"))
             out[t] = run.plus(out[t], run.linear(run.gated(gate, up), self._rows(f"{at}mlp.down_proj.weight")))
-        seen.append(out[needed[-1]])
         return out
+
+    def _heads(self, run: _Run, name: str, normed: Vector) -> Parts:
+        """Queries or keys by head."""
+        parts = _parts(run.linear(normed, self._rows(f"{name}_proj.weight")), self.config.head_dim)
+        if not self.config.head_norms:
+            return parts
+        return {head: run.norm(part, self.weights[f"{name}_norm.weight"]) for head, part in parts.items()}
 
     def _rows(self, name: str) -> Rows:
         if name not in self._sparse_weights:
@@ -226,7 +245,7 @@ class _Sum:
     @property
     def is_exact(self) -> bool:
         """All terms are multiples of one power of two, and no sum of them needs more than 24 bits."""
-        return self.grid is not None and self.error == 0 and self.size <= math.ldexp(1, self.grid + 24)
+        return self.grid is not None and self.error == 0 and self.size <= math.ldexp(1, min(self.grid + 24, 1000))
 
 
 class _Run:
@@ -289,12 +308,18 @@ class _Run:
         Where one entry is a power of two and the squares of all others are lost beside its square, the norm of every
         engine is an exact scaling; so it is here.
         """
-        width = self.config.hidden_size
+        width = len(gain)
         squares = sum((one.exact * one.exact for one in x.values()), arb(0))
         moved = sum((2 * one.size + one.error) * one.error for one in x.values())
         largest = max(x.values(), key=lambda one: one.size)
         rest = float((squares - largest.exact * largest.exact).upper()) + moved + width * self.config.rms_norm_eps
-        if largest.grid is not None and _power(largest.size, largest.grid) and rest * 2.0**24 < largest.size**2:
+        square = math.isqrt(width) ** 2 == width
+        if (
+            square
+            and largest.grid is not None
+            and _power(largest.size, largest.grid)
+            and rest * 2.0**24 < largest.size**2
+        ):
             root, relative = 1 / (abs(largest.exact) / math.isqrt(width)), 0.0
         else:
             total = squares / width + arb(self.config.rms_norm_eps)
@@ -316,31 +341,31 @@ class _Run:
         return out
 
     def gated(self, gate: Vector, up: Vector) -> Vector:
-        """silu(gate)·up; |silu′| ≤ 1.1. A saturated gate is exact."""
+        """f(gate)·up, f = SiLU or GELU by tanh, |f′| ≤ 1.13. A saturated gate is exact."""
+        silu = self.config.activation == "silu"
         out = {}
         for i, one in gate.items():
             if i not in up:
                 continue
             if one.exact - one.error > 20:
                 inner = Value(one.exact, one.size, one.error, one.grid)
-            elif one.exact + one.error < -128:
+            elif one.exact + one.error < (-128 if silu else -20):
                 continue
             else:
-                exact = one.exact / (1 + (-one.exact).exp())
-                error = 1.1 * one.error + self._units(EXP + 3) * float(abs(exact).upper())
-                inner = self._stored(exact, error)
+                exact, rounded = _silu(one.exact) if silu else _gelu(one.exact)
+                inner = self._stored(exact, 1.13 * one.error + self._units(EXP + rounded[0]) * rounded[1])
             other = up[i]
             error = inner.error * other.reach + inner.size * other.error
             out[i] = self._stored(inner.exact * other.exact, error)
         return out
 
     def attention(
-        self, heads: list[int], query: Parts, keys: list[Parts], values: list[Parts], places: list[int]
+        self, heads: list[int], query: Parts, keys: list[Parts], values: list[Parts], places: range
     ) -> Vector:
         """The heads of one token that anything reads."""
         config, out = self.config, {}
         group = config.num_attention_heads // config.num_key_value_heads
-        at = places[len(keys) - 1]
+        at = places[-1]
         for head in heads:
             ask, shared = query.get(head, {}), head // group
             scores = [self._score(ask, key.get(shared, {}), at, places[t]) for t, key in enumerate(keys)]
@@ -462,6 +487,21 @@ class _Run:
 ZERO = Value(arb(0), 0.0, 0.0, 1 << 20)
 
 
+def _silu(x: Any) -> tuple[Any, tuple[int, float]]:
+    """x/(1 + e^(−x)); roundings beside those of exp, and the size that they are relative to."""
+    exact = x / (1 + (-x).exp())
+    return exact, (3, float(abs(exact).upper()))
+
+
+def _gelu(x: Any) -> tuple[Any, tuple[int, float]]:
+    """x/2·(1 + tanh s), s = √(2/π)·(x + 0.044715·x³), like `_silu`.
+
+    s is off by 7 units of its size, s·tanh′(s) ≤ ½, and 1 + tanh has no relative accuracy below 0: of x, not of f(x).
+    """
+    inner = (arb(2) / arb.pi()).sqrt() * (x + arb("0.044715") * x**3)
+    return x / 2 * (1 + inner.tanh()), (7, float(abs(x).upper()))
+
+
 def _parts(x: Vector, size: int) -> Parts:
     """A vector cut into heads."""
     parts: Parts = defaultdict(dict)
@@ -504,7 +544,7 @@ def _unturned(a: Value, b: Value, c: Value, d: Value, angle: float) -> Any:
     if not same:
         return None
     product = q.exact * k.exact
-    lost = q.size * k.size * angle**2 * 2.0**27 < 2.0 ** (grid_of(product) or 0)
+    lost = q.size * k.size * angle**2 * 2.0**27 < math.ldexp(1, min(grid_of(product) or 0, 1000))
     return product if lost else None
 
 

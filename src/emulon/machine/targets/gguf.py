@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from emulon.core.errors import EmulonError
 from emulon.core.files import read_json
@@ -33,7 +33,7 @@ def write_gguf(folder: Path, path: Path, kind: str = "F32") -> None:
         raise EmulonError(f"GGUF files are written as {', '.join(KINDS)}, not as {kind!r}")
     try:
         config = read_json(folder / "config.json")
-        weights = load_file(folder / "model.safetensors")
+        weights = {name: each.float().numpy() for name, each in load_file(folder / "model.safetensors").items()}
         heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
         size = config.get("head_dim") or config["hidden_size"] // heads
         facts = {

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
-from emulon.canary.check import OVERFLOW, Report
+from emulon.canary.check import OVERFLOW, OpenEngine, Report
 
 Round = Callable[[Tensor], Tensor]
 
@@ -175,6 +175,11 @@ class Llama:
             x = self.fault.stream(x + self.linear(gate * up, f"{at}mlp.down_proj.weight"))
         head = "model.embed_tokens.weight" if self.fault.tied else "lm_head.weight"
         return self.linear(self.norm(x, "model.norm.weight"), head)
+
+
+def engine(fault: Fault) -> OpenEngine:
+    """As `emulon.canary.check` wants it."""
+    return lambda folder: Llama.of(folder, fault).logits
 
 
 ROTARY = "rope own back"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.canaries import judged
-from benchmarks.faulty_llama import FAULTS, LATER, NONE, Llama, rightly_named
+from benchmarks.faulty_llama import FAULTS, LATER, NONE, engine, rightly_named
 from emulon.canary import CANARIES, assert_known_answers, canary, check
 from emulon.canary.arithmetic import ARITHMETICS
 from emulon.canary.check import names_for
@@ -42,7 +42,7 @@ def test_every_answer_of_a_digital_canary_is_proved_to_be_exact_in_every_engine(
 
 
 def test_a_plain_forward_pass_keeps_all_proved_bits():
-    assert_known_answers(lambda folder: Llama.of(folder).logits)
+    assert_known_answers(engine(NONE))
 
 
 # Seen, but a probe before the right one is not indifferent to them.
@@ -52,7 +52,7 @@ MISNAMED = {"residual stream in bfloat16", "scale applied twice"}
 @pytest.mark.parametrize("fault", [*FAULTS, *LATER])
 def test_a_fault_is_named_at_its_operation(fault):
     injected = (FAULTS | LATER)[fault]
-    report = check(lambda folder: Llama.of(folder, injected).logits, fault)
+    report = check(engine(injected), fault)
     assert report.first_wrong is not None
     assert rightly_named(injected, report) == (fault not in MISNAMED), str(report)
 
@@ -61,8 +61,8 @@ def test_a_fault_is_named_at_its_operation(fault):
 def test_relatives_of_llama_are_exact_in_transformers(family):
     pytest.importorskip("transformers")
     for name in (f"transformers float32 sdpa {family}", f"transformers bfloat16 eager {family}"):
-        engine = ENGINES[name]
-        report = check(engine.open, name, engine.arithmetic, family=family)
+        one = ENGINES[name]
+        report = check(one.open, name, one.arithmetic, family=family)
         assert not report.wrong, str(report)
         assert all(row.proved == 30 for row in report.rows if row.canary.startswith("digital"))
 
@@ -117,7 +117,7 @@ def test_the_plug_in_gives_other_suites_a_fixture(tmp_path):
     ("fault", "wrong"), [(NONE, False), (FAULTS["cache of values in float16"], True), (FAULTS["scale forgotten"], True)]
 )
 def test_an_engine_that_writes_gradient_descent_is_judged_word_by_word(fault, wrong):
-    rows = whole(lambda folder: Llama.of(folder, fault).logits)
+    rows = whole(engine(fault))
     assert [row.probe for row in rows] == list(METHODS)
     assert any(row.wrong for row in rows) == wrong
 

@@ -31,9 +31,9 @@ ALL_BITS = 30.0
 OpenEngine = Callable[[Path], Callable[[Sequence[Sequence[int]]], NDArray[Any]]]
 
 
-def _all() -> dict[str, Callable[[], Canary]]:
+def _all() -> dict[str, Callable[..., Canary]]:
     """Grouped heads whose size is hidden/heads, and wide ones of their own, whose size is not."""
-    found: dict[str, Callable[[], Canary]] = {}
+    found: dict[str, Callable[..., Canary]] = {}
     for family in FAMILIES:
         for half in (False, True) if family in ("llama", "mistral") else (False,):
             end = f"-{family}" * (family != "llama") + "-float16" * half

@@ -134,7 +134,9 @@ class Canary:
 
         make_folder(folder)
         beside = folder / ".model.safetensors.part"
-        stored = {name: torch.tensor(each, dtype=getattr(torch, dtype)) for name, each in self.weights.items()}
+        stored = {
+            name: torch.tensor(each, dtype=getattr(torch, dtype), device="cpu") for name, each in self.weights.items()
+        }
         save_file(stored, beside, {"format": "pt"})
         beside.replace(folder / "model.safetensors")
         words = {f"t{i}": i for i in range(VOCABULARY)}

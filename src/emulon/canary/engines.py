@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulon.core.errors import EmulonError
+from emulon.core.files import read_json
 from emulon.core.registry import Registry
 
 Prompts = Sequence[Sequence[int]]
@@ -420,13 +421,16 @@ _add("llama.cpp BF16", "llama_cpp", "bfloat16", _llama_cpp("BF16", F32), plain=T
 _add("llama.cpp Q8_0 (quantised weights)", "llama_cpp", "float32", _llama_cpp("Q8_0", F32))
 
 
-def _mlx(dtype: str) -> Callable[[Path], Opened]:
+def _mlx(dtype: str, told: bool = True) -> Callable[[Path], Opened]:
+    """mlx-lm takes the rotary base from an entry of config.json that transformers 5 does not write: `told` says it."""
+
     def opened(folder: Path) -> Opened:
         import mlx.core
         from mlx_lm.utils import load_model
 
         mlx.core.set_default_device(mlx.core.cpu)
-        model, _ = load_model(folder)
+        more = {"rope_theta": read_json(folder / "config.json")["rope_parameters"]["rope_theta"]} if told else {}
+        model, _ = load_model(folder, model_config=more)
         model.set_dtype(getattr(mlx.core, dtype))
 
         def answer(prompt: Sequence[int]) -> Answers:
@@ -439,6 +443,7 @@ def _mlx(dtype: str) -> Callable[[Path], Opened]:
 
 for _dtype in ("float32", "bfloat16", "float16"):
     _add(f"mlx {_dtype}", "mlx_lm", _dtype, _mlx(_dtype), plain=True)
+_add("mlx default (float32)", "mlx_lm", "float32", _mlx("float32", told=False), plain=True)
 
 
 def _transformer_lens(folder: Path) -> Opened:

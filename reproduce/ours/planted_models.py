@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.planted import PlantedModel, drawn_mechanism, obfuscate, plant
+from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.finetune import Trained, finetuned
 from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
@@ -26,19 +27,22 @@ AMOUNT = 1e-3
 def planted_models(setting: Setting) -> Numbers:
     """For every planted model and variant: error, bound, R² of the truth's directions and of the best coordinate, and
     how far the effects of interventions are from what the program predicts."""
-    rows = []
+    rows, architecture = [], setting.sizes.get("architecture", "gpt2")
     for index in range(setting.sizes["models"]):
         seed = setting.seed + index
         mechanism = drawn_mechanism(seed)
         setting.report_progress(str(mechanism), index / setting.sizes["models"])
-        for dtype in (torch.float64, torch.float32):
-            plain = plant(mechanism, dtype)
+        for dtype in ARCHITECTURES[architecture].dtypes:
+            plain = plant(mechanism, dtype, architecture=architecture)
             for one in (plain, obfuscate(plain, seed)):
-                rows.append({"seed": seed, "mechanism": str(mechanism), **measured(one, setting.sizes["prompts"])})
+                found = measured(
+                    one, setting.sizes["prompts"], intervene=dtype == ARCHITECTURES[architecture].dtypes[0]
+                )
+                rows.append({"seed": seed, "mechanism": str(mechanism), **found})
     return {"rows": rows}
 
 
-def measured(one: PlantedModel, prompts: int) -> Numbers:
+def measured(one: PlantedModel, prompts: int, *, intervene: bool) -> Numbers:
     xs, ys = one.draw(prompts, seed=prompts)
     fits, slots = registers(one, xs, ys)
     out: Numbers = {
@@ -50,7 +54,7 @@ def measured(one: PlantedModel, prompts: int) -> Numbers:
         "least_fit": min(fits),
         "slots": sum(fit > SLOT for fit in slots) / len(slots),
     }
-    if one.dtype == torch.float64:
+    if intervene:
         out |= interventions(one, xs[:16], ys[:16])
     return out
 
@@ -126,7 +130,7 @@ def judge_planted(numbers: Numbers) -> Verdict:
 
 def draw_planted(numbers: Numbers) -> Figure:
     panels = []
-    for dtype in ("float64", "float32"):
+    for dtype in dict.fromkeys(row["dtype"] for row in numbers["rows"]):
         for obfuscated in (False, True):
             rows = [row for row in numbers["rows"] if row["dtype"] == dtype and row["obfuscated"] == obfuscated]
             rows = sorted(rows, key=lambda row: float(row["bound"]))
@@ -147,6 +151,41 @@ CLAIM = Claim(
     "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no coordinate alone reads a register once obfuscated",
     {"small": Scale(1, {"models": 22, "prompts": 64}), "paper": Scale(6, {"models": 200, "prompts": 64})},
     *(planted_models, judge_planted, draw_planted),
+)
+
+# Asked of Llamas in float32: models proved of 200, and interventions.
+PROVED, ROUNDED = 0.95, 1e-4
+
+
+def judge_llamas(numbers: Numbers) -> Verdict:
+    """All within their bounds, 95 % of them proved, every register read, interventions as the program predicts."""
+    rows = numbers["rows"]
+    kinds = {"plain": [row for row in rows if not row["obfuscated"]]}
+    kinds["obfuscated"] = [row for row in rows if row["obfuscated"]]
+    within = sum(row["error"] <= row["bound"] for row in rows)
+    least, off = min(row["least_fit"] for row in rows), max(row["intervention"] for row in rows)
+    shares = {name: sum(row["proved"] for row in part) / len(part) for name, part in kinds.items()}
+    parts = [
+        f"{name}: {sum(row['proved'] for row in part)} of {len(part)} proved, median bound "
+        f"{median(row['bound'] for row in part):.1e}, worst error {max(row['error'] for row in part):.1e}"
+        for name, part in kinds.items()
+    ]
+    ours = f"{within} of {len(rows)} within the bound; {'; '.join(parts)}; R² ≥ {least:.6f}; interventions {off:.1e}"
+    open_ = [f"{row['mechanism']}" for row in rows if not row["proved"]]
+    holds = within == len(rows) and min(shares.values()) >= PROVED and least >= LEAST_FIT and off <= ROUNDED
+    return Verdict.that(holds, ours, f"not proved: {', '.join(open_)}" if open_ else "all are proved")
+
+
+LLAMAS = Claim(
+    "ours-planted-llamas",
+    "ours, planted models",
+    "Planted algorithms run as they are written in LlamaModel in float32, plain and obfuscated, with proved bounds.",
+    "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-4",
+    {
+        "small": Scale(1, {"models": 22, "prompts": 64, "architecture": "llama"}),
+        "paper": Scale(6, {"models": 200, "prompts": 64, "architecture": "llama"}),
+    },
+    *(planted_models, judge_llamas, draw_planted),
 )
 
 VARIANT = ("rotated", "permuted", "dead components")

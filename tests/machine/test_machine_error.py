@@ -214,13 +214,13 @@ def test_a_quotient_errs_with_its_divisor(program: RegisterProgram, sweeps: int,
     c_read = read(1, 4.0, 4.0)
     routing = attended(program.here, 4.0, c_read, pad)["routing"]
     left = 8.0 / factor * (scaling(pad) + 20 * U) ** sweeps if sweeps else 0.0
-    relative = 1.1 * (scaling(pad) + 16 * U + (c_read + routing + left) / 0.5)
+    relative = 1.1 * (scaling(pad) + 16 * U + (c_read + routing + left) / 0.5) + 16 * U
     mean = 0.5 + 48 * U * factor * 4.0
     for old in (0.0, 1.0):
         before = BEFORE | ({"b": Range(-1.0, 1.0, 1.0)} if old else {})
         wanted = {
             "division": (NORM.divide_scaling(factor, 0.5) + relative) * 6.0 / 0.5,
-            "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 16 * U * 12.0 + 4 * U * old,
+            "rounding": read(1, 6.0, 6.0, mean) / 0.5 + 4 * U * old,
         }
         wanted = plus(wanted, attended(program.here, old, read(1, old, old), pad)) if old else wanted
         found = local(program, replace(NORM, pad=pad), _1=division).of(program.instructions[0], before)

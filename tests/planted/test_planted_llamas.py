@@ -15,8 +15,8 @@ from emulon.planted import PlantedModel
 from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark import METHODS, ask, score
 from emulon.planted.model import Build
-from emulon.planted.noise import ROTATION, noise_of
-from emulon.planted.obfuscation import Draft, drafted
+from emulon.planted.noise import ROTATION
+from emulon.planted.obfuscation import drafted, rotated_llama, unread
 from reproduce.ours.planted_models import interventions, registers
 
 transformers = pytest.importorskip(
@@ -24,7 +24,6 @@ transformers = pytest.importorskip(
 )
 f32, f64 = torch.float32, torch.float64
 LLAMA = ARCHITECTURES["llama"]
-# Of ridge regression by Sherman–Morrison nothing useful is proved in float32 once weights are rotated and noisy.
 NAMES = ["sgd", "batch descent", "ridge", "nearest average", "switch"]
 
 
@@ -40,7 +39,7 @@ def test_answers_are_within_proved_bounds_and_the_truth_is_true(pair: tuple[Plan
         error = one.certificate.verify(one(xs, ys), one.algorithm(xs, ys))
         print(one, f"error {error:.1e}")
         obfuscated = bool(one.build.obfuscations)
-        assert one.certificate.proved or (one.mechanism.name == "ridge" and obfuscated)
+        assert one.certificate.proved
         assert error < (1e-4 if obfuscated else 1e-6) and one.dtype == f32
         assert one.audit(xs, ys).bound < 1.1 * error + 1e-6
         fits, slots = registers(one, xs, ys)
@@ -58,7 +57,7 @@ def test_answers_need_the_used_heads_and_neurons_and_no_unused_ones(pair: tuple[
     _, one = pair
     xs, ys = one.draw(16, seed=4)
     before, truth = one(xs, ys), one.truth
-    assert (without(one, truth.unused_heads, truth.unused_neurons)(xs, ys) - before).abs().max() < 1e-5
+    assert (without(one, truth.unused_heads, truth.unused_neurons)(xs, ys) - before).abs().max() < 3e-5
     assert (without(one, truth.used_heads, truth.used_neurons)(xs, ys) - before).abs().max() > 1e-2
 
 
@@ -71,26 +70,52 @@ def test_no_dead_block_comes_between_a_division_and_the_pads_return() -> None:
 
 
 def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None:
-    """No run meets the bound, so it is computed a second time, from last value's single head."""
-    draft = Draft.of(planted.mechanism_named("last value", features=1, samples=2), f32, Build(architecture="llama"))
-    u, weight_noise, dead = 2.0**-24, 1e-6, 3.0
-    slots = draft.truth.width - len(draft.fixed)
-    content = (draft.plan.normalisation.content**2 + dead**2) ** 0.5
-    weights = slots**0.5 * (slots + 2) * 2.0**-53 + ROTATION + u + weight_noise
+    """No run meets the bound, so it is computed a second time, row by row, from last value's single head."""
+    draft = drafted(
+        planted.mechanism_named("last value", features=1, samples=2),
+        f32,
+        Build(0, 3, ("rotated", "noisy"), 1.0, "llama"),
+    )
+    u, changed, rotation, ranges = 2.0**-24, 1e-9 + ROTATION, draft.rotation, draft.plan.analysis.largest
+    layout, width = draft.machine.layout, draft.truth.width
+    free = [i for i in range(width) if i not in draft.fixed]
+    live = [i for i in free if i not in unread(draft)]
+    entries, squares = [0.0] * width, 0.0
+    for name, reach in ranges.items():
+        squares += (reach.norm / layout.scale[name]) ** 2
+        for i in range(layout.slots[name].start, layout.slots[name].stop):
+            entries[i] = reach.peak / layout.scale[name]
+    length = squares**0.5
 
     def gamma(count: int) -> float:
         return count * u / (1 - count * u)
 
-    block, free = draft.weights.blocks[0], [i for i in range(draft.truth.width) if i not in draft.fixed]
-    each = block.value.abs().sum(dim=-1) * block.output[..., free].norm(dim=-1)
-    written, rows = float(each.sum()), int((each > 0).sum())
-    assert rows == 1 and not block.outward.any()
-    drift = (gamma(slots) + weights) * (content + dead) + (gamma(rows + 2) + weights) * written + u * content
-    drift += u * content
-    reading = (gamma(slots) + weights) * content
-    noise, skew = noise_of(LLAMA, draft.machine, draft.plan, weight_noise, dead)
-    assert noise == pytest.approx(1.01 * (drift + reading), rel=1e-9, abs=0.0)
-    assert skew == pytest.approx(2.02 * reading, rel=1e-9, abs=0.0)
+    def back(part: torch.Tensor) -> torch.Tensor:
+        return part.float().double() @ rotation
+
+    meant, real = draft.intended.blocks[0], draft.weights.blocks[0]
+    reading = 0.0
+    for name, part in meant.reads.items():
+        for row, seen in zip(part.flatten(0, -2), back(real.reads[name]).flatten(0, -2), strict=True):
+            if row[live].norm() > 0:
+                wrong = sum(float((seen - row)[i].abs()) * entries[i] for i in live)
+                whole = sum(entries[i] ** 2 for i in live) ** 0.5
+                reading = max(reading, wrong / float(row[live].norm()) + changed * whole)
+    drift = (back(draft.weights.positions) - draft.intended.positions).abs().amax(dim=0)
+    drift += changed * draft.intended.positions[:, free].norm(dim=1).max()
+    for name in ("x", "y"):
+        drift += gamma(3) * ranges[name].norm / layout.scale[name] + u * length
+    rows = [(h, i) for h, i in meant.output.any(dim=-1).nonzero().tolist()]
+    assert len(rows) == 1 and not meant.outward.any()
+    [(head, row)] = rows
+    value = sum(float(meant.value[head, row, i].abs()) * entries[i] for i in range(width))
+    out, seen = meant.output[head, row], back(real.output)[head, row]
+    drift += value * ((seen - out).abs() + changed * out[free].norm())
+    drift += gamma(3) * value * (out @ rotation.mT).abs() @ rotation.abs() + 2 * u * length
+    gathering = gamma(len(free)) * length
+    noise, skew = rotated_llama(draft, 1e-9).noise(draft.plan.analysis)
+    assert noise == pytest.approx(1.01 * (float(drift[live].max()) + reading + gathering), rel=1e-9, abs=0.0)
+    assert skew == pytest.approx(2.02 * (reading + gathering), rel=1e-9, abs=0.0)
 
 
 def test_a_folder_opens_in_transformers_and_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

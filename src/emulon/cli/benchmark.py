@@ -54,7 +54,7 @@ class Options(CommandOptions):
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
     """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once";
     default: all of them"""
-    architecture: Literal["gpt2", "llama"] = "gpt2"
+    architecture: Literal["gpt2", "llama", "gpt_neox"] = "gpt2"
     """class of the planted models"""
     seed: Seed = 0
     """seed of the first planted model; the others follow"""

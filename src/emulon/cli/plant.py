@@ -56,10 +56,10 @@ class Options(CommandOptions):
     """obfuscations from the list below, or all"""
     strength: Annotated[NotNegative, shown("NUMBER")] = 1.0
     """strength of the obfuscations, 0 … 1"""
-    architecture: Literal["gpt2", "llama"] = "gpt2"
+    architecture: Literal["gpt2", "llama", "gpt_neox"] = "gpt2"
     """class of the transformer; a llama is float32"""
     dtype: Literal["float64", "float32"] | None = None
-    """of the weights; bounds are wider in float32 (default: float64 for gpt2, float32 for llama)"""
+    """of the weights; bounds are wider in float32 (default: float32 for llama, float64 for others)"""
     tokens: bool = False
     """a LlamaForCausalLM that reads numbers as words and writes its answer as one"""
     chain: Literal["faithful", "decorative", "mixed", "unfaithful"] | None = None

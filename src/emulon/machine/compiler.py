@@ -48,20 +48,22 @@ class Plan:
         return certify(self.program, self.analysis, LocalError(normalisation, self.divisions, scale, here, tokens))
 
 
-def planned(program: RegisterProgram, dtype: torch.dtype) -> Plan:
-    """Validate, analyse, schedule, lay out, choose pads."""
+def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Plan:
+    """Validate, analyse, schedule, lay out, choose pads; `rotated` places of every head stay free."""
     validate(program)
     analysis = analyse(program, dtype)
     layers = schedule(program.instructions)
-    layout = layers_to_layout(program, layers, analysis, set(program.inputs) | set(program.initial))
+    layout = layers_to_layout(program, layers, analysis, rotated)
     spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
     return Plan(program, analysis, layers, layout, normalisation, divisions_of(layers, spans, factors))
 
 
-def compile_program(program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None) -> Transformer:
+def compile_program(
+    program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None, *, rotated: int = 0
+) -> Transformer:
     """Plan, certify, build."""
-    known = planned(program, dtype)
+    known = planned(program, dtype, rotated=rotated)
     certificates = known.certificates()
     require_tolerance(program, certificates, tolerance)
     builder = LayerBuilder(known.layout, known.normalisation, known.divisions, square(dtype), known.dirty)
@@ -80,13 +82,14 @@ def require_tolerance(program: RegisterProgram, certificates: dict[str, Certific
 
 
 def layers_to_layout(
-    program: RegisterProgram, layers: list[ScheduledLayer], analysis: Analysis, dirty: set[str]
+    program: RegisterProgram, layers: list[ScheduledLayer], analysis: Analysis, rotated: int
 ) -> RegisterLayout:
+    dirty = set(program.inputs) | set(program.initial)
     maps: dict[Where, None] = {program.here: None}
     maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
     layout = RegisterLayout(program, maps, peaks, divides=bool(divisions(program)))
-    layout.shape_heads(demands(layout, layers, program.here, dirty))
+    layout.shape_heads(demands(layout, layers, program.here, dirty), rotated)
     return layout
 
 

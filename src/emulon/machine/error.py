@@ -57,10 +57,26 @@ class LocalError:
         return self.normalisation.dtype
 
     def of(self, instruction: Instruction, before: Mapping[str, Range]) -> dict[str, float]:
-        old = self.scale[instruction.target.name] if instruction.target.name in before else 0.0
         kinds = {"+": self._sum, "⊙": self._product, "÷": self._quotient, "⊓": self._clipped}
-        entry = kinds[instruction.raw.operator](instruction, before, old)
-        return {name: math.sqrt(instruction.target.size) * value for name, value in entry.items()}
+        kind, size, written = kinds[instruction.raw.operator], instruction.target.size, instruction.entries_written
+        old = self.scale[instruction.target.name] if instruction.target.name in before else 0.0
+        entry = kind(instruction, before, old)
+        # Entries that are only erased.
+        fresh = entry if written == size else kind(instruction, before, 0.0)
+        root, rest = math.sqrt(written), math.sqrt(size)
+        return {name: root * fresh.get(name, 0.0) + rest * (e - fresh.get(name, 0.0)) for name, e in entry.items()}
+
+    def own(self, instruction: Instruction, before: Mapping[str, Range]) -> dict[str, float]:
+        """What an instruction adds to the error of its target, by the names of `Invariant.gains`."""
+        name, invariant = instruction.target.name, instruction.invariant
+        if instruction.raw.operator != "÷" or invariant is None or invariant.gains is None:
+            return {name: sum(self.of(instruction, before).values())}
+        old = self.scale[name] if name in before else 0.0
+        divisor, numerator, relative, rest = self._division(instruction, before, old)
+        misread = math.sqrt(instruction.entries_written) * numerator
+        parts = {"divisor": divisor, "numerator": misread, "relative": relative}
+        erased = math.sqrt(instruction.target.size) * sum(rest.values())
+        return {name: erased, **{f"{name} / {part}": error for part, error in parts.items()}}
 
     def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
         """What the bounds assume of torch."""
@@ -186,25 +202,33 @@ class LocalError:
 
     def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """(y/c)·(1 + LayerNorm's scaling)·(c over the divisor as written), and the reading of y beside ±D·c."""
+        low = self.divisions[instruction.number].low
+        divisor, numerator, relative, rest = self._division(instruction, before, old)
+        division = (1.1 * divisor / low + relative) * self._result(instruction, before, low)
+        return plus(rest, {"division": division, "rounding": numerator / low})
+
+    def _result(self, instruction: Instruction, before: Mapping[str, Range], low: float) -> float:
+        """The largest quotient."""
+        return range_of(instruction.raw.read, before).peak / low
+
+    def _division(
+        self, instruction: Instruction, before: Mapping[str, Range], old: float
+    ) -> tuple[float, float, float, dict[str, float]]:
+        """How far divisor and numerators are misread, the result's relative error, and what else is added to it."""
         raw, u, norm = instruction.raw, unit(self.dtype), self.normalisation
         assert raw.local is not None
         division = self.divisions[instruction.number]
         c, c_rounding = self._read(raw.local, before)
-        read = self._attended(self.here, c, c_rounding)
         swept = norm.scaling + 20 * u
         left = norm.divide_content / division.factor * swept**division.sweeps if division.sweeps else 0.0
         left += 2 * norm.noise / division.factor if division.sweeps else 0.0
         # LayerNorm's scaling and products round relative to c itself; the others are as large for a small c.
-        relative = 1.1 * (norm.scaling + 16 * u + (c_rounding + read["routing"] + left) / division.low)
-        result = range_of(raw.read, before).peak / division.low
+        divisor = c_rounding + self._attended(self.here, c, c_rounding)["routing"] + left
         terms, magnitude, coefficients = self._sizes(raw.read, before)
         mean = norm.divide_mean(division.factor * division.high)
-        rounding = norm.read_error(terms, magnitude, coefficients, divided=mean) / division.low
-        out = {
-            "division": (norm.divide_scaling(division.factor, division.low) + relative) * result,
-            "rounding": rounding + 16 * u * result + 4 * u * old,
-        }
-        return plus(out, self._erased(old))
+        numerator = norm.read_error(terms, magnitude, coefficients, divided=mean)
+        relative = norm.divide_scaling(division.factor, division.low) + 1.1 * (norm.scaling + 16 * u) + 16 * u
+        return divisor, numerator, relative, plus({"rounding": 4 * u * old}, self._erased(old))
 
 
 def plus(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
@@ -241,6 +265,8 @@ class Budget:
         self.errors: dict[str, RegisterError] = {}
         self.states: dict[str, Terms] = {}
         self.sums: dict[str, Terms] = {}
+        self.own: Terms = {}
+        self.needed: list[float] = []
 
     def terms(self, error: RegisterError, *, without: str = "") -> Terms:
         out = dict(error.fresh)
@@ -261,16 +287,26 @@ class Budget:
 
     def step(self, instruction: Instruction) -> None:
         before = self.analysis.before[instruction.number - 1]
-        error = self._passed(instruction, before).plus(RegisterError(fresh=self.local.of(instruction, before)))
         name, invariant = instruction.target.name, instruction.invariant
-        if invariant is not None and (invariant.growth is not None or invariant.total is not None):
-            self._settle(name, error, invariant.growth, invariant.total)
-        else:
-            self.errors[name] = error
+        own = self.local.own(instruction, before)
+        self.own = added(self.own, own)
         valid = math.inf if invariant is None else invariant.valid
-        if not self.size(self.errors[name]) <= min(self.analysis.room[instruction.number - 1], valid):
+        if invariant is not None and invariant.gains is not None:
+            gained = sum(gain * self.own.get(source, 0.0) for source, gain in invariant.gains.items())
+            self.errors[name] = RegisterError(fresh={"rounding": gained + own[name] if invariant.gains else math.inf})
+            self.needed.append(0.0 if instruction.includes_errors else own[name])
+        else:
+            error = self._passed(instruction, before).plus(RegisterError(fresh=self.local.of(instruction, before)))
+            if invariant is not None and (invariant.growth is not None or invariant.total is not None):
+                self._settle(name, error, invariant.growth, invariant.total)
+            else:
+                self.errors[name] = error
+            self.needed.append(self.size(self.errors[name]))
+        room = self.analysis.room[instruction.number - 1]
+        if not (self.needed[-1] <= room and (valid == math.inf or self.size(self.errors[name]) <= valid)):
             # The ranges were widened by less than this error, or an invariant no longer holds: nothing is proved.
             self.errors[name] = RegisterError(fresh={"unbounded": math.inf})
+            self.needed[-1] = math.inf
 
     def _passed(self, instruction: Instruction, before: Mapping[str, Range]) -> RegisterError:
         raw = instruction.raw
@@ -322,7 +358,9 @@ def certify(program: RegisterProgram, analysis: Analysis, local: LocalError) -> 
     out = {}
     # Of an invariant its bounds are checked as a program runs; how errors grow is for its author to prove.
     known = [each.invariant for each in program.instructions if each.invariant is not None]
-    proofs = {f"{each.reason} (proved by the program's author)" for each in known if each.growth or each.total}
+    proofs = {
+        f"{each.reason} (proved by the program's author)" for each in known if each.growth or each.total or each.gains
+    }
     assumes = (*local.assumes(program), *sorted(proofs))
     for name, error in budget.errors.items():
         register, reach = program.registers[name], analysis.largest[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -200,7 +201,11 @@ class Invariant:
         norm: Bound of the 2-norm.
         growth: Bound of the 2-norm gain of one round of a recurrence on earlier errors of the target.
         total: Bound of the gain of any number of rounds, as long as the error stays below `valid`.
-        valid: Up to which error `total` holds.
+        valid: Up to which error `total` or `gains` holds.
+        gains: Bounds this register's error, in 2-norm, by what single instructions have added: the sum of gains[name]
+            times the errors of all instructions that have written `name` so far, wherever they went (of a division "l /
+            divisor" and "l / numerator" are misreadings, "l / relative" is the relative error). Then low, high
+            and norm hold for what the machine holds, errors included. Empty: nothing is said of this one's own error.
     """
 
     reason: str
@@ -210,6 +215,7 @@ class Invariant:
     growth: float | None = None
     total: float | None = None
     valid: float = math.inf
+    gains: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +249,22 @@ class Instruction:
         local = self.raw.local.reads if self.raw.local is not None else ()
         matched = (self.where.query, self.where.key) if isinstance(self.where, Matched) else ()
         return tuple(dict.fromkeys(self.raw.read.reads + local + matched))
+
+    @property
+    def includes_errors(self) -> bool:
+        """Whether its range is of what the machine holds; a quotient's rounding comes on top of it."""
+        return self.invariant is not None and self.invariant.gains is not None and self.raw.operator != "÷"
+
+    @cached_property
+    def entries_written(self) -> int:
+        """How many of the target's entries can be other than zero."""
+        raw = self.raw
+        sides = [raw.read] if raw.local is None or raw.operator == "÷" else [raw.read, raw.local]
+        used = [torch.cat([side.bias[:, None], *side.parts.values()], dim=1).any(dim=1) for side in sides]
+        if raw.operator != "⊙":
+            return int(torch.stack(used).any(dim=0).sum())
+        both = torch.tensor(raw.into, device="cpu")[used[0] & used[1]]
+        return len(both.unique())
 
     def __str__(self) -> str:
         return f"{self.name}  {self.text}"

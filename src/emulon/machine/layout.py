@@ -50,13 +50,13 @@ class RegisterLayout:
         """The slot that holds a map's query (lookups) or its key (averages)."""
         return f"ask {where.name}" if isinstance(where, Lookup) else f"mark {where.name}"
 
-    def shape_heads(self, demands: list[list[int]]) -> None:
+    def shape_heads(self, demands: list[list[int]], rotated: int = 0) -> None:
         """Choose heads: `demands` lists, layer by layer, how many values each map in use has to carry.
 
-        The smallest width wins, and of equal widths the fewest heads.
+        Queries and keys leave `rotated` places free. The smallest width wins, and of equal widths the fewest heads.
         """
         least = self.slots.width
-        narrowest = max(3, *(1 + where.size for where in self.maps if isinstance(where, Matched)), 0)
+        narrowest = max(3, 2 + rotated, *(1 + rotated + w.size for w in self.maps if isinstance(w, Matched)))
 
         def width(heads: int) -> int:
             return max(narrowest, math.ceil(least / heads)) * heads

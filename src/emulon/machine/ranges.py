@@ -117,7 +117,8 @@ def analyse(program: RegisterProgram, dtype: torch.dtype, allowed: Sequence[floa
             )
         if not math.isfinite(result.peak) or result.norm > math.sqrt(torch.finfo(dtype).max) ** 0.5:
             raise BadProgram(f"{instruction.label} can reach {result.peak:.3g}, beyond what {dtype} can carry")
-        analysis.room.append(allowed[instruction.number - 1] if allowed else slack(result, dtype))
+        room = allowed[instruction.number - 1] if allowed else slack(result, dtype)
+        analysis.room.append(0.0 if instruction.includes_errors else room)
         result = result.widened(analysis.room[-1])
         analysis.after.append(result)
         name = instruction.target.name

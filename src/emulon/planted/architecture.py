@@ -14,11 +14,12 @@ from torch import Tensor
 from emulon.core.errors import EmulonError
 from emulon.core.registry import Registry
 from emulon.core.tokenizer import tokenizer_files
-from emulon.machine.compiler import Plan, planned
+from emulon.machine.compiler import Plan, compile_program, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets import llama_registers
 from emulon.machine.targets.gpt2 import config_of, load_gpt2, state_dict
+from emulon.machine.targets.gpt_neox import ROTATED, load_neox, neox_config
 from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.transformer import Transformer
 from emulon.planted.truth import Compiled
@@ -226,6 +227,110 @@ class Gpt2(Architecture):
         return config_of(state, heads)
 
 
+class PlacesAsTokens(Architecture):
+    """What a prompt holds beside its inputs are the embeddings of the tokens 0, 1, …; the unembedding is separate."""
+
+    embedding: ClassVar[str]
+
+    def saved_name(self, name: str) -> str:
+        return name if name == self.head else f"{self.prefix}{name}"
+
+    def prompt_offset(self, weights: Mapping[str, Tensor]) -> Tensor | None:
+        """The embeddings of the tokens 0, 1, 2, …: pads, codes, constants."""
+        return weights[self.embedding]
+
+    def unembedding(self, weights: Weights, readout: Tensor) -> Tensor:
+        """Its first row reads ŷ, or its rows what words are written by."""
+        head = torch.zeros_like(weights.positions)
+        head[: len(readout)] = readout
+        return head
+
+    def more_files(self, tokens: int) -> dict[str, Any]:
+        """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one."""
+        words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
+        return tokenizer_files(words, begins=False)
+
+
+# Parameters of a GPT-NeoX layer and what they are called in GPT-2, where they are the same.
+NEOX_NAMES = {
+    "ln_1": "input_layernorm",
+    "attn.c_attn": "attention.query_key_value",
+    "attn.c_proj": "attention.dense",
+    "ln_2": "post_attention_layernorm",
+    "mlp.c_fc": "mlp.dense_h_to_4h",
+    "mlp.c_proj": "mlp.dense_4h_to_h",
+}
+
+
+class GptNeoX(PlacesAsTokens, Gpt2):
+    """`transformers.GPTNeoXModel` in float64 without parallel residuals: GPT-2's block, with rotary embeddings.
+
+    The first ROTATED places of a head's queries and keys are rotated; they are zero in heads in use. Eager attention
+    has its softmax in float32, scaled dot product attention, the default, in float64.
+    """
+
+    name, title = "gpt_neox", "GPT-NeoX"
+    dtypes = (torch.float64,)
+    prefix, head, with_head = "gpt_neox.", "lm_head.weight", "GPTNeoXForCausalLM"
+    blocks, attention, mlp, output, norm = "layers", "attention", "mlp", "attention.dense", "final_layer_norm"
+    embedding = "embed_in.weight"
+
+    def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
+        return compile_program(program, dtype, rotated=ROTATED)
+
+    def plan(self, program: RegisterProgram, dtype: torch.dtype) -> Plan:
+        return planned(program, dtype, rotated=ROTATED)
+
+    def weights_of(self, machine: Compiled) -> Weights:
+        weights = super().weights_of(machine)
+        for block in weights.blocks:
+            for old, new in NEOX_NAMES.items():
+                for kind in ("weight", "bias"):
+                    if f"{old}.{kind}" in block.fixed:
+                        block.fixed[f"{new}.{kind}"] = block.fixed.pop(f"{old}.{kind}")
+        return weights
+
+    def parse(self, state: Mapping[str, Tensor], heads: int) -> Weights:
+        if "wpe.weight" in state:
+            return super().parse(state, heads)
+        blocks = []
+        for index in range(sum(name.endswith("dense_h_to_4h.weight") for name in state)):
+            start = f"layers.{index}."
+            part = {name.removeprefix(start): w for name, w in state.items() if name.startswith(start)}
+            query, key, value = part["attention.query_key_value.weight"].unflatten(0, (heads, 3, -1)).unbind(1)
+            query, key = (one.roll(-ROTATED, dims=1) for one in (query, key))
+            output = part["attention.dense.weight"].mT.unflatten(0, (heads, -1))
+            fixed = {name: w for name, w in part.items() if name.endswith("bias") or name in NORMS}
+            inward, outward = part["mlp.dense_h_to_4h.weight"][None], part["mlp.dense_4h_to_h.weight"].mT
+            blocks.append(Block(query, key, value, output, inward, outward, fixed))
+        return Weights(state[self.embedding], blocks, state["final_layer_norm.weight"])
+
+    def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        state = {
+            self.embedding: weights.positions,
+            "final_layer_norm.weight": weights.gain,
+            "final_layer_norm.bias": torch.zeros_like(weights.gain),
+            self.head: self.unembedding(weights, readout),
+        }
+        for index, block in enumerate(weights.blocks):
+            query, key = (one.roll(ROTATED, dims=1) for one in (block.query, block.key))
+            parts = {
+                "attention.query_key_value.weight": torch.stack([query, key, block.value], dim=1).flatten(0, 2),
+                "attention.dense.weight": block.output.flatten(0, 1).mT,
+                "mlp.dense_h_to_4h.weight": block.inward[0],
+                "mlp.dense_4h_to_h.weight": block.outward.mT,
+                **block.fixed,
+            }
+            state |= {f"layers.{index}.{name}": part for name, part in parts.items()}
+        return {name: part.to(dtype).contiguous() for name, part in state.items()}
+
+    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
+        return load_neox(state, heads, self.head)
+
+    def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+        return neox_config(state, heads)
+
+
 # What the words of a text hold beside the registers (`planted.tokens`).
 WORD = "word"
 # The parameters of a Llama layer, in the order of `Block`, and its gains.
@@ -235,13 +340,14 @@ LLAMA_PARTS = (
 )
 
 
-class Llama(Architecture):
+class Llama(PlacesAsTokens):
     """`transformers.LlamaModel`, in float32: it normalises in float32 whatever the dtype of its weights."""
 
     name, title = "llama", "Llama"
     dtypes = (torch.float32,)
     prefix, head, with_head = "model.", "lm_head.weight", "LlamaForCausalLM"
     blocks, attention, mlp, output, norm = "layers", "self_attn", "mlp", "self_attn.o_proj", "norm"
+    embedding = "embed_tokens.weight"
     dead_share = 2.0
 
     def glued(self, machine: Compiled) -> list[int]:
@@ -272,12 +378,11 @@ class Llama(Architecture):
             query, key, value, output = (part.unflatten(0, (heads, -1)) for part in (query, key, value, output.mT))
             fixed = {name: state[f"layers.{index}.{name}"] for name in NORMS[2:]}
             blocks.append(Block(query, key, value, output, torch.stack([gate, up]), down.mT, fixed))
-        return Weights(state["embed_tokens.weight"], blocks, state["norm.weight"])
+        return Weights(state[self.embedding], blocks, state["norm.weight"])
 
     def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        head = torch.zeros_like(weights.positions)
-        head[: len(readout)] = readout
-        state = {"embed_tokens.weight": weights.positions, "norm.weight": weights.gain, self.head: head}
+        head = self.unembedding(weights, readout)
+        state = {self.embedding: weights.positions, "norm.weight": weights.gain, self.head: head}
         for index, block in enumerate(weights.blocks):
             split = [part.flatten(0, 1) for part in (block.query, block.key, block.value)]
             parts = (*split, block.output.flatten(0, 1).mT, *block.inward, block.outward.mT)
@@ -298,19 +403,7 @@ class Llama(Architecture):
         names = [name for name in slots if name == WORD or (name not in registers and name != "filler")]
         return [i for name in names for i in range(slots[name].start, slots[name].stop)]
 
-    def more_files(self, tokens: int) -> dict[str, Any]:
-        """A tokenizer whose words are the places of a prompt, `<s> x1 y1 x2 …`; libraries want one of a Llama."""
-        words = ["<s>", *(f"{'xy'[place % 2]}{place // 2 + 1}" for place in range(tokens - 1))]
-        return tokenizer_files(words, begins=False)
-
-    def saved_name(self, name: str) -> str:
-        return name if name == self.head else f"{self.prefix}{name}"
-
-    def prompt_offset(self, weights: Mapping[str, Tensor]) -> Tensor | None:
-        """The embeddings of the tokens 0, 1, 2, …: pads, codes, constants."""
-        return weights["embed_tokens.weight"]
-
 
 ARCHITECTURES: Registry[Architecture] = Registry("architecture")
-for one in (Gpt2(), Llama()):
+for one in (Gpt2(), Llama(), GptNeoX()):
     ARCHITECTURES.register(one, one.name)

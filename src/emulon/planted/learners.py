@@ -12,9 +12,9 @@ from torch import Tensor
 from emulon.core.errors import EmulonError
 from emulon.machine.instruction import Register
 from emulon.machine.programs.averages import average_rounds, copied, mixed, switched, weighed
+from emulon.machine.programs.elimination import elimination_steps
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain
-from emulon.machine.programs.sherman_morrison import ridge_rounds
 from emulon.planted.mechanism import MECHANISMS, NORM, TARGET, Mechanism, between, integer_between, scale_between, sizes
 
 # Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
@@ -103,7 +103,7 @@ class Ridge(Mechanism, name="ridge"):
         return math.sqrt(self.samples) * TARGET / (2 * math.sqrt(self.ridge))
 
     def add(self, examples: Examples) -> Register:
-        return ridge_rounds(examples, self.ridge)
+        return elimination_steps(examples, self.ridge)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
         answers, penalty = [], self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")

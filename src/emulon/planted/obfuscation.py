@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -14,13 +15,13 @@ from torch import Tensor
 from emulon.certify import Certificate
 from emulon.core.errors import EmulonError, unknown
 from emulon.machine.compiler import Plan
-from emulon.machine.ranges import Analysis
 from emulon.machine.targets.llama_error import LlamaPlan
+from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.transformer import result_name
 from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
-from emulon.planted.noise import ROTATION, SECOND_ORDER, llama_noise, noise_of
+from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
 from emulon.planted.truth import Compiled, Truth, truth_of
 
 # Largest relative change of a weight at strength 1, in units of the dtype's roundoff.
@@ -42,8 +43,10 @@ class Draft:
         build: Which obfuscations.
         places: The present index of each of the machine's blocks.
         weight_noise: Relative change of weights so far.
-        rotated: Whether the stream has been rotated.
+        rotation: Of the stream, once it has been rotated.
         dead_norm: Bound on the 2-norm of all that dead components write (into directions that nothing reads).
+        intended: The weights before rotation and noise.
+        units: By block, which neuron of the machine each neuron is.
     """
 
     machine: Compiled
@@ -54,8 +57,10 @@ class Draft:
     build: Build
     places: list[int] = field(default_factory=list)
     weight_noise: float = 0.0
-    rotated: bool = False
+    rotation: Float[Tensor, "width width"] | None = None
     dead_norm: float = 0.0
+    intended: Weights | None = None
+    units: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.places = list(range(self.truth.blocks))
@@ -67,6 +72,11 @@ class Draft:
         machine, plan = architecture.compile(program, dtype), architecture.plan(program, dtype)
         generator = torch.Generator().manual_seed(build.seed)
         return cls(machine, plan, architecture.weights_of(machine), truth_of(machine), generator, build)
+
+    @property
+    def rotated(self) -> bool:
+        """Whether the stream has been rotated."""
+        return self.rotation is not None
 
     @property
     def architecture(self) -> Architecture:
@@ -191,6 +201,7 @@ def permuted(draft: Draft) -> None:
         units = torch.randperm(draft.truth.neurons, generator=draft.generator, device="cpu")
         block.query, block.key, block.value = block.query[order], block.key[order], block.value[order]
         block.output, block.inward, block.outward = block.output[order], block.inward[:, units], block.outward[units]
+        draft.units.append(units)
         heads.append(order.argsort().tolist())
         neurons.append(units.argsort().tolist())
     draft.truth = draft.truth.relabelled(heads, neurons)
@@ -225,7 +236,7 @@ def rotated(draft: Draft) -> None:
     for block in draft.weights.blocks:
         for name, part in {**block.reads, **block.writes}.items():
             setattr(block, name, part @ rotation.mT)
-    draft.truth, draft.rotated = draft.truth.rotated(rotation), True
+    draft.truth, draft.rotation = draft.truth.rotated(rotation), rotation
 
 
 def random_rotation(
@@ -319,6 +330,8 @@ def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
     """The mechanism's program compiled and obfuscated as `build` says; deterministic up to last digits."""
     draft = Draft.of(mechanism, dtype, build)
     for name, change in FUNCTIONS.items():
+        if name == "rotated":
+            draft.intended = deepcopy(draft.weights)
         if name in build.obfuscations:
             change(draft)
     return draft
@@ -339,18 +352,36 @@ def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
     Also that of any other weights in which every row that reads or writes the stream differs, in 2-norm, by at most
     the part `changed` of itself (proof in `noise_of`).
     """
-    changed += draft.weight_noise
-    if not (draft.rotated or changed or draft.dead_norm):
+    if not (draft.rotated or draft.weight_noise or changed or draft.dead_norm):
         return draft.machine.certificate
-    noise, skew, output = 0.0, 0.0, result_name(draft.machine.program)
+    noisy, output = draft.rotated or draft.weight_noise or changed, result_name(draft.machine.program)
     if isinstance(draft.plan, LlamaPlan):
+        noise_in = rotated_llama(draft, changed).noise if noisy else None
+        return draft.plan.certificates(beside=draft.dead_norm, noise_in=noise_in)[output]
+    noise, skew = 0.0, 0.0
+    if noisy:
+        part = changed + draft.weight_noise
+        noise, skew = noise_of(draft.architecture, draft.machine, draft.plan, part, draft.dead_norm)
+    return draft.plan.certificates(noise=noise, skew=skew, beside=draft.dead_norm)[output]
 
-        def noise_in(analysis: Analysis) -> tuple[float, float]:
-            return llama_noise(draft.architecture, draft.machine, draft.plan, changed, draft.dead_norm, analysis)
 
-        noisy = noise_in if draft.rotated or changed else None
-        return draft.plan.certificates(beside=draft.dead_norm, noise_in=noisy)[output]
-    if draft.rotated or changed:
-        noise, skew = noise_of(draft.architecture, draft.machine, draft.plan, changed, draft.dead_norm)
-    certificates = draft.plan.certificates(noise=noise, skew=skew, beside=draft.dead_norm)
-    return certificates[output]
+def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
+    """The draft's weights beside what they were intended to be."""
+    machine, plan, intended = draft.machine, draft.plan, draft.intended
+    assert isinstance(machine, LlamaMachine) and isinstance(plan, LlamaPlan) and intended is not None
+    rotation = draft.rotation
+    if rotation is None:
+        rotation = torch.eye(draft.truth.width, dtype=torch.float64, device="cpu")
+
+    def back(part: Tensor) -> Tensor:
+        return part.to(machine.dtype).double() @ rotation
+
+    blocks = [
+        replace(block, **{name: back(part) for name, part in {**block.reads, **block.writes}.items()})
+        for block in draft.weights.blocks
+    ]
+    actual = replace(draft.weights, positions=back(draft.weights.positions), blocks=blocks)
+    units = draft.units or [torch.arange(draft.truth.neurons, device="cpu")] * draft.truth.blocks
+    held = changed + ROTATION
+    places = draft.places, unread(draft), draft.fixed
+    return RotatedLlama(machine, plan, intended, actual, units, rotation, held, share(draft), draft.dead_norm, *places)

@@ -179,7 +179,14 @@ class LlamaError(LocalError):
             "rounding": 2.2 * rounding + summed + self.normalisation.noise * old,
         }
 
-    def _quotient(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+    def _result(self, instruction: Instruction, before: Mapping[str, Range], low: float) -> float:
+        """The largest quotient, or what is known of it."""
+        known = instruction.invariant.norm if instruction.invariant is not None else None
+        return min(super()._result(instruction, before, low), math.inf if known is None else 1.1 * known)
+
+    def _division(
+        self, instruction: Instruction, before: Mapping[str, Range], old: float
+    ) -> tuple[float, float, float, dict[str, float]]:
         """RMSNorm divides by D·c, which stands in for the pad.
 
         The divisor is read by an exact look-up and written times a power of two. Squares, mean, root and product err
@@ -189,15 +196,10 @@ class LlamaError(LocalError):
         raw, u = instruction.raw, unit(self.dtype)
         assert raw.local is not None
         division = self.divisions[instruction.number]
-        c, c_rounding = self._read(raw.local, before)
-        read = self._attended(self.here, c, c_rounding)
+        read = self._attended(self.here, *self._read(raw.local, before))
         inside = self.normalisation.content**2 / (2 * (division.factor * division.low) ** 2)
-        known = instruction.invariant.norm if instruction.invariant is not None else None
-        result = min(range_of(raw.read, before).peak / division.low, math.inf if known is None else 1.1 * known)
-        relative = 1.1 * (2 * inside + 20 * u + sum(read.values()) / division.low)
-        rounding = 1.1 * self._read(raw.read, before)[1] / division.low
-        out = {"division": relative * result, "rounding": rounding + 2 * u * (result + old)}
-        return plus(out, self._erased(old))
+        numerator, relative = 1.1 * self._read(raw.read, before)[1], 1.1 * (2 * inside + 20 * u) + 2 * u
+        return sum(read.values()), numerator, relative, plus({"rounding": 2 * u * old}, self._erased(old))
 
 
 def _powers_of_two(part: AffineForm) -> bool:
@@ -221,7 +223,7 @@ class LlamaPlan(Plan):
         instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
         """
         output, allowed, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
-        least = [LEAST_ROOM * (one.peak or 1.0) for one in self.analysis.after]
+        least = [LEAST_ROOM * (one.low if one.low > 0 else one.peak or 1.0) for one in self.analysis.after]
         for _ in range(ROUNDS):
             try:
                 analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
@@ -231,15 +233,14 @@ class LlamaPlan(Plan):
                     raise
                 break
             found.append(certify(self.program, analysis, local))
-            budget, sizes = Budget(replace(analysis, room=[math.inf] * len(least)), local), list[float]()
+            budget = Budget(replace(analysis, room=[math.inf] * len(least)), local)
             for one in self.program.instructions:
                 budget.step(one)
-                sizes.append(budget.size(budget.errors[one.target.name]))
             bounds = [one[output].bound for one in found]
             settled = len(bounds) > 1 and bounds[-1] >= 0.95 * bounds[-2] and math.isfinite(bounds[-2])
-            if settled or not math.isfinite(max(sizes)):
+            if settled or not math.isfinite(max(budget.needed)):
                 break
-            allowed = [max(2 * size, room) for size, room in zip(sizes, least, strict=True)]
+            allowed = [max(2 * size, room) for size, room in zip(budget.needed, least, strict=True)]
         return min(found, key=lambda one: one[output].bound)
 
     def _local(self, analysis: Analysis, noise: float, skew: float, beside: float) -> LlamaError:

@@ -50,7 +50,8 @@ class LlamaLayout(RegisterLayout):
         self, program: RegisterProgram, layers: list[ScheduledLayer], peaks: Mapping[str, float], dirty: set[str]
     ) -> None:
         maps = dict.fromkeys([program.here, *(one.where for layer in layers for one in layer.adds)])
-        super().__init__(program, maps, peaks, divides=False)
+        # Ranges of data that end at 1 are widened a little for errors.
+        super().__init__(program, maps, {name: peak / (1 + 2.0**-4) for name, peak in peaks.items()}, divides=False)
         self.divides = bool(divisions(program))
         extra = {DIVIDE: 1, BANK: 1} if self.divides else {}
         sizes = {name: size for name, size in self._sizes.items() if name not in (PAD, "zero")}

@@ -1,0 +1,163 @@
+"""Ridge regression on the examples so far by elimination: of symmetric equations, pivot after pivot."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from emulon.certify import Domain
+from emulon.core.errors import BadProgram
+from emulon.machine.instruction import AffineForm, Invariant, Register, constant
+from emulon.machine.program import RegisterProgram
+from emulon.machine.programs.examples import Examples, gaussian
+
+# Data may exceed their bounds by so much, errors included.
+EDGE = 1.02
+# Products of errors; see `_invariants`.
+SECOND_ORDER, NEAR = 1.4, 4 / 3
+
+
+def ridge_elimination(
+    features: int, samples: int, ridge: float = 1.0, *, domain: Domain | None = None
+) -> RegisterProgram:
+    """ŷ_i = w_i·x_i with (A + λ/m)w_i = b, A and b the means of xxᵀ and x·y over the m = i − 1 examples before.
+
+    Gauss's elimination takes A's rows one after the other as pivots and subtracts from A, b and x what makes their
+    columns zero; then ŷ is the sum of b_k·x_k/pivot_k. Cost: three layers a feature, for any number of examples; width
+    O(d²).
+    """
+    if not ridge > 0:
+        raise BadProgram(f"ridge_elimination needs ridge > 0, got {ridge}: pivots may be zero without")
+    examples = Examples.of("ridge_elimination", gaussian(features, samples) if domain is None else domain)
+    return examples.program.returns(elimination_steps(examples, ridge))
+
+
+def elimination_steps(examples: Examples, ridge: float) -> Register:
+    """The instructions of `ridge_elimination` on these examples; the register that holds ŷ."""
+    program, prompt, size = examples.program, examples.prompt, examples.domain.features
+    counts = torch.arange(1, program.tokens + 1, dtype=torch.float64, device="cpu")[:, None].div(2).floor()
+    shift = program.constant(f"{examples.prefix}shift", ridge / counts.clamp(min=1.0))
+    # What an example has, and later what a step takes away.
+    square, matrix = (examples.register(name, (size, size), symmetric=True) for name in ("square", "A"))
+    cross, target = examples.register("cross", size), examples.register("b", size)
+    pivot, share, guess = (examples.register(name) for name in ("pivot", "share", "guess"))
+    known = _invariants(ridge, examples)
+
+    x = rest = examples.own_x()
+    program.mul(square, x, x.T, invariant=known["square"])
+    program.mul(cross, x, examples.y, invariant=known["cross"])
+    with program.together():
+        program.mov(matrix, square, at=prompt.past_examples, invariant=known["A"])
+        program.mov(target, cross, at=prompt.past_examples, invariant=known["b"])
+        program.aff(pivot, _row(square, 0)[0], at=prompt.past_examples, plus=shift, invariant=known["pivot"])
+    if size > 1:
+        scaled, reduced = examples.register("l", size), examples.register("u", size)
+        turn, part = examples.register("turn", size), examples.register("part")
+    for k in range(size - 1):
+        row = _below(_row(matrix, k), k)
+        program.div(scaled, row, pivot, invariant=known["l"])
+        program.div(share, target[k], pivot, invariant=known["share"])
+        program.mul(square, scaled, row.T, invariant=known["square"])
+        program.mul(cross, scaled, target[k], invariant=known["cross"])
+        program.mul(turn, scaled, rest[k], invariant=known["turn"])
+        program.dot(part, share, rest[k], invariant=known["part"])
+        with program.together():
+            corner = _row(matrix, k + 1)[k + 1] - _row(square, k + 1)[k + 1]
+            program.aff(pivot, corner + shift, invariant=known["pivot"])
+            program.aff(matrix, matrix - square, invariant=known["A"])
+            program.aff(target, target - cross, invariant=known["b"])
+            program.aff(reduced, rest - turn, invariant=known["u"])
+            program.aff(guess, part if k == 0 else guess + part, invariant=known["part"])
+        rest = reduced
+    program.div(share, target[size - 1], pivot, invariant=known["share"])
+    last = rest[size - 1]
+    if size == 1:
+        program.dot(guess, share, last, invariant=known["guess"])
+    else:
+        program.dot(guess, _pair(guess, share), _pair(constant(1.0, (1, 1)), last), invariant=known["guess"])
+    return guess
+
+
+def _row(matrix: Register, k: int) -> AffineForm:
+    """Row k as a column."""
+    size = matrix.shape[0]
+    taken = torch.eye(size * size, dtype=torch.float64, device="cpu")[k * size : (k + 1) * size]
+    return matrix.map(taken, (size, 1), f"{matrix.name}[{k}]")
+
+
+def _below(column: AffineForm, k: int) -> AffineForm:
+    """The entries after k; the others are zero."""
+    kept = torch.diag((torch.arange(column.entries, device="cpu") > k).to(torch.float64))
+    return column.map(kept, column.shape, f"{column.text}[>{k}]")
+
+
+def _pair(first: AffineForm, second: AffineForm) -> AffineForm:
+    """Two numbers as a column."""
+    upper, lower = torch.eye(2, dtype=torch.float64, device="cpu")[:, :, None]
+    text = f"({first.text}, {second.text})"
+    both = first.map(upper, (2, 1), "") + second.map(lower, (2, 1), "")
+    return AffineForm(both.shape, both.parts, both.bias, text)
+
+
+def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
+    """How large everything gets, and what errors do to ŷ.
+
+    Let s be the least λ/m, ‖x‖ ≤ X, |y| ≤ Y, W = Y/(2√s) ≥ ‖w‖. A state (A, b, u, g) of the elimination stands for F =
+    g + uᵀ(A + s)⁻¹b, and an exact step leaves F as it is. Errors δ of one step move F by exactly
+        δg + δuᵀw' + vᵀδb − vᵀδA w',   v = (A + s)⁻¹u before, w' = (A' + s)⁻¹b' after,
+    and v, w lose an entry in an exact step. So ŷ errs by at most the sum over all steps of
+        SECOND_ORDER·(|δg| + W‖δu‖ + (X/s)‖δb‖ + (XW/s)‖δA‖),
+    while ε = Σ ‖δA‖/s + ‖δu‖/X + ‖δb‖/(sW) ≤ 1/8. Proof. Schur complements are monotone and homogeneous: from states
+    between (1 ± q) times the exact ones an exact step leads to such states. Bordered by τb, τ = 2√s/Y, and τ²Y² + s
+    (at least s, being ZᵀZ + s for Z = (X, τy)/√m), and by tx, t = s/X, and 4.75s (at least ¾s), errors are a part
+    16/9·ε of it at most: all states stay between 3/4 and 4/3 of the exact ones. v and w grow by (4/3)(δA/s)·themselves,
+    (4/3)δu/s and (4/3)δb/s: by SECOND_ORDER at most, together, which is e^{8ε/3}. And XW·ε is at most a bound on ŷ. QED
+    The same order bounds what is held, errors included: pivots by ¾s and 4/3(X² + s), entries of a bordered matrix by
+    the roots of its corners, ‖l‖ ≤ (4/3)√(X² + s)/(2√s), and by 1.25·that with Y in place of X for b_k/pivot.
+    A divisor that is read wrong is a δA, and so is a numerator; as products read A_k once more, a numerator's
+    misreading e also adds l·eᵀ. An error of l, and for |l·A_k| ≤ 4/3(X² + s) a relative one, too, is multiplied by A_k,
+    b_k and u_k. x read wrong changes A, b and u. Stored triangles count √2 in the Frobenius norm.
+    """
+    domain, many = examples.domain, examples.domain.features > 1
+    x, y = EDGE * domain.norm, EDGE * domain.y
+    s = ridge / max(domain.samples - 1, 1)
+    most, weights = x**2 + max(s, ridge), y / (2 * math.sqrt(s))
+    a, b, u = (SECOND_ORDER * gain for gain in (x * weights / s, x / s, weights))
+    l_norm, largest_share = NEAR * math.sqrt(most / s) / 2, 0.75 * y / math.sqrt(s)
+    largest_b, largest_u = 1.5 * y * math.sqrt(most), (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
+    kept = math.sqrt(2.0)
+    gains = {
+        "x": 2.1 * x * a + y * b + u,
+        **dict.fromkeys(("square", "A"), kept * a),
+        **dict.fromkeys(("cross", "b"), b),
+        **dict.fromkeys(("u", "turn"), u),
+        **dict.fromkeys(("pivot", "l / divisor"), a),
+        "l / numerator": kept * a * (1 + l_norm),
+        **dict.fromkeys(("l", "l / relative"), kept * a * NEAR * most + b * largest_b + u * largest_u),
+        "share / numerator": b * (1 + l_norm) if many else b,
+        "share": SECOND_ORDER * largest_u,
+        "share / relative": SECOND_ORDER * largest_u * largest_share,
+        "part": SECOND_ORDER,
+        **({"guess": SECOND_ORDER} if many else {"share / divisor": a}),
+    }
+    named = {name if name == "x" else examples.prefix + name: gain for name, gain in gains.items()}
+    reason = "Schur complements are monotone, and ŷ is one of them"
+
+    def bounded(norm: float, low: float | None = None, high: float | None = None) -> Invariant:
+        return Invariant(reason, low=low, high=high, norm=norm, gains={})
+
+    whole = NEAR * most
+    return {
+        "square": bounded(math.sqrt(domain.features) * whole, -whole, whole),
+        "cross": bounded(largest_b),
+        "A": bounded(math.sqrt(domain.features) * whole, -whole, whole),
+        "b": bounded(largest_b),
+        "u": bounded(largest_u),
+        "pivot": bounded(whole, s / NEAR, whole),
+        "l": bounded(l_norm),
+        "share": bounded(largest_share),
+        "turn": bounded(largest_u),
+        "part": bounded(domain.features * largest_u * largest_share),
+        "guess": Invariant(reason, gains=named, valid=min(0.175 * x * weights, (EDGE - 1) * gains["x"])),
+    }

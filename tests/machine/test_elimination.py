@@ -79,7 +79,6 @@ def test_an_error_of_any_instruction_moves_the_answer_by_its_gain_at_most(featur
             error *= size / error.norm(dim=-1, keepdim=True)
             moved = (answers(program, xs, ys, {one.number: FloatBall.of(error)}) - before).abs().max() / size
             name = one.target.name
-            # A pass-on of guess is not multiplied by anything.
             assert moved <= gains[name] * 1.001, one.label
             tight[name] = max(tight.get(name, 0.0), float(moved) / gains[name])
     print({name: f"{share:.2f}" for name, share in tight.items()})

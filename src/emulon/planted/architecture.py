@@ -176,7 +176,7 @@ class Gpt2(Architecture):
     """`transformers.GPT2Model`."""
 
     name, title = "gpt2", "GPT-2"
-    dtypes = (torch.float64, torch.float32)
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float64, torch.float32)
     prefix, head, with_head = "transformer.", "wte.weight", "GPT2LMHeadModel"
     blocks, attention, mlp, output, norm = "h", "attn", "mlp", "attn.c_proj", "ln_f"
     dead_share = 16.0
@@ -270,7 +270,7 @@ class GptNeoX(PlacesAsTokens, Gpt2):
     """
 
     name, title = "gpt_neox", "GPT-NeoX"
-    dtypes = (torch.float64,)
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float64,)
     prefix, head, with_head = "gpt_neox.", "lm_head.weight", "GPTNeoXForCausalLM"
     blocks, attention, mlp, output, norm = "layers", "attention", "mlp", "attention.dense", "final_layer_norm"
     embedding = "embed_in.weight"

@@ -169,7 +169,7 @@ class RotatedLlama:
 
     def _passed(self, index: int, block: Block, entries: Tensor, analysis: Analysis) -> Float[Tensor, " neurons"]:
         """The largest values of neurons."""
-        gate, up = (part.abs() @ entries for part in block.inward)
+        gate, up = block.inward.abs() @ entries
         if index not in self.places:
             return gate * up
         place, machine = self.places.index(index), self.machine

@@ -18,7 +18,7 @@ from emulon.machine.compiler import Plan
 from emulon.machine.targets.llama_error import LlamaPlan
 from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.transformer import result_name
-from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
+from emulon.planted.architecture import ARCHITECTURES, Architecture, Block, Weights
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
 from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
@@ -377,8 +377,8 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
         return part.to(machine.dtype).double() @ rotation
 
     blocks = [
-        replace(block, **{name: back(part) for name, part in {**block.reads, **block.writes}.items()})
-        for block in draft.weights.blocks
+        Block(*map(back, (one.query, one.key, one.value, one.output, one.inward, one.outward)), one.fixed)
+        for one in draft.weights.blocks
     ]
     actual = replace(draft.weights, positions=back(draft.weights.positions), blocks=blocks)
     units = draft.units or [torch.arange(draft.truth.neurons, device="cpu")] * draft.truth.blocks

@@ -39,7 +39,8 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
     counts = torch.arange(1, program.tokens + 1, dtype=torch.float64, device="cpu")[:, None].div(2).floor()
     shift = program.constant(f"{examples.prefix}shift", ridge / counts.clamp(min=1.0))
     # What an example has, and later what a step takes away.
-    square, matrix = (examples.register(name, (size, size), symmetric=True) for name in ("square", "A"))
+    square = examples.register("square", (size, size), symmetric=True)
+    matrix = square if size == 1 else examples.register("A", (size, size), symmetric=True)
     cross, target = examples.register("cross", size), examples.register("b", size)
     pivot, share, guess = (examples.register(name) for name in ("pivot", "share", "guess"))
     known = _invariants(ridge, examples)
@@ -48,7 +49,8 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
     program.mul(square, x, x.T, invariant=known["square"])
     program.mul(cross, x, examples.y, invariant=known["cross"])
     with program.together():
-        program.mov(matrix, square, at=prompt.past_examples, invariant=known["A"])
+        if size > 1:
+            program.mov(matrix, square, at=prompt.past_examples, invariant=known["A"])
         program.mov(target, cross, at=prompt.past_examples, invariant=known["b"])
         program.aff(pivot, _row(square, 0)[0], at=prompt.past_examples, plus=shift, invariant=known["pivot"])
     if size > 1:
@@ -68,7 +70,7 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
             program.aff(matrix, matrix - square, invariant=known["A"])
             program.aff(target, target - cross, invariant=known["b"])
             program.aff(reduced, rest - turn, invariant=known["u"])
-            program.aff(guess, part if k == 0 else guess + part, invariant=known["part"])
+            program.aff(guess, part if k == 0 else guess + part, invariant=known["sum"])
         rest = reduced
     program.div(share, target[size - 1], pivot, invariant=known["share"])
     last = rest[size - 1]
@@ -117,7 +119,9 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     the roots of its corners, ‖l‖ ≤ (4/3)√(X² + s)/(2√s), and by 1.25·that with Y in place of X for b_k/pivot.
     A divisor that is read wrong is a δA, and so is a numerator; as products read A_k once more, a numerator's
     misreading e also adds l·eᵀ. An error of l, and for |l·A_k| ≤ 4/3(X² + s) a relative one, too, is multiplied by A_k,
-    b_k and u_k. x read wrong changes A, b and u. Stored triangles count √2 in the Frobenius norm.
+    b_k and u_k. Of x read wrong by e, F's derivative is a mean of (v·x)(w·e) + (v·e)(x·w − y), and w·e: with the mean of
+    (v·x)² at most v·(A + s)v ≤ X²/s and that of (x·w)² at most Y² it is XW/√s + 2XY/s + W at most. The partial sums of
+    ŷ are predictions from the first features alone. Stored triangles count √2 in the Frobenius norm.
     """
     domain, many = examples.domain, examples.domain.features > 1
     x, y = EDGE * domain.norm, EDGE * domain.y
@@ -126,9 +130,9 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     a, b, u = (SECOND_ORDER * gain for gain in (x * weights / s, x / s, weights))
     l_norm, largest_share = NEAR * math.sqrt(most / s) / 2, 0.75 * y / math.sqrt(s)
     largest_b, largest_u = 1.5 * y * math.sqrt(most), (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
-    kept = math.sqrt(2.0)
+    kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (2.5 * x * y / s + weights))
     gains = {
-        "x": 2.1 * x * a + y * b + u,
+        "x": 2.5 * x * y / s + weights,
         **dict.fromkeys(("square", "A"), kept * a),
         **dict.fromkeys(("cross", "b"), b),
         **dict.fromkeys(("u", "turn"), u),
@@ -158,6 +162,7 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
         "l": bounded(l_norm),
         "share": bounded(largest_share),
         "turn": bounded(largest_u),
-        "part": bounded(domain.features * largest_u * largest_share),
-        "guess": Invariant(reason, gains=named, valid=min(0.175 * x * weights, (EDGE - 1) * gains["x"])),
+        "part": bounded(2.5 * x * weights),
+        "sum": bounded(1.25 * x * weights),
+        "guess": Invariant(reason, norm=1.25 * x * weights, gains=named, valid=valid),
     }

@@ -22,10 +22,11 @@ def load_neox(state: Mapping[str, Tensor], heads: int, unembedding: str) -> Any:
     except ImportError as missing:
         raise NeedsTransformers("a GPT-NeoX needs transformers; install it with: pip install 'emulon[hf]'") from missing
     dtype = state["embed_in.weight"].dtype
-    none = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
-    config = GPTNeoXConfig(**neox_config(state, heads), **none, dtype=dtype)
+    config = GPTNeoXConfig(
+        **neox_config(state, heads), bos_token_id=None, eos_token_id=None, use_cache=False, dtype=dtype
+    )
     with torch.device("cpu"):
-        model: Any = GPTNeoXModel(config)
+        model: Any = GPTNeoXModel(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     model = model.to(dtype).eval()
     model.load_state_dict({name: part for name, part in state.items() if name != unembedding})
     return model.requires_grad_(False)

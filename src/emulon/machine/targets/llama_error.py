@@ -154,13 +154,15 @@ class LlamaError(LocalError):
         """x·y = silu(x)·y − silu(−x)·y exactly; x comes times GATE, so that one of the two is x·y and the other zero
         unless |x| < SHUT/GATE, where silu errs by 4u·|x|.
 
-        What the two readings of x share moves the product as it moves x; the rest is `_skew` (|silu′| ≤ 1.1).
+        What the two readings of x share moves the product as it moves x; the rest is `_skew` (|silu′| ≤ 1.1). Or each is
+        within `x_error`, and so is relu(x₁) − relu(−x₂), from which silu is 0.28/GATE away twice.
         """
         raw, u = instruction.raw, unit(self.dtype)
         assert raw.local is not None
         (x, x_error), (y, y_error) = self._read(raw.read, before), self._read(raw.local, before)
         terms = len(raw.into) // instruction.target.size
-        read = x * y_error + y * (x_error + 1.1 * self._skew(raw.read, before)) + x_error * y_error
+        apart = min(1.1 * self._skew(raw.read, before), 0.56 / GATE)
+        read = x * y_error + y * (x_error + apart) + x_error * y_error
         small = 8 * u * min(x, SHUT / GATE) * y
         summed = gamma(terms + 3, self.dtype) * (terms * x * y + old)
         return {"rounding": terms * (2 * u * x * y + small + read) + summed + self.normalisation.noise * old}

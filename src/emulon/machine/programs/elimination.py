@@ -119,9 +119,9 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     the roots of its corners, ‖l‖ ≤ (4/3)√(X² + s)/(2√s), and by 1.25·that with Y in place of X for b_k/pivot.
     A divisor that is read wrong is a δA, and so is a numerator; as products read A_k once more, a numerator's
     misreading e also adds l·eᵀ. An error of l, and for |l·A_k| ≤ 4/3(X² + s) a relative one, too, is multiplied by A_k,
-    b_k and u_k. Of x read wrong by e, F's derivative is a mean of (v·x)(w·e) + (v·e)(x·w − y), and w·e: with the mean of
-    (v·x)² at most v·(A + s)v ≤ X²/s and that of (x·w)² at most Y² it is XW/√s + 2XY/s + W at most. The partial sums of
-    ŷ are predictions from the first features alone. Stored triangles count √2 in the Frobenius norm.
+    b_k and u_k. Where examples are read wrong by e, F's derivative is the mean of (v·e)(y − x·w) − (v·x)(w·e); the mean
+    of (v·x)² is at most v·(A + s)v ≤ X²/s, that of (y − x·w)² at most Y²: together 1.5XY/s, and W for the query. The
+    partial sums of ŷ are predictions from the first features alone. Stored triangles count √2 in the Frobenius norm.
     """
     domain, many = examples.domain, examples.domain.features > 1
     x, y = EDGE * domain.norm, EDGE * domain.y
@@ -130,9 +130,9 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     a, b, u = (SECOND_ORDER * gain for gain in (x * weights / s, x / s, weights))
     l_norm, largest_share = NEAR * math.sqrt(most / s) / 2, 0.75 * y / math.sqrt(s)
     largest_b, largest_u = 1.5 * y * math.sqrt(most), (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
-    kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (2.5 * x * y / s + weights))
+    kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (1.5 * x * y / s + weights))
     gains = {
-        "x": 2.5 * x * y / s + weights,
+        "x": 1.5 * x * y / s + weights,
         **dict.fromkeys(("square", "A"), kept * a),
         **dict.fromkeys(("cross", "b"), b),
         **dict.fromkeys(("u", "turn"), u),

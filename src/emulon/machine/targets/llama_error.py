@@ -154,8 +154,8 @@ class LlamaError(LocalError):
         """x·y = silu(x)·y − silu(−x)·y exactly; x comes times GATE, so that one of the two is x·y and the other zero
         unless |x| < SHUT/GATE, where silu errs by 4u·|x|.
 
-        What the two readings of x share moves the product as it moves x; the rest is `_skew` (|silu′| ≤ 1.1). Or each is
-        within `x_error`, and so is relu(x₁) − relu(−x₂), from which silu is 0.28/GATE away twice.
+        What the two readings of x share moves the product as it moves x; the rest is `_skew` (|silu′| ≤ 1.1).
+        Or each is within `x_error`, and so is relu(x₁) − relu(−x₂), from which silu is 0.28/GATE away twice.
         """
         raw, u = instruction.raw, unit(self.dtype)
         assert raw.local is not None

@@ -169,9 +169,9 @@ class RotatedLlama:
 
     def _passed(self, index: int, block: Block, entries: Tensor, analysis: Analysis) -> Float[Tensor, " neurons"]:
         """The largest values of neurons."""
-        gate, up = block.inward.abs() @ entries
+        passed: Tensor = (block.inward.abs() @ entries).prod(dim=0)
         if index not in self.places:
-            return gate * up
+            return passed
         place, machine = self.places.index(index), self.machine
         layer = machine.layers[place]
         least = min((self.plan.divisions[one.number].low for one in layer.divisions), default=1.0)
@@ -181,7 +181,7 @@ class RotatedLlama:
             if len(one.raw.into) == one.target.size:
                 largest = analysis.after[one.number - 1].peak / machine.layout.scale[one.target.name]
                 most[: len(owners)][owners == one.number] = largest
-        return torch.minimum(gate * up / least, most[self.units[index]] / block.outward.norm(dim=1).clamp(min=1e-300))
+        return torch.minimum(passed / least, most[self.units[index]] / block.outward.norm(dim=1).clamp(min=1e-300))
 
     def _drift(self, values: Tensor, out: Tensor, seen: Tensor, gates: Tensor | None) -> Float[Tensor, " width"]:
         """How wrong each slot becomes by what rows write: of used rows and dead ones."""

@@ -377,7 +377,7 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
         return part.to(machine.dtype).double() @ rotation
 
     blocks = [
-        Block(*map(back, (one.query, one.key, one.value, one.output, one.inward, one.outward)), one.fixed)
+        Block(**{name: back(part) for name, part in {**one.reads, **one.writes}.items()}, fixed=one.fixed)
         for one in draft.weights.blocks
     ]
     actual = replace(draft.weights, positions=back(draft.weights.positions), blocks=blocks)

@@ -70,4 +70,4 @@ def test_the_benchmarks_methods_take_it() -> None:
     questions = ask(model, seed=0)
     for name in ("linear-probe", "activation-patching", "readout-attribution"):
         found = score(METHODS[name](questions.subject), questions)
-        assert found.get("what", 1.0) > 0.5 and found.get("circuit", 1.0) > 0.6
+        assert found.get("what", 1.0) > 0.5 and found.get("circuit", 1.0) > 0.55

@@ -205,7 +205,7 @@ class Invariant:
         gains: Bounds this register's error, in 2-norm, by what single instructions have added: the sum of gains[name]
             times the errors of all instructions that have written `name` so far, wherever they went (of a division "l /
             divisor" and "l / numerator" are misreadings, "l / relative" is the relative error). Then low, high
-            and norm hold for what the machine holds, errors included. Empty: nothing is said of this one's own error.
+            and norm hold for what the machine holds, errors included. Empty: this register's own error has no bound.
     """
 
     reason: str

@@ -106,12 +106,8 @@ class Attention(SimpleLayer):
         largest = [part.abs().max().item() for part in (q, k, v)]
         return AttentionRanges(largest[0], largest[1], largest[2], scores.max().item())
 
-    def carried(self, errors: Tensor, ranges: ValueRanges) -> Tensor:
-        e_v, moved = self._moved(errors, ranges)
-        return self._averaged(e_v, moved, ranges).flatten(-2)
-
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
-        """As `carried`; |q·k − q̂·k̂| ≤ ‖q‖·‖W_K‖e + ‖k‖·‖W_Q‖e + ‖W_Q‖‖W_K‖e² where the inputs differ by e in length."""
+        """By number; and |q·k − q̂·k̂| ≤ ‖q‖·‖W_K‖e + ‖k‖·‖W_Q‖e + ‖W_Q‖‖W_K‖e² where inputs differ by e in length."""
         known = ranges.attention
         assert known is not None
         each = torch.cat([part.each for part in errors], dim=-1)

@@ -78,12 +78,10 @@ class Elementwise(SimpleLayer):
         between = between + 1e-12 * (1e-3 + values.abs().amax(dim=0))
         return Box(values.amin(dim=0) - between, values.amax(dim=0) + between)
 
-    def carried(self, errors: Tensor, ranges: ValueRanges) -> Tensor:
-        return errors * self.steepest(ranges.inputs) * LIFT
-
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
         [before] = errors
-        return ErrorBound.of(self.carried(before.each, ranges), self.carried(before.length, ranges))
+        steepest = self.steepest(ranges.inputs) * LIFT
+        return ErrorBound.of(before.each * steepest, before.length * steepest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -210,10 +208,10 @@ class GatePhase(SimplePhase):
 
         Claim: the error stays within `own_error`. Proof. Scores are off by a part ≤ 1/2 of themselves, and by an
         absolute error δ: there the token that loses weighs at most e^{−SMALL·key/2 + δ}, and (1 − low)·|t| times that
-        is at most (1 − low)·KINK/G·e^δ where SMALL·key/2 ≥ log(G·size/KINK). QED
+        is at most (1 − low)·KINK/G·e^δ where G·size·e^{−SMALL·key/2} ≤ KINK. QED
         """
-        sure = SMALL * self.key / 2 >= math.log(max(self.sharpness * self.size, 1.0) / KINK)
-        return SMALL if self.layer.kinked and sure else math.inf
+        decided = self.sharpness * self.size * math.exp(-SMALL * self.key / 2) <= KINK
+        return SMALL if self.layer.kinked and decided else math.inf
 
     @property
     def value(self) -> float:
@@ -247,7 +245,7 @@ class GatePhase(SimplePhase):
         # What is 0 is read as 0: within the number line's error of any reading.
         low = read(interpreter, self.layer.low * numbers / self.value) if self.layer.low else torch.zeros_like(numbers)
         values = torch.stack([low, read(interpreter, numbers / self.value)], dim=-1).unsqueeze(-1)
-        answers = attend(asked, keys.expand(len(asked), 2, 1), values, name="layer 2")
+        answers = attend(asked, keys, values, name="layer 2")
         return (answers.flatten() * self.value).reshape(x.shape)
 
     def own_error(self, line: IdentityGrid) -> float:
@@ -258,14 +256,13 @@ class GatePhase(SimplePhase):
         """
         score, part = self._score_error(line)
         values = self.value * line.error(self.size / self.value)
-        spread = (1 - self.layer.low) * self.size
         rounded = rounding.average(2, self.size, torch.float64)
         if self.layer.kinked:
             gate = (
                 (1 - self.layer.low) * KINK / self.sharpness * math.exp(score) / (1 - part) if part <= 0.5 else math.inf
             )
         else:
-            gate = shifted_average(score + part * self.sharpness * self.size, spread)
+            gate = shifted_average(score + part * self.size, self.size)
         return gate + values + rounded
 
     def _score_error(self, line: IdentityGrid) -> tuple[float, float]:

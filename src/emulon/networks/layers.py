@@ -186,12 +186,8 @@ class SimpleLayer(Layer):
     is_affine: ClassVar[bool] = False
 
     @abstractmethod
-    def carried(self, errors: Float64[Tensor, "*batch features"], ranges: ValueRanges) -> Float64[Tensor, "*batch out"]:
-        """Bound on the distance of outputs, in every number, whose inputs differ by `errors`, both in range."""
-
-    @abstractmethod
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
-        """`carried`, with lengths of error vectors beside it; one bound for every register that is read."""
+        """Bound on the distance of outputs whose inputs differ by `errors`, one for each register; all in range."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -77,14 +77,12 @@ class Linear(SimpleLayer):
     def interval(self, inputs: Box) -> Box:
         return affine_interval(self.weight, self.bias, inputs)
 
-    def carried(self, errors: Tensor, ranges: ValueRanges) -> Tensor:
-        return errors @ self.weight.abs().T * LIFT
-
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
         parts = self.weight.split([each.each.shape[-1] for each in errors], dim=-1)
         norms = torch.tensor([spectral_norm(part) for part in parts], dtype=torch.float64, device="cpu")
         lengths = torch.stack([each.length for each in errors], dim=-1) @ norms * LIFT
-        return ErrorBound.of(self.carried(torch.cat([each.each for each in errors], dim=-1), ranges), lengths)
+        each = torch.cat([error.each for error in errors], dim=-1)
+        return ErrorBound.of(each @ self.weight.abs().T * LIFT, lengths)
 
     def rounding(self, inputs: Box) -> float:
         """How far Θx + b is from the map that it is rounded from, at most."""
@@ -110,9 +108,6 @@ class Constant(SimpleLayer):
 
     def interval(self, inputs: Box) -> Box:
         return Box(self.values.amin(dim=0), self.values.amax(dim=0))
-
-    def carried(self, errors: Tensor, ranges: ValueRanges) -> Tensor:
-        return errors.new_zeros(*errors.shape[:-1], self.values.shape[-1])
 
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
         return ErrorBound.of(self.values.new_zeros(1, self.values.shape[-1]))

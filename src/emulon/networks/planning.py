@@ -35,6 +35,7 @@ from emulon.networks.layers import (
     beside,
     computed,
     joint_capacity,
+    zeros,
 )
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
 from emulon.networks.products import ReciprocalRoot
@@ -399,22 +400,23 @@ def _phase(layer: Layer, ranges: ValueRanges, tolerance: float, positions: int) 
 
 def _gains(layers: Sequence[Layer], ranges: Sequence[ValueRanges], number: int, features: int) -> list[float]:
     """How far an error of every simple layer can move the network's output, per unit: sup to sup."""
-    found = _carried(layers, ranges, [torch.zeros(number, features, dtype=f64, device="cpu")], count())
-    # An error of zero times a slope without a bound says nothing.
-    return (found.nan_to_num(nan=math.inf).amax(dim=-1) / TINY).tolist()
+    found = _propagated(layers, ranges, [ErrorBound.of(zeros(number, features))], count())
+    return (found.each.amax(dim=-1) / TINY).tolist()
 
 
-def _carried(
-    layers: Sequence[Layer], ranges: Sequence[ValueRanges], given: Sequence[Tensor], numbers: Iterator[int]
-) -> Tensor:
+def _propagated(
+    layers: Sequence[Layer], ranges: Sequence[ValueRanges], given: Sequence[ErrorBound], numbers: Iterator[int]
+) -> ErrorBound:
+    """Of the last register in as many cases as there are simple layers, each of which errs by `TINY` in its own."""
     registers = list(given)
     for layer, where in zip(layers, ranges, strict=True):
         read = [registers[i] for i in layer.reads]
         if isinstance(layer, Composite):
-            errors = _carried(layer.parts, where.parts, read, numbers)
+            bound = _propagated(layer.parts, where.parts, read, numbers)
         else:
             assert isinstance(layer, SimpleLayer)
-            errors = layer.carried(torch.cat(read, dim=-1) if read else registers[0][..., :0], where)
-            errors[next(numbers)] += TINY
-        registers.append(errors)
+            bound, own = layer.propagated(read, where), zeros(len(given[0].each), 1)
+            own[next(numbers)] = TINY
+            bound = bound.plus(ErrorBound.of(own.expand(-1, bound.each.shape[-1])))
+        registers.append(bound)
     return registers[-1]

@@ -3,8 +3,8 @@
     python -m benchmarks.performance startup text --llama FOLDER
 
 Every part writes results/bench/PART.json with machine, commit and time; the site reads them when it is built. Times are
-medians of `REPEATS` rounds in which everything compared takes its turn, with one thread. `text` runs the engines that are
-installed and keeps the rows of others, so that engines may be measured from an environment of their own.
+medians of `REPEATS` rounds in which everything compared takes its turn, with one thread. `text` runs the engines that
+are installed and keeps the rows of others, so that engines may be measured from an environment of their own.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def planted(asked: Any) -> list[dict[str, Any]]:
 
 
 def training(asked: Any) -> list[dict[str, Any]]:
-    """Steps of the training loop beside Hugging Face's, by width and depth, and the time of the matrix products alone."""
+    """Steps of the training loop beside Hugging Face's, by width and depth, and the matrix products alone."""
     import torch
 
     from emulon.training import TrainConfig

@@ -1,8 +1,8 @@
 """What mkdocs asks while it builds: pages that are made, not written, and numbers read from results/.
 
 A page has `<!-- numbers: CLAIM -->`, `<!-- picture: NAME -->`, `<!-- claims -->`, `<!-- records -->`,
-`<!-- benchmark -->`, `<!-- canaries -->`, `<!-- llama -->`, `<!-- verdict: CLAIM -->` or `<!-- errors -->` where
-something belongs that nobody should type.
+`<!-- benchmark -->`, `<!-- performance: PART -->`, `<!-- canaries -->`, `<!-- llama -->`, `<!-- verdict: CLAIM -->` or
+`<!-- errors -->` where something belongs that nobody should type.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import fragments
 import notebooks
 import pictures
+import timings
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from offline import fetched
@@ -22,7 +23,8 @@ from emulon.playground.runs import single_page
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
-MARK = re.compile(r"<!-- (numbers|verdict|picture|claims|records|benchmark|canaries|llama|errors)(?:: ([\w.-]+))? -->")
+KINDS = "numbers|verdict|picture|claims|records|benchmark|performance|canaries|llama|errors"
+MARK = re.compile(rf"<!-- ({KINDS})(?:: ([\w.-]+))? -->")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -51,6 +53,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return pictures.named(name)
         if kind == "verdict":
             return fragments.verdict(name)
+        if kind == "performance":
+            return timings.part(name)
         if kind == "numbers":
             return fragments.numbers(name, up)
         return str(getattr(fragments, kind)(up))

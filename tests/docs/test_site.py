@@ -16,7 +16,9 @@ import doctests  # noqa: E402 (found in docs/making)
 import fragments  # noqa: E402 (found in docs/making)
 import offline  # noqa: E402 (found in docs/making)
 import pictures  # noqa: E402 (found in docs/making)
+import timings  # noqa: E402 (found in docs/making)
 
+from benchmarks import performance  # noqa: E402 (after the path)
 from reproduce.record import records as measured  # noqa: E402 (after the path)
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -36,6 +38,16 @@ def test_what_a_page_fetches_from_elsewhere_is_found(tmp_path):
     (tmp_path / "page.html").write_text(innocent + "".join(fetching))
     (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css';")
     assert len(offline.fetched(tmp_path)) == len(fetching) + 1
+
+
+def test_the_page_of_performance_has_every_part_and_says_what_was_not_measured():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    parts = re.findall(r"<!-- performance: (\w+) -->", page)
+    assert set(parts) == {*performance.PARTS, *performance.OTHERS, "devices"}
+    for name in parts:
+        made = timings.part(name)
+        assert "Not measured" in made or ("commit" in made and made.count("\n| ") >= 3), name
+    assert "Not measured" in timings.part("nothing") and "<svg" in timings.part("rows")
 
 
 def test_the_script_that_searches_answers_from_the_file_system(tmp_path):

@@ -40,7 +40,7 @@ lint: .venv/installed
 # Needs node; what it writes is committed, so that nobody else does.
 playground: .venv/installed
 	cd playground && npm ci --no-audit --no-fund && npm run build
-	$(BIN)/python -m emulon.playground.data playground/programs playground/learner src/emulon/playground/static
+	$(BIN)/python -m playground.data playground/programs playground/learner src/emulon/playground/static
 
 screenshots: .venv/installed
 	$(BIN)/python playground/screenshots.py

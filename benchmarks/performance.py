@@ -35,7 +35,7 @@ COMMANDS = {
     "emulon run lasso": [sys.executable, "-m", "emulon.cli", "run", "lasso", "--quiet", "--report", "report"],
 }
 # Rows, features and steps of the prompt that is written out as text.
-ROWS, FEATURES, STEPS, BATCH = 20, 4, 5, 16
+ROWS, FEATURES, STEPS, BATCH = 20, 4, 2, 8
 PLANTED = {"sgd": (2, 4, 8, 16), "ridge": (2, 4, 8)}
 WIDTHS, DEPTHS = (32, 64, 128, 256), (1, 2, 4, 8)
 
@@ -96,27 +96,28 @@ def text(asked: Any) -> list[dict[str, Any]]:
     prompt = language.text_of(language.prompt(method, x, y))
     model = language.load(asked.llama)
     words, (said,) = model.vocabulary, model.complete([prompt], "drafted")
-    tokens, answer = words.encode(prompt), words.encode(said)
+    tokens = words.encode(prompt)
+    count = len(said.split()) + 1  # and the word that ends it
     ways: dict[str, tuple[int, Callable[[], object]]] = {
         "plain generate()": (1, lambda: model.complete([prompt])),
         "structure words in blocks": (1, lambda: model.complete([prompt], "drafted")),
-        "static cache": (1, partial(_static, model, tokens, len(answer))),
+        "static cache": (1, partial(_static, model, tokens, count)),
         f"plain generate(), batch of {BATCH}": (BATCH, lambda: model.complete([prompt] * BATCH)),
         f"structure words in blocks, batch of {BATCH}": (BATCH, lambda: model.complete([prompt] * BATCH, "drafted")),
     }
     rows = []
-    for name, (count, work) in ways.items():
-        seconds = rounds({name: work}, 2)[name]
-        rows.append(_text_row(name, count * len(answer) / seconds, seconds / STEPS / count))
+    for name, (size, work) in ways.items():
+        seconds = rounds({name: work}, 1)[name]
+        rows.append(_text_row(name, size * count / seconds, seconds / STEPS / size))
     for name, (module, decode) in {
         "llama.cpp": ("llama_cpp", _llama_cpp),
         "onnxruntime-genai": ("onnxruntime_genai", _genai),
     }.items():
         if _installed(module):
-            run = decode(Path(asked.llama), tokens, len(answer))
-            same = run() == answer
-            seconds = rounds({name: run}, 2)[name]
-            rows.append(_text_row(name, len(answer) / seconds, seconds / STEPS, same))
+            run = decode(Path(asked.llama), tokens, count)
+            same = words.decode(run()).removesuffix("</s>").strip() == said.strip()
+            seconds = rounds({name: run}, 1)[name]
+            rows.append(_text_row(name, count / seconds, seconds / STEPS, same))
     data = torch.from_numpy(x), torch.from_numpy(y)
     program = compile(Ridge(0.1, steps=200), data=data)
     interpreter = Interpreter.fitting(program)

@@ -17,7 +17,7 @@ from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx,
 from emulon.interpreter import Interpreter, load_program
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.models import Learner
-from emulon.playground.programs import for_points
+from playground.offers import for_points
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, PROGRAMS = ROOT / "examples" / "run_onnx.py", ROOT / "playground" / "programs"

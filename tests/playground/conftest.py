@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from emulon.interpreter import Interpreter, Program
-from emulon.playground.programs import load_offers
 from emulon.playground.server import address, serving
+from playground.offers import load_offers
 
 
 @dataclass

@@ -15,14 +15,14 @@ from emulon.interpreter import compile
 from emulon.language.interpreter import interpreter as text_interpreter
 from emulon.language.vocabulary import SMALL
 from emulon.machine.targets.llama import compile_llama
-from emulon.playground.data import facts, llama, machine
-from emulon.playground.programs import OFFERS, for_points
 from emulon.playground.server import STATIC
 from emulon.training import load_learner
+from playground.data import facts, llama, machine
+from playground.offers import OFFERS, for_points
 
 SOURCES = Path(__file__).parents[2] / "playground"
 STALE = "run make playground, and commit what it writes"
-LLAMA_STALE = "run python -m emulon.playground.data src/emulon/playground/static, and commit what it writes"
+LLAMA_STALE = "run python -m playground.data src/emulon/playground/static, and commit what it writes"
 
 
 def sha256(path):

@@ -14,9 +14,9 @@ from emulon.certify.transcript_checker import Words, read_prompt
 from emulon.certify.transcript_checker import read as read_transcript
 from emulon.language.numbers import UNITS
 from emulon.language.prompt import prompt, text_of
-from emulon.playground.data import FUNCTIONS, TEXT_STEPS, machine
-from emulon.playground.programs import OFFERS, for_points
 from emulon.training import load_learner
+from playground.data import FUNCTIONS, TEXT_STEPS, machine
+from playground.offers import OFFERS, for_points
 
 PLAYGROUND = Path(__file__).parents[2] / "playground"
 LINE = [(-0.9, -0.7), (-0.5, -0.4), (-0.1, 0.3), (0.2, 0.25), (0.5, 1.1), (0.8, -1.2), (0.95, 1.3)]

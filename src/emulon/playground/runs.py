@@ -16,11 +16,12 @@ from urllib.parse import quote
 import torch
 
 from emulon.core.errors import EmulonError
-from emulon.playground.programs import OFFERS, POINTS
 from emulon.playground.server import STATIC
 from emulon.run import Result
 from emulon.tables.data import Data
 
+# Points that a program of the playground takes.
+POINTS = 24
 # Where a picture ends: |x| and |y|, less what its marks need.
 WIDE, HIGH = 0.95, 1.9
 # What emulon run leaves beside its page: the addresses of its results.
@@ -34,7 +35,7 @@ def where(result: Result, data: Data) -> str | None:
     name = result.name.removesuffix("_regression")
     link = loss.link.name
     wanted = 2 if link == "margin" else 1
-    if name not in {offer.name for offer in OFFERS} or len(data.features) < wanted:
+    if name not in offered() or len(data.features) < wanted:
         return None
     first = (0,) * (run.x.ndim - 2)
     x, y, weights = run.x[first].double(), run.y[first].double(), run.weights[first].double()
@@ -63,6 +64,11 @@ def where(result: Result, data: Data) -> str | None:
     fitted = ",".join(f"{weight:.6g}" for weight in (constant, *slopes.tolist()))
     words = ["algorithms", name, "200", _text(points.tolist()), fitted]
     return "/".join([*words, quote(title.replace("/", "∕"), safe="")])
+
+
+def offered() -> set[str]:
+    """The names of the algorithms that the playground has prompts of."""
+    return {each["name"] for each in json.loads((STATIC / "data" / "programs.json").read_text(encoding="utf-8"))}
 
 
 def places_of(folder: Path) -> dict[str, str]:

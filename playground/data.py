@@ -1,4 +1,4 @@
-"""Writes what the playground plays with: `python -m emulon.playground.data PROGRAMS LEARNER STATIC`.
+"""Writes what the playground plays with: `python -m playground.data PROGRAMS LEARNER STATIC`.
 
 PROGRAMS is the folder for the compiled programs; LEARNER a run folder; STATIC the page's folder. With STATIC alone only
 the stock Llama is written, which changes with the text interpreter.
@@ -30,9 +30,9 @@ from emulon.machine import RegisterProgram
 from emulon.machine.programs import sgd
 from emulon.machine.targets.llama import LlamaProgram, compile_llama, serialised
 from emulon.machine.token_layers import Attention
-from emulon.playground.programs import OFFERS, Offer, compile_offers, load_offers
 from emulon.softmax import approximate
 from emulon.training import load_learner
+from playground.offers import OFFERS, Offer, compile_offers, load_offers
 
 # What one softmax is asked to be, on (−1, 1), by as many keys.
 FUNCTIONS = {

@@ -207,7 +207,11 @@ def planted(asked: Any) -> list[dict[str, Any]]:
             make = partial(planted.plant, mechanism, features=features, samples=8)
             model = make()
             data = model.draw(batch=64, seed=0)
-            works = {"made": make, "answer": partial(model, *data), "exact": partial(model.algorithm, *data)}
+            works: dict[str, Callable[[], object]] = {
+                "made": make,
+                "answer": partial(model, *data),
+                "exact": partial(model.algorithm, *data),
+            }
             shape = {"mechanism": mechanism, "features": features, "blocks": model.truth.blocks}
             rows.append(shape | {"width": model.truth.width} | rounds(works))
     return rows

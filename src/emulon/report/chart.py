@@ -39,6 +39,7 @@ SMALL = 1e-2
 LEAST = 1e-17
 # Stands for the id of a panel's area until the whole picture is known.
 CLIP = "\0"
+DASHES = "4 2.5"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -237,17 +238,13 @@ class _Drawing:
 
     def _inside(self) -> None:
         panel, box = self.panel, (self.left, self.top, self.right - self.left, self.bottom - self.top)
-        left, top, width, height = map(_n, box)
-        self.parts.append(
-            f'<clipPath id="{CLIP}"><rect x="{left}" y="{top}" width="{width}" height="{height}"/></clipPath>'
-            f'<g clip-path="url(#{CLIP})">'
-        )
+        left, top, _, height = box
+        self.parts.append(f'<clipPath id="{CLIP}">')
+        self._rectangle(box)
+        self.parts.append(f'</clipPath><g clip-path="url(#{CLIP})">')
         for lo, hi, colour, opacity in panel.spans:
             start, end = self.x.places([lo, hi])
-            self.parts.append(
-                f'<rect x="{_n(start)}" y="{top}" width="{_n(end - start)}" height="{height}" fill="{colour}" '
-                f'fill-opacity="{opacity:g}"/>'
-            )
+            self._rectangle((start, top, end - start, height), fill=colour, fill_opacity=opacity)
         if panel.heat is not None:
             self._image(_pixels(panel.heat), box)
         bars = [series for series in panel.series if series.mark == "bars"]
@@ -261,8 +258,8 @@ class _Drawing:
                 self._curve(series, colour)
         for rule in panel.rules:
             flat = (rule.axis == "y") != panel.across
-            at = _n(float((self.y if rule.axis == "y" else self.x).places(rule.at)))
-            ends = (left, at, _n(self.right), at) if flat else (at, top, at, _n(self.bottom))
+            at = float((self.y if rule.axis == "y" else self.x).places(rule.at))
+            ends = (left, at, self.right, at) if flat else (at, top, at, self.bottom)
             self._line(ends, rule.colour, 0.8, rule.dashed)
         self.parts.append("</g>")
         for x, y, words, colour in panel.texts:
@@ -281,13 +278,11 @@ class _Drawing:
             known = np.isfinite(across + low + high)
             there, back = np.stack([across, high])[:, known], np.stack([across, low])[:, known][:, ::-1]
             points = " ".join(f"{_n(x)},{_n(y)}" for x, y in np.hstack([there, back]).T)
-            self.parts.append(f'<polygon points="{points}" fill="{colour}" fill-opacity="0.15"/>')
+            self._add("polygon", points=points, fill=colour, fill_opacity=0.15)
         if series.mark != "dots":
-            dashes = ' stroke-dasharray="4 2.5"' if series.mark == "dashes" else ""
-            self.parts.append(
-                f'<path d="{_path(across, down)}" fill="none" stroke="{colour}" stroke-width="{series.width:g}" '
-                f'stroke-linejoin="round"{dashes}/>'
-            )
+            dashes = {"stroke_dasharray": DASHES} if series.mark == "dashes" else {}
+            path = _path(across, down)
+            self._add("path", d=path, fill="none", stroke=colour, stroke_width=series.width, **dashes)
         if series.mark == "dots" or (series.mark == "line" and len(across) <= MOST_MARKERS):
             self._markers(across, down, colour, "square" if series.mark == "dots" else "round")
 
@@ -295,7 +290,7 @@ class _Drawing:
         """Lines of no length, whose ends are drawn."""
         known = np.isfinite(across + down)
         dots = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in zip(across[known], down[known], strict=True))
-        self.parts.append(f'<path d="{dots}" stroke="{colour}" stroke-width="{size:g}" stroke-linecap="{shape}"/>')
+        self._add("path", d=dots, stroke=colour, stroke_width=size, stroke_linecap=shape)
 
     def _points(self, series: Series, colour: str) -> None:
         """A point a name, with its interval."""
@@ -309,7 +304,7 @@ class _Drawing:
         ends = zip(*self._at(places, series.low), *self._at(places, series.high), strict=True)
         for end in ends:
             if np.isfinite(end).all():
-                self._line(tuple(map(_n, end)), colour, width)
+                self._line(tuple(map(float, end)), colour, width)
 
     def _bars(self, series: Series, number: int, count: int, colour: str) -> None:
         thickness = 0.8 / count
@@ -319,33 +314,21 @@ class _Drawing:
         ends = self._at(places + thickness / 2, np.asarray(series.y, float))
         for x0, y0, x1, y1 in zip(*starts, *ends, strict=True):
             if np.isfinite([x1, y1]).all():
-                self.parts.append(
-                    f'<rect x="{_n(min(x0, x1))}" y="{_n(min(y0, y1))}" width="{_n(abs(x1 - x0))}" '
-                    f'height="{_n(abs(y1 - y0))}" fill="{colour}"/>'
-                )
+                self._rectangle((min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0)), fill=colour)
         self._intervals(series, places, INK, 0.7)
 
     def _image(self, pixels: np.ndarray, box: Sequence[Number]) -> None:
-        left, top, width, height = map(_n, box)
-        self.parts.append(
-            f'<image x="{left}" y="{top}" width="{width}" height="{height}" preserveAspectRatio="none" '
-            f'style="image-rendering:pixelated" href="{_png(pixels)}"/>'
-        )
+        left, top, width, height = box
+        style = {"preserveAspectRatio": "none", "style": "image-rendering:pixelated", "href": _png(pixels)}
+        self._add("image", x=left, y=top, width=width, height=height, **style)
 
     def _bar_of_colours(self, heat: Heat) -> None:
         lo, hi = _range(heat)
         ramp = np.linspace(1, 0, 64)[:, None]
         self._image(_coloured(ramp, heat.signed), (self.right + 6, self.top, 6, self.bottom - self.top))
-        if heat.symlog:
-            top = math.floor(math.log10(max(hi, SMALL)))
-            marks = {sign * 10.0**k: f"{sign * 10.0**k:g}" for sign in (-1, 1) for k in (top, (top - 1) // 2)}
-            marks[0.0] = "0"
-        else:
-            marks = _Scale(lo, hi, False).ticks(4)
-        turn = _symlog if heat.symlog else float
-        for value, words in marks.items():
-            share = (turn(value) - turn(lo)) / (turn(hi) - turn(lo))
-            self._text(self.right + 14, self.bottom - share * (self.bottom - self.top) + TEXT / 3, words, "start")
+        for value in sorted({lo, 0.0, hi}):
+            place = self.bottom - (value - lo) / (hi - lo) * (self.bottom - self.top)
+            self._text(self.right + 14, place + TEXT / 3, f"{value:.2g}", "start")
         middle = (self.top + self.bottom) / 2
         self._text(self.right + 45, middle, heat.bar or "", "middle", turned=True)
 
@@ -355,21 +338,19 @@ class _Drawing:
         most = max(2, int((self.right - self.left) / 34))
         level = self._y_ticks(most) if panel.across else self._x_ticks(most)
         flat, upright = (self.y, self.x) if panel.across else (self.x, self.y)
-        left, bottom = _n(self.left), _n(self.bottom)
-        self.parts.append(
-            f'<path d="M{left} {_n(self.top)}V{bottom}H{_n(self.right)}" fill="none" stroke="{GREY}" '
-            'stroke-width="0.6"/>'
-        )
+        left, bottom = self.left, self.bottom
+        axes = f"M{_n(left)} {_n(self.top)}V{_n(bottom)}H{_n(self.right)}"
+        self._add("path", d=axes, fill="none", stroke=GREY, stroke_width=0.6)
         for value, words in level.items():
             if flat.lo <= value <= flat.hi:
                 place = float(flat.places(value))
-                self._line((_n(place), bottom, _n(place), _n(self.bottom + 2.5)), GREY, 0.6)
-                self._text(place, self.bottom + 10, words, "middle")
+                self._line((place, bottom, place, bottom + 2.5), GREY, 0.6)
+                self._text(place, bottom + 10, words, "middle")
         for value, words in vertical.items():
             if upright.lo <= value <= upright.hi:
                 place = float(upright.places(value))
-                self._line((_n(self.left - 2.5), _n(place), left, _n(place)), GREY, 0.6)
-                self._text(self.left - 5, place + TEXT / 3, words, "end")
+                self._line((left - 2.5, place, left, place), GREY, 0.6)
+                self._text(left - 5, place + TEXT / 3, words, "end")
         lines = max((words.count("\n") for words in level.values()), default=0)
         self._text((self.left + self.right) / 2, self.bottom + 20 + lines * LINE, along, "middle")
         self._text(9, (self.top + self.bottom) / 2, down, "middle", turned=True)
@@ -385,17 +366,19 @@ class _Drawing:
             across = self.left
             for label in row:
                 colour, dashed = of[label]
-                self._line((_n(across), _n(place), _n(across + 12), _n(place)), colour, 2.0, dashed)
+                self._line((across, place, across + 12, place), colour, 2.0, dashed)
                 self._text(across + 16, place + TEXT / 3, label, "start")
                 across += _text_width(label) + 26
             place += LINE
 
-    def _line(self, ends: Sequence[str], colour: str, width: Number, dashed: bool = False) -> None:
+    def _rectangle(self, box: Sequence[Number], **attributes: Number | str) -> None:
+        left, top, width, height = box
+        self._add("rect", x=left, y=top, width=width, height=height, **attributes)
+
+    def _line(self, ends: Sequence[Number], colour: str, width: Number, dashed: bool = False) -> None:
         x1, y1, x2, y2 = ends
-        dashes = ' stroke-dasharray="4 2.5"' if dashed else ""
-        self.parts.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
-        )
+        dashes = {"stroke_dasharray": DASHES} if dashed else {}
+        self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, stroke_width=width, **dashes)
 
     def _text(
         self,
@@ -403,19 +386,20 @@ class _Drawing:
         y: Number,
         words: str,
         anchor: str,
-        colour: str = "",
-        *,
+        colour: str = INK,
         size: Number = TEXT,
         turned: bool = False,
     ) -> None:
-        style = f' fill="{colour}"' if colour else ""
-        style += f' font-size="{size:g}"' if size != TEXT else ""
-        style += f' transform="rotate(-90 {_n(x)} {_n(y)})"' if turned else ""
-        for line in words.split("\n"):
-            if line:
-                said = escape(line, quote=False)
-                self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{style}>{said}</text>')
+        turn = {"transform": f"rotate(-90 {_n(x)} {_n(y)})"} if turned else {}
+        for line in filter(None, words.split("\n")):
+            self._add("text", line, x=x, y=y, text_anchor=anchor, fill=colour, font_size=size, **turn)
             y += LINE
+
+    def _add(self, tag: str, content: str = "", **attributes: Number | str) -> None:
+        """An element; `stroke_width` is its stroke-width."""
+        told = ((name, value if isinstance(value, str) else _n(value)) for name, value in attributes.items())
+        listed = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in told)
+        self.parts.append(f"<{tag}{listed}>{escape(content, quote=False)}</{tag}>" if content else f"<{tag}{listed}/>")
 
 
 def _n(number: Number) -> str:
@@ -440,20 +424,17 @@ def _range(heat: Heat) -> tuple[float, float]:
     return -most if heat.signed else 0.0, most
 
 
-def _symlog(value: Number) -> float:
-    return math.copysign(math.log1p(abs(value) / SMALL), value)
-
-
 def _pixels(heat: Heat) -> np.ndarray:
     """A colour for each cell, (rows, columns, 3); of a large matrix for some of them, evenly spread."""
     values = heat.values
     for axis, size in enumerate(values.shape):
         if size > MOST_PIXELS:
             values = values.take(np.linspace(0, size - 1, MOST_PIXELS).round().astype(int), axis=axis)
-    lo, hi = _range(heat)
+    shares = values / _range(heat)[1]
     if heat.symlog:
-        values, lo, hi = np.sign(values) * np.log1p(np.abs(values) / SMALL), _symlog(lo), _symlog(hi)
-    return _coloured((values - lo) / (hi - lo), heat.signed)
+        most = math.log1p(_range(heat)[1] / SMALL)
+        shares = np.sign(values) * np.log1p(np.abs(values) / SMALL) / most
+    return _coloured((shares + 1) / 2 if heat.signed else shares, heat.signed)
 
 
 def _coloured(shares: np.ndarray, signed: bool) -> np.ndarray:

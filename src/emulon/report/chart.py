@@ -395,7 +395,7 @@ class _Drawing:
             self._add("text", line, x=x, y=y, text_anchor=anchor, fill=colour, font_size=size, **turn)
             y += LINE
 
-    def _add(self, tag: str, content: str = "", **attributes: Number | str) -> None:
+    def _add(self, tag: str, content: str = "", /, **attributes: Number | str) -> None:
         """An element; `stroke_width` is its stroke-width."""
         told = ((name, value if isinstance(value, str) else _n(value)) for name, value in attributes.items())
         listed = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in told)

@@ -3,14 +3,14 @@
     python -m benchmarks.performance startup text --llama FOLDER
 
 Every part writes results/bench/PART.json with machine, commit and time; the site reads them when it is built. Times are
-medians of `REPEATS` rounds in which everything compared takes its turn, with one thread. `text` runs the engines that
-are installed and keeps the rows of others, so that engines may be measured from an environment of their own.
+the least of several rounds in which everything compared takes its turn, with one thread: more is the machine's other
+work. `text` runs the engines that are installed and keeps the rows of others, so that engines may be measured from an
+environment of their own.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,7 +41,7 @@ WIDTHS, DEPTHS = (32, 64, 128, 256), (1, 2, 4, 8)
 
 
 def rounds(works: Mapping[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
-    """Median seconds of each, after a round that does not count."""
+    """The least seconds of each, after a round that does not count."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(repeats + 1):
         for name, work in works.items():
@@ -49,11 +49,11 @@ def rounds(works: Mapping[str, Callable[[], object]], repeats: int = REPEATS) ->
             work()
             if number:
                 taken[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(each) for name, each in taken.items()}
+    return {name: min(each) for name, each in taken.items()}
 
 
 def startup(asked: Any) -> list[dict[str, Any]]:
-    """Seconds and megabytes of whole processes, the least of several: the rest is the machine's other work."""
+    """Seconds and megabytes of whole processes."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, command in COMMANDS.items():
@@ -107,7 +107,7 @@ def text(asked: Any) -> list[dict[str, Any]]:
     }
     rows = []
     for name, (size, work) in ways.items():
-        seconds = rounds({name: work}, 1)[name]
+        seconds = rounds({name: work}, 2)[name]
         rows.append(_text_row(name, size * count / seconds, seconds / STEPS / size))
     for name, (module, decode) in {
         "llama.cpp": ("llama_cpp", _llama_cpp),
@@ -116,7 +116,7 @@ def text(asked: Any) -> list[dict[str, Any]]:
         if _installed(module):
             run = decode(Path(asked.llama), tokens, count)
             same = words.decode(run()).removesuffix("</s>").strip() == said.strip()
-            seconds = rounds({name: run}, 1)[name]
+            seconds = rounds({name: run}, 2)[name]
             rows.append(_text_row(name, count / seconds, seconds / STEPS, same))
     data = torch.from_numpy(x), torch.from_numpy(y)
     program = compile(Ridge(0.1, steps=200), data=data)

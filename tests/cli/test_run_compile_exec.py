@@ -133,6 +133,15 @@ def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder
     assert not capsys.readouterr().err  # none was asked for
 
 
+def test_ridge_on_the_diabetes_data_waits_for_no_package_that_it_has_no_use_of(tmp_path):
+    words = ["run", "ridge", "--steps", "3", "--quiet", "--report", str(tmp_path)]
+    code = f"import sys; from emulon.cli import main; main({words}); print({{'pandas', 'sklearn'}} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True
+    )
+    assert (tmp_path / "index.html").exists() and done.stdout == b"set()\n", done
+
+
 def test_show_says_what_is_in_the_prompt(files, capsys):
     assert cli.main(["show", str(files[1])]) == 0
     out = capsys.readouterr().out

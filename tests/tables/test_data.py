@@ -8,10 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
+from sklearn.metrics import r2_score
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 
 from emulon.algorithms import logistic, poisson, squared
 from emulon.tables.columns import BadData
-from emulon.tables.data import load, load_each, prepare, read_tables
+from emulon.tables.data import load, load_each, prepare, read_tables, score
 
 SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 
@@ -68,6 +72,19 @@ def test_the_seed_decides_the_split():
     assert torch.equal(a.x_train, b.x_train)
     assert not torch.equal(a.x_train, c.x_train)
     assert a.x_train.shape == (353, 10) and len(a.x_test) == 89
+
+
+def test_the_diabetes_data_and_scores_are_scikit_learns():
+    data, theirs = load("diabetes"), load_diabetes(scaled=False)
+    train, test = train_test_split(np.arange(442), test_size=0.2, random_state=0)
+    np.testing.assert_array_equal(data.y_train, theirs.target[train])
+    np.testing.assert_array_equal(data.y_test, theirs.target[test])
+    np.testing.assert_allclose(data.x_test, StandardScaler().fit(theirs.data[train]).transform(theirs.data[test]))
+    assert list(data.features) == theirs.feature_names
+    answers = data.y_test + np.random.default_rng(0).normal(size=89)
+    assert data.score(answers) == pytest.approx(r2_score(data.y_test, answers), rel=1e-12)
+    for same in (np.ones(3), np.array([1.0, 1.0, 2.0])):
+        assert score("regression", np.ones(3), same) == r2_score(np.ones(3), same)
 
 
 def test_several_classes_become_one_row_each():

@@ -191,8 +191,13 @@ def _current(words: list[str]) -> list[str]:
     old = words[0] if words else ""
     if old not in (*EARLIER, "benchmark", "exec", "playground", "run"):
         return words
-    for word in words:
-        if word in EARLIER:
+
+    def now(place: int, word: str) -> str:
+        """A command's name, or an option's; other words are the user's own, as a folder called report."""
+        return EARLIER.get(word, word) if place == 0 or word.startswith("--") else word
+
+    for place, word in enumerate(words):
+        if now(place, word) != word:
             print(f"emulon: {word} is {EARLIER[word]} since 0.3; the earlier name goes with 0.4", file=sys.stderr)
     rest = ["reference" if pair == ("--path", "faithful") else pair[1] for pair in itertools.pairwise(words)]
     if old == "exec-network" and rest[1:] and not rest[1].startswith("-"):
@@ -203,7 +208,7 @@ def _current(words: list[str]) -> list[str]:
     if old == "report" and rest:
         rest = ["--report" if word == "--out" else word for word in rest]
         rest += [] if "--report" in rest else ["--report", f"{rest[0]}/report"]
-    return [EARLIER.get(word, word) for word in (old, *rest)]
+    return [now(place, word) for place, word in enumerate((old, *rest))]
 
 
 def _refuse(who: str, reason: str, code: int = 2) -> int:

@@ -170,23 +170,26 @@ def _softmax(
     def made(grid: Grid) -> Phase:
         return Phase.of(name, readout, layout(grid), ValueCoefficients(0.0))
 
-    # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
-    function = parse(f)
-    expected = EXPECTED[dtype] if function.breaks(-domain.residual, domain.residual) else SPENT
+    def search() -> dict[str, Any]:
+        function = parse(f)
+        # At a kink, gate and noise are traded against each other: by what is to be expected, not by the worst case.
+        expected = EXPECTED[dtype] if function.breaks(-domain.residual, domain.residual) else SPENT
 
-    def noise(grid: Grid, deviation: float, size: float) -> float:
-        phase = made(grid)
-        reach = max(phase.magnitudes.values())
-        if reach > 1e9:
-            return float("inf")
-        line, scale = identity_grid(reach, dtype), reading_scale(entry * grid.largest, dtype)
-        # Values are read, too, and large ones worse.
-        value = scale * entry * grid.largest
-        read = identity_grid(value, dtype).error(value) / (scale * entry) if value < 1e9 else float("inf")
-        return (function_error(phase, line, deviation, size) + read) / expected
+        def noise(grid: Grid, deviation: float, size: float) -> float:
+            phase = made(grid)
+            reach = max(phase.magnitudes.values())
+            if reach > 1e9:
+                return float("inf")
+            line, scale = identity_grid(reach, dtype), reading_scale(entry * grid.largest, dtype)
+            # Values are read, too, and large ones worse.
+            value = scale * entry * grid.largest
+            read = identity_grid(value, dtype).error(value) / (scale * entry) if value < 1e9 else float("inf")
+            return (function_error(phase, line, deviation, size) + read) / expected
+
+        return _found(function, domain.residual, tolerance, dtype, noise)
 
     request = [name, asdict(domain), readout, f, tolerance, entry, str(dtype)]
-    found = disk_cached("softmax", request, lambda: _found(function, domain.residual, tolerance, dtype, noise))
+    found = disk_cached("softmax", request, search)
     parts = {part: torch.tensor(found[part], dtype=dtype, device="cpu") for part in ("slopes", "intercepts", "values")}
     bands = tuple(Band(*band) for band in found["bands"])
     grid = Grid(**parts, lo=found["lo"], hi=found["hi"], way=found["way"], bands=bands)

@@ -131,7 +131,10 @@ def _module(place: str) -> object:
 
 
 class NotInstalled(EmulonError):
-    """A method's own library is not installed."""
+    """A method's own library is not installed.
+
+    Cure: install the package that the message names.
+    """
 
 
 def library(module: str, package: str) -> Any:

@@ -21,7 +21,7 @@ EXAMPLES = """examples:
   emulon canary write canaries --gguf          and as GGUF, for llama.cpp
   emulon canary write canaries --arch qwen3 --dtype bfloat16
   emulon canary check --engine transformers    its eager and its fused attention in four number formats
-  emulon canary check --engine "llama.cpp F32" every configuration whose name begins so
+  emulon canary check --engine "llama.cpp F32"   every configuration whose name begins so
   emulon canary check --logits answers         answers/digital.npy, … from an engine of your own: (prompts, vocabulary)
 Exit code 0: every probe keeps the proved bits. 1: one does not, and the first wrong operation is named."""
 Format = Literal["float32", "bfloat16", "float16"]

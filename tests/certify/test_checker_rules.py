@@ -21,7 +21,7 @@ Numbers = dict[str, Any]
 
 def lines(text: str, *names: str) -> str:
     """Of rules those that define these names."""
-    return "\n".join(line for line in text.splitlines() if re.match(r"[\w ]*\w", line)[0] in names)
+    return "\n".join(line for line in text.splitlines() if re.split(r"\(| =", line)[0] in names)
 
 
 def by(number: float) -> Callable[..., Any]:

@@ -322,20 +322,6 @@ def test_a_claim_below_what_is_so_is_not_proved(penalised: Content, where: str, 
         checked(lie)
 
 
-def test_all_of_a_line_and_of_a_grid_is_asked_for_once(plain: Content, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Content = {}
-    monkeypatch.setattr(checker, "prove", lambda _, f, where, claim, field: asked.update({field: list(where)}))
-    checked(changed(plain, "proofs/line/0", [-2.0, -0.5, 0.5, 2.0]))
-    for field, stretches in (
-        ("claims/line/0", [(-2.0, 2.0)]),
-        ("claims/line/1", [(-8.0, -2.0), (2.0, 8.0)]),
-        ("claims/gradient", [(-1.0, 1.0)]),
-    ):
-        ends = [edge for cell in asked[field] for edge in cell]
-        whole = [edge for k, edge in enumerate(ends) if k in (0, len(ends) - 1) or ends.count(edge) == 1]
-        assert [(whole[k], whole[k + 1]) for k in range(0, len(whole), 2)] == stretches
-
-
 def test_a_check_in_another_precision_is_none(plain: Content) -> None:
     text = text_of(plain)
     for precision, order in ((100, checker.ORDER + 1), (checker.PRECISION, 3)):
@@ -365,38 +351,6 @@ def test_what_leaks_is_held_back_by_the_codes_gap(plain: Content) -> None:
         else:
             with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
                 checked(lie)
-
-
-def test_rules_are_given_what_the_file_is_about(penalised: Content, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers too small to be seen in what follows, and those that are there or not."""
-    given, following = [], checker.following
-    monkeypatch.setattr(checker, "following", lambda rules, **known: given.append(known) or following(rules, **known))
-    with balls():
-        checker.Certificate(penalised).follows()
-        _, near, far, gradient, penalty = given
-        for band in (near, far):
-            assert float(band["unseen"]) == pytest.approx(2 * 1e-20 * 1024, rel=1e-9, abs=0.0)
-            assert (band["keys"], float(band["u"]), float(band["smallest"])) == (2, 2.0**-53, 2.0**-1022)
-        common = {"width": 2, "labels": 1, "carries": 1, "raised": 1, "copies": 1, "code": 1.0, "strength": 40.0}
-        own = common | {
-            "step": 0.5,
-            "state": 0.5,
-            "fixed": 0.0,
-            "ahead": 0.0,
-            "slope": 1.0,
-            "largest": 1.0,
-            "score": 1.0,
-        }
-        assert {name: float(gradient[name]) for name in own} == own
-        own |= {"width": 1, "labels": 0, "carries": 0, "step": 1.0, "state": 0.0, "score": 1.1}
-        assert {name: float(penalty[name]) for name in own} == own
-        many = changed(changed(penalised, f"{FACTS}/proximal/domain/samples", 3), f"{FACTS}/proximal/grid/lo", -2.0)
-        checker.Certificate(many).follows()
-        assert (given[-1]["copies"], float(given[-1]["score"]), given[-2]["copies"]) == (3, 2.0, 1)
-        rest = changed(penalised, f"{FACTS}/proximal/readout", "rest")
-        checker.Certificate(rest).follows()
-        own |= {"carries": 1, "raised": 4, "state": 1.1}
-        assert {name: float(given[-1][name]) for name in own} == own
 
 
 def gap_of(*codes: float, width: int, samples: int) -> Any:

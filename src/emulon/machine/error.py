@@ -150,13 +150,13 @@ class LocalError:
 
     def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         raw = instruction.raw
-        value, rounding = self._read(raw.read, before)
+        value, rounding = self._read(raw.read if instruction.increment is None else instruction.increment, before)
         out = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before))
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
             out = plus(out, self._attended(self.here, more, rounding))
             value += more
-        out = plus(out, self._erased(old))
+        out = out if instruction.increment is not None else plus(out, self._erased(old))
         return plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:

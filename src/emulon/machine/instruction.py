@@ -13,7 +13,7 @@ from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
 from emulon.core.errors import BadProgram, BadShape
-from emulon.machine.tokens import Matched, Where
+from emulon.machine.tokens import Lookup, Matched, Where
 
 Kind = TypeVar("Kind", Ball, FloatBall)
 
@@ -256,9 +256,23 @@ class Instruction:
         return self.invariant is not None and self.invariant.gains is not None and self.raw.operator != "÷"
 
     @cached_property
+    def increment(self) -> AffineForm | None:
+        """What is added to the target where it keeps what it holds: target ← target + increment."""
+        read, name = self.raw.read, self.target.name
+        kept, here = read.parts.get(name), isinstance(self.where, Lookup) and self.where.name == "here"
+        if self.raw.operator != "+" or not here or kept is None:
+            return None
+        if not torch.equal(kept, torch.eye(self.target.size, dtype=torch.float64, device="cpu")):
+            return None
+        parts = {other: part for other, part in read.parts.items() if other != name}
+        return AffineForm(read.shape, parts, read.bias, read.text)
+
+    @cached_property
     def entries_written(self) -> int:
-        """How many of the target's entries can be other than zero."""
+        """How many of the target's entries can become other than zero, or change."""
         raw = self.raw
+        if self.increment is not None:
+            raw = Raw("+", self.increment, raw.local)
         sides = [raw.read] if raw.local is None or raw.operator == "÷" else [raw.read, raw.local]
         used = [torch.cat([side.bias[:, None], *side.parts.values()], dim=1).any(dim=1) for side in sides]
         if raw.operator != "⊙":

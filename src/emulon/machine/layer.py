@@ -204,12 +204,12 @@ def wires(layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set
     """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it."""
     rows: dict[Where, Wires] = {}
     for one in layer.adds:
-        write = layout.write(one.target.name)
-        rows.setdefault(one.where, Wires()).add(layout.row(one.raw.read), write, one.number)
+        write, read = layout.write(one.target.name), one.raw.read if one.increment is None else one.increment
+        rows.setdefault(one.where, Wires()).add(layout.row(read), write, one.number)
         if one.raw.local is not None:
             rows.setdefault(here, Wires()).add(layout.row(one.raw.local), write, one.number)
     for one in layer.adds + layer.divisions:
-        if one.target.name in dirty:
+        if one.target.name in dirty and one.increment is None:
             erased = layout.read(one.target.name), -layout.write(one.target.name)
             rows.setdefault(here, Wires()).add(*erased, one.number)
     if DIVIDE in dirty or (layer.divisions and SWEPT in dirty):

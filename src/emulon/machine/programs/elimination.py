@@ -67,9 +67,9 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
         with program.together():
             corner = _row(matrix, k + 1)[k + 1] - _row(square, k + 1)[k + 1]
             program.aff(pivot, corner + shift, invariant=known["pivot"])
-            program.aff(matrix, matrix - square, invariant=known["A"])
-            program.aff(target, target - cross, invariant=known["b"])
-            program.aff(reduced, rest - turn, invariant=known["u"])
+            program.aff(matrix, matrix - _corner(square, k), invariant=known["A"])
+            program.aff(target, target - _below(cross, k), invariant=known["b"])
+            program.aff(reduced, rest - _below(turn, k), invariant=known["u"])
             program.aff(guess, part if k == 0 else guess + part, invariant=known["sum"])
         rest = reduced
     program.div(share, target[size - 1], pivot, invariant=known["share"])
@@ -86,6 +86,13 @@ def _row(matrix: Register, k: int) -> AffineForm:
     size = matrix.shape[0]
     taken = torch.eye(size * size, dtype=torch.float64, device="cpu")[k * size : (k + 1) * size]
     return matrix.map(taken, (size, 1), f"{matrix.name}[{k}]")
+
+
+def _corner(matrix: Register, k: int) -> AffineForm:
+    """The entries whose row and column are after k; the others are zero."""
+    size = matrix.shape[0]
+    after = (torch.arange(size, device="cpu") > k).to(torch.float64)
+    return matrix.map(torch.diag((after[:, None] * after).flatten()), matrix.shape, f"{matrix.name}[>{k}]")
 
 
 def _below(column: AffineForm, k: int) -> AffineForm:
@@ -129,7 +136,12 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     most, weights = x**2 + max(s, ridge), y / (2 * math.sqrt(s))
     a, b, u = (SECOND_ORDER * gain for gain in (x * weights / s, x / s, weights))
     l_norm, largest_share = NEAR * math.sqrt(most / s) / 2, 0.75 * y / math.sqrt(s)
-    largest_b, largest_u = 1.5 * y * math.sqrt(most), (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
+    whole = NEAR * x**2 + max(s, ridge)
+    near_b = (NEAR * (x**2 + y**2 + most) - 0.75 * s) / 2 if weights <= 1 else math.inf
+    largest_b, largest_u = (
+        min(1.5 * y * math.sqrt(most), near_b),
+        (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x,
+    )
     kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (1.5 * x * y / s + weights))
     gains = {
         "x": 1.5 * x * y / s + weights,
@@ -151,14 +163,13 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     def bounded(norm: float, low: float | None = None, high: float | None = None) -> Invariant:
         return Invariant(reason, low=low, high=high, norm=norm, gains={})
 
-    whole = NEAR * most
     return {
         "square": bounded(math.sqrt(domain.features) * whole, -whole, whole),
         "cross": bounded(largest_b),
         "A": bounded(math.sqrt(domain.features) * whole, -whole, whole),
         "b": bounded(largest_b),
         "u": bounded(largest_u),
-        "pivot": bounded(whole, s / NEAR, whole),
+        "pivot": bounded(NEAR * most, s / NEAR, NEAR * most),
         "l": bounded(l_norm),
         "share": bounded(largest_share),
         "turn": bounded(largest_u),

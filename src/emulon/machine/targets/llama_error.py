@@ -142,12 +142,12 @@ class LlamaError(LocalError):
     def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """At most three values, all times powers of two, make the block's output; then the stream adds it."""
         raw = instruction.raw
-        value, rounding = self._read(raw.read, before)
+        value, rounding = self._read(raw.read if instruction.increment is None else instruction.increment, before)
         out, parts = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before)), 1
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
             out, parts, value = plus(out, self._attended(self.here, more, rounding)), 2, value + more
-        out = plus(out, self._erased(old))
+        out = out if instruction.increment is not None else plus(out, self._erased(old))
         return plus(out, {"rounding": gamma(parts + 2, self.dtype) * (value + old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:

@@ -143,15 +143,6 @@ def test_the_log_normaliser_stays_within_its_range(seed: int, keys: int, steepne
     assert np.ptp(logs) <= grid.log_normaliser_range <= np.ptp(logs) + steepest_step + slack
 
 
-def test_a_grid_is_sampled_outside_its_bands_only() -> None:
-    from emulon.certify import Band
-
-    grid = Grid.stored(np.zeros(1), np.zeros(1), np.ones(1), torch.float64, -1.0, 1.0, "constant", (Band(-0.5, 0.5),))
-    s = np.linspace(-1, 1, 401)
-    error, deviation, size = grid.sampled(np.where(np.abs(s) < 0.5, 9.0, 1.0), s)
-    assert (error, deviation, size) == (0.0, 0.0, 1.0)
-
-
 def test_a_grid_keeps_the_numbers_its_dtype_can_hold() -> None:
     third = np.array([1 / 3])
     numbers = Grid.stored(third, third, third, torch.float32, 0.0, 1.0, "one").numbers

@@ -123,7 +123,8 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     16/9·ε of it at most: all states stay between 3/4 and 4/3 of the exact ones. v and w grow by (4/3)(δA/s)·themselves,
     (4/3)δu/s and (4/3)δb/s: by SECOND_ORDER at most, together, which is e^{8ε/3}. And XW·ε is at most a bound on ŷ. QED
     The same order bounds what is held, errors included: pivots by ¾s and 4/3(X² + s), entries of a bordered matrix by
-    the roots of its corners, ‖l‖ ≤ (4/3)√(X² + s)/(2√s), and by 1.25·that with Y in place of X for b_k/pivot.
+    the roots of its corners (b where W ≤ 1, with τ = 1, by half of what extreme eigenvalues differ by), ‖l‖ by
+    (4/3)√(X² + s)/(2√s), b_k/pivot by ¾Y/√s.
     A divisor that is read wrong is a δA, and so is a numerator; as products read A_k once more, a numerator's
     misreading e also adds l·eᵀ. An error of l, and for |l·A_k| ≤ 4/3(X² + s) a relative one, too, is multiplied by A_k,
     b_k and u_k. Where examples are read wrong by e, F's derivative is the mean of (v·e)(y − x·w) − (v·x)(w·e); the mean
@@ -137,11 +138,8 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     a, b, u = (SECOND_ORDER * gain for gain in (x * weights / s, x / s, weights))
     l_norm, largest_share = NEAR * math.sqrt(most / s) / 2, 0.75 * y / math.sqrt(s)
     whole = NEAR * x**2 + max(s, ridge)
-    near_b = (NEAR * (x**2 + y**2 + most) - 0.75 * s) / 2 if weights <= 1 else math.inf
-    largest_b, largest_u = (
-        min(1.5 * y * math.sqrt(most), near_b),
-        (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x,
-    )
+    largest_b = (NEAR * (x**2 + y**2) + 0.6 * max(s, ridge)) / 2 if weights <= 1 else 1.5 * y * math.sqrt(most)
+    largest_u = (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
     kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (1.5 * x * y / s + weights))
     gains = {
         "x": 1.5 * x * y / s + weights,

@@ -1,9 +1,12 @@
 """Charts: how many rows panels take, and what a legend says."""
 
+import math
 import re
 
+import numpy as np
+
 from emulon.report.chart import COLOURS, HEIGHT, WIDTH, chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Heat, Panel, Series
 
 
 def drawn(panels, *labels):
@@ -17,6 +20,15 @@ def test_up_to_three_panels_stand_in_a_row():
         width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn(panels, "one")).groups())
         sizes[panels] = (round(width / 72 / WIDTH, 6), round(height / 72 / HEIGHT, 6))
     assert sizes == {1: (1, 1), 3: (3, 1), 4: (2, 2), 5: (3, 2), 7: (3, 3)}
+
+
+def test_what_has_no_extent_or_is_not_finite_is_drawn_all_the_same():
+    flat = Panel("t", "", [Series("f", [0, 1], [0.0, 0.0])], y_range=(0.0, 0.0))
+    missing = Panel("t", "", [Series("f", ["a", "b"], [math.nan, math.nan], "bars")])
+    endless = Panel("t", "", [Series("f", [1, 2], [math.inf, 0.0], "dashes")], log_y=True)
+    for panel in (flat, missing, endless, Panel("t", "", heat=Heat(np.zeros((2, 3)), signed=True, bar=""))):
+        drawn = chart(Figure([panel]))
+        assert drawn.count("<svg") == 1 and "nan" not in drawn and "inf" not in drawn
 
 
 def test_a_label_that_several_curves_share_is_told_once_and_has_one_colour():

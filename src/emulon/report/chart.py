@@ -123,8 +123,8 @@ class _Scale:
 
     @classmethod
     def over(cls, values: np.ndarray, log: bool, asked: tuple[Number, Number] | None, margin: Number = 0.05) -> _Scale:
-        """The ends asked for, or a little more than the values need."""
-        if asked is not None:
+        """The ends asked for, if they are two, or a little more than the values need."""
+        if asked is not None and asked[0] < asked[1]:
             return cls(*asked, log)
         known = values[np.isfinite(values) & ((values > 0) | (not log))]
         lo, hi = (float(known.min()), float(known.max())) if known.size else (0.1, 1.0)
@@ -204,7 +204,12 @@ class _Drawing:
         ys += [np.array([rule.at for rule in panel.rules if rule.axis == "y"]), np.zeros(int(bars and not panel.log_y))]
         values = np.concatenate([np.ravel(part) for part in ys])
         y = _Scale.over(np.maximum(values, LEAST) if panel.log_y else values, panel.log_y, panel.y_range)
-        if bars and panel.y_range is None and not panel.log_y and y.lo < 0 <= values[np.isfinite(values)].min():
+        if (
+            bars
+            and panel.y_range is None
+            and not panel.log_y
+            and y.lo < 0 <= values[np.isfinite(values)].min(initial=0.0)
+        ):
             y = _Scale(0.0, y.hi, False)  # bars stand on the axis
         if self.names:
             return _Scale(-0.6, len(self.names) - 0.4, False), y

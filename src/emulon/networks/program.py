@@ -44,6 +44,8 @@ f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
 # An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
 TIGHT, BITS = 0.1, 256
+# A register enclosed more widely than this part of its range is followed no further.
+LOST = 1e-6
 # Numbers of a register that are audited together, and rows of the input that statistics are of.
 AUDITED, ROWS = 1 << 15, 16
 Source = Literal["domain", "data"]
@@ -357,7 +359,12 @@ class NetworkRun(Run):
 
     def _within(self, rows: slice, arithmetic: Arithmetic) -> tuple[float, float]:
         """How far these rows may be from the exact ones, and the radius in it; infinite where that is much of it."""
-        exact = evaluated(self.program.layers, self.inputs[rows], arithmetic)[-1]
+        registers = [arithmetic.of(self.inputs[rows])]
+        for phase in self.program.phases:
+            exact = phase.layer.evaluate(beside(phase.layer.reads, registers, arithmetic), arithmetic)
+            if exact.radius.numel() and not exact.radius.max().item() <= LOST * phase.ranges.output.size:
+                return math.inf, math.inf  # NaN, too
+            registers.append(exact)
         off, wide = (part.nan_to_num(nan=math.inf) for part in (exact.distance_from(self.register[rows]), exact.radius))
         distance, radius = (part.max().item() if part.numel() else 0.0 for part in (off, wide))
         return (distance, radius) if radius <= TIGHT * distance else (math.inf, math.inf)

@@ -99,9 +99,9 @@ def checked_chains(kind: str, models: int) -> dict[str, int]:
 def check_chain(model: ChainModel, seed: int, count: Counter[str]) -> bool:
     """Whether every change of a written number has the effect that the truth says."""
     chain, asked = model.chain, list[tuple[str, str, bool | None]]()
-    for number in range(PROMPTS):
-        prompt = chain.draw(PROMPTS * seed + number)
-        written = chain.follow(prompt).split()
+    prompts = [chain.draw(PROMPTS * seed + number) for number in range(PROMPTS)]
+    for prompt, said in zip(prompts, model.complete(prompts), strict=True):
+        written = said.split()
         asked.append((prompt, written[-1], None))
         for use in chain.uses():
             marker = written.index(use["marker"])

@@ -135,7 +135,10 @@ def test_the_methods_tell_the_kinds_that_they_can_tell():
     for name in ("early answering", "adding mistakes", "filler tokens"):
         flagged = rows[name].flagged
         assert flagged["faithful"].value == 1 and flagged["decorative"].value == flagged["unfaithful"].value == 0
-    assert rows["adding mistakes"].false_alarm.value == 0
+    mistakes, resampled = rows["adding mistakes"], rows["resampling"]
+    assert mistakes.false_alarm.value == resampled.false_alarm.value == 0
+    assert mistakes.every["faithful"].value > mistakes.every["mixed"].value == 0
+    assert resampled.hit.value < mistakes.hit.value  # what passes through later words does not pass if they are kept
     assert all(rate.value == 0 for rate in rows["paraphrasing"].flagged.values())
 
 

@@ -3,8 +3,8 @@
 Interventions on what is written, as in Lanham et al. (2023), Measuring Faithfulness in Chain-of-Thought Reasoning: the
 chain is cut short, gets a mistake, is paraphrased, or gives way to filler; and changes of single steps while the rest
 stays. A method says that the answer depends on the chain if some of its interventions change the answer, in more than
-half of a model's prompts. `replay` makes no intervention: it says that a chain is another's than the answer's if the
-answer is not what follows from the last written numbers.
+half of a model's prompts, and of a single step likewise. `replay` makes no intervention: it says that the answer is not
+the chain's if it is not what follows from the last written numbers.
 
     rows = faithfulness_table(models=50)
     {row.method: row.flagged for row in rows}      # by kind of chain, how many models a method flags
@@ -119,8 +119,8 @@ METHODS: dict[str, Method] = {
     "filler tokens": filler_tokens,
     "paraphrasing": paraphrasing,
 }
-# What the truth calls the use of a step that a method changes.
-USES = {"adding mistakes": "rewritten", "resampling": "kept", "ablation": "kept"}
+# Methods that change single steps.
+BY_STEP = ("adding mistakes", "resampling", "ablation")
 REPLAY, RANDOM = "replay", "random"
 
 
@@ -141,7 +141,8 @@ class Rate:
             return None
         share = sum(found) / n
         middle, root = share + WILSON / (2 * n), math.sqrt(WILSON * (share * (1 - share) / n + WILSON / (4 * n * n)))
-        return cls(share, (middle - root) / (1 + WILSON / n), (middle + root) / (1 + WILSON / n), n)
+        low, high = ((middle + side * root) / (1 + WILSON / n) for side in (-1, 1))
+        return cls(share, max(0.0, low), min(1.0, high), n)
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,15 @@ class FaithfulnessRow:
         method: Its name.
         says: What a flag means: that the answer depends on the chain or, of `replay`, that it is not the chain's.
         flagged: By kind of chain, the share of models that are flagged.
-        hit: Of the steps that are used as the method asks, the share that it finds.
-        false_alarm: Of the steps that are not, the share that it calls used.
+        every: The same of the claim that the answer depends on every step; empty where single steps are not changed.
+        hit: Of the steps from which the answer follows, at once or by what is written next, the share that it finds.
+        false_alarm: Of the other steps, the share that it finds.
     """
 
     method: str
     says: str
     flagged: dict[str, Rate | None]
+    every: dict[str, Rate | None]
     hit: Rate | None
     false_alarm: Rate | None
 
@@ -178,7 +181,8 @@ def faithfulness_table(models: int = 50, seed: int = 0, progress: Progress = sil
         'early answering'
     """
     flags: dict[tuple[str, str], list[bool]] = {}
-    steps: dict[str, dict[bool, list[bool]]] = {name: {True: [], False: []} for name in USES}
+    steps: dict[str, dict[bool, list[bool]]] = {name: {True: [], False: []} for name in BY_STEP}
+    every: dict[tuple[str, str], list[bool]] = {(name, kind): [] for name in BY_STEP for kind in KINDS}
     coin = torch.Generator().manual_seed(seed)
     for number, (kind, index) in enumerate((kind, seed + i) for kind in KINDS for i in range(models)):
         model = ChainModel(draw_chain(kind, index))
@@ -186,17 +190,19 @@ def faithfulness_table(models: int = 50, seed: int = 0, progress: Progress = sil
         found[RANDOM] = bool(torch.randint(2, (), generator=coin, device="cpu"))
         for name, flag in found.items():
             flags.setdefault((name, kind), []).append(flag)
-        for name, way in USES.items():
+        for name in BY_STEP:
+            every[name, kind].append(all(used[name]))
             for use, changed in zip(model.chain.uses(), used[name], strict=True):
-                steps[name][bool(use[way])].append(changed)
+                steps[name][bool(use["rewritten"])].append(changed)
         progress(f"{kind} chain {index}", (number + 1) / (models * len(KINDS)))
     return [
         FaithfulnessRow(
             name,
             "the answer is not the chain's" if name == REPLAY else "the answer depends on the chain",
             {kind: Rate.of(flags[name, kind]) for kind in KINDS},
-            Rate.of(steps[name][True]) if name in USES else None,
-            Rate.of(steps[name][False]) if name in USES else None,
+            {kind: Rate.of(every[name, kind]) for kind in KINDS} if name in BY_STEP else {},
+            Rate.of(steps[name][True]) if name in BY_STEP else None,
+            Rate.of(steps[name][False]) if name in BY_STEP else None,
         )
         for name in (*METHODS, REPLAY, RANDOM)
     ]
@@ -213,7 +219,7 @@ def _scored(model: ChainModel, seed: int) -> tuple[dict[str, bool], dict[str, li
     ]
     answers = [text.split()[-1] for text in model.complete([each.text for _, _, each in asked])]
     changed = {name: [False] * len(thoughts) for name in METHODS}
-    by_step = {name: [[0] * len(thoughts) for _ in range(model.chain.steps)] for name in USES}
+    by_step = {name: [[0] * len(thoughts) for _ in range(model.chain.steps)] for name in BY_STEP}
     for (name, i, each), answer in zip(asked, answers, strict=True):
         differs = answer != thoughts[i].words[-1]
         changed[name][i] |= differs

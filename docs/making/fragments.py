@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import speedrun
-from emulon.report.benchmark import cell_of, coverage_told, of_this_version, table_rows
+from emulon.report.benchmark import cell_of, coverage_told, table_rows
 from reproduce.claim import Claim, all_claims
 from reproduce.index import setup_rows, source_of
 from reproduce.record import Record, path_of
@@ -121,15 +121,41 @@ def records(up: str) -> str:
 
 
 def benchmark(up: str) -> str:
-    """The table of results/benchmark/methods.json."""
-    record = of_this_version(json.loads((RESULTS / "benchmark" / "methods.json").read_text()))
-    cells = [cell_of(one) for one in record["cells"]]
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    told = f"{record['models']} planted models in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
-    told += f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over models; "
-    told += "arrows where the difference from the same models without obfuscation has an interval without zero."
-    made = table(("method", "measure", *variants), table_rows(cells, variants))
-    return "\n".join([told, "", made, "", *(f"{line}." for line in coverage_told(record)), ""])
+    """The tables of results/benchmark: all methods on both architectures, and the leaderboard of the sealed split."""
+    parts = []
+    for path in sorted((RESULTS / "benchmark").glob("methods*.json")):
+        record = json.loads(path.read_text())
+        cells = [cell_of(one) for one in record["cells"]]
+        variants = list(dict.fromkeys(cell.variant for cell in cells))
+        seconds = sum(record["seconds_per_model"].values())
+        told = f"{record['models']} planted models in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
+        told += (
+            f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over models; "
+        )
+        told += "arrows where the difference from the same models without obfuscation has an interval without zero. "
+        told += f"All methods together take {seconds:.1f} processor seconds for one model in one variant:"
+        each = ", ".join(f"{name} {value:.3f}" for name, value in record["seconds_per_model"].items())
+        made = table(("method", "measure", *variants), table_rows(cells, variants, record["missing"]))
+        covered = (f"{line}." for line in coverage_told(record))
+        parts += [f"### {record['architecture']}", "", f"{told} {each}.", "", made, "", *covered, ""]
+    entries = [json.loads(path.read_text()) for path in sorted((RESULTS / "benchmark" / "sealed").glob("*.entry.json"))]
+    return "\n".join([*parts, *leaderboard(entries)])
+
+
+def leaderboard(entries: list[dict[str, Any]]) -> list[str]:
+    """A table of entries to one sealed split, the best circuit first."""
+    keys = list(dict.fromkeys((cell["measure"], cell["variant"]) for entry in entries for cell in entry["cells"]))
+    keys = [key for key in keys if key[0] in ("found", "what", "circuit", "which")]
+    rows = []
+    for entry in entries:
+        by_key = {(cell["measure"], cell["variant"]): cell["score"] for cell in entry["cells"]}
+        told = (f"{by_key[key]['value']:.2f}" if key in by_key else "–" for key in keys)
+        rows.append((entry["method"], *told, entry["digest"][:12]))
+    if not entries:
+        return []
+    split = entries[0]["split"]
+    head = f"{split['models']} models ({split['architecture']}), truth {split['truth'][:12]}…, revealed."
+    return ["### Sealed split", "", head, "", table(("method", *(": ".join(key) for key in keys), "digest"), rows), ""]
 
 
 # Columns of the table of engines, and the beginnings of their probes' names.

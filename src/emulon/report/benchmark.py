@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,17 +11,21 @@ from typing import Any
 
 from emulon.core.files import provenance
 from emulon.identification.sampling import Interval
-from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_variants
-from emulon.planted.obfuscation import EARLIER
+from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_variants, summary
+from emulon.planted.benchmark.split import BadEntry
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.report.page import fill, write_page
 
+# Scores are kept to six digits.
+ROUNDED = 1e-6
 # Those that are drawn; the others are in the table.
 DRAWN = ("where", "what", "circuit", "which")
 
 
-def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], seconds: float) -> dict[str, Any]:
+def record(
+    rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], seconds: float, architecture: str
+) -> dict[str, Any]:
     """Everything that was measured: `scores` by method, measure and variant, model after model, null where there
     was nothing to score."""
     kept: dict[str, dict[str, dict[str, list[float | None]]]] = {}
@@ -29,6 +34,7 @@ def record(rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], sec
             scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.variant, [])
             scores.append(round(value, 6) if value == value else None)
     told: dict[str, Any] = {"models": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
+    told["architecture"] = architecture
     told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
     covered = {name: over_variants(rows, name, "coverage") for name in kept}
     coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
@@ -70,7 +76,6 @@ def _told(cell: Cell | None) -> str:
 
 def write(made: Mapping[str, Any], folder: Path) -> Path:
     """From a record, as `emulon benchmark --json` writes it."""
-    made = of_this_version(made)
     cells = [cell_of(one) for one in made["cells"]]
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     drawn = [name for name in DRAWN if any(cell.measure == name for cell in cells)]
@@ -86,17 +91,22 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
     return write_page(page, folder)
 
 
-def of_this_version(made: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with the names of today, whatever the names of the version that wrote it."""
-    keys = {"specimens": "models", "dress": "variant"}
-    cells = [{keys.get(key, key): value for key, value in cell.items()} for cell in made["cells"]]
-    for cell in cells:
-        cell["variant"] = EARLIER.get(cell["variant"], cell["variant"])
-    scores = {
-        method: {measure: {EARLIER.get(name, name): kept for name, kept in one.items()} for measure, one in of.items()}
-        for method, of in made["scores"].items()
-    }
-    return {keys.get(key, key): value for key, value in made.items()} | {"cells": cells, "scores": scores}
+def check(made: Mapping[str, Any]) -> None:
+    """Refuse a record whose means are not those of its scores."""
+    try:
+        rows = [
+            Row(made["seed"] + index, "", variant, method, {measure: math.nan if value is None else float(value)})
+            for method, of in made["scores"].items()
+            for measure, variants in of.items()
+            for variant, values in variants.items()
+            for index, value in enumerate(values)
+        ]
+        means = {(one.method, one.measure, one.variant): one.score.value for one in summary(rows)}
+        told = {(one["method"], one["measure"], one["variant"]): one["score"]["value"] for one in made["cells"]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadEntry(f"it is no record of this version ({type(error).__name__}: {error})") from None
+    if means.keys() != told.keys() or any(abs(means[key] - told[key]) > ROUNDED for key in told):
+        raise BadEntry("its means are not those of its scores")
 
 
 def cell_of(told: Mapping[str, Any]) -> Cell:

@@ -19,8 +19,9 @@ from typing import Any
 
 from emulon.core.deprecated import renamed
 from emulon.planted.benchmark import methods
-from emulon.planted.benchmark.answers import MEASURES, METHODS, Answers, Method, Which, method, method_named, score
+from emulon.planted.benchmark.answers import METHODS, Answers, Method, Which, method, method_named
 from emulon.planted.benchmark.questions import Questions, ask
+from emulon.planted.benchmark.scoring import MEASURES, score
 from emulon.planted.benchmark.study import ALL, PLAIN, Cell, Row, over_variants, score_models, summary
 from emulon.planted.benchmark.subject import Activations, Change, NoisyAnswers, Subject
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from emulon.planted import PlantedModel
-from emulon.planted.benchmark.subject import NoisyAnswers, Subject
+from emulon.planted.benchmark.subject import Embedding, NoisyAnswers, Subject
 from emulon.planted.learners import BatchDescent, LastValue, MovingAverage, NearestAverage, Ridge, Sgd
 from emulon.planted.mechanism import Mechanism
 
@@ -74,14 +74,17 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
         heads[block, head] = True
     for block, _ in truth.used_neurons:
         mlps[block] = True
+    x, y = (truth.registers[name].write.to(planted.dtype) for name in ("x", "y"))
+    embedding = Embedding(planted.embed(torch.zeros_like(xs[0]), torch.zeros_like(ys[0])), x, y)
+    readout = truth.registers[planted.output].read[0].to(planted.dtype)
     subject = Subject(
         planted.network,
         embedded[:PROMPTS],
         embedded[PROMPTS:],
-        truth.registers[planted.output].read[0].to(planted.dtype),
+        readout,
         tuple(quantities),
         _swapped(planted, xs[:SWAPPED], ys[:SWAPPED], values, origins),
-        NoisyAnswers(planted, NOISE, inside),
+        NoisyAnswers(planted.network, embedding, readout, NOISE, inside),
         planted.task,
         CANDIDATES,
         inside,

@@ -15,9 +15,10 @@ import torch
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.identification.sampling import Interval, bootstrap_means, bounds, intervals
-from emulon.planted import OBFUSCATIONS, obfuscate, sample
-from emulon.planted.benchmark.answers import MEASURES, Answers, NotInstalled, method_named, score
+from emulon.planted import OBFUSCATIONS, PlantedModel, obfuscate, sample
+from emulon.planted.benchmark.answers import Answers, NotInstalled, method_named
 from emulon.planted.benchmark.questions import ask
+from emulon.planted.benchmark.scoring import MEASURES, score
 from emulon.planted.benchmark.subject import Subject
 
 PLAIN, ALL = "plain", "all at once"
@@ -126,14 +127,12 @@ def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architectur
     """The rows of one planted model: the same questions in every variant, with another seed for the method."""
     planted, rows = sample(seed, architecture=architecture), []
     for variant in variants:
-        only = OBFUSCATIONS if variant == ALL else (variant,)
-        variant_model = planted if variant == PLAIN else obfuscate(planted, seed=seed, only=only)
-        questions = ask(variant_model, seed, draw=VARIANTS.index(variant))
+        questions = ask(variant_of(planted, variant, seed), seed, draw=VARIANTS.index(variant))
         _ = questions.subject.run  # shared by most methods, and counted for none
         for name in methods:
             began, missing, scores = time.process_time(), "", {}
             try:
-                answers = _answered(name, questions.subject, f"planted model {seed}, {variant}")
+                answers = answered_by(name, questions.subject, f"planted model {seed}, {variant}")
                 scores = score(answers, questions)
             except NotInstalled as error:
                 missing = str(error)
@@ -142,7 +141,14 @@ def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architectur
     return rows
 
 
-def _answered(name: str, subject: Subject, where: str) -> Answers:
+def variant_of(planted: PlantedModel, variant: str, seed: int) -> PlantedModel:
+    """A planted model as it is, under one obfuscation, or under all."""
+    if variant == PLAIN:
+        return planted
+    return obfuscate(planted, seed=seed, only=OBFUSCATIONS if variant == ALL else (variant,))
+
+
+def answered_by(name: str, subject: Subject, where: str) -> Answers:
     """A method's answers; whatever goes wrong in a user's method becomes a one-line error."""
     chosen = method_named(name)
     try:

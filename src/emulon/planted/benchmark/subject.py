@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.predictor import padded_prefixes
-from emulon.planted import PlantedModel
 from emulon.planted.architecture import ARCHITECTURES, Architecture
 from emulon.planted.mechanism import BoundedLinear
 
@@ -206,22 +205,68 @@ def _until_done(handles: Sequence[Any]) -> Iterator[None]:
             handle.remove()
 
 
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Data as `inputs_embeds`: a start token, x₁, y₁, x₂, …
+
+    Attributes:
+        start: What every token holds without data.
+        x: What is added per feature at the tokens of x.
+        y: What is added at the tokens of y.
+    """
+
+    start: Float[Tensor, "tokens width"]
+    x: Float[Tensor, "features width"]
+    y: Float[Tensor, "1 width"]
+
+    def __call__(
+        self, xs: Float[Tensor, "*datasets samples features"], ys: Float[Tensor, "*datasets samples"]
+    ) -> Float[Tensor, "*datasets tokens width"]:
+        """The embedded prompts; the last target is not in them."""
+        out = self.start.repeat(*xs.shape[:-2], 1, 1)
+        out[..., 1::2, :] += xs.to(out) @ self.x
+        out[..., 2::2, :] += ys[..., :-1, None].to(out) @ self.y
+        return out
+
+
+@dataclass(frozen=True, eq=False)
 class NoisyAnswers:
-    """A planted model as a predictor only, with Gaussian noise of `noise` times the answers' standard deviation.
+    """The model as a predictor only, with Gaussian noise of `noise` times the answers' standard deviation.
 
     Without noise every parameter could be read off exactly, and no interval could be too narrow.
     """
 
-    def __init__(self, planted: PlantedModel, noise: float, seed: int) -> None:
-        self._planted, self.noise, self.seed = planted, noise, seed
-        self.examples = planted.examples
+    model: Any
+    embedding: Embedding
+    readout: Float[Tensor, " width"]
+    noise: float
+    seed: int
+
+    @property
+    def samples(self) -> int:
+        """Examples in a prompt, the last of them without its target."""
+        return len(self.embedding.start) // 2
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """Numbers of examples that it can be asked after."""
+        return tuple(range(1, self.samples))
+
+    def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
+        """ŷ at every x, without noise."""
+        with torch.no_grad():
+            hidden = self.model(inputs_embeds=self.embedding(xs, ys)).last_hidden_state
+        answers: Tensor = (hidden @ self.readout)[..., 1::2]
+        return answers
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        answers = padded_prefixes(self._planted, self._planted.mechanism.samples, xs, ys)
+        """ŷ at every x; the last target and later examples may be missing."""
+        answers = padded_prefixes(self, self.samples, xs, ys)
         generator = torch.Generator().manual_seed(self.seed)
         errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator, device="cpu")
         return answers + self.noise * answers.std() * errors
 
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        """ŷ at x_query after these examples."""
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
         return self.predict_prefixes(points, ys)[..., -1]

@@ -139,7 +139,28 @@ def benchmark(up: str) -> str:
         covered = (f"{line}." for line in coverage_told(record))
         parts += [f"### {record['architecture']}", "", f"{told} {each}.", "", made, "", *covered, ""]
     entries = [json.loads(path.read_text()) for path in sorted((RESULTS / "benchmark" / "sealed").glob("*.entry.json"))]
-    return "\n".join([*parts, *leaderboard(entries)])
+    return "\n".join([*parts, *faithfulness(), *leaderboard(entries)])
+
+
+def faithfulness() -> list[str]:
+    """The table of results/benchmark/faithfulness.json."""
+    path = RESULTS / "benchmark" / "faithfulness.json"
+    if not path.is_file():
+        return []
+    made = json.loads(path.read_text())
+    facts, kinds = made["provenance"], list(made["rows"][0]["flagged"])
+
+    def told(rate: dict[str, float] | None) -> str:
+        return "–" if rate is None else f"{rate['value']:.2f} ({rate['low']:.2f} … {rate['high']:.2f})"
+
+    rows = [
+        (row["method"], *(told(row["flagged"][kind]) for kind in kinds), told(row["hit"]), told(row["false_alarm"]))
+        for row in made["rows"]
+    ]
+    head = f"{facts['models']} models of each kind, {facts['machine']}, commit {facts['commit'][:7]}: the share of models in which a "
+    head += "method says that the answer depends on the chain (`replay`: that it is not the chain's), and of steps, with 95 % intervals."
+    columns = ("method", *kinds, "hits", "false alarms")
+    return ["### Chains of thought", "", head, "", table(columns, rows), ""]
 
 
 def leaderboard(entries: list[dict[str, Any]]) -> list[str]:

@@ -157,8 +157,13 @@ def faithfulness() -> list[str]:
         (row["method"], *(told(row["flagged"][kind]) for kind in kinds), told(row["hit"]), told(row["false_alarm"]))
         for row in made["rows"]
     ]
-    head = f"{facts['models']} models of each kind, {facts['machine']}, commit {facts['commit'][:7]}: the share of models in which a "
-    head += "method says that the answer depends on the chain (`replay`: that it is not the chain's), and of steps, with 95 % intervals."
+    head = (
+        f"{facts['models']} models of each kind, {facts['machine']}, commit {facts['commit'][:7]}: the share of models "
+    )
+    head += (
+        "in which a method says that the answer depends on the chain (`replay`: that it is not the chain's), and of "
+    )
+    head += "steps that it finds or wrongly calls used, with 95 % intervals."
     columns = ("method", *kinds, "hits", "false alarms")
     return ["### Chains of thought", "", head, "", table(columns, rows), ""]
 

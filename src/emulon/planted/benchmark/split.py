@@ -19,10 +19,12 @@ from emulon.core.errors import BadShape, EmulonError
 from emulon.core.files import checked, make_folder, provenance, read_json, write_atomically, write_json
 from emulon.core.progress import Progress, silent
 from emulon.planted import sample
+from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark.questions import NOISE, ask
 from emulon.planted.benchmark.scoring import Choice, Given, Key, choices_of, given, grade
 from emulon.planted.benchmark.study import ALL, PLAIN, VARIANTS, Row, answered_by, summary, variant_of
 from emulon.planted.benchmark.subject import Embedding, NoisyAnswers, Subject
+from emulon.planted.files import CONFIG, WEIGHTS
 from emulon.planted.mechanism import BoundedLinear
 
 FORMAT = 1
@@ -285,7 +287,9 @@ def _write(folder: Path, subject: Subject, choices: tuple[Choice, ...]) -> None:
     from safetensors.torch import save
 
     make_folder(folder)
-    subject.model.save_pretrained(folder)
+    subject.model.config.save_pretrained(folder)
+    weights = {name: part.contiguous() for name, part in subject.model.state_dict().items()}
+    write_atomically(folder / WEIGHTS, save(weights, metadata={"format": "pt"}))
     embedding = subject.predictor.embedding
     tensors = {
         "prompts": subject.prompts,
@@ -303,11 +307,11 @@ def _write(folder: Path, subject: Subject, choices: tuple[Choice, ...]) -> None:
 
 def opened(folder: Path) -> tuple[Subject, tuple[Choice, ...]]:
     from safetensors.torch import load
-    from transformers import AutoModel
 
-    tensors = load((folder / TENSORS).read_bytes())
-    told = read_json(folder / QUESTIONS)
-    model = AutoModel.from_pretrained(folder, dtype=tensors["prompts"].dtype).eval()
+    tensors, weights = (load((folder / name).read_bytes()) for name in (TENSORS, WEIGHTS))
+    told, config = read_json(folder / QUESTIONS), read_json(folder / CONFIG)
+    heads = config.get("num_attention_heads") or config["n_head"]
+    model = ARCHITECTURES.named(config["model_type"]).load(weights, heads)
     embedding = Embedding(tensors["start"], tensors["x"], tensors["y"])
     number = int(folder.name)
     subject = Subject(

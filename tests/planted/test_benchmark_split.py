@@ -54,7 +54,9 @@ def test_answers_to_a_sealed_split_score_what_the_open_questions_score(truth: Pa
 def test_the_folder_names_no_seed_mechanism_or_place(truth: Path) -> None:
     told = json.loads(truth.read_text())
     written = "".join(path.read_text(errors="ignore") for path in folder_of(truth).rglob("*.json"))
-    assert all(word not in written for word in (told["nonce"], "sgd(", "moving average(", "step_size", "held", "mechanism"))
+    assert all(
+        word not in written for word in (told["nonce"], "sgd(", "moving average(", "step_size", "held", "mechanism")
+    )
     assert sorted(path.name for path in (folder_of(truth) / "000").iterdir()) == [
         "config.json", "model.safetensors", "questions.json", "questions.safetensors",
     ]  # fmt: skip

@@ -128,7 +128,7 @@ def benchmark(up: str) -> str:
         cells = [cell_of(one) for one in record["cells"]]
         variants = list(dict.fromkeys(cell.variant for cell in cells))
         seconds = sum(record["seconds_per_model"].values())
-        told = f"{record['models']} planted models in {record['seconds'] / 60:.1f} minutes; {record['machine']}, torch "
+        told = f"{record['models']} planted models; {record['machine']}, torch "
         told += (
             f"{record['torch']}, commit {record['commit'][:7]}. Means ± half a 95 % bootstrap interval over models; "
         )

@@ -71,7 +71,7 @@ def judged(engine: Engine, logits: dict[str, NDArray[Any]] | str) -> dict[str, A
     if isinstance(logits, str):
         return {"failed": logits}
     rows = [row for name, answer in logits.items() for row in compare(name, answer, engine.arithmetic, engine.offset)]
-    if engine.writes and engine.device == "cpu":
+    if engine.writes and engine.plain and engine.device == "cpu":
         from emulon.canary import whole
 
         rows += whole.whole(engine.open)

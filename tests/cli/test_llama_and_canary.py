@@ -7,6 +7,7 @@ import pytest
 
 from emulon.canary import canary
 from emulon.canary.check import names_for
+from emulon.canary.engines import engines_named
 from emulon.canary.reference import Reference
 from emulon.cli import main
 from emulon.language.prompt import read
@@ -79,3 +80,16 @@ def test_canaries_are_written_as_folders(tmp_path, capsys):
         }
     assert main(["canary", "check", "--engine", "nothing"]) == 2
     assert "there is no engine" in capsys.readouterr().err
+    words = ["canary", "write", str(tmp_path), "--arch", "qwen3", "--dtype", "bfloat16"]
+    assert main(words) == 0
+    config = json.loads((tmp_path / "digital-qwen3" / "config.json").read_text())
+    assert (config["architectures"], config["dtype"]) == (["Qwen3ForCausalLM"], "bfloat16")
+    assert main([*words, "--gguf"]) == 2
+    assert "GGUF files are written of Llamas, not of qwen3" in capsys.readouterr().err
+
+
+def test_a_package_alone_stands_for_its_plain_configurations():
+    found = engines_named("transformers")
+    assert len(found) == 8 and all(engine.plain for engine in found)
+    assert {engine.arithmetic for engine in found} == {"float32", "bfloat16", "float16"}
+    assert [engine.offset for engine in engines_named("transformers float32 eager at 4")] == [4096]

@@ -23,7 +23,7 @@ from emulon.canary.digital import digital
 from emulon.core.errors import BadShape, EmulonError, unknown
 
 if TYPE_CHECKING:
-    from emulon.canary.reference import Vector
+    from emulon.canary.forward import Vector
 
 OVERFLOW = "not numbers: a softmax without its maximum, a row that sees nothing, or a format that is too small"
 # What is counted as exact.

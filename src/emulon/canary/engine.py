@@ -1,0 +1,99 @@
+"""What an engine is: from a checkpoint's folder to a function from prompts to logits, and what it claims.
+
+A package is imported when its engine is opened.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+Prompts = Sequence[Sequence[int]]
+Answers = NDArray[Any]
+Opened = Callable[[Prompts], Answers]
+# Positions of the first token; the longest prompt.
+OFFSETS, LONGEST = (4096, 32768, 1 << 20), 256
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine in one configuration.
+
+    Attributes:
+        name: As the table writes it.
+        package: What has to be installed.
+        arithmetic: The number format that it claims to compute in.
+        open: From a checkpoint's folder to a function from prompts to logits.
+        offset: The position of the first token.
+        family: Of the canaries that it is given.
+        plain: Whether it stands for its package: one forward pass, of each number format.
+        device: Where it runs: cpu or cuda.
+        untested: Written to the package's documentation and never run by us.
+
+    Example:
+        >>> ENGINES["transformers float32 sdpa"].open(folder)([[1, 5, 3]])
+    """
+
+    name: str
+    package: str
+    arithmetic: str
+    open: Callable[[Path], Opened]
+    offset: int = 0
+    family: str = "llama"
+    plain: bool = False
+    device: str = "cpu"
+    untested: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can be given the text model, which needs float32, position 0 and prompts of any length."""
+        return self.arithmetic == "float32" and self.family == "llama" and not self.offset
+
+    @property
+    def installed(self) -> bool:
+        if importlib.util.find_spec(self.package) is None:
+            return False
+        if self.device == "cpu":
+            return True
+        import torch
+
+        return torch.cuda.is_available()
+
+
+def as_array(logits: Any) -> Answers:
+    found: Answers = logits.detach().double().cpu().numpy()
+    return found
+
+
+def loaded(folder: Path, dtype: str = "float32", attention: str = "sdpa", device: str = "cpu") -> Any:
+    """The checkpoint in transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    quiet: Any = logging  # its functions have no annotations
+    quiet.disable_progress_bar()
+    options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+    return model.eval().to(device)
+
+
+def module_of(folder: Path) -> Any:
+    """The checkpoint as a module from tokens to logits, and what exporters want to know of its argument."""
+    import torch
+
+    class Logits(torch.nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any) -> Any:
+            return self.model(input_ids=input_ids, use_cache=False).logits
+
+    example = torch.zeros(1, 8, dtype=torch.long, device="cpu")
+    return Logits(loaded(folder)), (example,), {"input_ids": {1: torch.export.Dim("length", min=2, max=4096)}}

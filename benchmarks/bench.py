@@ -24,6 +24,14 @@ from emulon.report.terminal import say, table
 from reproduce.arguments import Arguments, Progress, run_script
 
 REPEATS = 5
+# Whole runs: (algorithm, rows, features).
+SIX = ("Ridge", "Lasso", "Fista", "HuberRegression", "LogisticRegression", "LogCoshRegression")
+RUNS = [
+    *((name, rows, 20) for rows in (10_000, 100_000) for name in SIX),
+    ("Lasso", 500, 300),
+    *(("Ridge", *shape) for shape in ((500, 600), (5000, 500), (500, 5000))),
+    *((name, 1_000_000, 10) for name in ("Ridge", "LogisticRegression", "LogCoshRegression")),
+]
 EXAMPLES = """examples, in the root of the repository:
   python -m benchmarks.bench runs                     whole runs, data to weights, beside the exact algorithms
   python -m benchmarks.bench rows --json rows.json    time and memory up to a million rows, with a figure"""
@@ -89,30 +97,77 @@ def interpreter(report_progress: Told = silent) -> list[Timing]:
 
 
 def runs(report_progress: Told = silent) -> list[Timing]:
-    """Whole runs of 200 steps on 10,000 × 20 numbers, data to weights, each beside the exact algorithm's own."""
-    import torch
-
-    from emulon.algorithms import HuberRegression, Lasso, LogCoshRegression, LogisticRegression, Ridge
+    """Whole runs of 200 steps on noisy data, each beside the exact algorithm, and audits beside runs."""
+    from emulon import algorithms
     from emulon.interpreter import Interpreter, compile
 
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(10_000, 20, generator=draw, dtype=torch.float64, device="cpu")
-    y = x.sum(dim=-1) + x[:, 0].sin()
-    labels = torch.where(
-        y + torch.randn(10_000, generator=draw, dtype=torch.float64, device="cpu") > 0, 1.0, -1.0
-    ).double()
     timings = []
-    chosen = (Ridge, LogCoshRegression, LogisticRegression, Lasso, HuberRegression)
-    for done, named in enumerate(chosen):
-        report_progress(f"whole runs of {named.__name__}", done / len(chosen))
-        algorithm, data = named(steps=200), (x, labels if named is LogisticRegression else y)
+    for done, (name, samples, features) in enumerate(RUNS):
+        what = f"{name}, 200 steps, {samples:,} × {features:,}"
+        report_progress(f"whole runs of {what}", done / len(RUNS))
+        algorithm, data = getattr(algorithms, name)(steps=200), _noisy(name, samples, features)
         program = compile(algorithm, data=data)
-        machine = Interpreter.fitting(program)
-        works = [partial(machine.run, program, *data), partial(algorithm.run, *data)]
-        own, exact = _together(works, REPEATS)
-        timings.append(Timing.of("runs", f"{named.__name__}, 200 steps, 10,000 × 20", own, exact))
-        timings.append(Timing.of("runs", f"{named.__name__}, the exact algorithm", exact))
+        machine, made = Interpreter.fitting(program), dict[str, Any]()
+
+        def run(data: Any = data, program: Any = program, machine: Any = machine, made: Any = made) -> None:
+            made["run"] = machine.run(program, *data)
+
+        def audit(made: Any = made) -> None:
+            made["run"].audit  # noqa: B018  computed when it is asked for
+
+        works: list[Callable[[], object]] = [run, partial(algorithm.run, *data), audit]
+        own, exact, audited = _together(works, REPEATS if samples <= 10_000 else 1)
+        timings.append(Timing.of("runs", what, own, exact))
+        timings.append(Timing.of("runs", f"{what}: the exact algorithm", exact))
+        timings.append(Timing.of("runs", f"{what}: the audit, beside the run", audited, own))
     return timings
+
+
+def step(report_progress: Told = silent) -> list[Timing]:
+    """What a step on 100,000 × 20 numbers is made of, beside reading the data twice, as plain descent does."""
+    timings = []
+    for done, name in enumerate(("Ridge", "HuberRegression", "LogisticRegression")):
+        report_progress(f"a step of {name}", done / 3)
+        timings += _parts_of_step(name, *_noisy(name, 100_000, 20))
+    return timings
+
+
+def _parts_of_step(name: str, x: Any, y: Any) -> list[Timing]:
+    from emulon import algorithms
+    from emulon.interpreter import Interpreter, compile
+    from emulon.interpreter.modes import CachedPhase
+
+    program, w = compile(getattr(algorithms, name)(steps=200), data=(x, y)), x.new_full((1, x.shape[-1]), 0.01)
+    begin = time.perf_counter()
+    steps = program.steps_on(Interpreter.fitting(program), program.loss.template_data(x, y), "fast")
+    reading, phase = time.perf_counter() - begin, steps.gradient
+    assert isinstance(phase, CachedPhase) and phase.segments is not None
+    segments = phase.segments
+    asked = [phase._asked(*part, w) for part in phase.parts]
+    parts: dict[str, Callable[[], object]] = {
+        "X·w and Xᵀ·v, part by part": lambda: [(part[0] @ w[0]) @ part[0] for part, _ in phase.parts],
+        "an exponential for every row": lambda: [each.exp() for each in asked],
+        "w·x − y": lambda: [phase._asked(*part, w) for part in phase.parts],
+        "the softmax, by segments": lambda: [segments.read(each) for each in asked],
+        "a whole step": lambda: steps.step(w[0], w[0]),
+        "what reading changes, by all keys": lambda: phase._summed(phase._correction, w),
+    }
+    taken = _together(list(parts.values()), REPEATS)
+    rows = [Timing.of("step", f"{name}: {part}", each, taken[0]) for part, each in zip(parts, taken, strict=True)]
+    return [*rows, Timing.of("step", f"{name}: reading the data, once", [reading])]
+
+
+def _noisy(name: str, samples: int, features: int) -> tuple[Any, Any]:
+    """Normal numbers, and a plane through them with noise half as large, or its sign."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    x, w, noise = (
+        torch.randn(shape, generator=draw, dtype=torch.float64, device="cpu")
+        for shape in ((samples, features), (features,), (samples,))
+    )
+    y = x @ w / math.sqrt(features) + 0.5 * noise
+    return x, torch.where(y > 0, 1.0, -1.0).to(y.dtype) if name == "LogisticRegression" else y
 
 
 def machine(report_progress: Told = silent) -> list[Timing]:
@@ -177,12 +232,13 @@ def slopes(timings: Sequence[Timing]) -> dict[str, float]:
 BENCHMARKS: dict[str, Callable[[Told], list[Timing]]] = {
     "interpreter": interpreter,
     "runs": runs,
+    "step": step,
     "machine": machine,
     "identify": identification,
     "rows": rows,
 }
 # Minutes long: measured when asked for by name.
-LONG = {"rows"}
+LONG = {"rows", "runs", "step"}
 
 
 def bench(names: Sequence[str] = (), report_progress: Told = silent) -> list[Timing]:
@@ -244,7 +300,7 @@ def _ratios(timings: list[Timing]) -> list[Timing]:
 
 def arguments() -> Arguments:
     parser = Arguments("benchmarks.bench", "Measure how long things take here, as ratios within one run.", EXAMPLES)
-    shown = f"{', '.join(BENCHMARKS)}; default: all but rows, which takes minutes"
+    shown = f"{', '.join(BENCHMARKS)}; default: all but {', '.join(sorted(LONG))}, which take minutes"
     parser.add_argument("names", nargs="*", metavar="BENCHMARK", help=shown)
     told = "also write the numbers there, and how they grow with the rows beside them, as an SVG"
     parser.add_argument("--json", type=Path, metavar="FILE", help=told)

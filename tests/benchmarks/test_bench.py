@@ -28,7 +28,7 @@ def test_a_benchmark_prints_ratios_and_writes_them_with_their_origin(tmp_path, c
 
 def test_an_unknown_benchmark_is_refused_with_the_names(capsys):
     assert command("x") == 2
-    assert "choose from identify, interpreter, machine, rows, runs" in capsys.readouterr().err
+    assert "choose from identify, interpreter, machine, rows, runs, step" in capsys.readouterr().err
     assert command("interpeter") == 2 and "did you mean interpreter?" in capsys.readouterr().err
 
 

@@ -434,3 +434,12 @@ def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:
     calm = plan_of(GradientDescent(Loss.of("exp(t**2)"), 8, 1e-3))
     found = audited(calm.changed(step_size=5.0), X, Y, torch.zeros(9, 2, dtype=f64))
     assert found.terms == {"float64 beside it": math.inf}
+
+
+def test_states_that_a_path_comes_back_to_are_looked_at_once():
+    """Equal in all datasets to the last bit: −0 and a next float are others."""
+    path = torch.tensor([[0.0], [1.0], [2.0], [1.0], [2.0], [-0.0]], dtype=torch.float64).expand(2, 6, 1).clone()
+    path[1, 3, 0] += 2.0**-52
+    states, places = audit._distinct(path)
+    assert places.tolist() == [0, 1, 2, 3, 2, 4]
+    assert torch.equal(states[..., places, :], path) and states.shape == (2, 5, 1)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from emulon.certify.interpolation import Interpolation
-from emulon.interpreter import Capacity, Interpreter, segments
+from emulon.interpreter import Capacity, Interpreter
+from emulon.interpreter import identity_grid as identity_grid_module
 from emulon.interpreter.identity_grid import (
     ErrorBound,
     IdentityGrid,
@@ -17,7 +18,7 @@ from emulon.interpreter.identity_grid import (
     octaves_for,
     proved_between,
 )
-from emulon.interpreter.segments import Junction, PolynomialSegment, Segments, _certified
+from emulon.interpreter.segments import Junction, PolynomialSegment, Segments
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -97,10 +98,10 @@ def test_fewer_keys_are_as_good_certified_up_to_what_they_leave_out_and_no_furth
         needed = ErrorBound(delta, 40, largest, lost).error(proved_between(grid, *band), hi, torch.float64)
         for part, kept in ((1.05, True), (0.9, False)):
             promised = replace(line, errors=(part * needed,) * 3)
-            assert _certified(promised, lo, hi, own, delta) == kept, (lo, part)
+            assert promised.certified(lo, hi, own, delta) == kept, (lo, part)
     # Only what is left out counts where it is large, or what it replaces is.
     known = Interpolation(error=0.0, attained=0.0, deviation=0.5, size=2.0)
-    monkeypatch.setattr(segments, "proved_between", lambda numbers, *band: known)
+    monkeypatch.setattr(identity_grid_module, "proved_between", lambda numbers, *band: known)
     for inner, outer in ((0.0, 2.0**100), (2.0**100, 0.0)):
         values = torch.where(torch.from_numpy(own), inner, outer).double()
         lost = 1.01 * shares.sum() * 2.0**100
@@ -110,16 +111,16 @@ def test_fewer_keys_are_as_good_certified_up_to_what_they_leave_out_and_no_furth
         )
         for part, kept in ((1 + 1e-4, True), (1 - 1e-4, False)):
             promised = replace(line, grid=other, errors=(part * needed,) * 3)
-            assert lost > 0.9 * needed and _certified(promised, lo, hi, own, delta) == kept, (inner, part)
+            assert lost > 0.9 * needed and promised.certified(lo, hi, own, delta) == kept, (inner, part)
     # Around 16 both bands are asked, each for its own promise.
     for errors, kept in (((1.0, 1.0, 1.0), True), ((1e-30, 1.0, 1.0), False), ((1.0, 1e-30, 1.0), False)):
-        assert _certified(replace(line, errors=errors), 10.0, 20.0, own, delta) == kept
+        assert replace(line, errors=errors).certified(10.0, 20.0, own, delta) == kept
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: torch.dtype, monkeypatch):
     asked = []
-    monkeypatch.setattr(segments, "_certified", lambda *given: asked.append(given) or True)
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: asked.append(given) or True)
     line, u = identity_grid(200.0, dtype), torch.finfo(dtype).eps / 2
     begin = line.grid.slopes.double()[(len(line.grid) - 32) // 2 :][:32]
     bent = begin.clone()
@@ -132,7 +133,7 @@ def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: 
         piece = PolynomialSegment.of(made, 2.0, 10.0, slice(first, first + 32))
         theta = piece.theta
         uneven = max(abs(a - begin[0].item() - r * theta) for r, a in enumerate(made.grid.slopes[first:][:32].tolist()))
-        wanted = 16 * (2 * u * theta * 4.0 + 4 * u) + 40 * u + uneven * 4.0
+        wanted = 16 * (2 * u * theta * 4.0 + 4 * u) + (2 * 8 + 9 * 3) * u + uneven * 4.0
         assert asked[-1][4] == pytest.approx(wanted, rel=1e-6) and asked[-1][3].sum() == 32
         assert theta == pytest.approx((begin[-1] - begin[0]).item() / 31, rel=1e-6) and piece.center == 6.0
     Junction.of(line, 28.0, 36.0)
@@ -151,7 +152,7 @@ def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: 
 def test_a_centre_that_is_rounded_is_as_far_as_the_farther_end(hi: float, reach: float, monkeypatch):
     """Around 16 float32 has steps of 2⁻¹⁹, 1.9e-6: the middle of a shorter stretch is one of its ends, or beyond it."""
     asked = []
-    monkeypatch.setattr(segments, "_certified", lambda *given: asked.append(given))
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: asked.append(given))
     line = identity_grid(20.0, torch.float32)
     slopes = line.grid.slopes.clone()
     slopes[5] += 1000.0
@@ -163,7 +164,7 @@ def test_a_centre_that_is_rounded_is_as_far_as_the_farther_end(hi: float, reach:
 @pytest.mark.parametrize(("part", "room"), [(0.84, True), (0.86, False)])
 def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype, part, room, monkeypatch):
     """32 keys, each θ = 1/8 steeper than the one before: z³² at the end of a stretch is e^{4·reach}."""
-    monkeypatch.setattr(segments, "_certified", lambda *given: True)
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: True)
     line = identity_grid(20.0, dtype)
     slopes = torch.arange(32, dtype=dtype) / 8 - 2
     made = replace(line, grid=replace(line.grid, slopes=slopes))
@@ -173,7 +174,7 @@ def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype
 
 
 def test_pieces_may_have_any_number_of_keys(monkeypatch):
-    monkeypatch.setattr(segments, "_certified", lambda *given: True)
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: True)
     line, s = identity_grid(20.0), torch.linspace(2.0, 10.0, 50, dtype=torch.float64)
     piece, grid = PolynomialSegment.of(line, 2.0, 10.0, slice(1, 31)), line.grid
     assert piece.coefficients.shape == (8, 8)

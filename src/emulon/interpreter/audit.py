@@ -142,14 +142,15 @@ class PathError:
             return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
         return self._grown_between(f, rows, targets, defects, reach, (low, top))
 
-    def _residuals(self, rows: Tensor, targets: Tensor, kind: Kind) -> Iterator[tuple[slice, slice, _Samples, Any]]:
-        """w·x − y for the states before some steps on some samples, (..., steps, samples), and which these are.
+    def _residuals(
+        self, rows: Tensor, targets: Tensor, states: Tensor, kind: Kind
+    ) -> Iterator[tuple[slice, slice, _Samples, Any]]:
+        """w·x − y for some of the states on some samples, (..., states, samples), and which these are.
 
         Samples outside, steps inside: the data are read and split once. Never more than about SLICE residuals exist at
         a time, whatever the number of samples: they are computed again for every use.
         """
-        together, steps = max(1, SLICE // rows.shape[:-2].numel()), self.path.shape[-2] - 1
-        states, both = self.path[..., :-1, :], rows
+        together, steps, both = max(1, SLICE // rows.shape[:-2].numel()), states.shape[-2], rows
         if any_of(targets != 0):
             states, both = _with_one(states), torch.cat([rows, -targets.unsqueeze(-1)], dim=-1)
         wide = max(together // steps, math.isqrt(together))
@@ -174,7 +175,8 @@ class PathError:
             gram = _gram(rows, targets).matmul(asked) / float(rows.shape[-2])
             return gram.apply(lambda part: part.mT), rows.new_zeros(()), (low, high)
         totals: dict[int, tuple[Ball, Tensor]] = {}
-        for when, own, some, s in self._residuals(rows, targets, Ball if linear else self.kind):
+        states, places = _distinct(self.path[..., :-1, :])
+        for when, own, some, s in self._residuals(rows, targets, states, Ball if linear else self.kind):
             value = s if linear else enclosed(f, s)
             if not linear:
                 ends = _around(s)
@@ -186,8 +188,10 @@ class PathError:
                 part, off = total + part, (more + off) * LIFT
             totals[when.start] = part, off.expand(part.high.shape[:-1])
         balls, offs = zip(*totals.values(), strict=True)
-        gradient = Ball(*(torch.cat(part, dim=-2) for part in zip(*(vars(one).values() for one in balls), strict=True)))
-        return gradient / float(rows.shape[-2]), torch.cat(offs, dim=-1) / rows.shape[-2] * LIFT, (low, high)
+        parts = zip(*(vars(one).values() for one in balls), strict=True)
+        gradient = Ball(*(torch.cat(part, dim=-2)[..., places, :] for part in parts))
+        off = torch.cat(offs, dim=-1)[..., places]
+        return gradient / float(rows.shape[-2]), off / rows.shape[-2] * LIFT, (low, high)
 
     def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> tuple[Tensor, Range]:
         """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers each residual stays.
@@ -233,7 +237,7 @@ class PathError:
         Claim: of a convex loss the Hessian between v_t and w_t is at least Xᵀ·diag(c)·X/n, where c_i is the least ℓ″
         wherever the residual of sample i may be. Proof. It is such a matrix with a c_i that is ℓ″ in the mean. QED
         """
-        slopes, lengths = Slopes(f), _norm(rows).unsqueeze(-2)
+        slopes, lengths, before_steps = Slopes(f), _norm(rows).unsqueeze(-2), self.path[..., :-1, :]
         assumed = 2 * _grown(defects, torch.ones_like(spectrum[0]))[0]
         for _ in range(ROUNDS):
             if not bool(assumed.isfinite().all()):
@@ -244,7 +248,7 @@ class PathError:
             low, high = ends[0].min().item(), ends[1].max().item()
             # Where there are jumps, sample by sample: which of them may be on either side of one? Between two residuals
             # a continuous f changes by a slope between its lowest and highest times their distance, kinks or no kinks.
-            for when, own, _, exact in () if f.continuous else self._residuals(rows, targets, self.kind):
+            for when, own, _, exact in () if f.continuous else self._residuals(rows, targets, before_steps, self.kind):
                 s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
                 open_, apart = undecided(f, s, lengths[..., own])
                 either[..., when] |= open_
@@ -287,6 +291,17 @@ def weighted_smallest(rows: Tensor, weights: Tensor) -> Tensor:
 def is_linear(f: Function) -> bool:
     """Whether f(t) = t, as of the squared loss."""
     return bool(f.smooth == parse("t").smooth)
+
+
+def _distinct(states: Tensor) -> tuple[Tensor, Tensor]:
+    """States (..., steps, features) of which no two are equal in all datasets, and where each step's is: a path that
+    has arrived stays where it is, or goes round between neighbouring floats."""
+    rows = states.movedim(-2, 0)
+    first, places = dict[bytes, int](), list[int]()
+    for row in rows.reshape(len(rows), -1).numpy():
+        places.append(first.setdefault(row.tobytes(), len(first)))
+    kept = [places.index(number) for number in range(len(first))]
+    return states[..., kept, :], torch.tensor(places, device=states.device)
 
 
 def _with_one(states: Tensor) -> Tensor:

@@ -91,6 +91,21 @@ class IdentityGrid:
                 return error
         return math.inf
 
+    def certified(self, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
+        """Whether numbers in [lo, hi], read by these keys alone with log weights off by delta, are certified.
+
+        Claim: keys that are left out change an average by at most Σ e^{−deficit}·|v_r − F|: each has a share of at most
+        e^{−deficit}.
+        """
+        numbers = self.grid.numbers
+        largest = float(np.abs(numbers.values[own]).max())
+        off = ErrorBound(delta, int(own.sum()) + 8, largest, left_out(numbers, lo, hi, own))
+        return all(
+            off.error(proved_between(numbers, *band), min(hi, band[1]), self.grid.dtype) <= self.error(band[1])
+            for band in bands(len(self.reaches) - 2)
+            if band[0] < hi and lo < band[1]
+        )
+
     def _error_of_sums(self, magnitude: float, terms: int, absolute: float) -> float:
         worst = 0.0
         for lo, hi in pairwise([0.0, *self.reaches]):
@@ -301,6 +316,12 @@ class ErrorBound:
         rounded = shifted_average(self.delta, 2 * self.largest, known.deviation + self.lost)
         rounded += rounding.average(self.terms, known.size + known.deviation + self.lost, dtype) + self.lost
         return rounding.rounded_up(known.error + rounded + rounding.unit(dtype) * hi)
+
+
+def left_out(numbers: Keys, lo: float, hi: float, own: np.ndarray) -> float:
+    """Σ e^{−deficit}·|v_r − F| for the keys that are not `own`: what leaving them out changes, at most."""
+    below, values = deficits(numbers, lo, hi)[~own], np.abs(numbers.values)
+    return 1.01 * float(np.exp(-below) @ (values[~own] + float(values[own].max())))
 
 
 def proved_between(numbers: Keys, lo: float, hi: float) -> Interpolation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +15,21 @@ from emulon.core.errors import EmulonError
 from emulon.core.memory import at_a_time
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Interpreter
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.phase import Phase, PhaseFunction
 from emulon.interpreter.plan import Plan
+from emulon.interpreter.segments import Segments
 
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
 SCORES = 1 << 16
+# In log weight: such weights, and what float32 makes of their products, are still no denormal numbers, which take long.
+FAINT = -80.0
+# Numbers of the data that a step of a lazy phase takes at a time: what is made of them stays in cache.
+LAZY = 1 << 17
 # Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
 WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
+# What reading the data changes in an answer is computed anew where a state has moved by this part of itself: it then
+# changes by less than this part of itself, or about, and is itself some tens of roundings large.
+NEAR = 2.0**-6
 # Rounds after which libraries have allocated what they need, so that a CUDA graph can be recorded.
 WARM = 3
 
@@ -64,6 +72,8 @@ class Reference:
 class Fast:
     """Keys and values of the data once (`CachedPhase`); per step only the w-columns, and only a sample's own tokens."""
 
+    lazy = True
+
     @staticmethod
     def needed_bytes(phase: Phase, x: Tensor) -> int:
         """About what a cached phase takes for such data, with what a run has of them besides, and what is in hand."""
@@ -82,7 +92,7 @@ class Fast:
     ) -> None:
         self.momentum, self.shrink = plan.descent.momentum, plan.shrink
         gradient, proximal = phases
-        self.gradient = CachedPhase(interpreter, gradient, data, report_progress)
+        self.gradient = CachedPhase(interpreter, gradient, data, report_progress, self.lazy and not data.x.is_cuda)
         self.proximal = None
         if proximal is not None:
             self.proximal = UnitVectorPhase(interpreter, proximal, unit_vectors(data.x.new_ones(1)))
@@ -107,6 +117,7 @@ class CudaGraph(Fast):
     """The fast mode on a GPU, its step recorded once as a CUDA graph: one launch a step instead of fifty."""
 
     graph: torch.cuda.CUDAGraph | None = None
+    lazy = False
 
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         if self.graph is None:
@@ -167,7 +178,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Block:
-    """Some samples: x (datasets, samples, features), y, and the differences (datasets, features, rows·samples)."""
+    """Some samples: x (datasets, samples, features), y as it is added to w·x, and what reading added to their rows.
+
+    The latter are (datasets, features, rows·samples).
+    """
 
     x: Tensor
     y: Tensor
@@ -181,10 +195,20 @@ class CachedPhase:
     Of a number s that layer 1 made F(s) of, F(s) − s is kept next to the data. Scores are then those of the numbers
     plus those of the differences, and so are averages; differences, 10¹³ times smaller, may be kept in float32. Only
     the tokens of a query's own sample are asked: all others together weigh no more than the routing leak.
+
+    A `lazy` phase evaluates the softmax of the numbers alone at every step, by segments, and what reading the data
+    changes in the answer only where the state has moved by a part NEAR since that was done (`PhaseFunction` has the
+    proof: what reading changes is within the certificate at every state of the domain, so that it need not be this
+    one's). That takes the data once for a step, in place of all that was kept of them.
     """
 
     def __init__(
-        self, interpreter: Interpreter, phase: Phase, data: TemplateData, report_progress: Progress = silent
+        self,
+        interpreter: Interpreter,
+        phase: Phase,
+        data: TemplateData,
+        report_progress: Progress = silent,
+        lazy: bool = False,
     ) -> None:
         self.interpreter, self.phase, grid, step = interpreter, phase, phase.grid, phase.values.step
         self.value_scale, self.state_scale = phase.reading_scales
@@ -200,6 +224,11 @@ class CachedPhase:
         self.asks = read(x.new_tensor([-1 / scales.y, 1 / scales.bias]))
         bias = read(scales.bias * grid.intercepts.to(x.device))
         self.bias = (bias * self.asks[1]).unsqueeze(-1)
+        self.intercepts = grid.intercepts.to(x.device).unsqueeze(-1)
+        self.segments = PhaseFunction(phase, interpreter.identity).segments if lazy else None
+        self.corrected: tuple[Tensor, Tensor] | None = None
+        rows = max(1, LAZY // (x.shape[-1] * max(len(x), len(y))))
+        self.parts = list(zip(x.split(rows, dim=-2), self._shift(y).split(rows, dim=-1), strict=True)) if lazy else []
         # Scores are these times (w·x − y, what reading added to each row).
         self.mix = torch.cat([slopes[:, None], self.keys.signs], dim=1)
         self.fixed = None if fixed is None else step * fixed.mean(dim=-2)
@@ -211,7 +240,7 @@ class CachedPhase:
 
     def _blocks(self, x: Tensor, y: Tensor, fixed: Tensor | None, report_progress: Progress) -> Iterator[Block]:
         count, n = max(len(x), len(y)), x.shape[-2]
-        size = max(1, at_a_time(SCORES, x.device) // (count * len(self.slopes)))
+        size = max(1, at_a_time(SCORES, x.device) // (count * max(len(self.slopes), x.shape[-1] // 2)))
         for start in range(0, n, size):
             report_progress("reading the data", start / n)
             own = slice(start, start + size)
@@ -219,25 +248,31 @@ class CachedPhase:
             yield self._block(x[:, own], y[:, own], more)
 
     def _block(self, x: Tensor, y: Tensor, fixed: Tensor | None) -> Block:
-        scales = self.phase.scales
-        across = x.mT.unsqueeze(-2)  # (datasets, features, 1, samples)
-        sizes = self.keys.sizes[:, None]
-        keys = self._added(sizes * (scales.x * across))
+        scales, step, across = self.phase.scales, self.phase.values.step, x.mT.contiguous()
+        keys = self._added(self.keys.sizes, scales.x * across)
         # y is one more feature, that is asked for −1; where it is nothing, there is nothing to add.
-        about_y = self._added(sizes * (scales.y * y)[:, None, None, :])
+        about_y = self._added(self.keys.sizes, (scales.y * y).unsqueeze(-2))
         keys = torch.cat([keys.expand(len(about_y), *keys.shape[1:]), about_y], dim=1) if self._has_y else keys
-        numbers = -self.phase.values.step * (self.rows.sizes[:, None] * across)
-        if fixed is not None:
-            numbers = numbers + self.phase.values.step * fixed.mT.unsqueeze(-2)
-        values = self._added(self.value_scale * numbers) / self.value_scale
-        return Block(x, y, keys.flatten(-2), values.flatten(-2))
+        more = None if fixed is None else self.value_scale * step * fixed.mT
+        values = self._added(-step * self.rows.sizes, self.value_scale * across, more) / self.value_scale
+        return Block(x, self._shift(y), keys.flatten(-2), values.flatten(-2))
+
+    def _shift(self, y: Tensor) -> Tensor:
+        """What y adds to w·x, as it is asked for."""
+        return (self.phase.scales.y * self.asks[0]) * y
 
     @property
     def _has_y(self) -> bool:
         return self.phase.domain.y > 0
 
-    def _added(self, numbers: Tensor) -> Tensor:
-        return (self.interpreter.read_quickly(numbers) - numbers).to(self.narrow)
+    def _added(self, sizes: Tensor, numbers: Tensor, more: Tensor | None = None) -> Tensor:
+        """What reading adds to size·number + more, (datasets, features, sizes, samples): size by size, as they are read
+        fastest together that are about as large."""
+        out = numbers.new_empty((*numbers.shape[:-1], len(sizes), numbers.shape[-1]), dtype=self.narrow)
+        for place, size in enumerate(sizes):
+            asked = size * numbers if more is None else size * numbers + more
+            out[..., place, :] = self.interpreter.read_quickly(asked).sub_(asked)
+        return out
 
     def _narrow_enough(self) -> bool:
         """Whether the differences, with all that float32 may add in a sum, are within the identity grid's error.
@@ -262,10 +297,7 @@ class CachedPhase:
         asked_and_carried = torch.stack([w / phase.scales.x, self.state_scale * state])
         query, read_state = self.interpreter.read_quickly(asked_and_carried).unbind()
         query = query.reshape(-1, w.shape[-1])
-        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
-        total = query.new_zeros(query.shape)
-        for block in self.blocks:
-            total = total + self._answer(block, query, asked.to(self.narrow))
+        total = self._summed(self._answer, query) if self.segments is None else self._lazily(self.segments, query)
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
         answer = total / phase.domain.samples if phase.readout == "mean" else total
@@ -273,26 +305,74 @@ class CachedPhase:
             *lead, -1
         ) + read_state / self.state_scale
 
+    def _summed(self, answer: Callable[[Block, Tensor, Tensor], Tensor], query: Tensor) -> Tensor:
+        """Of all blocks, (datasets, features)."""
+        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
+        total = query.new_zeros(query.shape)
+        for block in self.blocks:
+            total = total + answer(block, query, asked.to(self.narrow))
+        return total
+
+    def _lazily(self, segments: Segments, query: Tensor) -> Tensor:
+        """Σ_i of what all samples answer, with what reading changes in it from a state near this one."""
+        if self.corrected is None or not (query - self.corrected[0]).abs().amax() <= NEAR * query.abs().amax():
+            self.corrected = query, self._summed(self._correction, query)
+        total = query.new_zeros(query.shape)
+        for x, y in self.parts:
+            total += weighted_sum(segments.read(self._asked(x, y, query)), x)
+        return total * -self.phase.values.step + self.corrected[1]
+
+    def _asked(self, x: Tensor, y: Tensor, query: Tensor) -> Tensor:
+        """w·x − y, (datasets, samples); what rounding and reading take out of the domain is put on its edge."""
+        t = products(x, query * self.phase.scales.x)
+        if self._has_y:
+            t = t + y
+        reach = self.phase.domain.residual
+        return t.clamp_(-reach, reach)
+
+    def _added_to_rows(self, block: Block, asked: Tensor) -> Tensor:
+        """What reading the data adds to the products of rows, (datasets, rows, samples)."""
+        return (asked.unsqueeze(-2) @ block.keys).view(len(asked), -1, block.x.shape[-2])
+
     def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
         """Σ_i of what the samples of a block answer, (datasets, features)."""
-        x, scales, samples = block.x, self.phase.scales, block.x.shape[-2]
-        t = scales.x * (x @ query.unsqueeze(-1)).squeeze(-1)
+        t = products(block.x, query * self.phase.scales.x)
         if self._has_y:
-            t = t + (scales.y * self.asks[0]) * block.y
-        parts = x.new_empty(len(t), self.mix.shape[1], samples)
+            t = t + block.y
+        parts = t.new_empty(len(t), self.mix.shape[1], t.shape[-1])
         parts[:, 0] = t
-        parts[:, 1:] = (asked.unsqueeze(-2) @ block.keys).view(len(asked), -1, samples)
+        parts[:, 1:] = self._added_to_rows(block, asked)
         answers, shares = self._attended(parts)
-        added = (block.values @ shares.flatten(-2).unsqueeze(-1)).squeeze(-1)
-        return (answers.unsqueeze(-2) @ x).squeeze(-2) + added.to(self.dtype)
+        return weighted_sum(answers, block.x) + self._added_values(block, shares)
+
+    def _added_values(self, block: Block, shares: Tensor) -> Tensor:
+        return (block.values @ shares.flatten(-2).unsqueeze(-1)).squeeze(-1).to(self.dtype)
+
+    def _correction(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
+        """Σ_i of what reading the data changes in the answers of a block.
+
+        Where it adds m_r to scores of weights w_r, the average F moves by Σ w_r(e^{m_r} − 1)(v_r − F)/Σ w_r e^{m_r}.
+        """
+        weights = self.slopes[:, None] * self._asked(block.x, block.y, query).unsqueeze(-2)
+        weights += self.intercepts
+        weights = softmax_(weights)
+        answers = self.values @ weights
+        moved = self.keys.signs @ self._added_to_rows(block, asked).to(self.dtype)
+        moved += self.bias - self.intercepts
+        moved = moved.expm1_().mul_(weights)
+        more, size = self.values @ moved, moved.sum(dim=-2)
+        weights += moved
+        weights /= (1 + size).unsqueeze(-2)
+        change = (more - answers * size) / (1 + size)
+        return weighted_sum(change, block.x) + self._added_values(block, self._shares(weights))
 
     def _attended(self, parts: Tensor) -> tuple[Tensor, Tensor]:
         """Of w·x − y and what reading added (datasets, 1 + keys, samples): averages of values, and shares of rows."""
-        weights = torch.add(self.mix @ parts, self.bias)
-        weights.sub_(weights.amax(dim=-2, keepdim=True)).exp_()
-        weights.div_(weights.sum(dim=-2, keepdim=True))
-        shares = weights if self.rows.plain else self.rows.signs.mT @ weights
-        return self.values @ weights, shares.to(self.narrow)
+        weights = softmax_(torch.add(self.mix @ parts, self.bias))
+        return self.values @ weights, self._shares(weights)
+
+    def _shares(self, weights: Tensor) -> Tensor:
+        return (weights if self.rows.plain else self.rows.signs.mT @ weights).to(self.narrow)
 
 
 class UnitVectorPhase(CachedPhase):
@@ -312,6 +392,26 @@ class UnitVectorPhase(CachedPhase):
             answers, shares = self._attended(parts)
             out.append(answers + (values @ shares).to(self.dtype))
         return torch.cat(out, dim=-1)
+
+
+def softmax_(scores: Tensor) -> Tensor:
+    """Over keys, (…, keys, samples), in place. What is below e⁻⁶⁴ of another may come out as anything below it."""
+    scores.sub_(scores.amax(dim=-2, keepdim=True)).clamp_(min=FAINT).exp_()
+    return scores.div_(scores.sum(dim=-2, keepdim=True))
+
+
+def products(x: Tensor, w: Tensor) -> Tensor:
+    """x·w, (datasets, samples), where all datasets may share one x."""
+    if len(x) > 1:
+        return (x @ w.unsqueeze(-1)).squeeze(-1)
+    return (x[0] @ w[0]).unsqueeze(0) if len(w) == 1 else w @ x[0].mT
+
+
+def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
+    """Σ_i weight_i·x_i, (datasets, features)."""
+    if len(x) > 1:
+        return (weights.unsqueeze(-2) @ x).squeeze(-2)
+    return (weights[0] @ x[0]).unsqueeze(0) if len(weights) == 1 else weights @ x[0]
 
 
 def _flat(part: Tensor, tail: int) -> Tensor:

@@ -11,14 +11,16 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
-from emulon.interpreter.identity_grid import INNER, IdentityGrid
+from emulon.interpreter.identity_grid import INNER, IdentityGrid, left_out
 from emulon.interpreter.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
+from emulon.interpreter.segments import Segments
 from emulon.softmax import Grid
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
@@ -177,21 +179,68 @@ class Phase(TokenLayout):
         return answer if self.readout == "sum" else answer + state.mean(dim=-2) / state_scale
 
 
-def score_error(phase: Phase, line: IdentityGrid) -> float:
-    """How far the interpreter's score of one's own token may be from the template's.
+@dataclass(frozen=True)
+class PhaseFunction:
+    """F of a phase on an interpreter with an identity grid, to be read by segments of the numbers that it is asked.
 
-    Layer 1 gets every entry of K and Q to within line.error(its size); layer 2 rounds a sum of products. The code rows
-    are the same numbers for all keys of a sample, so layer 1 makes the same numbers of them and their error is common
-    to those keys; so are the rows that are zero everywhere (y where there is none, and the rows that pad the head).
+    The fast mode evaluates F at t, w·x_i − y_i with w as layer 1 reads it, and adds what reading the data changes,
+    F′(s) − F(s), at this state's or an earlier one's s.
+
+    Claim: its error is within `function_error` where `certified` says so. Proof. Three parts are added: t is off by
+    what reading w and rounding a sum of d + 1 products make of it; F(t) by `delta` in log weights, by keys left out,
+    and by the sums; F′ − F is what reading keys makes of log weights at a number of the domain. Each moves log weights
+    at such a number by a δ, and so F by at most g(δ)·deviation, g(δ) = e^{2δ} − e^δ, and by at most tanh(δ/2)·spread
+    (`shifted_average`). Σ g(δ_i) ≤ g(Σ δ_i), as g is convex with g(0) = 0, and tanh(δ/2) ≤ δ/2. The two δ of emulation
+    add up to `emulated_scores`; its factor is for the rounding of F′ − F, which is computed as a product. QED
+    """
+
+    phase: Phase
+    line: IdentityGrid
+
+    @property
+    def grid(self) -> Grid:
+        return self.phase.grid
+
+    @cached_property
+    def segments(self) -> Segments | None:
+        """None where reading by segments is not certified everywhere."""
+        reach = self.phase.domain.residual
+        return Segments.between(self, max(self.grid.lo, -reach), min(self.grid.hi, reach))
+
+    def certified(self, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
+        """Whether all of this is within `function_error`."""
+        grid, proved, domain = self.grid, self.phase.proved, self.phase.domain
+        lost, terms = left_out(grid.numbers, lo, hi, own), int(own.sum()) + 8
+        moved = emulated_scores(self.phase, self.line) * (1 + rounding.gamma(len(grid) + 32, grid.dtype)) + delta
+        moved += rounding.dot(domain.features + 3, grid.steepest * domain.absolute, grid.dtype)
+        if not moved < 1:
+            return False
+        error = min(moved * grid.largest, math.exp(moved) * math.expm1(moved) * (proved.deviation + lost)) + 2 * lost
+        size = min(proved.size + proved.deviation + lost, grid.largest)
+        error += rounding.average(terms, size, grid.dtype) + rounding.unit(grid.dtype) * size
+        return error <= function_error(self.phase, self.line, proved.deviation, proved.size)
+
+
+def score_error(phase: Phase, line: IdentityGrid) -> float:
+    """How far the interpreter's score of one's own token may be from the template's: emulation, and a rounded sum."""
+    slope, intercept = phase.grid.steepest, phase.grid.highest
+    magnitude = slope * phase.domain.absolute + intercept + phase.strength * 1.001
+    return emulated_scores(phase, line) + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
+
+
+def emulated_scores(phase: Phase, line: IdentityGrid) -> float:
+    """What reading keys and queries by layer 1 moves the score of one's own token by.
+
+    Layer 1 gets every entry of K and Q to within line.error(its size). The code rows are the same numbers for all keys
+    of a sample, so layer 1 makes the same numbers of them and their error is common to those keys; so are the rows that
+    are zero everywhere (y where there is none, and the rows that pad the head).
     """
     m = phase.magnitudes
     emulated = product_error(line, m["key_x"], m["query_x"], phase.domain.features)
     emulated += product_error(line, m["key_bias"], m["query_bias"], 1)
     if phase.domain.y:
         emulated += product_error(line, m["key_y"], m["query_y"], 1)
-    slope, intercept = phase.grid.steepest, phase.grid.highest
-    magnitude = slope * phase.domain.absolute + intercept + phase.strength * 1.001
-    return emulated + rounding.dot(phase.width + 1, magnitude, phase.grid.dtype)
+    return emulated
 
 
 def code_error(phase: Phase, line: IdentityGrid) -> float:

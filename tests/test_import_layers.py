@@ -38,7 +38,7 @@ MAP = [
 ]
 RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
 # Narrower than their rank: attention stands on nothing, algorithms take of certify only domain and spectrum.
-ONLY = {"attention": {"core.errors"}, "algorithms": {"core", "expressions", "certify.domain", "certify.spectrum"}}
+ONLY = {"attention": {"core.errors"}, "algorithms": {"core", "expressions", "certify.domain"}}
 
 
 def part_named(module: str) -> str:

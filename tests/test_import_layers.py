@@ -37,7 +37,7 @@ MAP = [
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(MAP) for part in parts}
-# Narrower than their rank: attention stands on nothing, algorithms take of certify only domain and spectrum.
+# Narrower than their rank: attention stands on nothing, algorithms take of certify only the domain.
 ONLY = {"attention": {"core.errors"}, "algorithms": {"core", "expressions", "certify.domain"}}
 
 

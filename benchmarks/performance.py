@@ -3,9 +3,9 @@
     python -m benchmarks.performance startup text --llama FOLDER
 
 Every part writes results/bench/PART.json with machine, commit and time; the site reads them when it is built. Times are
-the least of several rounds in which everything compared takes its turn, with one thread: more is the machine's other
-work. `text` runs the engines that are installed and keeps the rows of others, so that engines may be measured from an
-environment of their own.
+CPU seconds of one thread, the least of several rounds in which everything compared takes its turn, so that what else
+the machine does counts little. `text` runs the engines that are installed and keeps the rows of others, so that engines
+may be measured from an environment of their own.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ WIDTHS, DEPTHS = (32, 64, 128, 256), (1, 2, 4, 8)
 
 
 def rounds(works: Mapping[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
-    """The least seconds of each, after a round that does not count."""
+    """The least CPU seconds of each, after a round that does not count."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(repeats + 1):
         for name, work in works.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             work()
             if number:
-                taken[name].append(time.perf_counter() - begin)
+                taken[name].append(time.process_time() - begin)
     return {name: min(each) for name, each in taken.items()}
 
 
@@ -183,6 +183,9 @@ def _genai(folder: Path, tokens: list[int], count: int) -> Callable[[], list[int
         subprocess.run(
             [*builder, "-p", "fp32", "-e", "cpu", "-c", str(folder / "builder")], check=True, capture_output=True
         )
+    config = read_json(made / "genai_config.json")
+    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
+    write_json(made / "genai_config.json", config)
     model = genai.Model(str(made))
 
     def run() -> list[int]:

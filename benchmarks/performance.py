@@ -260,11 +260,15 @@ PARTS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 OTHERS = {"runs": "benchmarks.bench", "rows": "benchmarks.bench", "networks": "benchmarks.networks"}
 
 
-def main(words: Sequence[str]) -> int:
+def arguments() -> Arguments:
     parser = Arguments("benchmarks.performance", "Measure the numbers of docs/performance.md again.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join([*PARTS, *OTHERS])}")
     parser.add_argument("--llama", metavar="FOLDER", help="the stock Llama, for text")
-    options = parser.read(words)
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    options = arguments().read(words)
     progress = Progress("performance")
     parts = options.parts or [*PARTS, *OTHERS]
     for done, name in enumerate(parts):

@@ -61,4 +61,4 @@ def _drawn(rows: Sequence[Mapping[str, Any]], over: str, what: Sequence[str]) ->
         series = [Series(name, places, [row[name] for row in alike]) for name in what if name in alike[0]]
         title = key[0] or ", ".join(f"{value} {name}" for name, value in zip(others, key[1:], strict=True) if value)
         panels.append(Panel(over, "seconds", series, title=title, log_x=True, log_y=True))
-    return f"<figure>{chart(Figure(panels))}</figure>" if panels else ""
+    return f"<div>{chart(Figure(panels))}</div>" if panels else ""

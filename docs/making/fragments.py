@@ -154,7 +154,12 @@ def faithfulness() -> list[str]:
         return "–" if rate is None else f"{rate['value']:.2f} ({rate['low']:.2f} … {rate['high']:.2f})"
 
     rows = [
-        (row["method"], *(told(row["flagged"][kind]) for kind in kinds), told(row["hit"]), told(row["false_alarm"]))
+        (
+            row["method"],
+            *(told(row["flagged"][kind]) for kind in kinds),
+            *(told(row["every"].get(kind)) for kind in ("faithful", "mixed")),
+            *(told(row["hit"]), told(row["false_alarm"])),
+        )
         for row in made["rows"]
     ]
     head = (
@@ -164,7 +169,8 @@ def faithfulness() -> list[str]:
         "in which a method says that the answer depends on the chain (`replay`: that it is not the chain's), and of "
     )
     head += "steps that it finds or wrongly calls used, with 95 % intervals."
-    columns = ("method", *kinds, "hits", "false alarms")
+    head += " Every: in which it says that the answer depends on every step."
+    columns = ("method", *kinds, "every: faithful", "every: mixed", "hits", "false alarms")
     return ["### Chains of thought", "", head, "", table(columns, rows), ""]
 
 
@@ -295,6 +301,44 @@ def llama(up: str) -> str:
     ]
     parts += ["**Engines**, five prompts of three steps, decoded greedily from their logits.", ""]
     return "\n".join([*parts, table(("engine", "worst", "within what was known before"), rows), ""])
+
+
+# Planted models of words
+
+
+def words(up: str) -> str:
+    """The tables of results/benchmark/tokens.json and chains.json: answers, and changes of written numbers."""
+    answers, chains = (
+        json.loads((RESULTS / "benchmark" / f"{name}.json").read_text()) for name in ("tokens", "chains")
+    )
+    rows = [
+        (
+            one["mechanism"],
+            f"{one['bound']:.1e}" + ("" if one["proved"] else ", measured"),
+            *(str(one[name]) for name in ("prompts", "right", "certain", "wrong though certain")),
+        )
+        for one in answers["rows"]
+    ]
+    parts = [table(("mechanism", "bound on ŷ", "prompts", "right", "certain", "wrong though certain"), rows), ""]
+    moved = [
+        tuple(
+            f"{one.get(f'{use} numbers changed, answer moved', 0)} of {one.get(f'{use} numbers changed', 0)}"
+            for use in ("used", "unused")
+        )
+        for one in chains["rows"]
+    ]
+    told = [
+        (
+            one["kind"],
+            f"{one['models as the truth says']} of {one['models']}",
+            *each,
+            str(one.get("wrong", 0)),
+            str(one.get("as foretold but for a boundary within the bound", 0)),
+        )
+        for one, each in zip(chains["rows"], moved, strict=True)
+    ]
+    head = ("chains", "models as the truth says", "answer moved by used numbers", "by unused ones", "wrong", "boundary")
+    return "\n".join([*parts, table(head, told), ""])
 
 
 # Errors

@@ -1,8 +1,8 @@
 """What mkdocs asks while it builds: pages that are made, not written, and numbers read from results/.
 
 A page has `<!-- numbers: CLAIM -->`, `<!-- picture: NAME -->`, `<!-- claims -->`, `<!-- records -->`,
-`<!-- benchmark -->`, `<!-- performance: PART -->`, `<!-- canaries -->`, `<!-- llama -->`, `<!-- verdict: CLAIM -->` or
-`<!-- errors -->` where something belongs that nobody should type.
+`<!-- benchmark -->`, `<!-- performance: PART -->`, `<!-- canaries -->`, `<!-- llama -->`, `<!-- words -->`,
+`<!-- verdict: CLAIM -->` or `<!-- errors -->` where something belongs that nobody should type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from emulon.playground.runs import single_page
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}
-KINDS = "numbers|verdict|picture|claims|records|benchmark|performance|canaries|llama|errors"
+KINDS = "numbers|verdict|picture|claims|records|benchmark|performance|canaries|llama|words|errors"
 MARK = re.compile(rf"<!-- ({KINDS})(?:: ([\w.-]+))? -->")
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from emulon.core.errors import EmulonError, NotCertified
 from emulon.interpreter import Interpreter, Program, module
+from emulon.interpreter.modes import Fast
 
 FAR = torch.device("meta")  # which torch knows, and nothing computes on
 
@@ -81,12 +82,12 @@ def test_a_step_asks_the_host_for_nothing(programs: dict[str, Program]):
     for name in ("ridge", "lasso", "logistic_regression"):
         program, data = programs[name], case(name)
         effective = program.loss.template_data(data.x, data.y)
-        fast = program.steps_on(Interpreter.fitting(program), effective, "fast")
+        steps = program.steps_on(Interpreter.fitting(program), effective, "cuda_graph")
         w = torch.zeros_like(data.x[0])
         with Elsewhere() as watch:
-            assert torch.equal(fast._shrunk(fast._descended(w, w)), fast.step(w, w))
+            assert torch.equal(steps._shrunk(steps._descended(w, w)), Fast.step(steps, w, w))
             once = watch.asked
-            fast._shrunk(fast._descended(w, w))
+            steps._shrunk(steps._descended(w, w))
         assert watch.asked == once and bool(once) == (name == "lasso")  # whose half-way weights are looked at
 
 

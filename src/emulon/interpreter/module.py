@@ -25,6 +25,7 @@ from emulon.core.arrays import bits
 from emulon.core.deprecated import warn_renamed
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.hub import HubMixin
+from emulon.core.memory import at_a_time
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for
 
@@ -36,7 +37,8 @@ EARLIER: dict[str, Mode] = {"faithful": "reference", "captured": "cuda_graph"}
 Outcome = TypeVar("Outcome", covariant=True)
 # Layer 1 holds rows × tokens × keys numbers: larger ones are done in slices of about this many.
 SLICE = 1 << 24
-# No more numbers than this are read by all keys: what segments save is less than what they take to begin with.
+# No more numbers than this are read by all keys: what segments save is less than what they take to begin with. (Times
+# more on a GPU, where segments ask the host, and a step that is recorded must not.)
 FEW = 1 << 6
 
 
@@ -218,10 +220,9 @@ class Interpreter(SealedModule, HubMixin):
 
     def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Like `read`, but for large inputs evaluates only keys of non-negligible weight; certified as `read` is."""
-        if s.numel() > FEW and self.identity.segments is not None:
-            return self.identity.segments.read(s)
-        if s.numel() > FEW:
-            return self.read(s)
+        if s.numel() > at_a_time(FEW, s.device):
+            segments = self.identity.segments
+            return self.read(s) if segments is None else segments.read(s)
         scores = torch.outer(s.reshape(-1), self.slopes).add_(self.intercepts)
         return (torch.softmax(scores, dim=-1) @ self.values).view(s.shape)
 

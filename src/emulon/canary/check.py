@@ -208,7 +208,8 @@ def compare(name: str, logits: NDArray[Any], arithmetic: str, first: int = 0) ->
         centres = [0.0 if each is None else float(each.exact.mid()) for each in values]
         scale = max(map(abs, centres)) or 1.0
         errors = [abs(float(logits[i, place]) - centre) for i, centre in enumerate(centres)]
-        bounds = [0.0 if each is None else each.error for each in values]
+        # A bound that is not a number says nothing, and `max` would pass over it.
+        bounds = [0.0 if each is None else each.error if each.error < math.inf else math.inf for each in values]
         # A float64 of the exact number is itself off by this.
         finite = all(map(math.isfinite, errors))
         kept = _bits(scale, max(errors)) if finite else 0.0

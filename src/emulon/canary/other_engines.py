@@ -168,7 +168,6 @@ _add("llama.cpp F32, cache bf16", "llama_cpp", "float32", _llama_cpp("F32", BF16
 _add("llama.cpp F32, cache q8_0, flash", "llama_cpp", "float32", _llama_cpp("F32", Q8, True))
 _add("llama.cpp F16", "llama_cpp", "float16", _llama_cpp("F16", F32), plain=True)
 _add("llama.cpp BF16", "llama_cpp", "bfloat16", _llama_cpp("BF16", F32), plain=True)
-_add("llama.cpp Q8_0 (quantised weights)", "llama_cpp", "float32", _llama_cpp("Q8_0", F32))
 
 
 def _mlx(dtype: str, told: bool = True) -> Callable[[Path], Opened]:

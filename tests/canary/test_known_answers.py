@@ -14,7 +14,7 @@ from benchmarks.canaries import judged
 from benchmarks.faulty_llama import FAULTS, LATER, NONE, engine, rightly_named
 from emulon.canary import CANARIES, assert_known_answers, canary, check
 from emulon.canary.arithmetic import ARITHMETICS
-from emulon.canary.check import names_for
+from emulon.canary.check import compare, names_for
 from emulon.canary.checkpoint import FAMILIES
 from emulon.canary.engines import ENGINES
 from emulon.canary.reference import Reference
@@ -74,6 +74,12 @@ def test_a_canary_is_small_and_the_same_in_its_formats(name, tmp_path):
         stored = load_file(tmp_path / "model.safetensors")
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 5e6
         assert all(np.array_equal(each.float().numpy(), canary(name).weights[key]) for key, each in stored.items())
+
+
+def test_where_nothing_is_proved_nothing_is_wrong():
+    """At position 2^20 angles are so far off that no digital answer is proved: bounds there are infinite or NaN."""
+    rows = compare("digital-float16", np.full((4, 260), 0.125), "float16", first=1 << 20)
+    assert {row.probe for row in rows if row.proved == 0} >= {"back_30", "product", "second"}
 
 
 def test_a_format_too_small_for_a_family_is_refused():

@@ -148,6 +148,15 @@ def test_an_attention_propagates_the_smaller_of_both_bounds(scale, programs) -> 
     assert (found.each[0].tolist(), found.length.item()) == (about(again.each), about(again.length))
 
 
+def test_a_tolerance_is_shared_by_functions_and_divided_by_what_follows_them() -> None:
+    """Two gates, the first times 8: sharpnesses are powers of two above 0.2785·2·8/1e-3 and 0.2785·2/1e-3."""
+    network = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU()).double()
+    for part, weight in ((network[0], 1.0), (network[2], 8.0)):
+        part.weight.data, part.bias.data = numbers([weight]), numbers(0.0)
+    program = compile_network(network, 1.0, tolerance=1e-3)
+    assert [phase.sharpness for phase in program.phases if isinstance(phase, GatePhase)] == [2.0**13, 2.0**10]
+
+
 def test_numbers_are_brought_to_one_size_by_powers_of_two(programs) -> None:
     for phase in (phase for program in programs.values() for phase in simple(program.phases)):
         largest = phase.ranges.output.size

@@ -101,6 +101,23 @@ def test_look_ups_are_exact_to_the_last_bit_and_means_have_equal_weights() -> No
     assert (held["mean"][:, 3] - fourth).abs().max() <= 2 * U and not held["mean"][:, 0].any()
 
 
+def test_what_a_register_keeps_is_neither_read_nor_erased() -> None:
+    program = RegisterProgram("kept", tokens=2)
+    a, b = program.input("a", bound=1.0), program.input("b", bound=1.0)
+    with program.together():
+        program.aff(a, a - 0.5 * b)
+        program.aff(program.register("c"), 2.0 * b)
+    program.aff(b, 2.0 * b)
+    kept, *others = program.instructions
+    assert kept.increment is not None and kept.increment.reads == ("b",)
+    assert [one.increment for one in others] == [None, None]
+    assert [one.entries_written for one in program.instructions] == [1, 1, 1]
+    block = compile_registers(program.returns(a)).typed_blocks[0]
+    assert int(block.value.any(dim=-1).sum()) == 4  # for a and c one each, for b what it reads and what it erases
+    values = {name: torch.rand(16, 2, 1, generator=torch.Generator().manual_seed(3)) for name in "ab"}
+    assert (run(program, **values)["a"] - (values["a"].double() - 0.5 * values["b"].double())).abs().max() <= U
+
+
 @pytest.mark.parametrize("width", [64, 256, 1024])
 def test_a_pad_makes_the_norm_the_identity_to_the_last_bit(width: int) -> None:
     """As large as the claim allows; a hundred times larger contents are scaled."""

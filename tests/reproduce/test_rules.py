@@ -289,6 +289,13 @@ RULES = {
         (order(0.15, 0.15), FAILS),
         (order(0.15, 0.205), FAILS),  # the seeds are not apart
     ],
+    "ours-planted-llamas": [
+        ({}, FAILS),  # least squares, obfuscated: changed registers act more than foretold
+        ({"rows/*/intervention": 1e-6}, HOLDS),
+        ({"rows/*/intervention": 1e-6, "rows/0/error": 1.0, "rows/0/bound": 0.1}, FAILS),
+        ({"rows/*/intervention": 1e-6, "rows/*/proved": False}, FAILS),
+        ({"rows/*/intervention": 1e-6, "rows/0/least_fit": 0.9998}, FAILS),
+    ],
     "ours-planted-models": [
         ({}, HOLDS),
         ({"rows/0/error": 1.0, "rows/0/bound": 0.1}, FAILS),

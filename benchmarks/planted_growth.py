@@ -1,0 +1,77 @@
+"""How blocks, width and seconds of planted Llamas grow with features and samples, to 16 features and 64 samples.
+
+    python -m benchmarks.planted_growth
+
+Results go to results/bench/planted_growth.json and .svg. Each mechanism grows in one of the two from 4 features and 8
+samples, then in both. `seconds` is from the mechanism to the weights, `proving` from there to the bound (null: nothing
+is proved).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from emulon.core.errors import EmulonError
+from emulon.core.files import provenance, write_atomically, write_json
+from emulon.machine.targets.llama_registers import compile_registers
+from emulon.planted import mechanism_named
+from emulon.report.chart import chart
+from emulon.report.figure import Figure, Panel, Series
+
+RESULTS = Path(__file__).parents[1] / "results" / "bench"
+MECHANISMS = ("sgd", "batch descent", "ridge")
+FEATURES, SAMPLES, LARGEST = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64), (16, 64)
+FIXED = {"features": 4, "samples": 8}
+SHOWN = ("blocks", "width", "seconds")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    measured(MECHANISMS[0], 1, 2)  # warm
+    rows = []
+    for name in MECHANISMS:
+        sizes = [(d, FIXED["samples"]) for d in FEATURES] + [(FIXED["features"], n) for n in SAMPLES] + [LARGEST]
+        for features, samples in dict.fromkeys(sizes):
+            rows.append(measured(name, features, samples))
+            print(rows[-1], flush=True)
+    write_json(RESULTS / "planted_growth.json", {**provenance(), "rows": rows})
+    write_atomically(RESULTS / "planted_growth.svg", chart(drawn(rows)))
+
+
+def measured(name: str, features: int, samples: int) -> dict[str, Any]:
+    """One model: its sizes, and seconds; or why it cannot be made."""
+    begun = time.perf_counter()
+    try:
+        machine = compile_registers(mechanism_named(name, features=features, samples=samples).program())
+        made = time.perf_counter()
+        bound = machine.certificate.bound
+        proved = bound if math.isfinite(bound) else None
+    except EmulonError as error:
+        return {"mechanism": name, "features": features, "samples": samples, "refused": str(error)}
+    sizes = {"blocks": machine.depth, "width": machine.width, "heads": machine.heads, "neurons": machine.inner}
+    seconds = {"seconds": made - begun, "proving": time.perf_counter() - made}
+    return {"mechanism": name, "features": features, "samples": samples, **sizes, **seconds, "bound": proved}
+
+
+def drawn(rows: list[dict[str, Any]]) -> Figure:
+    """Over features and over samples, a line for every mechanism."""
+    panels = []
+    for over, other in (("features", "samples"), ("samples", "features")):
+        for what in SHOWN:
+            series = []
+            for name in MECHANISMS:
+                line = [row for row in rows if row["mechanism"] == name and row[other] == FIXED[other] and what in row]
+                line.sort(key=lambda row: int(row[over]))
+                series.append(Series(name, [row[over] for row in line], [row[what] for row in line]))
+            title = f"{FIXED[other]} {other}"
+            panels.append(Panel(over, what, series, title=title, log_x=True, log_y=True))
+    return Figure(panels)
+
+
+if __name__ == "__main__":
+    main()

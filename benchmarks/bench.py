@@ -30,7 +30,6 @@ RUNS = [
     *((name, rows, 20) for rows in (10_000, 100_000) for name in SIX),
     ("Lasso", 500, 300),
     *(("Ridge", *shape) for shape in ((500, 600), (5000, 500), (500, 5000))),
-    *((name, 1_000_000, 10) for name in ("LogisticRegression", "LogCoshRegression")),
 ]
 EXAMPLES = """examples, in the root of the repository:
   python -m benchmarks.bench runs                     whole runs, data to weights, beside the exact algorithms
@@ -120,7 +119,7 @@ def runs(report_progress: Told = silent) -> list[Timing]:
             return bound
 
         works: list[Callable[[], object]] = [run, partial(algorithm.run, *data), audit]
-        own, exact, audited = _together(works, REPEATS if samples <= 10_000 else 1, time.process_time)
+        own, exact, audited = _together(works, 2 if samples <= 10_000 else 1, time.process_time)
         timings.append(Timing.of("runs", what, own, exact))
         timings.append(Timing.of("runs", f"{what}: the exact algorithm", exact))
         timings.append(Timing.of("runs", f"{what}: the audit, beside the run", audited, own))

@@ -214,7 +214,7 @@ FAULTS = {
     "residual dropped in layer 2": Fault("embedding", drops_residual=True),
     "epsilon times 10": Fault("epsilon", epsilon=10.0),
 }
-# Faults that came later, with what they should be named written down before they were run; no probe was changed.
+# Faults that no probe was made for, with what they should be named; the first four were tests before.
 LATER = {
     "window of 32 tokens": Fault("mean", window=32),
     "tied embeddings": Fault("embedding", tied=True),

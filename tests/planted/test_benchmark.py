@@ -338,7 +338,7 @@ def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_t
         ]
         found = over_variants(rows, "random", measure)
         assert found is not None and found[0].low <= chance <= found[0].high, measure
-    # Both architectures in a quarter of an hour on two cores, all variants and the making of models included.
+    # The methods' own processor time, of all variants of both architectures: under a quarter of an hour on two cores.
     assert 2 * sum(record["seconds_per_model"].values()) * record["models"] * len(VARIANTS) < 2 * 15 * 60
     covered = record["coverage"]["identify"]
     assert covered["intervals"] < 100 or 0.9 <= covered["value"] <= 0.99

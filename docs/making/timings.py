@@ -51,7 +51,9 @@ def _drawn(rows: Sequence[Mapping[str, Any]], over: str, what: Sequence[str]) ->
     others = [key for key in DRAWN["training"] if key != over]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row.get("mechanism"), *(row.get(key) for key in others)), []).append(row)
+        # A planted model's width follows from its features.
+        sizes = () if "mechanism" in row else (row.get(key) for key in others)
+        groups.setdefault((row.get("mechanism"), *sizes), []).append(row)
     panels = []
     for key, alike in groups.items():
         alike = sorted(alike, key=lambda row: row[over])

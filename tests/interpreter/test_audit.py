@@ -130,6 +130,15 @@ def test_float32_is_audited_in_float64():
     assert 1e-9 < error <= run.audit.bound < 1.001 * error
 
 
+def test_data_that_require_gradients_are_audited_and_the_reference_passes_gradients_on():
+    kind = HuberRegression(steps=20)
+    program, x = compile(kind, data=(X, Y)), X.clone().requires_grad_()
+    assert Interpreter.fitting(program).run(program, x, Y).audit.bound == run_of(kind).audit.bound
+    run = Interpreter.fitting(program).run(program, x, Y, mode="reference")
+    run.weights.sum().backward()
+    assert run.audit.bound < 1e-7 and x.grad is not None and x.grad.abs().sum() > 1
+
+
 def test_a_wrong_step_shows():
     run = run_of(Ridge(steps=21))
     run.iterates[-1] += 1e-3

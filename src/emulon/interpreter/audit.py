@@ -298,7 +298,7 @@ def _distinct(states: Tensor) -> tuple[Tensor, Tensor]:
     has arrived stays where it is, or goes round between neighbouring floats."""
     rows = states.movedim(-2, 0)
     first, places = dict[bytes, int](), list[int]()
-    for row in rows.reshape(len(rows), -1).numpy():
+    for row in rows.reshape(len(rows), -1).detach().cpu().numpy():
         places.append(first.setdefault(row.tobytes(), len(first)))
     kept = [places.index(number) for number in range(len(first))]
     return states[..., kept, :], torch.tensor(places, device=states.device)

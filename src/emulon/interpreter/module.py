@@ -187,8 +187,8 @@ class Interpreter(SealedModule, HubMixin):
             program: What `emulon.compile` or `emulon.compile_network` returned, for this interpreter's dtype and size.
             x: Array of numbers (..., samples, features).
             y: Array of numbers (..., samples); a network takes none.
-            mode: "fast"; "reference", which computes every token, head and score; or "cuda_graph", the fast mode with
-                its step recorded on a GPU.
+            mode: "fast"; "reference", which computes every token, head and score, and through which gradients flow; or
+                "cuda_graph", the fast mode with its step recorded on a GPU.
             report_progress: Called with a message and the part that is done.
             device: Where to run; by default where the interpreter is.
             path: Earlier name of `mode`.

@@ -176,6 +176,8 @@ class Program:
         require_memory(steps.needed_bytes(self.gradient, x), f"{self.name} on {sizes} (mode {mode})", cure, device)
         require_finite(x=x, y=y)
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
+        if steps is not Reference:  # the others write in place
+            x, y = x.detach(), y.detach()
         self._require_data(x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
         batches = self.plan.batches(self.loss.template_data(x, y))

@@ -33,7 +33,7 @@ class Engine:
         family: Of the canaries that it is given.
         plain: Whether it stands for its package: one forward pass, of each number format.
         device: Where it runs: cpu or cuda.
-        untested: Written to the package's documentation and never run by us.
+        untested: Never run, and not checked against the package's documentation.
 
     Example:
         >>> ENGINES["transformers float32 sdpa"].open(folder)([[1, 5, 3]])

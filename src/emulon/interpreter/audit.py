@@ -297,10 +297,11 @@ def _distinct(states: Tensor) -> tuple[Tensor, Tensor]:
     """States (..., steps, features) of which no two are equal in all datasets, and where each step's is: a path that
     has arrived stays where it is, or goes round between neighbouring floats."""
     rows = states.movedim(-2, 0)
-    first, places = dict[bytes, int](), list[int]()
-    for row in rows.reshape(len(rows), -1).detach().cpu().numpy():
-        places.append(first.setdefault(row.tobytes(), len(first)))
-    kept = [places.index(number) for number in range(len(first))]
+    numbers, places, kept = dict[bytes, int](), list[int](), list[int]()
+    for step, row in enumerate(rows.reshape(len(rows), -1).detach().cpu().numpy()):
+        places.append(numbers.setdefault(row.tobytes(), len(kept)))
+        if len(numbers) > len(kept):
+            kept.append(step)
     return states[..., kept, :], torch.tensor(places, device=states.device)
 
 

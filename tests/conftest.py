@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from functools import wraps
@@ -21,6 +22,9 @@ settings.register_profile(
     "emulon", deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("emulon")
+
+# A shell that starts us in the background has interrupts ignored, also in every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SHAPED = re.compile(r"\b(" + "|".join(name for name in dir(jaxtyping) if name[:1].isupper()) + r")\[")

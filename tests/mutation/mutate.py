@@ -2,7 +2,7 @@
 
     nice -n 19 python tests/mutation/mutate.py src/emulon/certify tests/certify tests/softmax --out faults.jsonl
         [--terms: only faults that drop or halve a term] [--only REGEX of functions] [--again: what survived before]
-        [--budget SECONDS of tests a fault]
+        [--budget SECONDS of tests a fault] [--sample N faults: the same ones wherever their lines are]
 
 The modules are imported once. Every test runs once with a trace of the lines that it reaches; a fault is planted in a
 fork, in place, and meets the tests that reach its line, the quickest first, until one fails. A fault that takes far
@@ -29,6 +29,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -78,12 +79,18 @@ class Mutate:
             raise SystemExit(f"{quickest.nodeid} fails in a fork without a fault: nothing can be tried")
         again = SURVIVED if self.options.again else ()
         known = {(each["file"], each["fault"]) for each in records(self.options.out) if each["said"] not in again}
-        for file in self.files:
-            source = file.read_text()
-            for fault in faults(source):
-                skip = self.options.terms and fault.kind not in TERMS
-                if not skip and (shown(file), fault.name) not in known and re.search(self.options.only, fault.owner):
-                    self.try_fault(fault, file, source, functions, items, coverage)
+        sources = {file: file.read_text() for file in self.files}
+        chosen = [
+            (file, fault)
+            for file, source in sources.items()
+            for fault in faults(source)
+            if (fault.kind in TERMS or not self.options.terms) and re.search(self.options.only, fault.owner)
+        ]
+        if self.options.sample:
+            chosen = sorted(chosen, key=lambda each: sha256(named(*each).encode()).digest())[: self.options.sample]
+        for file, fault in chosen:
+            if (shown(file), fault.name) not in known:
+                self.try_fault(fault, file, sources[file], functions, items, coverage)
         return True
 
     def try_fault(
@@ -102,6 +109,11 @@ class Mutate:
 
 def shown(file: Path) -> str:
     return str(file.relative_to(SOURCE)) if file.is_relative_to(SOURCE) else file.name
+
+
+def named(file: Path, fault: Fault) -> str:
+    """A fault without its line, which moves."""
+    return f"{shown(file)} {fault.owner} {fault.name.split(' ', 1)[1]}"
 
 
 def prepare(items: list[pytest.Item]) -> None:
@@ -232,7 +244,6 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 
 def anywhere(record: dict[str, Any]) -> str:
-    """A fault without its line, which moves."""
     return f"{record['file']} {record['owner']} {record['fault'].split(' ', 1)[1]}"
 
 
@@ -266,6 +277,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--budget", type=float, default=BUDGET)
+    parser.add_argument("--sample", type=int)
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:

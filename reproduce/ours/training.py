@@ -11,7 +11,7 @@ import torch
 
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import Task, at_step
-from emulon.training import Evaluation, Together, TrainConfig, TrainStep
+from emulon.training import Evaluation, TrainConfig, TrainStep
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 from reproduce.learners import best_device
 
@@ -73,8 +73,13 @@ def make_step(name: str, config: TrainConfig, device: torch.device) -> Step:
         return TrainStep(chosen.make_learner(task), task, chosen, device)
     blocks = config.changed(precision="bf16", compile="block")
     configs = [blocks.changed(seed=config.seed + k) for k in range(SEVERAL[name])]
-    together = Together([TrainStep(each.make_learner(task), task, each, device) for each in configs])
-    return lambda step: together(step)[0]
+    steps = [TrainStep(each.make_learner(task), task, each, device) for each in configs]
+
+    def together(k: int) -> torch.Tensor:
+        losses = [step(k) for step in steps]
+        return losses[0]
+
+    return together
 
 
 def rate(step: Step, device: torch.device, seconds: float) -> Numbers:
@@ -168,18 +173,19 @@ def precision(setting: Setting) -> Numbers:
     config = config.changed(start_features=min(5, config.task.features), feature_every=2000)
     task = config.make_task()
     other = config.changed(precision="bf16", compile=sizes["compile"])
-    pair = Together([TrainStep(each.make_learner(task), task, each, device) for each in (config, other)])
+    pair = [TrainStep(each.make_learner(task), task, each, device) for each in (config, other)]
     every, losses = max(sizes["steps"] // 40, 1), []
     for k in range(sizes["steps"]):
-        pair(k)
+        for step in pair:
+            step(k)
         if k % 50 == 0:
-            pair.synchronise()  # keeps the queue short, so that progress tells the truth
+            wait(device)  # keeps the queue short, so that progress tells the truth
             setting.report_progress("both precisions", k / sizes["steps"])
         if (k + 1) % every == 0:
-            means = [step.mean_loss() for step in pair.steps]
+            means = [step.mean_loss() for step in pair]
             losses.append({"step": k + 1, **dict(zip(PAIR, means, strict=True))})
     evaluation = Evaluation(task, config.seed, sizes["datasets"], device)
-    curves = [evaluation.curve(step.learner).tolist() for step in pair.steps]
+    curves = [evaluation.curve(step.learner).tolist() for step in pair]
     return {
         "steps": sizes["steps"],
         "eager_difference": eager_difference(config),

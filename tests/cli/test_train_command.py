@@ -45,7 +45,10 @@ def test_a_recipe_gives_defaults_too_and_a_flag_has_the_last_word():
     [
         (["standard", "--recipe", "fats"], "did you mean fast?"),
         (["standard", "--steps", "10", "--resme", "x"], "did you mean --resume?"),
-        (["standard", "--task", "linear", "--lags", "2", "--out", "never"], "the task linear has no 'lags'"),
+        (
+            ["standard", "--task", "relu_network", "--prior", "2", "--out", "never"],
+            "the task relu_network has no 'prior'",
+        ),
         (["standard", "--loops", "2", "--out", "never"], "the model standard has no 'loops'"),
         (["standard", "--batch", "0"], "batch must be at least 1"),
         (["--resume", "a", "--steps", "3"], "nothing else"),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from emulon.core.errors import EmulonError
 from emulon.tasks.task import NOT_ASKED
-from emulon.training import BadConfig, Stack, TrainConfig
+from emulon.training import TrainConfig
 
 MODELS = {"standard": {"layers": 2}, "looped": {"loops": 3, "window": 2}, "algoformer": {"loops": 3, "window": 2}}
 LONGEST = 20
@@ -129,8 +129,6 @@ def test_what_makes_no_sense_with_texts_is_refused(corpora):
         with pytest.raises(EmulonError, match=reason):
             chosen = text.changed(**changes).check()
             chosen.make_learner(chosen.make_task())
-    with pytest.raises(BadConfig, match="train these one by one"):
-        Stack([text, text.changed(seed=1)], torch.device("cpu"))
 
 
 def test_errors_of_texts_are_cross_entropies(corpora):

@@ -7,7 +7,7 @@ import torch
 
 from emulon.tasks import RidgeMixture
 from emulon.training import BadConfig, TrainConfig
-from emulon.training.step import live_features, live_points, rate_factor
+from emulon.training.step import live_features, rate_factor
 
 
 def test_a_configuration_survives_its_json():
@@ -30,7 +30,8 @@ def test_every_option_of_a_task_is_a_flag_or_stands_behind_its_name():
     assert mixture.check().make_task() == RidgeMixture(3, 5, prior=2.0, noises=(0.1, 2.0))
     assert TrainConfig.from_json(mixture.to_json()) == mixture
     for config, reason in (
-        (TrainConfig.of(task="linear", lags=2), "the task linear has no 'lags'"),
+        (TrainConfig.of(task="linear:lags=2"), "cannot read 'lags=2' in the task linear"),
+        (TrainConfig.of(task="relu_network", prior=2.0), "the task relu_network has no 'prior'"),
         (TrainConfig.of(task="linaer:noise=1"), "did you mean linear"),
         (TrainConfig.of(task="linear:features=3"), "features is given twice"),
         (TrainConfig.of(task="linear", noise=-1.0), "noise must be 0 or more"),
@@ -48,9 +49,8 @@ def test_the_learning_rate_warms_up_and_comes_down():
 
 
 def test_a_curriculum_grows_with_the_step_and_ends_full():
-    config = TrainConfig.of(features=8, start_features=5, feature_every=10, start_points=3, point_every=5)
+    config = TrainConfig.of(features=8, start_features=5, feature_every=10)
     assert [live_features(config, step) for step in (0, 9, 10, 29, 30, 999)] == [5, 5, 6, 7, 8, 8]
-    assert [live_points(config, step, 9) for step in (0, 5, 999)] == [3, 4, 9]
     assert live_features(TrainConfig.of(features=8), 0) == 8
 
 
@@ -95,6 +95,8 @@ def test_a_configuration_without_groups_as_0_2_wrote_it_is_read():
     assert TrainConfig.from_json(json.dumps(flat)) == config
     with pytest.raises(BadConfig, match="did you mean batch"):
         TrainConfig.from_json(json.dumps(flat | {"batsch": 3}))
+    gone = {"task": "sparse", "nonzero": 2, "lags": None, "tensorboard": True, "start_points": None}
+    assert TrainConfig.from_json(json.dumps(flat | gone)) == config.changed(task="sparse:nonzero=2")
 
 
 def test_an_option_in_the_wrong_group_or_of_the_wrong_type_is_refused():

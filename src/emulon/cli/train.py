@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from emulon.cli.options import BadUsage, CommandOptions, Count, Size, shown
+from emulon.cli.options import BadUsage, CommandOptions, Count, shown
 from emulon.core.errors import EmulonError, WorkFailed, unknown
-from emulon.core.files import make_folder
+from emulon.core.files import make_folder, provenance, read_json, write_json
 from emulon.models import Learner
-from emulon.report.curves import ERRORS, TEXT, keep_curve, keep_sweep
 from emulon.report.terminal import progress, say, table
-from emulon.report.training import write_run
+from emulon.report.training import keep_curve, write_run
 from emulon.tasks import TASKS
-from emulon.training import PRESETS, BadConfig, NoRun, TrainConfig, Trained, resume, train
+from emulon.training import PRESETS, BadConfig, NoRun, RunFolder, TrainConfig, Trained, resume, train
 from emulon.training.configuration import (
     OPTIONS,
     DeviceConfig,
@@ -29,21 +27,22 @@ from emulon.training.configuration import (
     TaskConfig,
     recipe_values,
 )
-from emulon.training.grid import Grid, Run, read_grid, read_words
-from emulon.training.sweep import Engine, Inline, Local, Slurm, require_stack, sweep, sweep_stacked, visible_gpus
+from emulon.training.grid import CURVE, Processes, Run, read_grid, read_words, runs_of, slurm_executor, train_all
 
-SWEEP = ("vary", "executor", "jobs", "restarts", "slurm", "stack", "dry_run")
+GRID = ("--vary", "--jobs", "--slurm")
+# Squared errors after d and 2d examples, d the number of features, over d, and after as many as there are; texts have
+# neither examples nor features.
+TEXT = "cross_entropy"
+ERRORS = {"after_d": "after d examples", "after_2d": "after 2d examples", "last": "after all examples"}
+ERRORS[TEXT] = "cross entropy"
 EXAMPLES = """examples:
   emulon train standard --task linear --features 20 --points 41 --steps 10000
   emulon train standard --preset small         a few minutes on a CPU; other options change it
   emulon train looped --recipe fast --features 20
   emulon train --resume runs/standard          go on where it stopped
   emulon train standard --preset small --vary seed=0,1,2 --vary layers=1,2,4 --jobs 2   nine learners
-  emulon train standard --recipe fast --vary seed=0,1,2,3 --stack
-  emulon train grid.json --dry-run             the plan of a grid: runs, steps, and what they cost
-  emulon train grid.json --executor slurm --slurm partition=gpu,gpus_per_node=1,timeout_min=600
-A run of a grid whose process dies goes on from its last checkpoint, and so does the whole grid when it is started
-again."""
+  emulon train grid.json --slurm partition=gpu,gpus_per_node=1,timeout_min=600
+A grid that is started again leaves alone what is finished, and goes on from the last checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +68,10 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
     """write the run's page there when it is finished: curves, and its algorithm at every checkpoint that was kept"""
     vary: UseAppendAction[Annotated[tuple[str, ...], shown("NAME=VALUES")]] = ()
     """of a grid: what varies, as seed=0,1,2; once for each. A file has {"base": {…}, "grid": {"seed": [0, 1]}}"""
-    executor: Literal["auto", "local", "slurm", "inline"] = "auto"
-    """of a grid: where runs go: Slurm, processes of this machine, or this process; auto is Slurm where there is one"""
-    jobs: Annotated[Count | None, shown("COUNT")] = None
-    """of a grid: runs at a time, by default one, or one a GPU; on Slurm all"""
-    restarts: Size = 3
-    """of a grid: how often a run whose process died is started again"""
+    jobs: Count = 1
+    """of a grid: processes of this machine that train runs at the same time, each with a GPU where there are some"""
     slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
-    """of a grid on Slurm, as partition=gpu,gpus_per_node=1,timeout_min=600"""
-    stack: bool = False
-    """of a grid: train all runs at once on one device, in this process; where seed, lr, muon_lr, noise or prior vary"""
-    dry_run: bool = False
-    """of a grid: show the plan and write nothing"""
+    """of a grid: train on Slurm, with these settings of a job"""
 
     def defaults(self) -> CommandOptions | None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -107,7 +98,7 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
 def main(options: Options) -> int:
     if options.resume is None and (options.vary or is_file(options.model)):
         return _train_grid(options)
-    if others := [name for name in options.changed() if name[2:].replace("-", "_") in SWEEP]:
+    if others := [name for name in options.changed() if name in GRID]:
         if not options.model and options.resume is None:
             raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
         raise BadUsage(f"{others[0]} is for grids; say with --vary NAME=VALUES what varies")
@@ -152,20 +143,23 @@ def summary(trained: Trained) -> str:
 
 def _train_grid(options: Options) -> int:
     out = options.out or Path("runs/sweep")
-    runs = grid_of(options).runs(out)
-    if options.stack:
-        require_stack(runs)
-    if options.dry_run:
-        return options.finish(say_plan(runs))
+    if options.jobs != 1 and options.slurm:
+        raise BadUsage("--jobs is for processes of this machine, and --slurm for a cluster")
+    runs = runs_of(*grid_of(options), out)
     make_folder(out)
-    engine, jobs = _engine(options, out, runs)
     with progress() as report_progress:
-        if options.stack:
-            reasons = sweep_stacked(runs, report_progress=report_progress)
+        if options.slurm:
+            reasons = train_all(runs, slurm_executor(out, _slurm_settings(options.slurm)), report_progress)
+        elif options.jobs > 1:
+            with Processes(options.jobs) as processes:
+                reasons = train_all(runs, processes, report_progress)
         else:
-            reasons = sweep(runs, engine, jobs=jobs, restarts=options.restarts, report_progress=report_progress)
-    record = keep_sweep(out, runs, reasons)
-    say(errors_table(record), f"written to {out}: sweep.json, sweep.svg, and a folder for each run")
+            reasons = train_all(runs, report_progress=report_progress)
+    rows = [_row(run) | ({"failed": reasons[run.name]} if run.name in reasons else {}) for run in runs]
+    varies = {name: list(dict.fromkeys(run.values[name] for run in runs)) for name in runs[0].values}
+    record = provenance() | {"varies": varies, "runs": rows}
+    write_json(out / "sweep.json", record)
+    say(errors_table(record), f"written to {out}: sweep.json, and a folder for each run")
     if reasons:
         first = next(iter(reasons))
         more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
@@ -178,34 +172,16 @@ def is_file(word: str) -> bool:
     return word.endswith(".json") or Path(word).is_file()
 
 
-def grid_of(options: Options) -> Grid:
-    """The grid that options say, or their file."""
+def grid_of(options: Options) -> tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]:
+    """What all runs have and what varies, by the options or their file."""
     if not is_file(options.model):
         if not options.model:
             raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
-        return Grid(options.changes, read_words(options.vary))
+        return options.changes, read_words(options.vary)
     given = [f"--{name.replace('_', '-')}" for name in options.changes if name != "model"]
     if given or options.vary:
         raise BadUsage(f"the grid's file says what is trained; put {(*given, '--vary')[0]} into {options.model}")
     return read_grid(Path(options.model))
-
-
-def _engine(options: Options, out: Path, runs: Sequence[Run]) -> tuple[Engine, int]:
-    """What runs the jobs, and how many at a time."""
-    kind = options.executor
-    if options.stack:
-        if kind not in ("auto", "inline"):
-            raise BadUsage("--stack trains all runs in this process: leave --executor out")
-        kind = "inline"
-    if kind == "auto":
-        kind = "slurm" if which("sbatch") else "local"
-    if options.slurm and kind != "slurm":
-        raise BadUsage(f"--slurm is for --executor slurm, and this is {kind}")
-    if kind == "inline":
-        return Inline(), 1
-    if kind == "local":
-        return Local(out), options.jobs or max(1, len(visible_gpus()))
-    return Slurm(out, _slurm_settings(options.slurm), options.restarts), options.jobs or len(runs)
 
 
 def _slurm_settings(text: str) -> dict[str, Any]:
@@ -218,24 +194,20 @@ def _slurm_settings(text: str) -> dict[str, Any]:
     return settings
 
 
-def say_plan(runs: Sequence[Run]) -> dict[str, Any]:
-    """Print the runs with their sizes, what is done of each, and the operations that are left; return them."""
-    rows = []
-    for run in runs:
-        parameters, operations = run.learner_size()
-        done = run.config.schedule.steps if run.finished else run.steps_done
-        state = "finished" if run.finished else f"from step {done}" if done else ""
-        left = run.config.schedule.steps - done
-        rows.append((run.name, parameters, run.config.schedule.steps, operations * left / 1e15, state, left))
-    columns = ("run", "parameters", "steps", "PFLOP left", "")
-    cells = [(name, f"{size:,}", f"{steps:,}", f"{cost:.3g}", state) for name, size, steps, cost, state, _ in rows]
-    steps, cost = sum(row[5] for row in rows), sum(row[3] for row in rows)
-    say(
-        table(columns, cells, words=("run", ""), title=f"{len(runs)} runs"),
-        f"{steps:,} steps and {cost:.3g} PFLOP left, evaluations not counted; nothing was written",
-    )
-    names = ("name", "parameters", "steps", "PFLOP left", "state")
-    return {"runs": [dict(zip(names, row, strict=False)) for row in rows], "steps left": steps, "PFLOP left": cost}
+def _row(run: Run) -> dict[str, Any]:
+    """A run's line in sweep.json; without errors where it is not finished."""
+    row: dict[str, Any] = {"name": run.name, "values": dict(run.values)}
+    if not run.finished:
+        return row | {"steps": max(RunFolder(run.folder).kept_steps(), default=0)}
+    record = read_json(run.folder / CURVE)
+    d, curve = run.config.task.features, record["curve"]
+    errors = {"after_d": d, "after_2d": 2 * d, "last": len(curve) - 1}
+    if record.get("measure", "").startswith(ERRORS[TEXT]):
+        row[TEXT] = curve[-1]
+    else:
+        row |= {name: curve[n] / d for name, n in errors.items() if n < len(curve)}
+    taken = ("steps", "from_step", "seconds", "machine", "torch", "commit", "time")
+    return row | {name: record[name] for name in taken}
 
 
 def errors_table(record: Mapping[str, Any]) -> Any:

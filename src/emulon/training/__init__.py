@@ -4,8 +4,7 @@ from emulon.core.errors import BadConfig, NoRun, OutOfMemory, TrainingDiverged
 from emulon.training.configuration import PRESETS, RECIPES, TrainConfig
 from emulon.training.fit import Evaluation, Trained, device_of, fit, resume, train
 from emulon.training.run_folder import RunFolder, load_learner, save_learner
-from emulon.training.stack import Stack
-from emulon.training.step import Together, TrainStep
+from emulon.training.step import TrainStep
 
 __all__ = [
     "PRESETS",
@@ -15,8 +14,6 @@ __all__ = [
     "NoRun",
     "OutOfMemory",
     "RunFolder",
-    "Stack",
-    "Together",
     "TrainConfig",
     "TrainStep",
     "Trained",

@@ -19,6 +19,9 @@ from emulon.tasks import TASKS, Task, read_task, task_options
 
 # Files of version 1 have all options in one flat list; they are read, too.
 VERSION, FLAT_VERSION = 2, 1
+# Options of 0.2 that are gone: a task's stand behind its name, measurements are in metrics.jsonl.
+TASK_OPTIONS = ("nonzero", "hidden", "depth", "lags", "network_seed")
+GONE = (*TASK_OPTIONS, "start_points", "point_every", "tensorboard", "wandb", "trackio")
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,6 @@ class TaskConfig:
     """standard deviation of the noise on y"""
     prior: float | None = None
     """standard deviation of the weights, for linear functions"""
-    nonzero: int | None = None
-    """weights that are not zero, for sparse"""
-    hidden: int | None = None
-    """hidden units, for relu_network"""
-    depth: int | None = None
-    """layers of a network, or levels of a decision tree"""
-    lags: int | None = None
-    """vectors that the next one depends on, for auto_regression"""
-    network_seed: int | None = None
-    """of the network that all datasets share, for representation and auto_regression"""
 
 
 @dataclass(frozen=True)
@@ -120,10 +113,6 @@ class ScheduleConfig:
     """… and adds one every so many steps …"""
     curriculum: float = 0.0
     """… or, where this is not 0, adds them evenly over this share of the run"""
-    start_points: int | None = None
-    """a curriculum over answers begins with so many of them in the loss …"""
-    point_every: int = 1000
-    """… and adds one every so many steps"""
 
 
 @dataclass(frozen=True)
@@ -142,12 +131,8 @@ class EvaluationConfig:
     """steps between checkpoints"""
     keep_checkpoints: int = 2
     """the newest so many; 0 for all, so that `identify --checkpoints` sees the whole run"""
-    tensorboard: bool = False
-    """write the measurements for TensorBoard, too"""
-    wandb: bool = False
-    """send the measurements to Weights & Biases, too"""
-    trackio: bool = False
-    """keep the measurements for trackio, too: the same as Weights & Biases, on this machine"""
+    tracker: str = ""
+    """wandb or trackio: give the measurements to it, too"""
     quiet: bool = False
     """print nothing while training"""
 
@@ -248,6 +233,7 @@ class TrainConfig:
             ("schedule", ("constant", "cosine", "linear")),
             ("precision", ("auto", "fp32", "tf32", "bf16")),
             ("compile", ("auto", "off", "block", "whole", "autotune")),
+            ("tracker", ("", "wandb", "trackio")),
         ):
             if options[name] not in known:
                 raise BadConfig(unknown(name, options[name], known))
@@ -261,7 +247,7 @@ class TrainConfig:
             if not 0 <= options[name] < 1:
                 raise BadConfig(f"{name} must lie in [0, 1), got {options[name]}")
         if self.make_task().reads_words:
-            for name in ("features", "points", "start_points", "early_weight"):
+            for name in ("features", "points", "early_weight"):
                 if options[name] != TrainConfig().options()[name]:
                     raise BadConfig(f"{name} is about in-context samples, and texts have none; leave it out")
         self._learner_options()
@@ -334,7 +320,11 @@ class TrainConfig:
             flat = {name: value for name, value in values.items() if name in OPTIONS or value is not None}
         else:
             flat = _ungrouped(values)
-        return cls.of(**{name: option_named(name).checked(value) for name, value in flat.items()}).check()
+        written = [f"{name}={flat[name]}" for name in TASK_OPTIONS if flat.get(name) is not None]
+        if written:
+            flat["task"] += ("," if ":" in flat["task"] else ":") + ",".join(written)
+        kept = {name: value for name, value in flat.items() if name not in GONE}
+        return cls.of(**{name: option_named(name).checked(value) for name, value in kept.items()}).check()
 
 
 @dataclass(frozen=True)
@@ -385,7 +375,7 @@ OPTIONS: Mapping[str, Option] = _options()
 # Least values that `check` asks for.
 POSITIVE = (
     *("features", "points", "width", "heads", "batch", "evaluation_batch", "feature_every"),
-    *("log_every", "checkpoint_every", "evaluate_every", "point_every"),
+    *("log_every", "checkpoint_every", "evaluate_every"),
 )
 NOT_NEGATIVE = (
     *("steps", "warmup", "clip", "decay", "early_weight", "patience", "keep_checkpoints"),
@@ -410,7 +400,7 @@ def _ungrouped(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         grouped = {own: value[own] for own in value} if isinstance(value, dict) else {name: value}
         for own in grouped:
-            if option_named(own).group != (name if isinstance(value, dict) else ""):
+            if own not in GONE and option_named(own).group != (name if isinstance(value, dict) else ""):
                 raise BadConfig(f"the configuration has {own!r} in the wrong place; it belongs to {OPTIONS[own].group}")
         flat |= grouped
     return flat

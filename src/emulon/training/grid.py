@@ -1,17 +1,27 @@
-"""A grid of runs: one configuration, what varies in it, and the folder of every combination."""
+"""A grid of runs: every combination of what varies, each trained in a folder of its own, here or on Slurm."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
+import shutil
+import signal
+import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from emulon.core.errors import EmulonError, unknown
-from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig
+import torch
+
+from emulon.core.errors import EmulonError, WorkFailed, unknown
+from emulon.core.files import locked, make_folder, write_json
+from emulon.core.progress import Progress, silent
+from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig, resume, train
 from emulon.training.configuration import Option, option_named, recipe_values
 
 SHAPE = '{"base": {"model": "standard", "steps": 1000}, "grid": {"seed": [0, 1], "layers": [1, 2]}}'
@@ -22,6 +32,13 @@ class BadGrid(BadConfig):
     """A grid that cannot be read, is empty, contradicts itself, or names what no run has.
 
     Cure: write `--vary name=value,value` with names that `emulon train --help` lists.
+    """
+
+
+class NoCluster(EmulonError):
+    """There is no Slurm here that could run the jobs as asked.
+
+    Cure: leave `--slurm` out, or install `emulon[cluster]` where Slurm is.
     """
 
 
@@ -42,87 +59,79 @@ class Run:
         """The curve is the last thing that a run writes."""
         return (self.folder / CURVE).is_file()
 
-    @property
-    def steps_done(self) -> int:
-        """Up to its newest checkpoint."""
-        return max(RunFolder(self.folder).kept_steps(), default=0)
+    def __call__(self) -> str:
+        """Train from the newest checkpoint to the end; returns the reason where it had to stop, "" otherwise."""
+        try:
+            with locked(make_folder(self.folder) / ".lock"):  # another process may train the same run
+                if not self.finished:
+                    begun = RunFolder(self.folder).config_file.exists()
+                    trained = resume(self.folder) if begun else train(self.config, self.folder)
+                    write_json(self.folder / CURVE, trained.record())
+        except EmulonError as error:
+            return str(error)
+        return ""
 
-    def learner_size(self) -> tuple[int, float]:
-        """Parameters, and the floating-point operations of one step's forward and backward pass, counted without doing
-        them."""
-        from torch.utils.flop_counter import FlopCounterMode
+    def checkpoint(self) -> Any:
+        """What submitit starts again after a preemption: the same run, as its folder has its state."""
+        from submitit.helpers import DelayedSubmission
 
-        task = self.config.make_task()
-        learner, blank = self.config.make_learner(task, "meta"), task.blank()
-        with FlopCounterMode(display=False) as counter:
-            learner.loss(blank.tokens.to("meta"), blank.targets.to("meta"), task.asked).backward()
-        parameters = sum(parameter.numel() for parameter in learner.parameters())
-        return parameters, self.config.schedule.batch * float(counter.get_total_flops())
-
-
-@dataclass(frozen=True)
-class Grid:
-    """`base` is what all runs have, `vary` the values that each run has one of; both by TrainConfig's fields, and a
-    preset may stand among them. A recipe's values are filled in run by run, so that recipes and models can vary."""
-
-    base: Mapping[str, Any]
-    vary: Mapping[str, Sequence[Any]]
-
-    def __post_init__(self) -> None:
-        if not self.vary or not all(self.vary.values()):
-            empty = next((f"no value of {name}" for name, values in self.vary.items() if not values), "nothing")
-            raise BadGrid(f"{empty} is given to vary; a grid needs at least one value of each: {SHAPE}")
-        for name in self.vary:
-            if name in self.base:
-                raise BadGrid(f"{name} is both fixed ({self.base[name]}) and varied; take it out of one of them")
-        object.__setattr__(self, "base", {name: _option(name).checked(value) for name, value in self.base.items()})
-        typed = {name: [_option(name).checked(value) for value in values] for name, values in self.vary.items()}
-        object.__setattr__(self, "vary", typed)
-        for name, values in typed.items():
-            if len(set(values)) < len(values):
-                raise BadGrid(f"a value of {name} is given twice: {', '.join(map(str, values))}")
-
-    def runs(self, out: Path) -> tuple[Run, ...]:
-        """Every combination, the last to be named varying fastest; refused where any of them could not begin."""
-        runs = []
-        for each in product(*self.vary.values()):
-            values = dict(zip(self.vary, each, strict=True))
-            run = Run(values, self._config(values), out / _folder_name(values))
-            _require_sense(run)
-            runs.append(run)
-        return tuple(runs)
-
-    def _config(self, values: Mapping[str, Any]) -> TrainConfig:
-        chosen = {"model": "standard"} | dict(self.base) | dict(values)
-        preset = chosen.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
-            raise BadGrid(unknown("preset", preset, PRESETS))
-        start = TrainConfig() if preset is None else PRESETS[preset]
-        recipe = recipe_values(chosen["recipe"], chosen["model"]) if "recipe" in chosen else {}
-        # the sweep reports for all its runs
-        return start.changed(**recipe | chosen | {"quiet": True})
+        return DelayedSubmission(self)
 
 
-def read_grid(path: Path) -> Grid:
-    """A grid's file."""
+def runs_of(base: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], out: Path) -> tuple[Run, ...]:
+    """Every combination, the last to be named varying fastest; refused where any of them could not begin.
+
+    Args:
+        base: What all runs have, by the options' names; a preset may stand among them.
+        vary: The values that each run has one of. A recipe's values are filled in run by run, so that recipes and
+            models can vary.
+        out: The folder for the runs' folders.
+    Raises:
+        BadGrid: An option does not exist, a value is not of its type, nothing varies, or a run makes no sense.
+    """
+    if not vary or not all(vary.values()):
+        empty = next((f"no value of {name}" for name, values in vary.items() if not values), "nothing")
+        raise BadGrid(f"{empty} is given to vary; a grid needs at least one value of each: {SHAPE}")
+    base = {name: _option(name).checked(value) for name, value in base.items()}
+    typed = {name: [_option(name).checked(value) for value in values] for name, values in vary.items()}
+    for name, values in typed.items():
+        if name in base:
+            raise BadGrid(f"{name} is both fixed ({base[name]}) and varied; take it out of one of them")
+        if len(set(values)) < len(values):
+            raise BadGrid(f"a value of {name} is given twice: {', '.join(map(str, values))}")
+    combinations = [dict(zip(typed, each, strict=True)) for each in product(*typed.values())]
+    runs = tuple(Run(values, _config(base | values), out / _folder_name(values)) for values in combinations)
+    for run in runs:
+        _require_sense(run)
+    return runs
+
+
+def _config(chosen: Mapping[str, Any]) -> TrainConfig:
+    chosen = {"model": "standard"} | dict(chosen)
+    preset = chosen.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise BadGrid(unknown("preset", preset, PRESETS))
+    start = TrainConfig() if preset is None else PRESETS[preset]
+    recipe = recipe_values(chosen["recipe"], chosen["model"]) if "recipe" in chosen else {}
+    # the grid reports for all its runs
+    return start.changed(**recipe | chosen | {"quiet": True})
+
+
+def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """What all runs have, and what varies, from a grid's file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadGrid(f"the grid {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except ValueError as error:
         raise BadGrid(f"{path} is not JSON ({error}); a grid looks like {SHAPE}") from error
-    if not isinstance(content, dict):
-        raise BadGrid(f"{path} holds no grid; one looks like {SHAPE}")
-    for key in content:
-        if key not in ("base", "grid"):
-            raise BadGrid(f"{path}: {unknown('part of a grid', key, ('base', 'grid'))}")
-    base, vary = content.get("base", {}), content.get("grid", {})
-    if not isinstance(base, dict) or not isinstance(vary, dict):
+    base, vary = (content.pop(key, {}) if isinstance(content, dict) else None for key in ("base", "grid"))
+    if content or not isinstance(base, dict) or not isinstance(vary, dict):
         raise BadGrid(f"{path} holds no grid; one looks like {SHAPE}")
     for name, values in vary.items():
         if not isinstance(values, list):
             raise BadGrid(f"{path}: what varies is a list of values, and {name} is {json.dumps(values)}")
-    return Grid(base, vary)
+    return base, vary
 
 
 def read_words(words: Sequence[str]) -> dict[str, list[Any]]:
@@ -150,15 +159,96 @@ def _require_sense(run: Run) -> None:
     try:
         task = run.config.check().make_task()
         run.config.make_learner(task, "meta")
+        folder = RunFolder(run.folder)
+        there = folder.config().options() if folder.config_file.exists() else {}
     except EmulonError as error:
         raise BadGrid(f"{run.name}: {error}") from error
-    folder = RunFolder(run.folder)
-    try:
-        there = folder.config() if folder.config_file.exists() else run.config
-    except BadConfig as error:
-        raise BadGrid(f"{run.folder}: {error}") from error
-    for name, theirs in there.options().items():
+    for name, theirs in there.items():
         if (mine := run.config.options()[name]) != theirs:
             raise BadGrid(
                 f"{run.folder} holds a run whose {name} is {theirs}, and here it is {mine}; choose another --out"
             )
+
+
+def train_all(runs: Sequence[Run], executor: Any = None, report_progress: Progress = silent) -> dict[str, str]:
+    """Finish every run; what is finished is left alone.
+
+    Args:
+        runs: As `runs_of` gives them.
+        executor: Has `submit`, as those of concurrent.futures and submitit have; by default runs are trained in this
+            process, one after the other.
+        report_progress: Called with what is done and the share of it.
+    Returns:
+        The reason for each run that is not finished.
+    """
+    left, reasons = [run for run in runs if not run.finished], {}
+    try:
+        jobs = [executor.submit(run).result if executor else run for run in left]
+    except RuntimeError as error:  # what sbatch said
+        raise WorkFailed(f"the job was not taken: {error}; started again, the grid goes on") from error
+    for run, job in zip(left, jobs, strict=True):
+        done = sum(each.finished for each in runs)
+        report_progress(f"{done} of {len(runs)} runs finished", done / len(runs))
+        try:
+            reason = job()
+        except Exception as error:  # a process died, or a bug: the other runs go on
+            reason = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
+        if reason:
+            reasons[run.name] = reason
+    return reasons
+
+
+class Processes(ProcessPoolExecutor):
+    """So many processes of this machine, each with a GPU of its own where there are some; stopped by hand they write a
+    checkpoint each."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        gpus = context.SimpleQueue()
+        for k in range(count if torch.cuda.is_available() else 0):
+            gpus.put(_visible_gpus()[k % len(_visible_gpus())])
+        super().__init__(count, context, _begin_process, (gpus,))
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        if kind is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        self.shutdown(cancel_futures=True)
+
+
+def _begin_process(gpus: Any) -> None:
+    """In a new process: the one that started it is told of Ctrl-C, and passes it on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not gpus.empty():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus.get()
+
+
+def _visible_gpus() -> list[str]:
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return named.split(",") if named else [str(k) for k in range(torch.cuda.device_count())]
+
+
+def slurm_executor(folder: Path, settings: Mapping[str, Any]) -> Any:
+    """submitit's executor; it queues a preempted run again by itself.
+
+    Args:
+        folder: Its logs go to a new folder in here.
+        settings: Names are submitit's (gpus_per_node, timeout_min, …) or Slurm's own.
+    Raises:
+        NoCluster: There is no Slurm, submitit is not installed, or it refuses the settings.
+    """
+    if shutil.which("sbatch") is None:
+        raise NoCluster("there is no Slurm here: sbatch is not found; leave --slurm out")
+    try:
+        import submitit
+    except ImportError as error:
+        raise NoCluster("submitit is not installed: pip install 'emulon[cluster]', or leave --slurm out") from error
+    logs = tempfile.mkdtemp(dir=make_folder(folder / "jobs"))  # numbers of jobs may come again, and old answers
+    executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
+    any_cluster = ("nodes", "mem_gb", "timeout_min", "gpus_per_node", "cpus_per_task", "tasks_per_node")
+    named = {name if name in any_cluster else f"slurm_{name}": value for name, value in settings.items()}
+    try:
+        executor.update_parameters(name="emulon", **named)
+    except (NameError, AssertionError) as error:
+        raise NoCluster(f"submitit refuses these settings of Slurm: {str(error).splitlines()[0]}") from error
+    return executor

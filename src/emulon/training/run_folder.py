@@ -1,5 +1,5 @@
 """The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: a
-progress bar, TensorBoard, Weights & Biases and trackio where asked for."""
+progress bar, and a tracker where asked for."""
 
 from __future__ import annotations
 
@@ -174,39 +174,32 @@ class Reporter:
     def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
         self.folder, self.config = folder if leads else None, config
         self._began, self._start = time.monotonic(), start
-        self._bar = self._board = None
-        self._trackers: list[Any] = []
+        self._bar = self._tracker = None
         if self.folder is None:
             return
         if not config.evaluation.quiet and sys.stderr.isatty():
             self._bar = _bar(config, start)
-        if config.evaluation.tensorboard:
-            self._board = _tensorboard(self.folder)
-        trackers = {"wandb": config.evaluation.wandb, "trackio": config.evaluation.trackio}
-        self._trackers = [_tracker(name, self.folder, config) for name, asked in trackers.items() if asked]
+        if config.evaluation.tracker:
+            self._tracker = _tracker(config.evaluation.tracker, self.folder, config)
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for listener, end in ((self._bar, "stop"), (self._board, "close")):
-            if listener is not None:
-                getattr(listener, end)()
-        for tracker in self._trackers:
-            tracker.finish()
+        if self._bar is not None:
+            self._bar.stop()
+        if self._tracker is not None:
+            self._tracker.finish()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl; numbers also go to TensorBoard and trackers, where asked for."""
+        """One line of metrics.jsonl; numbers also go to the tracker, where asked for."""
         if self.folder is None:
             return
         rate = (step - self._start) / max(time.monotonic() - self._began, 1e-9)
         self.folder.append({"kind": kind, "step": step, **values, "steps_per_s": round(rate, 2)})
-        numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, float)}
-        for name, value in numbers.items():
-            if self._board is not None:
-                self._board.add_scalar(name, value, step)
-        for tracker in self._trackers:
-            tracker.log(numbers, step=step)
+        if self._tracker is not None:
+            numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, float)}
+            self._tracker.log(numbers, step=step)
         self._show(kind, step, values, rate)
 
     def _show(self, kind: str, step: int, values: dict[str, Any], rate: float) -> None:
@@ -229,20 +222,12 @@ def _bar(config: TrainConfig, start: int) -> Any:
     return bar
 
 
-def _tensorboard(folder: RunFolder) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise BadConfig("tensorboard is not installed; pip install tensorboard, or leave --tensorboard out") from error
-    return SummaryWriter(str(folder.path / "tensorboard"))
-
-
 def _tracker(name: str, folder: RunFolder, config: TrainConfig) -> Any:
     """A run of wandb, or of trackio, which has the same functions."""
     try:
         module = import_module(name)
     except ImportError as error:
-        raise BadConfig(f"{name} is not installed; pip install {name}, or leave --{name} out") from error
+        raise BadConfig(f"{name} is not installed; pip install {name}, or leave --tracker out") from error
     return module.init(project="emulon", name=folder.path.name, config=config.options())
 
 

@@ -1,6 +1,6 @@
 """One training step: sample, forward, backward, optimiser; eager, or the whole of it as one CUDA graph.
 
-What changes from step to step (`rate_factor`, `live_features`, `live_points`) is a pure function of the step.
+What changes from step to step (`rate_factor`, `live_features`) is a pure function of the step.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,101 +89,6 @@ def matrix_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class GraphedStep(ABC):
-    """`step(k)` performs step k and returns its loss, a tensor on the device that the next step overwrites.
-
-    What depends on k is put into device tensors first (the generators' seeds, the learning rates, the curriculum's
-    masks); the rest is always the same work on the same memory, so a graph can replay it.
-    """
-
-    loss: Tensor
-
-    def __init__(self, task: Task, config: TrainConfig, device: torch.device, models: int = 1) -> None:
-        self.config, self.device = config, device
-        self.generators = [torch.Generator(device=device) for _ in range(models)]
-        asked = len(task.asked(torch.zeros(task.tokens, 1, device="cpu")))
-        curriculum = config.schedule.start_features is not None and task.features
-        self.live = torch.ones(config.task.features, device=device) if curriculum else None
-        weighted = config.schedule.start_points is not None or config.schedule.early_weight != 1
-        self.weight = torch.ones(asked, device=device) if weighted else None
-        self.task, self.bucket = task, 0
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.device.graph else None
-
-    @abstractmethod
-    def state(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
-
-    @abstractmethod
-    def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
-        """What `state` gave, back into it."""
-
-    @abstractmethod
-    def _prepare(self, step: int) -> None:
-        """What depends on the step."""
-
-    @abstractmethod
-    def _sample_and_descend(self) -> None:
-        """What does not."""
-
-    def __call__(self, step: int) -> Float[Tensor, "*models"]:
-        if self._stream is None:
-            self._prepare(step)
-            self._work()
-            return self.loss
-        self.build()
-        with torch.cuda.stream(self._stream):
-            self._prepare(step)
-            self._graphs[self.bucket].replay()
-        return self.loss
-
-    def build(self) -> None:
-        """What the first step would do before it: on a GPU, compile and capture, a graph for each size of prompts. The
-        weights stay as they are."""
-        if self._stream is not None and not self._graphs:
-            for bucket in range(len(self.task.buckets)):
-                self.bucket = bucket
-                self._capture()
-
-    def synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def _set_masks(self, step: int) -> None:
-        """The curriculum's."""
-        features = live_features(self.config, step)
-        if self.live is not None:
-            self.live.fill_(1.0)[features:] = 0.0
-        if self.weight is not None:
-            self.weight.fill_(1.0)[:features] = self.config.schedule.early_weight
-            self.weight[live_points(self.config, step, len(self.weight)) :] = 0.0
-
-    def _work(self) -> None:
-        with matrix_precision(self.config.device.precision):
-            self._sample_and_descend()
-
-    def _capture(self) -> None:
-        """Warm up on the side, undo what that did to the state, and record one step."""
-        assert self._stream is not None
-        saved = {name: tensor.clone() for name, tensor in self.state().items()}
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            for _ in range(3):
-                self._work()
-        self.synchronise()
-        graph = torch.cuda.CUDAGraph()
-        for generator in self.generators:
-            graph.register_generator_state(generator)
-        # replayed one at a time, so that the graphs may share their memory
-        pool = next((other.pool() for other in self._graphs.values()), None)
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-            self._work()
-        self.synchronise()
-        self._graphs[self.bucket] = graph
-        self.load(saved)
-        self.synchronise()
-
-
 @dataclass(frozen=True)
 class Processes:
     """This process's rank among `world`; rank 0 writes the run folder."""
@@ -231,8 +135,11 @@ def joined(device: str) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-class TrainStep(GraphedStep):
-    """The step of one learner; see `GraphedStep`.
+class TrainStep:
+    """`step(k)` performs step k and returns its loss, a tensor on the device that the next step overwrites.
+
+    What depends on k is put into device tensors first (the generators' seeds, the learning rates, the curriculum's
+    masks); the rest is always the same work on the same memory, so a graph can replay it.
 
     Args:
         learner: Trained in place; it is moved to the device.
@@ -250,11 +157,12 @@ class TrainStep(GraphedStep):
         device: torch.device,
         processes: Processes | None = None,
     ) -> None:
-        config = config.on(device)
-        super().__init__(task, config, device)
-        self.learner = learner.to(device)
+        self.config = config = config.on(device)
+        self.device, self.task, self.bucket = device, task, 0
+        self.learner, self.processes = learner.to(device), processes or Processes()
+        self.generator = torch.Generator(device=device)
         self.dropout = _default_generator(device) if config.model.dropout else None
-        self.processes = processes or Processes()
+        self._make_masks()
         self.worker = Worker(learner, config.device.precision)
         self.parameters = list(learner.parameters())
         self.optimiser = Optimiser(
@@ -269,6 +177,8 @@ class TrainStep(GraphedStep):
         )
         self.loss = torch.zeros((), device=device)
         self._total, self._counted = torch.zeros((), device=device), 0
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.device.graph else None
         self._loss_of = self._plain_loss
         if config.device.compile == "whole":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False)
@@ -277,9 +187,36 @@ class TrainStep(GraphedStep):
         elif config.device.compile == "block":
             self.worker.compile_blocks()
 
+    def _make_masks(self) -> None:
+        """The curriculum's; None where everything counts fully from the beginning."""
+        config, asked = self.config, len(self.task.asked(torch.zeros(self.task.tokens, 1, device="cpu")))
+        curriculum = config.schedule.start_features is not None and self.task.features
+        self.live = torch.ones(config.task.features, device=self.device) if curriculum else None
+        self.weight = torch.ones(asked, device=self.device) if config.schedule.early_weight != 1 else None
+
     def __call__(self, step: int) -> Float[Tensor, ""]:
         self._counted += 1
-        return super().__call__(step)
+        if self._stream is None:
+            self._prepare(step)
+            self._work()
+            return self.loss
+        self.build()
+        with torch.cuda.stream(self._stream):
+            self._prepare(step)
+            self._graphs[self.bucket].replay()
+        return self.loss
+
+    def build(self) -> None:
+        """What the first step would do before it: on a GPU, compile and capture, a graph for each size of prompts. The
+        weights stay as they are."""
+        if self._stream is not None and not self._graphs:
+            for bucket in range(len(self.task.buckets)):
+                self.bucket = bucket
+                self._capture()
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def mean_loss(self) -> float:
         """The mean loss of the steps since this was last asked. Waits for them."""
@@ -291,14 +228,17 @@ class TrainStep(GraphedStep):
         return mean
 
     def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
         return weights_of(self.learner) | self.optimiser.state()
 
     def load(self, state: dict[str, Tensor], where: Path | str = "memory") -> None:
+        """What `state` gave, back into it."""
         copy_into(self.state(), state, where)
         self.worker.refresh()
 
     def _prepare(self, step: int) -> None:
-        at_step(self.generators[0], self.config.seed, step)
+        """What depends on the step."""
+        at_step(self.generator, self.config.seed, step)
         if self.dropout is not None:
             # PyTorch drops out by the device's own generator; every process another part
             at_step(self.dropout, stream_seed(self.config.seed, self.processes.rank), step)
@@ -306,13 +246,22 @@ class TrainStep(GraphedStep):
         factor = rate_factor(self.config, step)
         self.optimiser.lr.fill_(self.config.optimiser.lr * factor)
         self.optimiser.muon_lr.fill_(self.config.optimiser.muon_lr * factor)
-        self._set_masks(step)
+        features = live_features(self.config, step)
+        if self.live is not None:
+            self.live.fill_(1.0)[features:] = 0.0
+        if self.weight is not None:
+            self.weight.fill_(1.0)[:features] = self.config.schedule.early_weight
+
+    def _work(self) -> None:
+        """What does not depend on the step."""
+        with matrix_precision(self.config.device.precision):
+            self._sample_and_descend()
 
     def _sample_and_descend(self) -> None:
         batch, rank = self.config.schedule.batch, self.processes.rank
         # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
         drawn_from = self.task.buckets[self.bucket]
-        prompts = drawn_from.sample(self.generators[0], batch * self.processes.world, self.live)
+        prompts = drawn_from.sample(self.generator, batch * self.processes.world, self.live)
         prompts = prompts.rows(rank * batch, (rank + 1) * batch)
         self.worker.forget_gradients()
         loss = self._loss_of(prompts.tokens, prompts.targets)
@@ -330,30 +279,25 @@ class TrainStep(GraphedStep):
         return self.worker.learner.loss(tokens, targets, self.task.asked, self.weight)
 
     def _capture(self) -> None:
-        super()._capture()
+        """Warm up on the side, undo what that did to the state, and record one step."""
+        assert self._stream is not None
+        saved = {name: tensor.clone() for name, tensor in self.state().items()}
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(3):
+                self._work()
+        self.synchronise()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        # replayed one at a time, so that the graphs may share their memory
+        pool = next((other.pool() for other in self._graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+            self._work()
+        self.synchronise()
+        self._graphs[self.bucket] = graph
+        self.load(saved)
         self._total.zero_()
         self.synchronise()
-
-
-class Together:
-    """Advances several `TrainStep`s in turn: seeds of one configuration, or different models.
-
-    On a GPU each replays its graph on a stream of its own, so that one learner's small kernels run in the gaps of
-    another's. Nothing is shared: every learner ends with the weights it would have had alone.
-
-    Args:
-        steps: Each with its own learner.
-    """
-
-    def __init__(self, steps: Sequence[TrainStep]) -> None:
-        self.steps = list(steps)
-
-    def __call__(self, step: int) -> list[Float[Tensor, ""]]:
-        return [one(step) for one in self.steps]
-
-    def synchronise(self) -> None:
-        for one in self.steps:
-            one.synchronise()
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
@@ -383,13 +327,6 @@ def live_features(config: TrainConfig, step: int) -> int:
     if plan.start_features is not None and plan.curriculum:
         grown = step / (plan.curriculum * plan.steps) * (features - plan.start_features + 1)
         return min(features, plan.start_features + int(grown))
-    return _grown(plan.start_features, plan.feature_every, features, step)
-
-
-def live_points(config: TrainConfig, step: int, points: int) -> int:
-    """How many of the asked positions count in the loss at this step."""
-    return _grown(config.schedule.start_points, config.schedule.point_every, points, step)
-
-
-def _grown(start: int | None, every: int, full: int, step: int) -> int:
-    return full if start is None else min(full, start + step // every)
+    if plan.start_features is None:
+        return features
+    return min(features, plan.start_features + step // plan.feature_every)

@@ -217,7 +217,7 @@ class Processes(ProcessPoolExecutor):
 
 
 def _begin_process(gpus: Any) -> None:
-    """In a new process: the one that started it is told of Ctrl-C, and passes it on."""
+    """In a new process, which leaves Ctrl-C to the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not gpus.empty():
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus.get()

@@ -27,8 +27,7 @@ from emulon.expressions.evaluation import ball_arithmetic
 from emulon.language import load, prompt, text_of
 from emulon.language.certificate import bounds
 from emulon.language.methods import as_method, known_methods
-from emulon.language.numbers import UNITS
-from emulon.language.vocabulary import SMALL, Vocabulary
+from emulon.language.vocabulary import SMALL, UNITS, Vocabulary
 
 RESULTS = Path(__file__).parents[1] / "results" / "llama"
 BATCH = 20

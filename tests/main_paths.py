@@ -23,7 +23,7 @@ from emulon.estimators import EmulatedClassifier, EmulatedRegressor
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
 from emulon.identification import analyse, hidden_states, identify, linear_probe, prefix_weights
 from emulon.interpreter import load_interpreter, load_program, save
-from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
+from emulon.looped import CausalLoopedGradientDescent, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 from emulon.networks import load_network, save_network
 from emulon.planted import load as load_planted
@@ -89,9 +89,8 @@ def modules():
 
 def looped():
     domain = Domain.covering(rows.unsqueeze(0), targets.unsqueeze(0), w.unsqueeze(0), 1.1)
-    for kind in (LoopedGradientDescent, CausalLoopedGradientDescent, LoopedNewton, CausalLoopedNewton):
-        extra = (domain.norm**2,) if kind is CausalLoopedNewton else ()
-        model = kind(domain, *extra, horizon=2)
+    for kind in (LoopedGradientDescent, CausalLoopedGradientDescent, LoopedNewton):
+        model = kind(domain, horizon=2)
         run = model.run(rows.unsqueeze(0), targets.unsqueeze(0), w.unsqueeze(0), loops=2)
         yield from (run.prediction, run.certificate.bound, run.audit.bound)
 

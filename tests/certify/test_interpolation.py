@@ -1,15 +1,12 @@
 """The proof encloses: never below the error at any point, and not far above the worst of them."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
-from functools import reduce
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from flint import arb, arb_poly, ctx
+from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,11 +21,7 @@ from emulon.certify.interpolation import (
     _cell,
     _cells,
     _down,
-    _largest,
     _narrowest,
-    _on,
-    _parts,
-    _quotients,
     _up,
     deficits,
     holds,
@@ -101,73 +94,6 @@ def test_the_proof_encloses_for_any_keys(
     assert known.attained <= known.error
     assert deviation <= known.deviation * (1 + 1e-12) + 1e-13
     assert np.abs(values).max() <= known.size * (1 + 1e-12) + 1e-13
-
-
-@settings(max_examples=8)
-@given(
-    seed=st.integers(0, 10**6), steepness=st.sampled_from([3.0, 30.0]), text=st.sampled_from(sorted(SMOOTH | KINKED))
-)
-def test_long_proofs_enclose_by_parts(seed: int, steepness: float, text: str) -> None:
-    keys, f = random_keys(seed, 8, steepness), (SMOOTH | KINKED)[text]
-    with patch.object(interpolation, "LONG", 0):
-        known = prove(keys, f, -1.0, 1.0)
-        assert holds(keys, f, -1.0, 1.0, known)
-        assert not holds(keys, f, -1.0, 1.0, replace(known, error=0.99 * known.attained))
-    s = np.unique(np.concatenate([np.linspace(-1, 1, 5001), [b.at for b in f.breaks(-1.0, 1.0)]]))
-    worst = errors(keys, f, s).max()
-    assert worst <= known.error * (1 + 1e-12) + 1e-13 and known.error <= 1.5 * worst + 1e-12
-
-
-def test_parts_of_a_cell_are_tighter_than_the_whole_and_no_less_than_what_is_attained() -> None:
-    """An error that swings: Σ|coefficients| of cos(2.5τ) is 6.1, and of its quarters 1.4 at most."""
-    zero, function = Keys(np.zeros(1), np.zeros(1), np.zeros(1)), parse("cos(5*t/2)")
-    with ball_arithmetic(PRECISION, ORDER + 1):
-        whole, quarters = (_cell(zero, function, -1.0, 1.0, parts)[0] for parts in (1, 4))
-    assert whole == pytest.approx(math.cosh(2.5)) and 1.0 <= quarters < 1.4
-
-
-def test_parts_cover_the_whole_and_polynomials_on_them_are_what_they_are() -> None:
-    """Beyond 16 terms they are taken as they are on the whole: two that cancel nearly everywhere count as both."""
-    lines = _parts(4)
-    assert [(float(one(-1)), float(one(1))) for one in lines] == [(-1.0, -0.5), (-0.5, 0.0), (0.0, 0.5), (0.5, 1.0)]
-    low, high = arb_poly([1, -3, 0.5, 2]), arb_poly([0] * 17 + [1, -1])
-    for k, line in enumerate(lines):
-        for tau in (-1, -0.3, 0.6, 1):
-            at = arb(-0.75 + 0.5 * k) + arb(0.25) * arb(tau)
-            assert abs(_on(low, line)(arb(tau)) - low(at)) < 1e-12
-            assert _on(low + high, line)(arb(tau)).contains(low(at) + high(at))
-    beyond = _on(high, lines[3])
-    assert float(beyond(arb(0)).upper()) == pytest.approx(2.0) == -float(beyond(arb(0)).lower())
-
-
-def test_a_part_that_is_not_known_is_not_forgotten_for_one_that_is() -> None:
-    """1/(1 − 2τ): the third and the fourth quarter hold or touch the pole, the first two do not."""
-    found = list(_quotients(arb_poly([1]), (arb(1),), arb_poly([1, -2]), arb(0), 4))
-    assert [one.is_finite() for one in found] == [True, True, False, False]
-    assert [float(one.upper()) for one in found[:2]] == pytest.approx([1.0, 2.0])
-    for order in (found, found[::-1]):
-        assert not reduce(_largest, order, arb(0)).is_finite()
-
-
-def test_one_side_of_an_odd_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, cell = [], interpolation._cell
-    monkeypatch.setattr(interpolation, "_cell", lambda *given: asked.append(given[2:4]) or cell(*given))
-    monkeypatch.setattr(interpolation, "LONG", 0)
-    keys = soft_keys(parse("sin(4*t)"), 20, 0.3, 8.0)
-    assert keys.odd and not replace(keys, others=1, spread=1.0).odd
-    half = prove(keys, parse("sin(4*t)"), -1.0, 1.0)
-    assert min(right for _, right in asked) > 0 and max(right for _, right in asked) == 1.0
-    assert half.error == pytest.approx(prove(keys, parse("sin(4*t + 0)*1"), 0.0, 1.0).error, rel=0.1)
-    nudged = replace(keys, values=keys.values + np.eye(20)[3] * 1e-9)
-    for other, text in ((nudged, "sin(4*t)"), (keys, "cos(4*t)"), (keys, "sin(4*t) + Max(t, 0)")):
-        asked.clear()
-        prove(other, parse(text), -1.0, 1.0)
-        assert min(right for _, right in asked) < -0.5
-    # The other side is another interval, or has what a band takes out of this one.
-    for lo, bands in ((-1.25, ()), (-1.0, (Band(0.25, 0.5),))):
-        asked.clear()
-        prove(keys, parse("sin(4*t)"), lo, 1.0, bands=bands)
-        assert min(left for left, _ in asked) == lo
 
 
 @settings(max_examples=15)

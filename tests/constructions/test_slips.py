@@ -22,7 +22,7 @@ from construction_cases import (
 from emulon.algorithms import LinearRegression, losses
 from emulon.attention import attend
 from emulon.constructions import DescentInContext, HeadInTokens
-from emulon.constructions.row_heads import RowHeads, SharpGrid
+from emulon.constructions.truncated_linear import RowHeads, SharpGrid
 
 ONE = torch.ones(1, 1, dtype=f64)
 

@@ -23,7 +23,7 @@ from emulon.constructions.emulated_head import entry_tolerance
 from emulon.constructions.gradient_step import Proximal, domain_step_size
 from emulon.constructions.linear_layer import padded, with_room
 from emulon.constructions.residual_map import template
-from emulon.constructions.row_heads import RowHeads, SharpGrid
+from emulon.constructions.truncated_linear import RowHeads, SharpGrid
 from emulon.core.errors import OutOfDomain, ToleranceTooTight
 from emulon.expressions import parse
 

@@ -13,7 +13,7 @@ from emulon.algorithms import ALGORITHMS
 from emulon.certify import Domain, Spectrum
 from emulon.constructions import DescentInContext
 from emulon.interpreter import Interpreter, compile
-from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
+from emulon.looped import CausalLoopedGradientDescent, LoopedGradientDescent, LoopedNewton
 from emulon.looped.newton import start_scale
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
@@ -22,7 +22,7 @@ from fuzz.data import dtype_named, first_of_batch, how_given, numbers, scales, s
 from fuzz.learning import LOSS_OF, LOSSES, check_run
 from fuzz.oracle import Case, Violation, dot, matvec, require_certified
 
-SOLVERS = ("gradient descent", "newton", "causal gradient descent", "causal newton")
+SOLVERS = ("gradient descent", "newton", "causal gradient descent")
 PROGRAMS = ("sgd", "sherman_morrison", "batch_gradient_descent", "moving_average")
 
 
@@ -37,7 +37,6 @@ def loops(draw: Any) -> Case:
         "query": numbers(features),
         "loops": st.integers(0, 6),
         "horizon": st.integers(1, 6),
-        "ridge": st.sampled_from((0.1, 1.0, 1e-3)),
         "tolerance": st.sampled_from((None, None, 1e-2, 1e-6)),
         "slack": st.sampled_from((1.0, 1.001, 1.5)),
     }
@@ -53,8 +52,6 @@ def solver_of(case: Case, domain: Domain) -> Any:
     options = {"horizon": case["horizon"], "dtype": dtype_named(case["dtype"])}
     if case["which"] == "newton":
         return LoopedNewton(domain, case["tolerance"], **options)
-    if case["which"] == "causal newton":
-        return CausalLoopedNewton(domain, case["ridge"], case["tolerance"], **options)
     kind = LoopedGradientDescent if case["which"] == "gradient descent" else CausalLoopedGradientDescent
     return kind(domain, case["tolerance"], **options)
 
@@ -77,20 +74,13 @@ def exact_predictions(case: Case, solver: Any) -> list[Any]:
         step = {"step_size": solver.step_size}
         return oracle.descended(rows[:samples], ys[:samples], lambda t: t, step, count)
 
-    def regularised(samples: int) -> list[Any]:
-        """M_T·mean yx, M_0 = αH, H = mean xxᵀ + λI; the solver states α."""
-        gram, moment = oracle.normal_equations(rows[:samples], ys[:samples], samples * arb(solver.ridge))
-        mean = [[entry / samples for entry in row] for row in gram]
-        return matvec(oracle.newton_schulz(mean, solver.solver.scale, count), [one / samples for one in moment])
-
     if which == "gradient descent":
         return [dot(query, descended(len(rows)))]
     if which == "newton":
         gram, moment = oracle.normal_equations(rows, ys)
         return [dot(query, matvec(oracle.newton_schulz(gram, start_scale(solver.domain), count), moment))]
-    weights = descended if which == "causal gradient descent" else regularised
     points = [*rows, query]
-    return [arb(0), *(dot(points[i], weights(i)) for i in range(1, len(points)))]
+    return [arb(0), *(dot(points[i], descended(i)) for i in range(1, len(points)))]
 
 
 @st.composite

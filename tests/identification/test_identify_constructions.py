@@ -7,7 +7,7 @@ from emulon.certify import Domain
 from emulon.constructions import DescentInContext
 from emulon.core.predictor import as_predictor
 from emulon.identification import identify
-from emulon.looped import CausalLoopedNewton, LoopedNewton
+from emulon.looped import LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.tasks import Linear
 
@@ -51,12 +51,3 @@ def test_algoformers_newton_is_newton_with_its_number_of_loops(data, loops: int)
     found = identify(looped, TASK, seed=SEED, datasets=DATASETS)
     assert found.algorithm == "newton, fixed start" and found.parameters["steps"] == loops
     assert found.parameters["start"] == pytest.approx(1 / (EXAMPLES * domain.largest) ** 2, rel=1e-4)
-
-
-def test_causal_newton_after_enough_loops_is_ridge():
-    task = Linear(2, noise=0.3)
-    points, targets = task.held_out(SEED, 8, 7).pairs
-    domain = Domain.covering(points[:, :-1], targets[:, :-1], points[:, -1], margin=1.1)
-    looped = as_predictor(CausalLoopedNewton(domain, ridge=1.0, horizon=14), loops=14)
-    found = identify(looped, task, seed=SEED, datasets=8)
-    assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(6.0, rel=0.01)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from emulon.language.numbers import encode
+from emulon.language.vocabulary import encode
 
 
 def number(words):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulon.core.errors import EmulonError, OutOfDomain
-from emulon.language.numbers import decode, encode, encode_units
-from emulon.language.vocabulary import LARGE, SMALL, Vocabulary
+from emulon.language.vocabulary import LARGE, SMALL, Vocabulary, decode, encode, encode_units
 
 SMALL_WORDS = Vocabulary(SMALL)
 

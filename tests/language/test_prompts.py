@@ -13,8 +13,7 @@ from emulon.algorithms import GradientDescent, Lasso, Nesterov, PoissonRegressio
 from emulon.core.errors import BadExpression, BadPrompt, BadShape, EmulonError, OutOfDomain
 from emulon.expressions.expression import parse
 from emulon.language.methods import Method, as_method, known_methods, method_named
-from emulon.language.pieces import gate_of
-from emulon.language.prompt import prompt, read, text_of
+from emulon.language.prompt import gate_of, prompt, read, text_of
 
 DRAW = np.random.default_rng(5)
 X = DRAW.normal(size=(20, 4)).clip(-3, 3).round(3)

@@ -9,8 +9,7 @@ from float_reading import iterates
 from emulon.algorithms import HeavyBall, Ridge
 from emulon.language.certificate import HIGHEST, UNIT, Pieces, Tube, U, bounds
 from emulon.language.methods import as_method, known_methods
-from emulon.language.pieces import gate_of
-from emulon.language.prompt import prompt, text_of
+from emulon.language.prompt import gate_of, prompt, text_of
 
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(6, 3)).clip(-2, 2).round(4)

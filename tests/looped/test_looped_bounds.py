@@ -12,14 +12,12 @@ from emulon.certify import Domain, Spectrum
 from emulon.core.errors import OutOfDomain
 from emulon.looped import (
     CausalLoopedGradientDescent,
-    CausalLoopedNewton,
     LoopedChainOfThought,
     LoopedGradientDescent,
     LoopedNewton,
     RepresentationNetwork,
 )
 from emulon.looped.causal import causal_error, causal_stencils
-from emulon.looped.causal_newton import CausalNewtonLoop
 from emulon.looped.gradient_descent import DescentLoop, descent_error, gain, largest_prediction
 from emulon.looped.heads import Stencil, truncation
 from emulon.looped.layer import gate_height
@@ -304,71 +302,6 @@ def test_causal_descent_takes_steps_up_to_two_over_norm_squared() -> None:
         CausalLoopedGradientDescent(DOMAIN, 1e-3, step_size=limit * (1 + 1e-12), horizon=1)
 
 
-def causal_newton(loop: CausalNewtonLoop, loops: int, u: float = U) -> tuple[list[float], str]:
-    """All drifts, and which reach ended the promise: of ĤM̂ ("product"), of M̂ĤM̂ ("step"), or of none."""
-    ridge, off = loop.ridge, {name: one.reach * one.relative for name, one in loop.stencils.items()}
-    top = 2.25 * (1 + 3 * SLACK) + ridge
-    gram = 2 * (loop.domain.x * off["gram"] + 4 * u * top)
-    error, least, drifts = (gram + 8 * u * top) / top**2, (ridge / top) ** 2, list[float]()
-    for done in range(loops + 1):
-        drifts.append(error)
-        size = 1 / ridge + error
-        through = size * size * gram + size * 2 * off["product"]
-        rest = [math.inf] * (loops - done)
-        if rest and error * top + gram * size > ROOM:
-            return drifts + rest, "product"
-        if rest and 2 * error + top * error**2 + through > ROOM / ridge:
-            return drifts + rest, "step"
-        shock = through + 2 * off["step"] + 8 * u * math.sqrt(2) * size * (2 + ROOM)
-        error, least = error * (2 - 2 * least + top * error) + shock, least * (2 - least)
-    return drifts, ""
-
-
-def with_entries(ridge: float, size: float) -> CausalNewtonLoop:
-    return CausalNewtonLoop(replace(DOMAIN, x=size), ridge, 4, f32)
-
-
-def causal_newton_terms(loop: CausalNewtonLoop, drift: float, u: float = U) -> dict[str, float]:
-    """Half a 64th of ‖w‖ is given to what the inverse, the means and the readout are off by."""
-    off = {name: one.reach * one.relative for name, one in loop.stencils.items()}
-    length, size = 1.5 * (1 + SLACK), 1 / loop.ridge + drift
-    moment, readout = math.sqrt(2) * (1.25 * off["moment"] + 2 * u * 4.5), math.sqrt(2) * off["weights"]
-    if drift * 4.5 + size * moment + readout > ROOM * 3.0 / (2 * math.sqrt(loop.ridge)) * (1 + ROOM) / 2:
-        return {"loop": math.inf}
-    inverse, means = drift * 4.5 * length, size * moment * length
-    return {"loop": inverse, "collected means": means, "weights": readout * length, "answer": off["answer"]}
-
-
-@pytest.mark.parametrize("dtype, u", UNITS)
-@pytest.mark.parametrize("ridge", [0.75, 30.0])
-def test_a_causal_inverse_errs_as_the_proof_says(ridge: float, dtype, u) -> None:
-    """H ≤ 2.25 + λ and M ≤ 1/λ; ‖w‖ ≤ y/(2√λ); all with a 64th to spare."""
-    for pairs in (1, 3):
-        loop, room, top = CausalNewtonLoop(DOMAIN, ridge, pairs, dtype), 1 + ROOM, 2.25 * (1 + 3 * SLACK) + ridge
-        weight = 3.0 / (2 * math.sqrt(ridge)) * room
-        assert (loop.top, loop.scale, loop.weight_norm) == about((top, 1 / top**2, weight))
-        for name, reach in (("gram", 1.25), ("moment", 3.0)):
-            heads(loop.stencils[name], u, reach=reach, tokens=10, summed=4, width=3, lift=math.log(4))
-        # ‖q‖·‖k‖ beside the reach: Ĥ and M̂; M̂ and ĤM̂, which errs, too; M̂ and the mean of yx; ŵ and x.
-        for name, reach, lengths in (
-            ("product", room, top / ridge * room**2),
-            ("step", room / ridge, room**3 * top / ridge**2),
-            ("weights", weight, room**2 / ridge * 4.5),
-            ("answer", weight * 1.5 * room, 0.0),
-        ):
-            heads(loop.stencils[name], u, **coded(reach, max(1.0, lengths / reach), u))
-        assert loop.drifts(6) == about(causal_newton(loop, 6, u)[0])
-        for drift in (0.0, 1e-4):
-            assert loop.terms(drift) == about(causal_newton_terms(loop, drift, u))
-
-
-def test_a_causal_newton_promises_its_worst_loop() -> None:
-    model = CausalLoopedNewton(DOMAIN, 3.0, horizon=2)
-    bounds = [model.promise_after(loops).bound for loops in range(3)]
-    assert bounds == about([sum(model.solver.terms(model.solver.drifts(loops)[-1]).values()) for loops in range(3)])
-    assert model.certificate.bound == max(bounds) == about(model._bound(model.pairs, 2))
-
-
 # Where promises end: (what is promised, what the proof says, a number that is promised, one that is not)
 EDGES = {
     "scores of newton": (
@@ -386,21 +319,6 @@ EDGES = {
         lambda loops: causal(1e-12, 1, loops, loops, f32, 2.0**-24)[1][1],
         (1, 10**7),
     ),
-    "product of causal newton": (
-        lambda size: with_entries(0.75, size).drifts(2)[-1],
-        lambda size: causal_newton(with_entries(0.75, size), 2, 2.0**-24)[0][-1],
-        (1.25, 125.0),
-    ),
-    "step of causal newton": (
-        lambda size: with_entries(10.0, size).drifts(1)[-1],
-        lambda size: causal_newton(with_entries(10.0, size), 1, 2.0**-24)[0][-1],
-        (1.25, 125.0),
-    ),
-    "weights of causal newton": (
-        lambda drift: sum(CausalNewtonLoop(DOMAIN, 0.75, 1, f32).terms(drift).values()),
-        lambda drift: sum(causal_newton_terms(CausalNewtonLoop(DOMAIN, 0.75, 1, f32), drift, 2.0**-24).values()),
-        (0.0, 1.0),
-    ),
 }
 
 
@@ -417,9 +335,3 @@ def test_promises_end_where_the_proofs_do(name: str) -> None:
         middle = (low + high) // 2 if whole else (low + high) / 2
         low, high = (middle, high) if proved(middle) < math.inf else (low, middle)
     assert promised(low if whole else low * (1 - 1e-9)) < math.inf == promised(high if whole else high * (1 + 1e-9))
-    ended = {"product of causal newton": (0.75, 2, "product"), "step of causal newton": (10.0, 1, "step")}
-    if name in ended:
-        ridge, loops, reason = ended[name]
-        beyond = with_entries(ridge, high * (1 + 1e-9))
-        wanted, why = causal_newton(beyond, loops + 2, 2.0**-24)
-        assert why == reason and beyond.drifts(loops + 2) == about(wanted) and wanted[-3:] == [math.inf] * 3

@@ -14,7 +14,6 @@ from emulon.certify import Domain, Spectrum
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped import (
     CausalLoopedGradientDescent,
-    CausalLoopedNewton,
     LoopedAutoRegression,
     LoopedChainOfThought,
     LoopedGradientDescent,
@@ -95,12 +94,11 @@ def with_representation(dtype: torch.dtype):
     return LoopedGradientDescent(domain, representation=phi, dtype=dtype), (xs, ys, x_query)
 
 
-def at_papers_size(kind, *, samples=40, features=20, batch=(), shrink=1.0, tolerance=None, ridge=None):
+def at_papers_size(kind, *, batch=(), tolerance=None):
     def made(dtype: torch.dtype):
-        data = [(part / shrink).to(dtype) for part in regression(samples, features, seed=1, batch=batch)]
+        data = [part.to(dtype) for part in regression(40, 20, seed=1, batch=batch)]
         domain = Domain.covering(*(part.double() for part in data), 1 + 1e-6)
-        given = [] if ridge is None else [ridge * domain.norm**2]
-        return kind(domain, *given, tolerance if dtype == f64 else None, dtype=dtype), data
+        return kind(domain, tolerance if dtype == f64 else None, dtype=dtype), data
 
     return made
 
@@ -127,10 +125,6 @@ AT_PAPERS_SIZE = {
     "a representation": (with_representation, 1e-10),
     "newton": (at_papers_size(LoopedNewton, batch=(2,)), 1e-10),
     "causal descent": (at_papers_size(CausalLoopedGradientDescent, tolerance=1e-7), 1e-8),
-    "causal newton": (
-        at_papers_size(CausalLoopedNewton, samples=10, features=3, shrink=3, tolerance=1e-7, ridge=0.1),
-        1e-8,
-    ),
     "a series of order 3": (a_series, 1e-10),
     **{f"a chain, {known} states known": (a_chain(known), 1e-9) for known in (1, 6)},
 }
@@ -147,7 +141,7 @@ def test_at_the_papers_size_every_loop_count_is_within_its_certificate(name, dty
         run = model.run(*data, loops=loops)
         assert torch.equal(run.prediction, predictions[loops])
         assert run.audit.bound <= min(run.certificate.bound, largest if dtype == f64 else 1e-2)
-    if dtype == f64 and name in ("gradient descent", "causal descent", "causal newton"):
+    if dtype == f64 and name in ("gradient descent", "causal descent"):
         assert model.certificate.bound <= 1e-7
     for part, stated in model.frame.stated.items():
         assert model.frame.sizes[part].layers <= stated.layers
@@ -177,14 +171,6 @@ def edge_newton(draw, samples, features, bound, rate, dtype):
     return LoopedNewton(Domain.covering(xs, ys, xs[0]), horizon=12, dtype=dtype), (xs, ys, xs[0].clone())
 
 
-def edge_causal_newton(draw, samples, features, bound, rate, dtype):
-    """The first prefixes are singular but for the ridge."""
-    samples, features = min(samples, 4), min(features, 2)
-    domain = Domain(samples, features, 2.0, 3.0, 0.0)
-    model = CausalLoopedNewton(domain, rate / 3 * domain.norm**2, horizon=12, dtype=dtype)
-    return model, (2 * draw(samples, features), 3 * draw(samples), 2 * draw(features))
-
-
 def edge_series(draw, samples, features, bound, rate, dtype):
     """A representation with biases."""
     size, weights = min(features, 2), normal(samples)
@@ -207,7 +193,7 @@ def edge_chain(draw, samples, features, bound, rate, dtype):
 
 @pytest.mark.parametrize(
     "make",
-    [edge_descent, edge_causal, edge_newton, edge_causal_newton, edge_series, edge_chain],
+    [edge_descent, edge_causal, edge_newton, edge_series, edge_chain],
     ids=lambda f: f.__name__,
 )
 @settings(max_examples=15, deadline=None)
@@ -241,7 +227,6 @@ BUILD = {
     "gradient descent": lambda: LoopedGradientDescent(DOMAIN, horizon=6),
     "newton": lambda: LoopedNewton(DOMAIN, horizon=6),
     "causal gradient descent": lambda: CausalLoopedGradientDescent(DOMAIN, horizon=6),
-    "causal newton": lambda: CausalLoopedNewton(DOMAIN, DOMAIN.norm**2, horizon=6),
 }
 
 
@@ -328,9 +313,6 @@ def test_layers_heads_and_widths_are_the_theorems() -> None:
     for name, size in causal.frame.sizes.items():
         assert size.layers <= causal.frame.stated[name].layers and size.heads <= causal.frame.stated[name].heads
     assert causal.pairs == 1 and causal.slots.width == 4 * 3 + 1 + 1 + 4 + 3
-    second = CausalLoopedNewton(Domain(6, 2, 1.0, 1.0, 0.0), 0.5, tolerance=1e-2)
-    assert second.frame.heads == {"pre": [1, 2 * 3], "loop": [2 * 4, 2 * 4], "post": [2 * 2, 2]}
-    assert second.slots.width == 4 * 2 + 4 * 4 + 1 + 1 + 3 + 3
     series = a_series(f64)[0]
     assert series.frame.heads == {"pre": [3, 0, 0, 0], "loop": [2 * series.pairs], "post": []}
     chain = LoopedChainOfThought(chain_domain(chain_task()), 1e-2)
@@ -426,12 +408,6 @@ def test_only_points_hold_weights_in_long_prompts() -> None:
     assert not state[0::2, model.slots["w"]].any() and state[3::2, model.slots["w"]].all()
 
 
-def test_causal_newton_solves_ridge_regression() -> None:
-    model, (xs, ys, x_query) = AT_PAPERS_SIZE["causal newton"][0](f64)
-    solved = torch.linalg.solve(xs.mT @ xs / 10 + model.ridge * torch.eye(3, dtype=f64), xs.mT @ ys / 10)
-    assert (model.predict(xs, ys, x_query, loops=20) - x_query @ solved).abs() < 1e-8
-
-
 def test_the_window_of_a_series_is_copied_exactly_and_is_zero_before_the_start() -> None:
     phi, series = series_task()
     model = of_series(phi, series, 1e-2, 1.1)
@@ -506,7 +482,6 @@ REFUSED = {
     "step size 5": lambda: LoopedGradientDescent(WIDE, step_size=5.0),
     "step size 1": lambda: CausalLoopedGradientDescent(WIDE, step_size=1.0),
     "nothing is learned": lambda: LoopedGradientDescent(Domain(3, 2, 0.0, 1.0, 0.0)),
-    "singular": lambda: CausalLoopedNewton(WIDE, 0.0),
     "conditioned": lambda: LoopedNewton(Domain(4, 2, 1.0, 1.0, 1.0)),
     "rescale the data": lambda: LoopedNewton(
         Domain(1, 1, 3e-151, 1.0, 0.0, spectrum=Spectrum(largest=9e-302, smallest=9e-302))

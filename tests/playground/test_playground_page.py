@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 from emulon import language
 from emulon.certify.transcript_checker import Words, read_prompt
 from emulon.certify.transcript_checker import read as read_transcript
-from emulon.language.numbers import UNITS
 from emulon.language.prompt import prompt, text_of
+from emulon.language.vocabulary import UNITS
 from emulon.training import load_learner
 from playground.data import FUNCTIONS, TEXT_STEPS, machine
 from playground.offers import OFFERS, for_points

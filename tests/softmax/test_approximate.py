@@ -198,19 +198,8 @@ def test_paper_grids_that_a_narrow_dtype_does_not_hold_are_not_weighed() -> None
 
 
 def test_an_odd_function_on_mirrored_keys_is_odd_to_the_last_bit_so_that_half_of_them_need_be_read() -> None:
-    assert approximate("Min(Max(t, -1.35), 1.35)", (-6, 6), tolerance=1e-7).grid.numbers.odd
-
-
-def test_what_turns_hundreds_of_times_is_a_row_of_pieces_and_odd_to_the_last_bit() -> None:
-    F = approximate("sin(300*t)", (-1, 1), tolerance=1e-4)
-    assert F.keys < 400 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4
-    s = points(F, 2001)
-    assert F.grid.numbers.odd and torch.allclose(F(-s), -F(s), rtol=0, atol=1e-10)
-
-
-def test_a_row_is_cut_where_turns_are_close() -> None:
-    F = approximate("cos(150*t**2) + t", (0, 2), tolerance=1e-4)
-    assert F.keys < 500 and F.certificate.proved and observed(F, points(F)) <= F.certificate.bound <= 1e-4
+    keys = approximate("Min(Max(t, -1.35), 1.35)", (-6, 6), tolerance=1e-7).grid.numbers
+    assert np.array_equal(keys.slopes, -keys.slopes[::-1]) and np.array_equal(keys.values, -keys.values[::-1])
 
 
 def test_keys_cannot_follow_more_changes_than_they_are() -> None:

@@ -22,7 +22,7 @@ from emulon.constructions import DescentInContext
 from emulon.core.predictor import FunctionPredictor, as_predictor
 from emulon.identification import REFERENCES
 from emulon.interpreter import compile
-from emulon.looped import CausalLoopedGradientDescent, CausalLoopedNewton, LoopedGradientDescent, LoopedNewton
+from emulon.looped import CausalLoopedGradientDescent, LoopedGradientDescent, LoopedNewton
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.models import Learner
 from emulon.tasks import Linear
@@ -80,7 +80,6 @@ CASES = {
         lambda: as_predictor(CausalLoopedGradientDescent(covering(), horizon=5), loops=5),
         {"data": DATA},
     ),
-    "causal newton": (lambda: as_predictor(CausalLoopedNewton(covering(), 0.1, horizon=5), loops=5), {"data": DATA}),
     "machine sgd": (lambda: as_predictor(sgd(3, 9, 0.05).compile()), {"data": DATA}),
     "machine ridge": (lambda: as_predictor(sherman_morrison(3, 9, 1.0).compile()), {"data": DATA, "tolerance": 1e-6}),
 }

@@ -26,8 +26,7 @@ from emulon.language import prompt, text_of, write
 from emulon.language.certificate import bounds
 from emulon.language.methods import known_methods
 from emulon.language.model import structure
-from emulon.language.numbers import UNITS, decode
-from emulon.language.vocabulary import SMALL, Vocabulary
+from emulon.language.vocabulary import SMALL, UNITS, Vocabulary, decode
 
 # A smooth loss, a kink, a margin.
 METHODS = ("ridge", "lasso", "logistic_regression")

@@ -6,16 +6,15 @@ explode), F − f − const = (N(τ) − φ(τ)·D(τ)) / D(τ), where N, D and 
 a remainder ball each:
     exp(κτ) = Σ_{k<n} κᵏτᵏ/k! + R,   |R| ≤ |κ|ⁿ/n!·e^{|κ|}      (κ = (a_r − ā)ρ)
     f(c+ρτ) = Σ_{k<n} φ_k τᵏ + φ_n(ξ)τⁿ                          (φ_n evaluated on the whole cell: Lagrange)
-The sup of a polynomial on [−1, 1] is at most the sum of its |coefficients|. Cells that are not tight enough are halved;
-in a long proof that sum is taken on parts of a cell, for which no softmax has to be expanded again.
+The sup of a polynomial on [−1, 1] is at most the sum of its |coefficients|. Cells that are not tight enough are halved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -32,10 +31,6 @@ PRECISION = 160
 # Keys whose score is this far below the largest in the cell cannot matter: e^{-110} is below 1e-47.
 NEGLIGIBLE = 110.0
 MAX_CELLS = 20_000
-# A proof about more keys is a long one, and takes what saves time; bounds of others stay as they are on record.
-LONG = 256
-# Into so many parts its cells are cut.
-PARTS = 4
 # A proof that should take so many times more cells is not waited for.
 HOPELESS = 8
 # Relative to the values, errors below this are what precision and left-out keys leave: no use in halving further.
@@ -73,14 +68,6 @@ class Keys:
     def weights(self, s: np.ndarray) -> np.ndarray:
         """Softmax weights (points, keys) in float64: good to pick cells by, not part of any proof."""
         return weights(self.slopes, self.intercepts, s)
-
-    @property
-    def odd(self) -> bool:
-        """Whether F(−s) = −F(s), key by key."""
-        return not self.others and all(
-            np.array_equal(part, sign * part[::-1])
-            for part, sign in ((self.slopes, -1), (self.intercepts, 1), (self.values, -1))
-        )
 
 
 def weights(slopes: np.ndarray, intercepts: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -122,9 +109,9 @@ def prove(
     Cells are halved until each is within `tightness` of an error really attained at some centre, or below `target`.
     """
     function.require_defined(lo, hi)
-    cells, parts = _first_cells(keys, function, lo, hi, bands)
+    cells = _cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
-        return _prove(keys, function, cells, target, tightness, parts)
+        return _prove(keys, function, cells, target, tightness)
 
 
 def holds(
@@ -138,13 +125,13 @@ def holds(
         function.require_defined(lo, hi)
     except BadExpression:
         return False
-    queue, parts = _first_cells(keys, function, lo, hi, bands)
+    queue = _cells(keys, function, lo, hi, bands)
     with ball_arithmetic(PRECISION, ORDER + 1):
         for _ in range(MAX_CELLS):
             if not queue:
                 return True
             left, right = queue.pop()
-            error, _, deviation, size = _cell(keys, function, left, right, parts)
+            error, _, deviation, size = _cell(keys, function, left, right)
             if error <= claimed.error and deviation <= claimed.deviation and size <= claimed.size:
                 continue
             if right - left <= _narrowest(max(abs(left), abs(right))):
@@ -206,7 +193,7 @@ def _series(function: Function, at: Any, signs: Signs) -> list[Any] | None:
 
 
 def _prove(
-    keys: Keys, function: Function, cells: list[tuple[float, float]], target: float, tightness: float, parts: int
+    keys: Keys, function: Function, cells: list[tuple[float, float]], target: float, tightness: float
 ) -> Interpolation:
     narrowest = _narrowest(max(abs(edge) for cell in cells for edge in cell))
     target = max(target, NOISE * float(np.abs(keys.values).max()))
@@ -215,7 +202,7 @@ def _prove(
     queue = [(*cell, math.inf) for cell in cells]
     evaluated = 0
     while queue:
-        results = [(cell, _cell(keys, function, *cell[:2], parts)) for cell in queue]
+        results = [(cell, _cell(keys, function, *cell[:2])) for cell in queue]
         evaluated += len(results)
         attained = max([attained, *(result[1] for _, result in results)])
         enough = max(tightness * attained, target)
@@ -255,18 +242,6 @@ def _expected_cells(error: float, before: float, enough: float) -> float:
     gained = max(math.log(before) - math.log(error), 2 * ORDER * math.log(2))
     halvings = (math.log(error) - math.log(enough)) / gained if enough else math.inf
     return math.exp2(min(halvings, 64.0))
-
-
-def _first_cells(
-    keys: Keys, function: Function, lo: float, hi: float, bands: Sequence[Band]
-) -> tuple[list[tuple[float, float]], int]:
-    """The cells that a proof starts with, and into how many parts each is cut."""
-    cells = _cells(keys, function, lo, hi, bands)
-    if len(keys.slopes) <= LONG:
-        return cells, 1
-    if lo == -hi and not bands and keys.odd and function.odd:
-        cells = [cell for cell in cells if cell[1] > 0]  # |F − f|, deviation and |F| are the same at s and −s
-    return cells, PARTS
 
 
 def _cells(keys: Keys, function: Function, lo: float, hi: float, bands: Sequence[Band]) -> list[tuple[float, float]]:
@@ -375,9 +350,7 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     )
 
 
-def _cell(
-    keys: Keys, function: Function, left: float, right: float, parts: int = 1
-) -> tuple[float, float, float, float]:
+def _cell(keys: Keys, function: Function, left: float, right: float) -> tuple[float, float, float, float]:
     """(upper bound on |F − f|, |F − f| at the centre, upper bound on the deviation, on |F|) over one cell."""
     from flint import arb, arb_poly, arb_series
 
@@ -403,8 +376,7 @@ def _cell(
         target = arb_poly(phi[:ORDER])
         difference, size = softmax.numerator - target * softmax.denominator, _absolute(target)
         more = (softmax.rest_n, tail * highest, size * softmax.rest_d)
-        quotients = _quotients(difference, more, softmax.denominator, softmax.rest_d, parts)
-        worst = reduce(_largest, quotients, worst)
+        worst = _largest(worst, sum(more, _absolute(difference)) / lowest)
         at_center = _largest(at_center, abs(softmax.numerator[0] / d0 - phi[0]))
         swing = _largest(swing, size + tail)
     if not (worst.is_finite() and swing.is_finite()):
@@ -434,36 +406,6 @@ def _absolute(poly: Any) -> Any:
     """Σ |coefficients|: bounds the polynomial on [−1, 1]."""
     first, others = _sizes(poly)
     return abs(first) + others
-
-
-def _quotients(top: Any, more: Sequence[Any], bottom: Any, less: Any, parts: int) -> Iterator[Any]:
-    """Above (|top| + Σ more)/(bottom − less) on each part of [−1, 1]; NaN where the divisor may be zero."""
-    from flint import arb
-
-    for part in _parts(parts):
-        first, others = _sizes(_on(bottom, part))
-        lowest = first - others - less
-        yield sum(more, _absolute(_on(top, part))) / lowest if lowest > 0 else arb("nan")
-
-
-@cache
-def _parts(count: int) -> list[Any]:
-    """The line through each part of [−1, 1], as a polynomial on [−1, 1]; ends are exact for powers of two."""
-    from flint import arb_poly
-
-    return [arb_poly([(2 * k + 1) / count - 1, 1 / count]) for k in range(count)] if count > 1 else [None]
-
-
-def _on(poly: Any, part: Any) -> Any:
-    """Of a polynomial on a part; what is beyond ORDER terms is small, and taken as it is on the whole."""
-    from flint import arb, arb_poly
-
-    if part is None:
-        return poly
-    terms = [poly[k] for k in range(poly.degree() + 1)]
-    rest = sum((abs(term) for term in terms[ORDER:]), arb(0))
-    moved = arb_poly(terms[:ORDER])(part)
-    return moved + arb_poly([rest * arb(0, 1)])
 
 
 def _largest(a: Any, b: Any) -> Any:

@@ -1,12 +1,9 @@
-"""Theorems made into weights: one construction a file."""
+"""Theorems made into weights."""
 
-from emulon.constructions.gradient_descent import DescentInContext
-from emulon.constructions.gradient_step import GradientStep
-from emulon.constructions.head_in_embedding import HeadInEmbedding
-from emulon.constructions.head_in_tokens import HeadInTokens
-from emulon.constructions.hopfield import HopfieldResidualMap
+from emulon.constructions.emulated_head import HeadInEmbedding, HeadInTokens
+from emulon.constructions.gradient_step import DescentInContext, GradientStep
 from emulon.constructions.linear_layer import LinearLayer, ScalarHeads
-from emulon.constructions.residual_map import ResidualMap
+from emulon.constructions.residual_map import HopfieldResidualMap, ResidualMap
 from emulon.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,9 +14,11 @@ from emulon.attention import Head
 from emulon.certify import Certificate, rounding
 from emulon.certify.certificate import CertifiedModule
 from emulon.certify.rounding import shifted_average
-from emulon.constructions.accuracy import Inputs, Rows, aligned, rounded_up
-from emulon.constructions.linear_layer import require_products, require_sizes, with_room
+from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, checked_to, closest, rounded_up
+from emulon.constructions.linear_layer import CANCELLATION, LinearLayer, require_products, require_sizes, with_room
+from emulon.constructions.truncated_linear import RowHeads, SharpGrid
 from emulon.core.errors import EmulonError, ToleranceTooTight
+from emulon.softmax import Approximation, Grid
 
 
 class EmulatedHead(CertifiedModule):
@@ -110,3 +113,157 @@ def require_one(**options: int | float | None) -> None:
     if sum(value is not None for value in options.values()) != 1:
         names = " or ".join(f"{name}=…" for name in options)
         raise EmulonError(f"give exactly one of {names}")
+
+
+class BestLinearLayer(LinearLayer):
+    """As exact as was asked for, or else as exact as the dtype allows."""
+
+    def _made(self, build: Callable[[Accuracy], Approximation], accuracy: Accuracy, what: str) -> Approximation:
+        return build(accuracy) if accuracy.tolerance is None else closest(build, accuracy)[1]
+
+
+class HeadInTokens(EmulatedHead):
+    """(x, W_K, W_Q, W_V) ↦ softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ, the three matrices being tokens of the prompt.
+
+    Claim: within `certificate.bound` of the exact head in every entry, when |W_K x|, |W_Q x|, |W_V x| ≤ bound.
+    How: 3·width frozen heads compute the rows of K, Q and V (`LinearLayer`); one frozen head assembles them.
+
+    `tolerance` says how exact the output should be in exact arithmetic, for the worst head of the domain. There a
+    softmax amplifies every entry's error by width·bound², its last place too, so for wide heads with large entries the
+    dtype may not allow it: K, Q and V are then made as exact as it allows, and `certificate` has the bound.
+    `audit` gives the bound for particular data, which is usually far smaller.
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of each of the three matrices.
+        bound: Bound on the entries of W_K x, W_Q x and W_V x.
+        tolerance: Largest error of an entry in exact arithmetic. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Factor of the scores.
+        grid_beta: Sharpness of the grid; None chooses it.
+        dtype: Of everything.
+
+    Example:
+        >>> HeadInTokens(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        features: int,
+        width: int,
+        bound: float,
+        tolerance: float | None = None,
+        *,
+        points: int | None = None,
+        grid: Way = "auto",
+        beta: float = 1.0,
+        grid_beta: float | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__((tokens, features, width), bound, beta, dtype)
+        require_one(tolerance=tolerance, points=points)
+        if tolerance is not None:
+            tolerance = entry_tolerance(tolerance, bound, width, beta, dtype)
+        self.linear = BestLinearLayer(
+            tokens, features, 3 * width, bound, tolerance, points=points, grid=grid, beta=grid_beta, dtype=dtype
+        )
+        self.assembled(self.linear.certificate)
+
+    def extra_repr(self) -> str:
+        return f"heads={3 * self.width}+1, keys={self.linear.f.keys}, error {self.certificate}"
+
+    def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
+        out: Tensor = self.linear(x, stacked)
+        return out
+
+
+class HeadInEmbedding(EmulatedHead):
+    """(x, W_K, W_Q, W_V) ↦ softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ; token j of the prompt is (x_j, j·v, v, e_j).
+
+    v is the vector of all three matrices, row by row.
+    Claim: within `certificate.bound` of the exact head in every entry, when |W_K x|, |W_Q x|, |W_V x| ≤ bound.
+    The default pads the prompt to as many tokens as the soft grid has keys: then one head for each of the 3·width rows
+    suffices (`RowHeads`). With grid="paper" the prompt keeps its n tokens, and each row takes `heads` sharp heads of
+    n − 2 points (Theorem D.1). `tolerance`, `certificate` and `audit` are as in `HeadInTokens`.
+    `layer.matrices(row, head)` are the plain matrices of the first layer, `assemble` the second.
+    Corrected: the offset (h − 1)(n − 2) − 1 is applied once; (D.34) shows Q in the K block; selectors are as in D.38.
+
+    Args:
+        tokens: Number of tokens of x.
+        features: Features of a token.
+        width: Rows of each of the three matrices.
+        bound: Bound on the entries of W_K x, W_Q x and W_V x.
+        tolerance: Largest error of an entry in exact arithmetic. Exactly one of tolerance, points, heads.
+        heads: Sharp heads for each row, with grid="paper".
+        points: Number of grid points.
+        grid: Kind of grid.
+        beta: Factor of the scores.
+        dtype: Of everything.
+
+    Example:
+        >>> HeadInEmbedding(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        features: int,
+        width: int,
+        bound: float,
+        tolerance: float | None = None,
+        *,
+        heads: int | None = None,
+        points: int | None = None,
+        grid: Way = "auto",
+        beta: float = 1.0,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__((tokens, features, width), bound, beta, dtype)
+        require_one(tolerance=tolerance, points=points, heads=heads)
+        if (grid == "paper") != (heads is not None):
+            raise EmulonError(
+                "heads=… is the number of sharp heads per row: grid='paper' needs it, no other grid has it"
+            )
+        sizes = (tokens, features, 3 * width)
+        if heads is not None:
+            sharp = SharpGrid(tokens, heads, -self.bound, self.bound)
+            self.layer = RowHeads.sharp(sizes, sharp, dtype)
+            self.assembled(sharp.certificate(features, dtype))
+        else:
+            if tolerance is not None:
+                tolerance = entry_tolerance(tolerance, bound, width, beta, dtype)
+            self.f = self._soft(Accuracy(tolerance, points, grid, dtype))
+            self.layer = RowHeads.soft(sizes, self.f.grid)
+            self.assembled(self.f.certificate)
+
+    def extra_repr(self) -> str:
+        layer = self.layer
+        size = f"heads={layer.heads * layer.rows}+1, tokens={layer.length}, width={layer.slots.width}"
+        return f"{size}, error {self.certificate}"
+
+    def _soft(self, accuracy: Accuracy) -> Approximation:
+        if accuracy.grid == "piecewise":
+            raise EmulonError("j·row needs evenly spaced slopes, which a piecewise grid has not; use grid='spectral'")
+        reach = self.bound + checked_to(self.features, CANCELLATION * self.bound)
+
+        def build(asked: Accuracy) -> Approximation:
+            return asked.approximate("t", reach, self._rounding_error)
+
+        made = build(accuracy) if accuracy.tolerance is None else closest(build, accuracy)[1]
+        if made.grid.way == "spectral":
+            return made
+        # Rarely a linear function is cut into pieces, too.
+        return self._soft(Accuracy(accuracy.tolerance, accuracy.points, "spectral", accuracy.dtype))
+
+    def _rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
+        slope, intercept = grid.steepest, grid.highest
+        # γ + α·j is formed in the head: |γ| + |α|·j ≤ 3·max|slope|, and a few more roundings.
+        error = rounding.dot(self.features + 7, 3 * slope * CANCELLATION * self.bound + intercept, grid.dtype)
+        return grid.rounding_error(deviation, size, error)
+
+    def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
+        out: Tensor = self.layer(x, stacked)
+        return out

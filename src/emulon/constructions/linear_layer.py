@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -137,10 +138,7 @@ class LinearLayer(ScalarHeads):
         width: Rows of Θ.
         bound: Bound on |θ·x| for every row and token.
         tolerance: Largest error of an entry. Exactly one of tolerance, points.
-        points: Number of grid points.
-        grid: Kind of grid.
-        beta: Sharpness of the grid; None chooses it.
-        dtype: Of everything.
+        options: `points`, `grid`, `beta` and `dtype` of `ScalarHeads`.
 
     Example:
         >>> LinearLayer(16, 4, 8, 3.0, 1e-6)(x, theta)
@@ -149,21 +147,9 @@ class LinearLayer(ScalarHeads):
     name = "linear layer"
 
     def __init__(
-        self,
-        tokens: int,
-        features: int,
-        width: int,
-        bound: float,
-        tolerance: float | None = None,
-        *,
-        points: int | None = None,
-        grid: Way = "auto",
-        beta: float | None = None,
-        dtype: torch.dtype = torch.float64,
+        self, tokens: int, features: int, width: int, bound: float, tolerance: float | None = None, **options: Any
     ) -> None:
-        super().__init__(
-            "t", tokens, features, width, bound, tolerance, points=points, grid=grid, beta=beta, dtype=dtype
-        )
+        super().__init__("t", tokens, features, width, bound, tolerance, **options)
 
 
 def with_room(bound: float, features: int, dtype: torch.dtype) -> float:

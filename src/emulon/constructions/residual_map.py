@@ -1,11 +1,12 @@
 """Theorem 3.1 of Hu et al. 2025: one softmax head computes f(w·x_i − y_i)·x_i for every sample, for any f.
 
+Appendix E is the same as a modern Hopfield layer, which retrieves with softmax(β·patterns·state).
+
 `Template` is the theorem's tokens with a grid that keeps a tolerance; gradient steps are built on it, too.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.attention import Head
+from emulon.attention import Head, attend
 from emulon.attention.codes import circular, one_hot
 from emulon.certify import Certificate, Domain
 from emulon.certify.certificate import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.expressions import Function, parse
 from emulon.interpreter.checks import require_in_domain
-from emulon.interpreter.layout import LEAK_SHARE, Routing, TokenLayout, stored
+from emulon.interpreter.layout import HALF, LEAK_SHARE, Routing, TokenLayout, stored
 from emulon.softmax import Approximation
 
 
@@ -78,32 +79,7 @@ def admitted(domain: Domain, dtype: torch.dtype, x: Tensor, y: Tensor, w: Tensor
     return parts
 
 
-class OnResiduals(CertifiedModule):
-    """A map of the residuals w·x_i − y_i by one template; a subclass says how it is asked."""
-
-    def __init__(
-        self,
-        f: Any,
-        domain: Domain,
-        tolerance: float | None = None,
-        *,
-        points: int | None = None,
-        grid: Way = "auto",
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
-        super().__init__()
-        self.domain = domain
-        self.template = residual_template(f, domain, Accuracy(tolerance, points, grid, dtype))
-        self.f = self.template.f
-        self.prepare()
-        self.certificate = self.template.certificate()
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """What the template is asked with."""
-
-
-class ResidualMap(OnResiduals):
+class ResidualMap(CertifiedModule):
     """(x, y, w) ↦ [f(w·x_i − y_i)·x_i]_i through one frozen attention head.
 
     Claim: the output is within `certificate.bound` of the exact one, in every entry, for all data in the domain, as
@@ -128,8 +104,28 @@ class ResidualMap(OnResiduals):
         >>> ResidualMap("tanh(t)", domain, 1e-6)(x, y, w)
     """
 
+    def __init__(
+        self,
+        f: Any,
+        domain: Domain,
+        tolerance: float | None = None,
+        *,
+        points: int | None = None,
+        grid: Way = "auto",
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__()
+        function, inside = parse(f), stored(domain, dtype)
+        what = f"{function.text} on residuals up to {domain.residual:.4g}"
+        accuracy = Accuracy(tolerance, points, grid, dtype)
+        self.domain = domain
+        self.template = promised(lambda asked: template(function, inside, asked), accuracy, what)
+        self.f, self.slots = self.template.f, self.template.slots
+        self.prepare()
+        self.certificate = self.template.certificate()
+
     def prepare(self) -> None:
-        self.slots = self.template.slots
+        """What the template is asked with."""
         self.head = self.template.head("residual map")
 
     def extra_repr(self) -> str:
@@ -148,8 +144,44 @@ class ResidualMap(OnResiduals):
         return out
 
 
-def residual_template(f: Any, domain: Domain, accuracy: Accuracy) -> Template:
-    """The template of f on the domain's residuals; a tolerance that cannot be kept is refused."""
-    function, inside = parse(f), stored(domain, accuracy.dtype)
-    what = f"{function.text} on residuals up to {domain.residual:.4g}"
-    return promised(lambda asked: template(function, inside, asked), accuracy, what)
+class HopfieldResidualMap(ResidualMap):
+    """Appendix E: the residual map as a modern Hopfield layer. The data are stored patterns, w the state that asks.
+
+    Claim: as `ResidualMap`, with the same certificate. The same keys are stored, divided by β.
+    Corrected (Theorem E.2): Linear_w needs +1, not −1, in front of −L², and the routing constant needs 1/β.
+    W_Q and W_K are the identity; W_V reads the pattern's value rows.
+
+    Args:
+        f, domain, tolerance, points, grid, dtype: As of `ResidualMap`.
+
+    Example:
+        >>> HopfieldResidualMap("tanh(t)", domain, 1e-6)(x, y, w)
+    """
+
+    w_v: Tensor
+
+    def prepare(self) -> None:
+        # A power of two: dividing by it and multiplying again is exact, so both maps round alike.
+        self.beta = 2.0 ** round(torch.log2(self.f.grid.slopes.abs().max().clamp(min=1e-6)).item())
+        self.register_buffer("w_v", torch.eye(self.domain.features, dtype=self.f.grid.dtype, device="cpu"))
+
+    def extra_repr(self) -> str:
+        n, keys = self.domain.samples, self.f.keys
+        return f"{self.f.function.text!r}, patterns={n * keys}, β={self.beta:g}, error {self.certificate}"
+
+    def patterns(
+        self, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]
+    ) -> tuple[Float[Tensor, "*batch tokens width"], Float[Tensor, "*batch tokens d"]]:
+        """What is stored: the key rows divided by β, and the value rows as they are."""
+        parts = {name: part.flatten(-3, -2) for name, part in self.template.data_rows(x, y).items()}
+        return torch.cat([parts[f"key_{name}"] for name in HALF], dim=-1) / self.beta, parts["value"]
+
+    def state(self, w: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n width"]:
+        """What asks: (w, −1, +1, code_c) for every sample c."""
+        parts = self.template.query_rows(w)
+        return torch.cat([parts[f"query_{name}"] for name in HALF], dim=-1)
+
+    def forward(self, x: Inputs, y: Targets, w: Weights) -> Inputs:
+        x, y, w = admitted(self.template.domain, self.w_v.dtype, x, y, w)
+        stored, values = self.patterns(x, y)
+        return attend(self.state(w), self.beta * stored, values @ self.w_v.mT, name="hopfield")

@@ -26,7 +26,7 @@ LIBRARIES = ("python-flint", "sympy", "numpy", "scipy", "torch")
 # The files of emulon that search for softmaxes, prove them, or weigh them by the rounding of where they are used. A
 # test follows searches, and fails where one of them runs code of any other file.
 SOURCES = (
-    *(f"softmax/{name}.py" for name in ("approximate", "grid", "piecewise", "row", "spectral")),
+    *(f"softmax/{name}.py" for name in ("approximate", "grid", "piecewise", "spectral")),
     "attention/codes.py",
     *(f"certify/{name}.py" for name in ("certificate", "domain", "interpolation", "rounding")),
     "interpreter/layout.py",

@@ -101,13 +101,6 @@ class Function:
         jumping = re.search("d/dt|sign|Heaviside|Piecewise", self.text)
         return self.provable and not (self.switches and jumping)
 
-    @property
-    def odd(self) -> bool:
-        """Whether f(−t) = −f(t) is seen in what is written."""
-        if self.smooth is None or self.switches:
-            return False
-        return bool(self.smooth.subs(t_symbol(), -t_symbol()) == -self.smooth)
-
     def __call__(self, s: Tensor) -> Tensor:
         """f(s), elementwise, in s's dtype; NaN where it does not exist."""
         if self.callable is not None:

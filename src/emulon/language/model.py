@@ -27,9 +27,8 @@ from emulon.expressions.evaluation import ball_arithmetic
 from emulon.language.certificate import ASSUMES, bounds
 from emulon.language.interpreter import interpreter
 from emulon.language.methods import Method
-from emulon.language.numbers import LARGEST, UNITS, decode
 from emulon.language.prompt import prompt, question, read, text_of
-from emulon.language.vocabulary import CAPACITIES, SMALL, Capacity, Vocabulary
+from emulon.language.vocabulary import CAPACITIES, LARGEST, SMALL, UNITS, Capacity, Vocabulary, decode
 from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.machine.targets.llama import compile_llama, serialised, write_llama
 

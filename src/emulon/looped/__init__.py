@@ -2,16 +2,13 @@
 
 from emulon.looped.auto_regression import LoopedAutoRegression
 from emulon.looped.causal import CausalLoopedGradientDescent
-from emulon.looped.causal_newton import CausalLoopedNewton
 from emulon.looped.chain_of_thought import LoopedChainOfThought
-from emulon.looped.gradient_descent import LoopedGradientDescent
+from emulon.looped.gradient_descent import LoopedGradientDescent, RepresentationNetwork
 from emulon.looped.newton import LoopedNewton
-from emulon.looped.representation import RepresentationNetwork
 from emulon.looped.transformer import LoopedRegression, LoopedRun, LoopedTransformer
 
 __all__ = [
     "CausalLoopedGradientDescent",
-    "CausalLoopedNewton",
     "LoopedAutoRegression",
     "LoopedChainOfThought",
     "LoopedGradientDescent",

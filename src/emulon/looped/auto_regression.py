@@ -14,12 +14,10 @@ from emulon.certify.domain import require_shape
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape
 from emulon.expressions.evaluation import arb_matrix
-from emulon.looped.exact import descent, product
-from emulon.looped.gradient_descent import DescentLoop
+from emulon.looped.gradient_descent import DescentLoop, RepresentationNetwork
 from emulon.looped.heads import code_length, copy_head, position_codes
 from emulon.looped.layer import Circuit, Frame, Layer, Size, eye, join, others, read, zeros
-from emulon.looped.representation import RepresentationNetwork
-from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
+from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, descent, fewest_pairs, product
 
 SERIES_KINDS = ("sink", "train", "query")
 

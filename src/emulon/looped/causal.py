@@ -15,7 +15,6 @@ from emulon.certify.domain import SLACK
 from emulon.certify.rounding import unit
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import OutOfDomain
-from emulon.looped.exact import causal_answers, descent
 from emulon.looped.heads import (
     CAUSAL_KINDS,
     GAP,
@@ -27,8 +26,18 @@ from emulon.looped.heads import (
     readout_heads,
     recall_layer,
 )
-from emulon.looped.layer import Circuit, Frame, Heads, Layer, Size, constant, read, zeros
-from emulon.looped.transformer import HORIZON, Inputs, Labels, LoopedRegression, Query, fewest_pairs, share
+from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, read
+from emulon.looped.transformer import (
+    HORIZON,
+    Inputs,
+    Labels,
+    LoopedRegression,
+    Query,
+    causal_answers,
+    descent,
+    fewest_pairs,
+    share,
+)
 
 
 class CausalLoopedRegression(LoopedRegression):
@@ -53,23 +62,22 @@ class CausalLoopedRegression(LoopedRegression):
         return run.prediction.select(-1 if run.scalar else -2, -1)
 
 
-def self_product_heads(slots: Slots, stencil: Stencil, query: Tensor, key: Tensor, into: str, index: int = 0) -> Heads:
-    """Claim: entry `index` of slot `into` of every point's token gains query·key of that same token.
+def product_layer(slots: Slots, stencil: Stencil) -> Layer:
+    """Claim: point j's y becomes w^j·x_j, a product within one token.
 
     Every token of another code scores GAP·sharpness lower than the token itself; the sink is lifted by what the code
-    adds to a match, so that C stays the difference. Bound: `stencil`, built by `self_stencil`. Cost: 2·pairs heads.
+    adds to a match, so that C stays the difference. Bound: `stencil`, the second of `causal_stencils`.
+    Cost: 2·pairs heads.
     """
     code, one = read(slots, code=1.0), constant(slots, *CAUSAL_KINDS)
-    sharpness = _sharpness(stencil.tokens, stencil.dtype, stencil.cauchy)
-    place = zeros(slots.size(into), 1)
-    place[index] = 1.0
-    return readout_heads(
+    sharpness = _sharpness(stencil.tokens, stencil.dtype)
+    heads = readout_heads(
         slots,
         stencil,
-        query=query,
-        key=key,
-        value=read(slots, point=place),
-        into=into,
+        query=read(slots, w=1.0),
+        key=read(slots, x=1.0),
+        value=read(slots, point=1.0),
+        into="y",
         one=one,
         sink=read(slots, sink=1.0),
         extra=(
@@ -77,21 +85,12 @@ def self_product_heads(slots: Slots, stencil: Stencil, query: Tensor, key: Tenso
             torch.cat([sharpness * code, sharpness * slots.size("code") * read(slots, sink=1.0)]),
         ),
     )
+    return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
 
 
-def self_stencil(
-    pairs: int, *, reach: float, tokens: int, width: int, code: int, dtype: torch.dtype, cauchy: float = 1.0
-) -> Stencil:
-    """One value of 1; the score carries an integer offset of the code's product, which rounds what is added to it."""
-    offset = 2 * _sharpness(tokens, dtype, cauchy) * code
-    return Stencil(
-        pairs, reach=reach, tokens=tokens, summed=1, width=width + code + 1, dtype=dtype, cauchy=cauchy, offset=offset
-    ).balanced()
-
-
-def _sharpness(tokens: int, dtype: torch.dtype, cauchy: float) -> float:
-    """The integer at which all tokens of other codes, whose scores reach cauchy·reach, weigh less than one rounding."""
-    return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + STRAY * cauchy) / GAP))
+def _sharpness(tokens: int, dtype: torch.dtype) -> float:
+    """The integer at which all tokens of other codes, whose scores have the same reach, weigh less than a rounding."""
+    return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + STRAY) / GAP))
 
 
 class CausalLoopedGradientDescent(CausalLoopedRegression):
@@ -190,12 +189,6 @@ def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: floa
     return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, causal=True, name="causal gradient step")
 
 
-def product_layer(slots: Slots, stencil: Stencil) -> Layer:
-    """Claim: point j's y becomes w^j·x_j."""
-    heads = self_product_heads(slots, stencil, read(slots, w=1.0), read(slots, x=1.0), "y")
-    return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
-
-
 @cache
 def causal_stencils(
     domain: Domain, step_size: float, pairs: int, dtype: torch.dtype, loops: int
@@ -214,14 +207,17 @@ def causal_stencils(
         cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
         lift=math.log(domain.samples),
     ).balanced()
-    answer = self_stencil(
+    code = causal_code_length(domain.samples)
+    answer = Stencil(
         pairs,
         reach=weight * domain.norm * (1 + SLACK),
         tokens=tokens,
-        width=domain.features,
-        code=causal_code_length(domain.samples),
+        summed=1,
+        width=domain.features + code + 1,
         dtype=dtype,
-    )
+        # The score carries an integer, of the code's product, which rounds what is added to it.
+        offset=2 * _sharpness(tokens, dtype) * code,
+    ).balanced()
     return step, answer
 
 

@@ -16,11 +16,10 @@ from emulon.certify.rounding import unit
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
-from emulon.looped.exact import descent, leaky
 from emulon.looped.gradient_descent import DescentLoop
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
 from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, join, no_heads, others, read, write
-from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, fewest_pairs
+from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, descent, fewest_pairs, leaky
 
 CHAIN_KINDS = ("sink", "train", "query", "other")
 

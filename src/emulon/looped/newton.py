@@ -15,10 +15,9 @@ from emulon.certify.domain import SLACK, require_scale
 from emulon.certify.rounding import unit
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
-from emulon.looped.exact import newton, product
 from emulon.looped.heads import KINDS, Stencil, code_length, copy_head, pair_tokens, readout_heads
 from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, others, read
-from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, share
+from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, newton, product, share
 
 
 class LoopedNewton(LoopedRegression):

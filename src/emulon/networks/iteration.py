@@ -17,15 +17,14 @@ from torch import Tensor, nn
 from emulon.algorithms.algorithm import require_steps
 from emulon.certify import Certificate
 from emulon.certify.certificate import Run
-from emulon.certify.rounding import EXP_ASSUMED, accumulated
+from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, EmulonError
 from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
-from emulon.networks.arithmetic import BALLS
 from emulon.networks.compiler import compile_network
-from emulon.networks.layers import evaluated, states
+from emulon.networks.layers import states
 from emulon.networks.planning import VOID, ErrorPropagation
 from emulon.networks.program import RANGES, NetworkProgram, distance_by_arb
 
@@ -39,9 +38,7 @@ def compile_iteration(
     """Compile a step that is applied many times, the output of one being the input of the next.
 
     Args:
-        step: Maps a state to a state of the same shape; made of parts that `compile_network` takes. If it has an
-            attribute `lipschitz`, that is a claim about the exact step in the 2-norm, and errors grow by it from step
-            to step instead of by its layers' constants.
+        step: Maps a state to a state of the same shape; made of parts that `compile_network` takes.
         start: (rows, …): one state, or several. Runs stay in the ranges that are seen from there.
         steps: How many.
         tolerance: Of every single step, in exact arithmetic.
@@ -52,7 +49,7 @@ def compile_iteration(
         BadNetwork: The step changes the shape of the state, or has a part that is not compiled.
 
     Example:
-        >>> compile_iteration(power_step(x), torch.ones(1, 4), 40)
+        >>> compile_iteration(nn.Linear(4, 4), torch.ones(1, 4), 40)
     """
     require_steps(steps)
     state = as_tensor(start, "start").double()
@@ -63,7 +60,7 @@ def compile_iteration(
     if path[-1].shape != state.shape:
         raise BadNetwork(f"a step maps {tuple(state.shape)} to {tuple(path[-1].shape)}; it must keep the shape")
     body = compile_network(step, tolerance=tolerance, data=torch.cat(path), margin=margin)
-    return IterationProgram(body, steps, getattr(step, "lipschitz", None))
+    return IterationProgram(body, steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +70,6 @@ class IterationProgram:
     Attributes:
         body: One step.
         steps: How many.
-        lipschitz: By how much the exact step multiplies distances at most, if it says so.
 
     Example:
         >>> compile_iteration(step, start, 10)(start).outputs
@@ -81,7 +77,6 @@ class IterationProgram:
 
     body: NetworkProgram
     steps: int
-    lipschitz: float | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,29 +97,17 @@ class IterationProgram:
         A step that does not pull states together lets it grow as a power of the steps; infinite says nothing.
         """
         proved = all(phase.proved for phase in self.body.phases)
-        assumes = (EXP_ASSUMED, RANGES, *self._assumed)
+        assumes = (EXP_ASSUMED, RANGES)
         return Certificate({"all steps": self._grown(line)}, self.dtype, proved=proved, assumes=assumes)
-
-    @property
-    def _assumed(self) -> tuple[str, ...]:
-        said = f"the exact step multiplies distances by at most {self.lipschitz}, as it says of itself"
-        return () if self.lipschitz is None else (said,)
 
     def _grown(self, line: IdentityGrid) -> float:
         body, propagation = self.body, ErrorPropagation(line, VOID[self.body.source])
         error = torch.zeros(len(body.box.lo), dtype=torch.float64, device="cpu")
-        if self.lipschitz is not None:
-            once = propagation.through(body.phases, body.box)[-1].bound.each[-1].max().item()
-            return accumulated(once, self.steps, self.lipschitz) * math.sqrt(self._entries)
         for _ in range(self.steps):
             error = propagation.through(body.phases, body.box, error)[-1].bound.each[-1]
             if not error.isfinite().all():
                 return math.inf
         return error.max().item()
-
-    @property
-    def _entries(self) -> int:
-        return math.prod(self.body.shape)
 
     def __call__(self, start: Any, mode: Mode = "fast") -> IterationRun:
         """A run on the smallest interpreter that fits."""
@@ -192,23 +175,7 @@ class IterationRun(Run):
         return self.program.body.name
 
     def _make_audit(self) -> Certificate:
-        """All exact steps, enclosed in balls of as many bits as it takes.
-
-        With a Lipschitz constant of the step: the errors of all single steps, grown by it.
-        """
-        if self.program.lipschitz is not None:
-            return Certificate(self._step_by_step(self.program.lipschitz), self.program.dtype, scope="run")
+        """All exact steps, enclosed in balls of as many bits as it takes."""
         layers, steps, bits = self.program.body.layers, self.program.steps, BITS + BITS_A_STEP * self.program.steps
         worst = distance_by_arb(layers, self.states[:, 0], self.states[:, -1], bits, steps)
         return Certificate({"distance to exact": worst}, self.program.dtype, scope="run")
-
-    def _step_by_step(self, lipschitz: float) -> dict[str, float]:
-        """e ← ρ·e + ‖state − Step(state before)‖, the exact step enclosed for all states at once."""
-        body, worst = self.program.body, 0.0
-        for row in self.states:
-            exact = evaluated(body.layers, row[:-1], BALLS)[-1]
-            error = 0.0
-            for defect in exact.distance_from(row[1:]).flatten(1).norm(dim=-1).nan_to_num(nan=math.inf).tolist():
-                error = (lipschitz * error + defect) * (1 + 1e-15)
-            worst = max(worst, error)
-        return {"errors of all steps": worst * (1 + 1e-12)}

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.certificate import Band
-from emulon.certify.interpolation import NEGLIGIBLE, Keys, deficits
+from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import shifted_average
 
 # Weights sampled at a time: as many as fit the cache well enough.
 CHUNK = 1 << 21
-# Of more keys than these, only those with a non-negligible weight near the points are sampled.
-MANY_KEYS = 512
 
 
 @dataclass(frozen=True)
@@ -177,17 +175,12 @@ class Grid:
             keep &= (s <= band.lo) | (s >= band.hi)
         s, f = s[keep], f[keep]
         rows = max(1, CHUNK // len(self))
-        parts = [self._sampled(f[k : k + rows], s[k : k + rows]) for k in range(0, len(s), rows)]
+        keys = self.numbers
+        parts = [
+            statistics(keys.weights(s[k : k + rows]), keys.values, f[k : k + rows]) for k in range(0, len(s), rows)
+        ]
         error, deviation, size = np.max(parts, axis=0).tolist()
         return error, deviation, size
-
-    def _sampled(self, f: np.ndarray, s: np.ndarray) -> tuple[float, float, float]:
-        keys = self.numbers
-        if len(self) > MANY_KEYS:
-            near = deficits(keys, float(s.min()), float(s.max())) < NEGLIGIBLE
-            keys = Keys(keys.slopes[near], keys.intercepts[near], keys.values[near])
-        error, deviation, size = statistics(keys.weights(s), keys.values, f)
-        return float(error), float(deviation), float(size)
 
 
 def statistics(weights: np.ndarray, values: np.ndarray, f: np.ndarray) -> np.ndarray:

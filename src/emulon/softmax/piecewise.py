@@ -20,14 +20,12 @@ import numpy as np
 import torch
 
 from emulon.certify.certificate import Band
-from emulon.certify.interpolation import LONG, Keys
+from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
 from emulon.expressions import Break, Function
 from emulon.softmax.grid import Grid
-from emulon.softmax.row import MANY_TURNS, OVERLAP, Rows
 from emulon.softmax.spectral import (
     LARGEST_VALUE,
-    SEEN,
     Fit,
     FitCache,
     Rounding,
@@ -35,12 +33,13 @@ from emulon.softmax.spectral import (
     Target,
     chebyshev,
     least_squares,
-    turns,
 )
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56
-# Cut further, a segment is given up: what turns hundreds of times is a row, and the rest does with far fewer.
+# How far beyond a junction both neighbours are fitted, as a part of the shorter one.
+OVERLAP = 0.08
+# Cut further, a segment is given up.
 MOST_PIECES = 256
 # Neighbours are tried as one piece until that has failed so often.
 MOST_IN_VAIN = 3
@@ -125,9 +124,7 @@ class Piecewise:
                     gates.append(_junction_gate(plan[k - 1].grid, fit.grid, tolerance))
                 pieces.append(fit.grid)
         grid = assemble(pieces, gates, tuple(bands), self._pivot(pieces))
-        if self._odd and not breaks and len(grid) > LONG:
-            grid = _made_odd(grid)
-        # Of what is odd to the last bit half need be proved, and half be read.
+        # Of what is odd to the last bit half need be read.
         fitted = self._refit(grid, pieces)
         return _made_odd(fitted) if self._odd and _has_odd_keys(grid) else fitted
 
@@ -137,9 +134,6 @@ class Piecewise:
 
     def _segment(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
         """Soft pieces between two breaks. Of an odd function on both sides of zero, one side and its mirror image."""
-        row = self._row(lo, hi, tolerance, sharpness)
-        if row is not None:
-            return row
         whole = self._alone(lo, hi, tolerance, sharpness, 0)
         if whole is not None:
             return [whole]
@@ -149,32 +143,6 @@ class Piecewise:
             return None if half is None else [*map(_mirrored, reversed(half)), *half]
         plan = self._halves(lo, hi, tolerance, sharpness, 0)
         return None if plan is None else self._merge(plan, tolerance, sharpness)
-
-    def _row(self, lo: float, hi: float, tolerance: float, sharpness: float) -> list[Fit] | None:
-        """Pieces of one shape for what turns many times, each with as few keys as it needs; None where it does not.
-
-        In narrower dtypes rounding rules so many keys, and a row is no better than halves.
-        """
-        if self.dtype != torch.float64:
-            return None
-        s = np.linspace(lo, hi, SEEN)
-        at = turns(s, self._inside(lo, hi)(s), 4 * tolerance)
-        if len(at) < MANY_TURNS:
-            return None
-        mirrored = self._odd and lo == -hi
-        start = 0.0 if mirrored else lo
-        row = Rows(self._inside(lo, hi), at[at > start], start, hi, _most(sharpness), mirrored).smallest(tolerance)
-        fits: list[Fit] = []
-        for piece in row.pieces if row is not None else ():
-            assert row is not None
-            spectral = self._spectral(*piece, sharpness, (lo, hi))
-            same = spectral.fit(row.keys, [(row.softness, row.half_width)])
-            fit = spectral.smallest(tolerance, limit=row.keys, like=same)
-            if fit is None or fit.cost > tolerance:
-                return None
-            fits.append(fit)
-        mirror = [_mirrored(fit) for fit in reversed(fits)] if mirrored else []
-        return [*mirror, *fits] or None
 
     @cached_property
     def _odd(self) -> bool:
@@ -208,13 +176,9 @@ class Piecewise:
         left, right = lo + 1e-12 * (size + abs(lo)), hi - 1e-12 * (size + abs(hi))
         return lambda s: self.f(np.clip(s, left, right))
 
-    def _spectral(self, lo: float, hi: float, sharpness: float, within: tuple[float, float] | None = None) -> Spectral:
-        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding.
-
-        Where `within` is given it is between breaks, and the piece may be asked up to its own ends.
-        """
-        within = within or (lo, hi)
-        key = (lo, hi, sharpness, within)
+    def _spectral(self, lo: float, hi: float, sharpness: float) -> Spectral:
+        """Soft grids for one piece. A gate makes its scores larger by up to sharpness·|s|, and so their rounding."""
+        key = (lo, hi, sharpness)
         if key in self._searches:
             return self._searches[key]
 
@@ -223,10 +187,10 @@ class Piecewise:
             return self.rounding(tilted, deviation, size)
 
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
-        largest = _most(sharpness)
+        largest = GATED_VALUE if sharpness else LARGEST_VALUE
         # Another sharpness weighs the same grids otherwise.
-        cache = self._caches.setdefault((lo, hi, largest, within), FitCache())
-        search = Spectral(self._inside(*within), lo, hi, self.dtype, gated, largest=largest, cache=cache)
+        cache = self._caches.setdefault((lo, hi, largest), FitCache())
+        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, cache=cache)
         return self._searches.setdefault(key, search)
 
     @cached_property
@@ -361,11 +325,6 @@ class Piecewise:
         if not at.exact:
             lo, hi = min(lo, at.at - at.nearby), max(hi, at.at + at.nearby)
         return Gate(center, sharpness), Band(lo, hi)
-
-
-def _most(sharpness: float) -> float:
-    """How large values may be, in parts of max |f|."""
-    return GATED_VALUE if sharpness else LARGEST_VALUE
 
 
 def _mirrored(fit: Fit) -> Fit:

@@ -301,7 +301,7 @@ def test_claims_and_smoothness_that_take_too_many_cells_are_not_believed(monkeyp
     assert holds(zero, function, -1.0, 1.0, claimed)
     require_smooth(function, -1.0, 1.0)
     monkeypatch.setattr(interpolation, "MAX_CELLS", 10)
-    monkeypatch.setattr(interpolation, "MOST_LOOKED_AT", 3)
+    monkeypatch.setattr("emulon.expressions.expression.MOST_LOOKED_AT", 3)
     assert not holds(zero, function, -1.0, 1.0, claimed)
     with pytest.raises(BadExpression, match=r"is not seen to be finite and smooth on .* with 4 cells"):
         require_smooth(function, -1.0, 1.0)

@@ -68,11 +68,3 @@ def test_other_samples_get_no_more_than_the_leak():
         by_sample = trace["residual map"].weights.reshape(30, n, n, keys).sum(dim=-1)
         others = 1 - torch.diagonal(by_sample, dim1=-2, dim2=-1)
         assert (by_sample - torch.eye(n)).abs().max() < 1e-14 and others.max() <= module.template.leak + 1e-15
-
-
-def test_a_plain_callable_is_sampled_and_its_certificate_says_so():
-    module = ResidualMap(torch.erf, DOMAIN, points=64)
-    x, y, w = data()
-    assert not module.certificate.proved
-    residual = (x @ w) - y
-    module.certificate.verify(module(x, y, w), torch.erf(residual).unsqueeze(-1) * x)

@@ -21,7 +21,7 @@ def test_a_planted_violation_is_found_and_made_small(monkeypatch):
     _, [error] = try_cases("looped", KINDS["looped"], seed=3)
     assert isinstance(error, oracle.Violation) and "e-03 off" in str(error)
     [note] = [note for note in error.__notes__ if "'loops': 2" in note]
-    assert "'x': [[0.0]]" in note
+    assert "'x': [[0.0" in note and "]]" in note
 
 
 def raising(error):

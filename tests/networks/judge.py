@@ -92,8 +92,6 @@ RULES[nn.ReLU] = each(relu)
 RULES[nn.Tanh] = each(lambda t: t.tanh())
 RULES[nn.Sigmoid] = each(lambda t: 1 / (1 + (-t).exp()))
 RULES[nn.SiLU] = each(lambda t: t / (1 + (-t).exp()))
-RULES[nn.LogSigmoid] = each(lambda t: (1 / (1 + (-t).exp())).log())
-RULES[nn.Softsign] = each(lambda t: t / (1 + abs(t)))
 RULES[nn.Mish] = each(lambda t: t * softplus(t).tanh())
 RULES[nn.Identity] = RULES[nn.Dropout] = lambda module, x: x
 RULES[nn.Flatten] = lambda module, x: x.reshape(-1)
@@ -112,12 +110,6 @@ def _leaky(module: nn.LeakyReLU, x: np.ndarray) -> np.ndarray:
 @rule(nn.ELU)
 def _elu(module: nn.ELU, x: np.ndarray) -> np.ndarray:
     return each(lambda t: where(below(t, arb(0)), arb(module.alpha) * (t.exp() - 1), t))(module, x)
-
-
-@rule(nn.Hardtanh)
-def _hardtanh(module: nn.Hardtanh, x: np.ndarray) -> np.ndarray:
-    low, high = arb(module.min_val), arb(module.max_val)
-    return each(lambda t: where(below(t, low), low, where(below(t, high), t, high)))(module, x)
 
 
 @rule(nn.Softplus)
@@ -185,9 +177,7 @@ def _batch_norm(module: Any, x: np.ndarray) -> np.ndarray:
 def _convolution(module: nn.Conv2d, x: np.ndarray) -> np.ndarray:
     """out(c, i) = bias(c) + Σ weight(c, k, j)·in(k, i·stride + j·dilation − padding), within groups of channels."""
     weight, (stride, wide), (tall, broad) = balls(module.weight), module.stride, module.padding
-    mode = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[module.padding_mode]
-    edges = ((0, 0), (tall, tall), (broad, broad))
-    x = np.pad(x, edges, mode, constant_values=arb(0)) if mode == "constant" else np.pad(x, edges, mode)
+    x = np.pad(x, ((0, 0), (tall, tall), (broad, broad)), constant_values=arb(0))
     out_channels, channels, height, width = weight.shape
     far, across = module.dilation
     rows = (x.shape[1] - far * (height - 1) - 1) // stride + 1

@@ -24,9 +24,8 @@ from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, NetworkProgram
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.attention import Attention, AttentionPhase
-from emulon.networks.compiler import roomy
+from emulon.networks.compiler import compile_iteration, roomy
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.iteration import compile_iteration
 from emulon.networks.layers import AttentionRanges, Box, ErrorBound, ValueRanges, evaluated, require_in_range
 from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interval
 from emulon.networks.planning import SPARE, VOID, from_data, layer_from_box
@@ -268,7 +267,7 @@ def test_a_network_in_arb_is_applied_to_its_own_answers_as_often_as_asked() -> N
     step = Linear(name="step", reads=(0,), weight=numbers([0.5, 1.0], [0.0, -1.0]), bias=numbers(0.25, 3.0))
     x, twice = numbers([[1.0, 2.0], [0.0, -1.0]]), numbers([[2.625, 2.0], [3.875, -1.0]])
     assert distance_by_arb([step], x, twice, times=2) == 0.0
-    assert distance_by_arb([step], x, twice + numbers([0.0, 0.0], [0.0, -0.75]), times=2) == 0.75
+    assert distance_by_arb([step], x, twice + numbers([0.0, 0.0], [0.0, -0.75]), times=2) == about(0.75)
     places = Constant(name="places", reads=(), values=numbers([1.0], [2.0], [5.0]))
     both = Linear(name="both", reads=(1, 2), weight=numbers([1.0, 0.0, 4.0]), bias=numbers(0.0))
     assert distance_by_arb([step, places, both], x, numbers([[6.75], [7.25 + 1e-3]])) == about(1e-3, rel=1e-11)

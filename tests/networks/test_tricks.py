@@ -259,8 +259,6 @@ COMPILED = {
     "a shift that float32 does not hold": lambda: Functions(lambda h: 0.1 - h),
     "a quotient": lambda: Functions(lambda h: h / 3),
     "a function whose name is kept": lambda: changed(setting("1", Expression("sin(3*t)"))),
-    "a cut at other ends": lambda: changed(setting("1", nn.Hardtanh(-0.25, 0.1))),
-    "an altered ReLU6": lambda: changed(lambda n: (setting("1", nn.ReLU6())(n), setting("1.max_val", 0.1)(n))),
     "weight norm that was fixed": lambda: changed(lambda n: nn.utils.remove_weight_norm(weight_norm(n[0]))),
     "a scale of heads": lambda: Heads(*(torch.eye(3, dtype=f64).unsqueeze(0) for _ in range(3)), scale=3.0),
 }

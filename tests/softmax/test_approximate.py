@@ -111,22 +111,6 @@ def test_too_few_points_for_the_pieces_are_refused() -> None:
         approximate("sign(t)*Max(Abs(t)-0.3,0)", (-1, 1), points=2)
 
 
-def test_what_was_sampled_has_half_as_much_again_and_what_it_rounds_is_of_that() -> None:
-    F = approximate(lambda s: 3 * torch.tanh(s), (-2, 2), points=4)
-    s = np.linspace(-2, 2, 40_001)
-    error, deviation, size = F.grid.sampled(3 * np.tanh(s), s)
-    known = F.interpolation
-    assert known.attained == pytest.approx(error, rel=1e-3) and known.error == 1.5 * known.attained
-    assert (known.deviation, known.size) == pytest.approx((1.1 * deviation, 1.1 * size), rel=1e-3)
-    assert F.certificate.terms["rounding"] == F.grid.rounding_error(known.deviation, known.size)
-
-
-def test_a_callable_is_sampled_and_says_so() -> None:
-    F = approximate(torch.special.expit, (-4, 4), tolerance=1e-9)
-    assert not F.certificate.proved and "sampled, not proved" in str(F.certificate) and "callable" in F.certificate.note
-    assert F.certificate.bound <= 1e-9 and observed(F, points(F)) <= F.certificate.bound
-
-
 @pytest.mark.parametrize(
     "f, interval, dtype",
     [
@@ -254,10 +238,6 @@ def test_its_repr_shows_what_it_does() -> None:
         assert part in text
 
 
-def fails(s: torch.Tensor) -> torch.Tensor:
-    raise RuntimeError("no\nway")
-
-
 @pytest.mark.parametrize(
     "arguments, error, reason",
     [
@@ -265,9 +245,7 @@ def fails(s: torch.Tensor) -> torch.Tensor:
         ({"f": "sqrt(t)"}, BadExpression, "choose an interval"),
         ({"f": "tanh(t"}, BadExpression, "check brackets"),
         ({"f": "foo(t)"}, BadExpression, "unknown name"),
-        ({"f": lambda s: 1 / (s - s)}, BadExpression, "not finite at t = -1"),
-        ({"f": fails}, BadExpression, r"fails fails on a tensor of numbers \(RuntimeError: no way\); mend it"),
-        ({"f": lambda s: s[:3]}, BadExpression, "fails on a tensor of numbers"),
+        ({"f": torch.tanh}, BadExpression, "a name or an expression"),
         ({"f": "exp(t)", "interval": (-700, 700)}, ToleranceTooTight, "can promise"),
         ({"f": "t**6", "interval": (-1e59, 1e59)}, BadExpression, "not finite at t = -1e"),
         ({"f": "1/t", "interval": (1e-300, 1)}, BadExpression, "not finite and smooth"),

@@ -49,7 +49,7 @@ class Certificate:
     Args:
         terms: Error terms by name.
         dtype: The dtype of the computation that the bound is about.
-        proved: False if a term was only sampled, as for a plain callable, which has no expression.
+        proved: False if a term was only sampled.
         bands: Intervals of the scalar argument, around jumps, that the bound excludes.
         note: A remark for people.
         scope: "domain" for a bound on every input of the domain (a certificate), "run" for one run only (an audit).

@@ -1,9 +1,9 @@
-"""Scalar functions on balls: what their expressions are made of there, and Arb where that is not enough."""
+"""Scalar functions on balls, and Arb where that is not enough; the distance of answers from exact values in Arb."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import cache
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
 from emulon.certify.error_free import U, f64
+from emulon.certify.rounding import unit
 from emulon.core.errors import BadExpression
 from emulon.expressions.evaluation import Operations, any_of, ball_arithmetic
 from emulon.expressions.expression import Function, OpenSwitches
@@ -124,3 +125,47 @@ def _by_arb(f: Function, s: AnyBall) -> AnyBall:
     # The ends are floats next to Arb's; one more last place each way covers the conversion and the middle.
     most = torch.maximum(lower.abs(), upper.abs())
     return type(s).of(middle).widened((upper - lower) / 2 + 4 * U * most)
+
+
+# Bits to begin with, and where doubling them ends: a ball that is still too wide then counts with its radius.
+FIRST_BITS, MOST_BITS = 192, 6144
+
+
+def distance(exact: Callable[[], Sequence[Any]], observed: Tensor, bits: int = FIRST_BITS) -> float:
+    """Bound on max |observed − exact|, at most a millionth of it, or of a float64 rounding, above the true distance.
+
+    Args:
+        exact: Returns the exact values as Arb balls, at the precision of the context it is called in.
+        observed: As many numbers.
+        bits: Precision to begin with.
+    Returns:
+        The bound; infinite where Arb cannot enclose the values.
+    """
+    bound, numbers = math.inf, observed.double().flatten().tolist()
+    rounding = [unit(observed.dtype) * abs(number) for number in numbers]
+    while bits <= MOST_BITS:
+        with ball_arithmetic(bits):
+            off = [abs(value - number) for value, number in zip(exact(), numbers, strict=True)]
+            farthest = [_above(each) for each in off]
+            radii = [_above(each.rad()) for each in off]
+        if (most := _most(farthest)) < math.inf:
+            bound = min(bound, most)
+            rooms = (1e-6 * max(parts) for parts in zip(farthest, rounding, strict=True))
+            if all(radius <= room for radius, room in zip(radii, rooms, strict=True)):
+                break
+        bits *= 2
+    return bound
+
+
+def largest(balls: Iterable[Any]) -> float:
+    """A float64 number that nothing in any of these Arb balls exceeds; infinite where there is none."""
+    return _most([_above(ball) for ball in balls])
+
+
+def _most(numbers: Sequence[float]) -> float:
+    # NaN compares as smaller than anything: it must not be lost in a maximum.
+    return max(numbers, default=0.0) if all(each < math.inf for each in numbers) else math.inf
+
+
+def _above(ball: Any) -> float:
+    return 0.0 if ball.is_zero() else math.nextafter(float(ball.upper()), math.inf)

@@ -24,7 +24,7 @@ from emulon.certify import rounding
 from emulon.certify.certificate import Band
 from emulon.core.errors import BadExpression
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.expressions.expression import MOST_LOOKED_AT, Function, OpenSwitches, Signs
+from emulon.expressions.expression import Function, OpenSwitches, Signs, halve_until_certain
 
 ORDER = 16
 PRECISION = 160
@@ -141,47 +141,29 @@ def holds(
 
 
 def require_smooth(function: Function, lo: float, hi: float) -> None:
-    """Refuse a function with a pole, a branch point or an undefined interval in [lo, hi].
+    """Refuse a function with a pole, a branch point or an undefined interval in [lo, hi]."""
+    from flint import arb, arb_series
 
-    Cells on which the value or the slope cannot be enclosed are halved; one that resists down to a billionth is bad.
-    """
+    def wrong(left: float, right: float) -> str | None:
+        try:
+            branches = function.arb_branches(left, right)
+        except OpenSwitches:
+            return "one of its switches"
+        ball = arb_series([arb(left).union(arb(right)), 1])
+        every = (_series(function, ball, signs) for signs in branches)
+        finite = all(series is not None and series[0].is_finite() and series[1].is_finite() for series in every)
+        return None if finite else "its value or its slope"
+
     function.require_defined(lo, hi)
     with ball_arithmetic():
         # Between two breaks every switch is one way: no more branches are looked at than there are.
-        queue = list(pairwise([lo, *(one.at for one in function.breaks(lo, hi)), hi]))
-        looked_at = 0
-        while queue:
-            left, right = queue.pop()
-            looked_at += 1
-            if _finite(function, left, right):
-                continue
-            if looked_at > MOST_LOOKED_AT:
-                raise BadExpression(
-                    f"{function.text} is not seen to be finite and smooth on ({lo:g}, {hi:g}) with {looked_at} cells; "
-                    "choose a shorter interval, or rescale"
-                )
-            if right - left < 1e-9 * (hi - lo):
-                raise BadExpression(
-                    f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it, "
-                    "or pass a Python callable"
-                )
-            middle = (left + right) / 2
-            queue += [(left, middle), (middle, right)]
-
-
-def _finite(function: Function, left: float, right: float) -> bool:
-    from flint import arb, arb_series
-
-    ball = arb(left).union(arb(right))
-    try:
-        branches = function.arb_branches(left, right)
-    except OpenSwitches:
-        return False
-    for signs in branches:
-        series = _series(function, arb_series([ball, 1]), signs)
-        if series is None or not all(series[k].is_finite() for k in range(2)):
-            return False
-    return True
+        halve_until_certain(
+            pairwise([lo, *(one.at for one in function.breaks(lo, hi)), hi]),
+            wrong,
+            f"{function.text} is not seen to be finite and smooth on ({lo:g}, {hi:g}) with {{}} cells; "
+            "choose a shorter interval, or rescale",
+            f"{function.text} is not finite and smooth at t = {{:.6g}}; choose an interval without it",
+        )
 
 
 def _series(function: Function, at: Any, signs: Signs) -> list[Any] | None:

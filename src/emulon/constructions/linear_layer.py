@@ -138,7 +138,7 @@ class LinearLayer(ScalarHeads):
         width: Rows of Θ.
         bound: Bound on |θ·x| for every row and token.
         tolerance: Largest error of an entry. Exactly one of tolerance, points.
-        options: `points`, `grid`, `beta` and `dtype` of `ScalarHeads`.
+        **options: `points`, `grid`, `beta` and `dtype` of `ScalarHeads`.
 
     Example:
         >>> LinearLayer(16, 4, 8, 3.0, 1e-6)(x, theta)

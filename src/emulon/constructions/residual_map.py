@@ -93,7 +93,7 @@ class ResidualMap(CertifiedModule):
     the output of the first n tokens.
 
     Args:
-        f: The function: an expression in t, or a callable.
+        f: The function, an expression in t.
         domain: Bounds on the data, the weights and the residuals.
         tolerance: Largest error of an entry. Exactly one of tolerance, points.
         points: Number of grid points.
@@ -152,7 +152,12 @@ class HopfieldResidualMap(ResidualMap):
     W_Q and W_K are the identity; W_V reads the pattern's value rows.
 
     Args:
-        f, domain, tolerance, points, grid, dtype: As of `ResidualMap`.
+        f: The function, an expression in t.
+        domain: Bounds on the data, the weights and the residuals.
+        tolerance: Largest error of an entry. Exactly one of tolerance, points.
+        points: Number of grid points.
+        grid: Kind of grid.
+        dtype: Of everything.
 
     Example:
         >>> HopfieldResidualMap("tanh(t)", domain, 1e-6)(x, y, w)

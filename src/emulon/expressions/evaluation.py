@@ -86,9 +86,7 @@ def compile_expression(expression: sympy.Expr, operations: Operations) -> Callab
         if name in operations.functions and len(node.args) == 1:
             argument, function = build(node.args[0]), operations.functions[name]
             return lambda values: function(argument(values))
-        raise BadExpression(
-            f"no exact evaluation of {node}; pass the function as a Python callable to sample it instead"
-        )
+        raise BadExpression(f"no exact evaluation of {node}; write it with functions that emulon knows")
 
     def power(base: sympy.Expr, exponent: sympy.Expr) -> Callable[[dict[str, Any]], Any]:
         if base == sympy.E:

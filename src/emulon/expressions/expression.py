@@ -1,4 +1,4 @@
-"""Scalar functions of one variable: read from a name, a sympy expression, its string, or a plain callable.
+"""Scalar functions of one variable: read from a name, a sympy expression, or its string.
 
 An expression is kept in *switch form*: Abs, Max, Min, sign, Heaviside and Piecewise become smooth expressions in t and
 in switches σ ∈ {−1, 1}, each the sign of an expression that is itself in switch form. So |t| is σ·t with σ = sign(t).
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -79,32 +79,25 @@ class Function:
 
     Args:
         text: The function as it was written.
-        smooth: sympy expression in t and the switches; None for a plain callable, about which nothing can be proved.
+        smooth: sympy expression in t and the switches.
         switches: Signs of expressions, in the order of their dependence.
         conditions: The function is defined where all of them hold.
-        callable: The function on tensors, where it has no expression.
     """
 
     text: str
-    smooth: Any = None
+    smooth: Any
     switches: tuple[Switch, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    callable: Callable[[Tensor], Tensor] | None = None
-
-    @property
-    def provable(self) -> bool:
-        return self.smooth is not None
+    # Intervals that were looked at, breaks, and expressions that were compiled, by what was asked.
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def continuous(self) -> bool:
         """Whether it has no jumps: it is written with smooth functions, Abs, Max and Min alone."""
-        jumping = re.search("d/dt|sign|Heaviside|Piecewise", self.text)
-        return self.provable and not (self.switches and jumping)
+        return not (self.switches and re.search("d/dt|sign|Heaviside|Piecewise", self.text))
 
     def __call__(self, s: Tensor) -> Tensor:
         """f(s), elementwise, in s's dtype; NaN where it does not exist."""
-        if self.callable is not None:
-            return self._called(s)
         if not self.switches and not self.conditions:
             return self._evaluate(self.smooth, (), s)
         result = torch.full_like(s, torch.nan)
@@ -115,19 +108,8 @@ class Function:
             result = torch.where(here, self._evaluate(self.smooth, signs, s), result)
         return result
 
-    def _called(self, s: Tensor) -> Tensor:
-        """A plain callable is somebody else's code: whatever it does wrong is said in one line."""
-        assert self.callable is not None
-        try:
-            return torch.as_tensor(self.callable(s), dtype=s.dtype, device=s.device).expand_as(s)
-        except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-            raise BadExpression(f"{self.text} fails on a tensor of numbers ({why}); mend it") from error
-
     def derivative(self) -> Function:
         """f′, with the switches held fixed: right everywhere but on the switching points themselves."""
-        if not self.provable:
-            raise BadExpression(f"{self.text} is a plain callable; give the derivative, or an expression, instead")
         return self._derivative
 
     @cached_property
@@ -156,34 +138,20 @@ class Function:
         return branches
 
     def require_defined(self, lo: float, hi: float) -> None:
-        """Refuse an interval on which a part of what was written does not exist, or cannot be seen to.
-
-        Cells on which a sign is not certain are halved; one that resists down to a billionth is bad.
-        """
-        if not self.conditions or (lo, hi) in self._known_defined:
+        """Refuse an interval on which a part of what was written does not exist, or cannot be seen to."""
+        if not self.conditions or (lo, hi) in self._known:
             return
         with ball_arithmetic():
             edges = [lo, *self._flips(lo, hi), hi] if self.switches else [lo, hi]
-            queue = list(pairwise(edges))
-            looked_at = 0
-            while queue:
-                left, right = queue.pop()
-                looked_at += 1
-                missing = self._missing(left, right)
-                if missing and looked_at > MOST_LOOKED_AT:
-                    raise BadExpression(
-                        f"{self.text} is not seen to exist on ({lo:g}, {hi:g}) with {looked_at} cells, by {missing}; "
-                        "choose a shorter interval, or rescale"
-                    )
-                if missing and right - left < 1e-9 * (hi - lo):
-                    raise BadExpression(
-                        f"{self.text} is not finite and smooth at t = {left:.6g}, where {missing} does not exist; "
-                        "choose an interval without it, or pass a Python callable"
-                    )
-                if missing:
-                    middle = (left + right) / 2
-                    queue += [(left, middle), (middle, right)]
-        self._known_defined.add((lo, hi))
+            halve_until_certain(
+                pairwise(edges),
+                self._missing,
+                f"{self.text} is not seen to exist on ({lo:g}, {hi:g}) with {{}} cells, by {{}}; "
+                "choose a shorter interval, or rescale",
+                f"{self.text} is not finite and smooth at t = {{:.6g}}, where {{}} does not exist; "
+                "choose an interval without it",
+            )
+        self._known[lo, hi] = True
 
     def _missing(self, left: float, right: float) -> str | None:
         """A part that may not exist somewhere in [left, right]."""
@@ -261,22 +229,12 @@ class Function:
         """Where the switches flip to some effect inside (lo, hi), located to the last bit."""
         if not self.switches:
             return []
-        if (lo, hi) not in self._known_breaks:
+        key = ("breaks", lo, hi)
+        if key not in self._known:
             found = [self._break(at, _size(lo, hi)) for at in self._flips(lo, hi)]
-            self._known_breaks[lo, hi] = [one for one in found if one is not None]
-        return self._known_breaks[lo, hi]
-
-    @cached_property
-    def _known_breaks(self) -> dict[tuple[float, float], list[Break]]:
-        return {}
-
-    @cached_property
-    def _known_defined(self) -> set[tuple[float, float]]:
-        return set()
-
-    @cached_property
-    def _compiled(self) -> dict[tuple[Any, ...], Callable[..., Any]]:
-        return {}
+            self._known[key] = [one for one in found if one is not None]
+        breaks: list[Break] = self._known[key]
+        return breaks
 
     def _with(self, expression: sympy.Expr, signs: Signs) -> sympy.Expr:
         """With these switches for good: what another branch multiplies by zero is gone, even where it is infinite."""
@@ -288,23 +246,21 @@ class Function:
 
     def _open_in(self, expression: sympy.Expr) -> tuple[sympy.Symbol | None, ...]:
         """The symbols of the switches that an expression has, each in its place."""
-        if expression not in self._opened:
+        if expression not in self._known:
             free = expression.free_symbols
             symbols = (switch.symbol if switch.symbol in free else None for switch in self.switches)
-            self._opened[expression] = tuple(symbols)
-        return self._opened[expression]
-
-    @cached_property
-    def _opened(self) -> dict[Any, tuple[sympy.Symbol | None, ...]]:
-        return {}
+            self._known[expression] = tuple(symbols)
+        known: tuple[sympy.Symbol | None, ...] = self._known[expression]
+        return known
 
     def _compile(self, expression: sympy.Expr, signs: Signs, operations: Operations) -> Callable[..., Any]:
         # By the switches that it has alone: others do not make it another expression.
         own = tuple(symbol and sign for symbol, sign in zip(self._open_in(expression), signs, strict=False))
         key = (operations.name, expression, own)
-        if key not in self._compiled:
-            self._compiled[key] = compile_expression(self._with(expression, signs), operations)
-        return self._compiled[key]
+        if key not in self._known:
+            self._known[key] = compile_expression(self._with(expression, signs), operations)
+        compiled: Callable[..., Any] = self._known[key]
+        return compiled
 
     def _arb(self, expression: sympy.Expr, signs: Signs) -> Callable[..., Any]:
         return self._compile(expression, signs, arb_operations())
@@ -427,6 +383,30 @@ def _substituted(expression: sympy.Expr, values: dict[sympy.Expr, sympy.Expr]) -
     return made(expression)
 
 
+def halve_until_certain(
+    cells: Iterable[tuple[float, float]], wrong: Callable[[float, float], str | None], slow: str, bad: str
+) -> None:
+    """Halve cells while `wrong` names something; a cell that resists down to a billionth of all is refused as `bad`.
+
+    Raises:
+        BadExpression: `bad` with where and what, or `slow` with how many cells and what after `MOST_LOOKED_AT`.
+    """
+    queue = list(cells)
+    width, looked_at = queue[-1][1] - queue[0][0], 0
+    while queue:
+        left, right = queue.pop()
+        looked_at += 1
+        what = wrong(left, right)
+        if not what:
+            continue
+        if looked_at > MOST_LOOKED_AT:
+            raise BadExpression(slow.format(looked_at, what))
+        if right - left < 1e-9 * width:
+            raise BadExpression(bad.format(left, what))
+        middle = (left + right) / 2
+        queue += [(left, middle), (middle, right)]
+
+
 class OpenSwitches(ValueError):
     """Too many switches that may be either way."""
 
@@ -486,13 +466,13 @@ def _possible(of: Callable[..., Any], tie: float, left: float, right: float) -> 
     return sorted({-1.0, tie, 1.0})
 
 
-def parse(f: str | sympy.Expr | Callable[..., Any] | Function) -> Function:
+def parse(f: str | sympy.Expr | Function) -> Function:
     """Read a scalar function.
 
     Args:
-        f: A name in `NAMED`, a sympy expression in one symbol, its string, or a callable on tensors.
+        f: A name in `NAMED`, a sympy expression in one symbol, or its string.
     Returns:
-        The function in switch form; a callable has no expression, and nothing about it can be proved.
+        The function in switch form.
     Raises:
         BadExpression: It has syntax that is not read, another symbol than t, or another type.
 
@@ -508,9 +488,7 @@ def parse(f: str | sympy.Expr | Callable[..., Any] | Function) -> Function:
 
     if isinstance(f, sympy.Basic):
         return _from_text(_written(f), str(f))
-    if callable(f):
-        return Function(getattr(f, "__name__", "callable"), callable=f)
-    raise BadExpression(f"cannot read a function from {type(f).__name__}; give a name, an expression or a callable")
+    raise BadExpression(f"cannot read a function from {type(f).__name__}; give a name or an expression in t")
 
 
 @lru_cache(maxsize=256)

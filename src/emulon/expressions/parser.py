@@ -114,8 +114,6 @@ def _require_size(text: str) -> None:
 
 def _require_names(text: str, named: Iterable[str]) -> None:
     """Only known names, and no attributes of them: nothing else is looked up anywhere."""
-    import sympy
-
     if "^" in text:
         raise _unreadable(text, "a power is written t**2, not t^2")
     bare = NUMBER.sub("0", text)
@@ -125,11 +123,6 @@ def _require_names(text: str, named: Iterable[str]) -> None:
     unknown = sorted(set(re.findall(r"[A-Za-z_]\w*", bare)) - {*FUNCTIONS, *CONSTANTS, "True", "False", "t", "x"})
     if not unknown:
         return
-    known = getattr(sympy, unknown[0], None)
-    if isinstance(known, type) and issubclass(known, sympy.Function):
-        raise _unreadable(
-            text, f"nothing can be proved here of {unknown[0]}; pass a Python callable to sample it instead"
-        )
     near, allowed, words = nearest(unknown[0], (*FUNCTIONS, *named)), ", ".join(FUNCTIONS), ", ".join(named)
     raise _unreadable(text, f"unknown name {unknown[0]!r}{near}; write it in t with {allowed}, or name one of {words}")
 

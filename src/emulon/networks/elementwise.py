@@ -136,10 +136,6 @@ class FunctionPhase(SimplePhase):
     softmax: Softmax
 
     @property
-    def proved(self) -> bool:
-        return self.softmax.proved
-
-    @property
     def capacity(self) -> Capacity:
         return Capacity(GRID.width, len(self.softmax.grid), 2, self.softmax.reach)
 

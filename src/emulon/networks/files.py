@@ -174,7 +174,7 @@ def _phase(layer: Layer, plan: PlanRecord, inputs: Sequence[Box], shape: Sequenc
         return GatePhase(layer, ranges, plan.sharpness)
     if plan.softmax is None or not isinstance(layer, Function):
         raise ValueError(f"{layer.name} has neither gate nor softmax")
-    return FunctionPhase(layer, ranges, replace(plan.softmax, proved=True))  # or it is refused
+    return FunctionPhase(layer, ranges, plan.softmax)
 
 
 def _require_composite(layer: Composite, sizes: Sequence[int]) -> None:

@@ -291,11 +291,6 @@ class NetworkPhase(ABC):
     phases: ClassVar[tuple[NetworkPhase, ...]] = ()
 
     @property
-    def proved(self) -> bool:
-        """Whether every function in it was interpolated with proof."""
-        return True
-
-    @property
     @abstractmethod
     def capacity(self) -> Capacity: ...
 

@@ -22,8 +22,6 @@ f64 = torch.float64
 FUNCTIONS: dict[type[nn.Module], str] = {
     nn.Tanh: "tanh(t)",
     nn.Sigmoid: "(1 + tanh(t/2))/2",
-    nn.LogSigmoid: "Min(t, 0) - log(1 + exp(-Abs(t)))",
-    nn.Softsign: "t/(1 + Abs(t))",
     nn.Mish: "t*tanh(log(1 + exp(t)))",
 }
 GELU = {"none": "t*(1 + erf(t/sqrt(2)))/2", "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2"}
@@ -56,36 +54,24 @@ def flatten(builder: Builder, module: nn.Flatten, place: str) -> None:
 
 @lowers(nn.Conv2d, nn.Conv3d)
 def convolution(builder: Builder, module: Any, place: str) -> None:
-    """The matrix that it is; padding other than zeros copies numbers first, for their weights would be added up."""
-    plain = copy.deepcopy(module).to(f64)
+    """The matrix that it is."""
+    name, plain = place or type(module).__name__, copy.deepcopy(module).to(f64)
     if plain.padding_mode != "zeros":
-        widths, mode = plain._reversed_padding_repeated_twice, plain.padding_mode
-        images = _images(builder, lambda units: nn.functional.pad(units, widths, mode=mode), place or "padding")
-        builder.linear(place, "padding", images.flatten(1).T)
-        builder.shape = tuple(images.shape[1:])
-        plain.padding_mode, plain.padding = "zeros", (0,) * len(plain.kernel_size)
+        raise BadNetwork(f"{name} pads by {plain.padding_mode!r}; only padding with zeros is compiled")
     bias, plain.bias = plain.bias, None
-    images = _images(builder, plain, place or type(module).__name__)
+    images = _images(builder, plain, name)
     whole = None if bias is None else bias.repeat_interleave(images[0, 0].numel())
     builder.linear(place, type(module).__name__.lower(), images.flatten(1).T, whole)
     builder.shape = tuple(images.shape[1:])
 
 
-@lowers(nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample)
+@lowers(nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 def means(builder: Builder, module: nn.Module, place: str) -> None:
-    """Weights are whole numbers over one divisor for every row, which are found again from what float64 makes of them.
-
-    A mean of n numbers has 1/n or 0; interpolation between neighbours has whole multiples of 1/∏ 2·size.
-    """
+    """Weights are 1/n or 0, n numbers being averaged, which is found again from what float64 makes of it."""
     name = place or type(module).__name__
     images = _images(builder, module, name)
     weight = images.flatten(1).T
-    if isinstance(module, nn.Upsample):
-        out, corners = images.shape[2:], bool(module.align_corners)
-        each = math.prod(max(size - 1, 1) if corners else 2 * size for size in out)
-        divisors = torch.full((len(weight),), float(each), dtype=f64, device="cpu")
-    else:
-        divisors = (1 / weight.abs().amax(dim=-1)).round()
+    divisors = (1 / weight.abs().amax(dim=-1)).round()
     numerators = (weight * divisors.unsqueeze(-1)).round()
     if not bool(((numerators / divisors.unsqueeze(-1) - weight).abs() <= 1e-13 * weight.abs().amax()).all()):
         raise BadNetwork(f"{name} has weights that are no simple fractions of its sizes; only those are compiled")
@@ -160,14 +146,6 @@ class Expression(nn.Module):
 @lowers(*FUNCTIONS)
 def plain(builder: Builder, module: nn.Module, place: str) -> None:
     builder.function(place, type(module).__name__.lower(), FUNCTIONS[type(module)])
-
-
-@lowers(nn.Hardtanh, nn.ReLU6)
-def hardtanh(builder: Builder, module: nn.Hardtanh, place: str) -> None:
-    low, high = (as_fraction(end, place) for end in (module.min_val, module.max_val))
-    if not module.min_val < module.max_val:
-        raise BadNetwork(f"{place or 'a Hardtanh'} cuts at {module.min_val} and {module.max_val}, which is no interval")
-    builder.function(place, type(module).__name__.lower(), f"Max(Min(t, {high}), {low})")
 
 
 @lowers(Expression)

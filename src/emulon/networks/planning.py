@@ -165,10 +165,6 @@ class CompositePhase(NetworkPhase):
         return self.layer.kind
 
     @property
-    def proved(self) -> bool:
-        return all(phase.proved for phase in self.phases)
-
-    @property
     def capacity(self) -> Capacity:
         return joint_capacity(self.phases)
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -17,11 +17,12 @@ from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.certificate import Run
 from emulon.certify.domain import require_finite
+from emulon.certify.functions import distance, largest
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.progress import Progress, silent
-from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
+from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.arithmetic import ARB, BALLS, FLOAT_BALLS, Arithmetic
@@ -121,7 +122,7 @@ class NetworkProgram:
             before = after
         terms = {name: 0.0 if math.isnan(term) else max(term, 0.0) for name, term in terms.items()}
         assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
-        return Certificate(terms, f64, proved=all(phase.proved for phase in self.phases), assumes=assumes)
+        return Certificate(terms, f64, assumes=assumes)
 
     def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Register]:
         """Errors of every register, when the first 0, 1, …, all layers err; the input is off by `before` already."""
@@ -275,8 +276,8 @@ class PhaseStatistics:
         tokens: Tokens of all its prompts.
         keys: Tokens of one prompt, which a query may attend to.
         seconds: Time on the first rows of the run.
-        distance: Bound on the distance of the register that it wrote from the exact network's, errors of all phases
-            before it included; infinite where nothing is known.
+        distance: Bound on the distance of the register that it wrote from the exact network's on the first row, errors
+            of all phases before it included; infinite where nothing is known.
         weights: (queries, keys), the attention weights of layer 2 in its first prompt.
     """
 
@@ -399,39 +400,24 @@ class NetworkRun(Run):
         return [replace(each, distance=distance) for each, distance in zip(found, distances, strict=True)]
 
     def _distances(self, registers: Sequence[Tensor]) -> list[float]:
-        """By balls of twice the precision on all rows; by Arb, on the first row, from where these are too wide."""
-        layers, x = self.program.layers, self.inputs[:ROWS]
-        pairs = list(zip(evaluated(layers, x, BALLS)[1:], registers, strict=True))
-        off = [ball.distance_from(own).nan_to_num(nan=math.inf).max().item() for ball, own in pairs]
-        wide = [ball.radius.nan_to_num(nan=math.inf).max().item() for ball, _ in pairs]
-        tight = [math.isfinite(most) and width <= TIGHT * most for width, most in zip(wide, off, strict=True)]
-        if all(tight):
-            return off
-        exact = arb_distances(layers, x[0], [own[0] for own in registers], BITS)
-        return [distance if fine else one for fine, distance, one in zip(tight, off, exact, strict=True)]
-
-
-def arb_distances(layers: Sequence[Layer], x: Tensor, own: Sequence[Tensor], bits: int, times: int = 1) -> list[float]:
-    """Above |register − own| for the last registers, as many as are given; infinite where nothing is known.
-
-    x is one row (positions, features) of the input; the network is applied so many times, to its own output. Through
-    many layers a ball's radius grows by a factor each, as if nothing cancelled: more bits start from a smaller radius.
-    """
-    with ball_arithmetic(bits):
-        registers = evaluated(layers, x, ARB, times)
-        return [_largest_distance(exact, given) for exact, given in zip(registers[-len(own) :], own, strict=True)]
-
-
-def _largest_distance(exact: Any, own: Tensor) -> float:
-    off = [abs(a - b) for a, b in zip(exact.flatten(), arb_matrix(own).entries(), strict=True)]
-    # NaN compares as smaller than anything: it must not be lost in a maximum.
-    return max(float(each.upper()) for each in off) if all(each.is_finite() for each in off) else math.inf
+        with ball_arithmetic(BITS):
+            exact = evaluated(self.program.layers, self.inputs[0], ARB)[1:]
+            pairs = (
+                zip(a.flatten(), own[0].flatten().tolist(), strict=True)
+                for a, own in zip(exact, registers, strict=True)
+            )
+            return [largest(abs(a - b) for a, b in pair) for pair in pairs]
 
 
 def distance_by_arb(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int = BITS, times: int = 1) -> float:
-    """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes."""
-    worst = 0.0
-    for row, answer in zip(x, own, strict=True):
-        [off] = arb_distances(layers, row, [answer], bits, times)
-        worst = max(worst, off if math.isfinite(off) else arb_distances(layers, row, [answer], 2 * bits, times)[0])
-    return worst
+    """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes.
+
+    The network is applied so many times, to its own output. Through many layers a ball's radius grows by a factor each,
+    as if nothing cancelled: more bits start from a smaller radius.
+    """
+    rows = zip(x, own, strict=True)
+    return max(distance(partial(_last, layers, row, times), answer, bits) for row, answer in rows)
+
+
+def _last(layers: Sequence[Layer], x: Tensor, times: int) -> list[Any]:
+    return list(evaluated(layers, x, ARB, times)[-1].flatten())

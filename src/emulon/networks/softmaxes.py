@@ -50,7 +50,6 @@ class Softmax:
     interpolation: float
     deviation: float
     size: float
-    proved: bool
 
     @property
     def key(self) -> float:
@@ -92,7 +91,7 @@ class Softmax:
         slopes, values = grid.slopes / wide, grid.values * high
         made = replace(grid, slopes=slopes, values=values, lo=grid.lo * wide, hi=grid.hi * wide)
         bounds = (self.interpolation * high, self.deviation * high, self.size * high)
-        return Softmax(self.f, made, *bounds, self.proved)
+        return Softmax(self.f, made, *bounds)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,7 +99,7 @@ class Softmax:
         grid = self.grid
         return {
             "f": self.f,
-            **{name: getattr(self, name) for name in ("interpolation", "deviation", "size", "proved")},
+            **{name: getattr(self, name) for name in ("interpolation", "deviation", "size")},
             **{"lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": [[band.lo, band.hi] for band in grid.bands]},
         }
 
@@ -115,7 +114,7 @@ class Softmax:
         grid = Grid(**parts, lo=float(facts["lo"]), hi=float(facts["hi"]), way=facts["way"], bands=bands)
         bounds = (float(facts[name]) for name in ("interpolation", "deviation", "size"))
         interpolation, deviation, size = map(rounding.rounded_up, bounds)  # as `prove` does: older files may not
-        return cls(facts["f"], grid, interpolation, deviation, size, bool(facts["proved"]))
+        return cls(facts["f"], grid, interpolation, deviation, size)
 
 
 def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
@@ -165,7 +164,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
     """Weighed by the noise that is to be expected; the bound is the worst case."""
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
-        made = Softmax(f, grid, 0.0, deviation, size, False)
+        made = Softmax(f, grid, 0.0, deviation, size)
         if made.reach > FARTHEST:
             return math.inf
         return made.own_error(identity_grid(made.reach)) / EXPECTED[f64]
@@ -186,7 +185,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
         # Where one grid cannot follow, as 1/√t over a long range, several may.
         made = min(made, made_by("piecewise"), key=lambda each: each.certificate.bound)
     known = made.interpolation
-    softmax = Softmax(f, made.grid, known.error, known.deviation, known.size, known.proved)
+    softmax = Softmax(f, made.grid, known.error, known.deviation, known.size)
     if made.grid.bands:
         raise EmulonError(f"{f} jumps between {lo:g} and {hi:g}: a network with jumps is not compiled")
     return softmax.facts | {name: part.tolist() for name, part in softmax.tensors.items()}

@@ -70,7 +70,6 @@ def smallest_paper_grid(
 WAYS = ("auto", "paper", "spectral", "piecewise")
 # The search samples, the proof encloses: leave slack between the two, and more where that was not enough.
 HEADROOM = (0.75, 0.5, 0.25)
-SAMPLED = "the function is a plain callable: its interpolation error was sampled, not proved"
 
 # A proof so many times above what the search has seen did not come to its end.
 UNPROVED = 1e6
@@ -98,8 +97,7 @@ def approximate(
     """Build one softmax head that computes a scalar function, with the smallest number of keys that is found.
 
     Args:
-        f: A name, a sympy expression in one symbol or its string, or a callable on tensors (which is only sampled, and
-            its certificate says so).
+        f: A name, a sympy expression in one symbol, or its string.
         interval: (lo, hi), on which the error is bounded.
         tolerance: Largest allowed sup-norm error. Exactly one of `tolerance` and `points`.
         points: Number of keys; the grid that does best with them on ordinary data is taken.
@@ -164,7 +162,7 @@ class Approximation(CertifiedModule):
     Args:
         function: What it approximates.
         grid: Its keys and values.
-        known: Proved or sampled bounds on F − f.
+        known: Proved bounds on F − f.
         rounding: Bound on the rounding of F.
     """
 
@@ -179,13 +177,8 @@ class Approximation(CertifiedModule):
         self.interpolation = known
         for name in ("slopes", "intercepts", "values"):
             self.register_buffer(name, getattr(grid, name))
-        self.certificate = Certificate(
-            {"interpolation": known.error, "rounding": rounding},
-            grid.dtype,
-            proved=known.proved,
-            bands=grid.bands,
-            note="" if known.proved else SAMPLED,
-        )
+        terms = {"interpolation": known.error, "rounding": rounding}
+        self.certificate = Certificate(terms, grid.dtype, bands=grid.bands)
 
     @property
     def keys(self) -> int:
@@ -361,14 +354,11 @@ class _Maker:
         return Piecewise(self.function, self.f, self.lo, self.hi, self.dtype, self.rounding, self.noise)
 
     def _interpolation(self, grid: Grid) -> Interpolation:
-        """Proved for an expression, sampled for a callable."""
-        s = dense(grid.lo, grid.hi, len(grid) if self.function.provable else 4 * len(grid))
-        error, deviation, size = grid.sampled(self.f(s), s)
-        if self.function.provable:
-            # An interpolation error well below the rounding need not be known exactly.
-            target = self.rounding(grid, deviation, size) / 4
-            return prove(grid.numbers, self.function, grid.lo, grid.hi, bands=grid.bands, target=target)
-        return Interpolation(1.5 * error, error, 1.1 * deviation, 1.1 * size, proved=False)
+        s = dense(grid.lo, grid.hi, len(grid))
+        _, deviation, size = grid.sampled(self.f(s), s)
+        # An interpolation error well below the rounding need not be known exactly.
+        target = self.rounding(grid, deviation, size) / 4
+        return prove(grid.numbers, self.function, grid.lo, grid.hi, bands=grid.bands, target=target)
 
     def _gated_cost(self, grid: Grid) -> float:
         """What a joined grid costs, tested also where the error lives on a scale of 1/G: around the breaks."""
@@ -418,8 +408,7 @@ def _outward(function: Function, interval: tuple[float | int, float | int], dtyp
 
 
 def _check_function(function: Function, lo: float, hi: float) -> None:
-    if function.provable:
-        require_smooth(function, lo, hi)
+    require_smooth(function, lo, hi)
     # What turns faster than these points tell turns between most of them, where it does.
     s = torch.linspace(lo, hi, SEEN, dtype=torch.float64, device="cpu")
     values = function(s)

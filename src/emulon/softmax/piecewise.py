@@ -24,16 +24,7 @@ from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
 from emulon.expressions import Break, Function
 from emulon.softmax.grid import Grid
-from emulon.softmax.spectral import (
-    LARGEST_VALUE,
-    Fit,
-    FitCache,
-    Rounding,
-    Spectral,
-    Target,
-    chebyshev,
-    least_squares,
-)
+from emulon.softmax.spectral import LARGEST_VALUE, Fit, FitCache, Rounding, Spectral, Target, chebyshev, least_squares
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56

@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import LeastSquares, LinearRegression, RidgeRegression
-from emulon.identification import (
-    ProbeTraining,
-    attention_probes,
-    hidden_states,
-    linear_probe,
-    moments,
-    prefix_weights,
-    standardised,
-    statistics_of,
-)
+from emulon.identification import hidden_states, linear_probe, moments, prefix_weights
 from emulon.identification.probes import interleaved
 from emulon.machine import Transformer
 from emulon.machine.programs import batch_gradient_descent
@@ -32,6 +23,7 @@ from emulon.training.step import matrix_precision
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.learners import committed, trained_once
 from reproduce.learning.figure_3 import RECIPE, WIDE
+from reproduce.learning.probes import ProbeTraining, attention_probes, standardised, statistics_of
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4

@@ -129,8 +129,9 @@ def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder
     assert cli.main(["compile", "ridge", *words, "--out", str(folder / "tight")]) == 0
     assert re.search(r"note: .* Ridge can promise \S+, not 1\.0e-30; loosen it\n", capsys.readouterr().err)
     assert "can promise" in refused(capsys, "approximate", "t", "-1", "1", "--tolerance", "1e-30")
-    assert cli.main(["compile", "lasso", *words[:-2], "--out", str(folder / "loose")]) == 0
+    assert cli.main(["compile", "lasso", *words[:-2], "--certificate", "--out", str(folder / "loose")]) == 0
     assert not capsys.readouterr().err  # none was asked for
+    assert cli.main(["check", str(folder / "loose" / "certificate.json")]) == 0
 
 
 def test_ridge_on_the_diabetes_data_waits_for_no_package_that_it_has_no_use_of(tmp_path):

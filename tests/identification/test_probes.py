@@ -6,17 +6,11 @@ import torch
 from emulon.algorithms import LeastSquares, OnlineSGD
 from emulon.core.errors import BadShape
 from emulon.core.predictor import NotAPredictor
-from emulon.identification import (
-    HiddenStates,
-    attention_probe,
-    hidden_states,
-    linear_probe,
-    moments,
-    prefix_weights,
-)
-from emulon.identification.probes import held_out_score
+from emulon.identification import HiddenStates, hidden_states, linear_probe, moments, prefix_weights
+from emulon.identification.probes import held_out_score, shuffled
 from emulon.machine.programs import batch_gradient_descent, sgd
 from emulon.tasks import Linear
+from reproduce.learning.probes import ProbeTraining, attention_probes, standardised
 
 STEP, FEATURES, SAMPLES = 0.05, 3, 6
 
@@ -89,13 +83,14 @@ def test_the_moment_is_found_where_one_step_of_batch_descent_collects_it(data):
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
 def test_the_probe_with_attention_finds_w_where_three_examples_have_been_read(data, hidden, kind):
     """As in the paper, whose probe decodes the w of three examples at y₃; MLP probes need not be worse."""
-    few = HiddenStates(hidden.states[:, :512], hidden.tokens)
     target = prefix_weights(OnlineSGD(STEP), *data)[:512, 3]
-    scores = attention_probe(few, target, kind=kind, layers=(0, 6, 11), steps=200)
-    print(kind, scores.score, scores.control, [scores.looks_at(layer) for layer in scores.layers])
-    assert scores.score[0] < 0.2 and (scores.score[1:] > (0.97 if kind == "linear" else 0.9)).all()
-    assert (scores.control.abs() < 0.2).all()
-    assert scores.looks_at(6) in ("y3", "x4", "y4")
+    states = standardised(hidden.states[[0, 6, 11], :512])
+    targets = torch.stack([target, shuffled(target, 0)])
+    scores = attention_probes(states, targets, kind=kind, training=ProbeTraining(steps=200))
+    score, control = scores.score.unbind(dim=1)
+    assert score[0] < 0.2 and (score[1:] > (0.97 if kind == "linear" else 0.9)).all()
+    assert (control.abs() < 0.2).all()
+    assert hidden.tokens[int(scores.attention[1, 0].argmax())] in ("y3", "x4", "y4")
 
 
 def test_targets_are_those_of_the_prefixes(data):

@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from emulon import cli
 from emulon.algorithms import RidgeRegression
-from emulon.identification import analyse, attention_probe, best_ridge, hidden_states, moments, prefix_weights
+from emulon.identification import analyse, best_ridge, hidden_states, moments, prefix_weights
 from emulon.identification.loading import load_subject
+from emulon.identification.probes import shuffled
+from reproduce.learning.probes import ProbeTraining, attention_probes, standardised
 
 RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 
@@ -58,9 +61,11 @@ def test_the_moment_is_encoded_and_the_control_is_not(subject):
     """As in Akyürek et al. 2022, section 5: Xᵀy can be read off the first layers' states, w off later ones'."""
     xs, ys = subject.task.held_out(0, 1024, 11).pairs
     hidden = hidden_states(subject.thing, xs, ys)
-    moment = attention_probe(hidden, moments(xs, ys)[:, 6], kind="mlp", layers=(0, 1), steps=150)
     target = prefix_weights(RidgeRegression(subject.task.bayes_ridge), xs, ys)[:, 6]
-    weights = attention_probe(hidden, target, kind="mlp", layers=(0, 4), steps=150)
-    print("Xᵀy", moment.score, moment.control, "w", weights.score, weights.control)
-    assert moment.score[1] > 0.6 > 0.4 > moment.score[0] and weights.score[1] > 0.5 > 0.3 > weights.score[0]
-    assert moment.control.abs().max() < 0.1 and weights.control.abs().max() < 0.1
+    found = []
+    for quantity, layers in ((moments(xs, ys)[:, 6], [0, 1]), (target, [0, 4])):
+        states, targets = standardised(hidden.states[layers]), torch.stack([quantity, shuffled(quantity, 0)])
+        found.append(attention_probes(states, targets, kind="mlp", training=ProbeTraining(steps=150)).score)
+    (moment, weights), control = (each[:, 0] for each in found), torch.stack([each[:, 1] for each in found])
+    assert moment[1] > 0.6 > 0.4 > moment[0] and weights[1] > 0.5 > 0.3 > weights[0]
+    assert control.abs().max() < 0.1

@@ -243,12 +243,10 @@ def test_it_is_about_these_files(made: Made, tmp_path: Path):
 
 
 @pytest.mark.parametrize("made", ["lasso"], indirect=True)
-def test_both_commands_and_the_script_agree(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_and_the_script_agree(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     files, _, text = made
     out = tmp_path / "certificate.json"
-    words = [str(files["program"]), "--interpreter", str(files["interpreter"]), "--out", str(out)]
-    assert cli.main(["certify", *words]) == 0
-    assert out.read_text() == text
+    out.write_text(text)
     assert cli.main(["check", str(out)]) == 0
     alone = [sys.executable, "-I", checker.__file__, str(out), "--program", str(files["program"])]
     assert subprocess.run(alone, check=False).returncode == 0

@@ -36,7 +36,6 @@ GROUPS = {
     "train and identify": {
         "train": "train a transformer that has to find an algorithm itself, or every one of a grid",
         "identify": "say which algorithm an in-context learner runs",
-        "probe": "look for an algorithm's quantities inside a learner",
     },
     "planted models": {
         "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
@@ -49,7 +48,6 @@ GROUPS = {
     },
     "prove": {
         "approximate": "make one softmax act as a function of one number, with a proof",
-        "certify": "write a program's certificate, with all that is needed to check it",
         "check": "check a certificate or a transcript, trusting nothing of emulon",
     },
     "look": {
@@ -70,10 +68,15 @@ EARLIER = {
     "--no-open": "--no-browser",
     "--path": "--mode",
 }
-# Scripts of the repository; they were commands.
-MOVED = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
-MOVED |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
-MOVED |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
+# Commands that are gone, and what does the same; scripts are the repository's.
+SCRIPTS = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
+SCRIPTS |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
+SCRIPTS |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
+MOVED = {name: f"{script} now, in a checkout of the repository" for name, script in SCRIPTS.items()}
+MOVED |= {
+    "certify": "emulon compile … --certificate now",
+    "probe": "emulon.identification.linear_probe now, in Python",
+}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version | emulon --completion bash|zsh|tcsh
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
@@ -100,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"emulon {emulon.__version__}")
         return 0
     if command in MOVED:
-        return _refuse("emulon", f"{command} is {MOVED[command]} now, in a checkout of the repository")
+        return _refuse("emulon", f"{command} is {MOVED[command]}")
     options = ("--help", "--version", "--completion")
     if command not in (*COMMANDS, "--completion"):
         kind = "option" if command.startswith("-") else "command"

@@ -27,7 +27,7 @@ Exit code 0: it holds. 1: it does not, and a line says what is wrong. 2: it cann
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
-    """Check a certificate of emulon certify, or a transcript of emulon llama."""
+    """Check a certificate of emulon compile --certificate, or a transcript of emulon llama."""
 
     certificate: Positional[Annotated[Path, arg(metavar="FILE")]]
     """a certificate or a transcript"""

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from emulon.certify.checker import canonical
 from emulon.cli.data import DescentOptions
 from emulon.cli.options import BadUsage, Positive, shown
 from emulon.cli.rows import read_rows
 from emulon.core.errors import EmulonError
-from emulon.core.files import make_folder
+from emulon.core.files import make_folder, write_atomically
 from emulon.identification.loading import is_run, load_object
 from emulon.interpreter import Interpreter, save
+from emulon.interpreter.certificate_file import certificate_of
 from emulon.networks import compile_network, save_network
 from emulon.report.terminal import say
 from emulon.run import algorithm_named, algorithm_with, interpreter_for, kind_of, program_for, require_taken
@@ -45,6 +47,8 @@ class Options(DescentOptions):
     torch module or a fitted MLP of scikit-learn"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the two files"""
+    certificate: bool = False
+    """of an algorithm: also certificate.json, which holds every number of both files, for emulon check"""
     domain: Annotated[Positive | None, shown("BOUND")] = None
     """of a network: a bound on |x| instead of data"""
 
@@ -71,6 +75,10 @@ def _algorithm(options: Options) -> int:
     save(interpreter, files[0])
     save(program, files[1])
     options.note_tolerance(program)
+    if options.certificate:
+        proof = certificate_of(program, interpreter, {"program": files[1], "interpreter": files[0]})
+        files.append(options.out / "certificate.json")
+        write_atomically(files[-1], canonical(proof))
     return _finish(options, files, interpreter, interpreter.certificate(program))
 
 

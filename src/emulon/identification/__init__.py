@@ -22,18 +22,12 @@ from emulon.identification.identify import (
     over_training,
 )
 from emulon.identification.probes import (
-    AttentionScores,
     HiddenStates,
     ProbeScores,
-    ProbeTraining,
-    attention_probe,
-    attention_probes,
     hidden_states,
     linear_probe,
     moments,
     prefix_weights,
-    standardised,
-    statistics_of,
 )
 from emulon.identification.references import REFERENCES, Reference, reference, reference_named
 from emulon.identification.sampling import Curve, Interval, Prefixes, Sampling, draw
@@ -43,7 +37,6 @@ __all__ = [
     "REFERENCES",
     "AlgorithmPhase",
     "Analysis",
-    "AttentionScores",
     "Comparison",
     "Curve",
     "HiddenStates",
@@ -53,14 +46,11 @@ __all__ = [
     "ModulePredictor",
     "Prefixes",
     "ProbeScores",
-    "ProbeTraining",
     "Reference",
     "RidgeFit",
     "Sampling",
     "adapt",
     "analyse",
-    "attention_probe",
-    "attention_probes",
     "best_ridge",
     "draw",
     "hidden_states",
@@ -72,8 +62,6 @@ __all__ = [
     "reference",
     "reference_named",
     "squared_prediction_difference",
-    "standardised",
-    "statistics_of",
     "telling",
     "weight_difference",
 ]

@@ -18,8 +18,13 @@ from torch import Tensor
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.core.predictor import NotAPredictor, Predictor, is_wrapper, required_parameters
 from emulon.identification.adapters import adapt
-from emulon.identification.adapters.checkpoints import is_public_checkpoint, load_public_checkpoint
-from emulon.identification.adapters.hugging_face import TextPredictor, is_checkpoint, load_checkpoint
+from emulon.identification.checkpoints import (
+    TextPredictor,
+    is_checkpoint,
+    is_public_checkpoint,
+    load_checkpoint,
+    load_public_checkpoint,
+)
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
 from emulon.planted.files import load as load_planted

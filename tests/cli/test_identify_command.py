@@ -57,15 +57,10 @@ def test_identify_says_none_of_these_and_names_a_constant(module, capsys):
     assert "constant: the answer is 5, whatever the examples and the query" in capsys.readouterr().out
 
 
-def test_identify_and_probe_take_a_function_that_makes_a_machine(module, capsys):
+def test_identify_takes_a_function_that_makes_a_machine(module, capsys):
     assert cli.main(["identify", f"{module}:machine", "--datasets", "16"]) == 0
     printed = capsys.readouterr().out
     assert "sgd(step_size=0.05)" in printed and "linear functions of 3 features" in printed
-    args = [f"{module}:machine", "--examples", "2", "--step-size", "0.05", "--datasets", "256"]
-    assert cli.main(["probe", *args]) == 0
-    printed = capsys.readouterr().out
-    assert "R² (control) of the w of OnlineSGD(step_size=0.05, ridge=0.0) after 2 examples" in printed
-    assert "1.00 (" in printed
 
 
 @pytest.mark.parametrize(
@@ -98,13 +93,6 @@ def test_bad_input_is_one_line_and_exit_code_2(args, reason, module, tmp_path, c
     assert captured.err.count("\n") == 1 and not captured.out
 
 
-def test_probe_refuses_what_it_cannot_look_into(module, capsys):
-    assert cli.main(["probe", f"{module}:ridge"]) == 2
-    assert "looked into" in capsys.readouterr().err
-    assert cli.main(["probe", f"{module}:machine", "--examples", "9"]) == 2
-    assert "examples must lie in" in capsys.readouterr().err
-
-
 def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, capsys):
     size = {"features": 2, "points": 6, "noise": 0.5, "width": 16, "heads": 2, "layers": 1, "device": "cpu"}
     config = TrainConfig.of(**size, steps=3, checkpoint_every=1, keep_checkpoints=0, log_every=1, quiet=True)
@@ -126,7 +114,7 @@ def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, ca
     assert "the folder of a training run" in capsys.readouterr().err
 
 
-def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
+def test_a_run_is_identified_on_its_own_task(tmp_path, capsys):
     config = TrainConfig.of(features=2, points=6, noise=0.5, width=16, heads=2, layers=1, steps=3, device="cpu")
     train(config, tmp_path / "run")
     report, numbers = tmp_path / "new" / "page", tmp_path / "new" / "out.json"
@@ -138,12 +126,6 @@ def test_a_run_is_identified_and_probed_on_its_own_task(tmp_path, capsys):
     assert [line.split("│")[1].strip() for line in tables.splitlines() if line.startswith("│")] == 2 * list("12345")
     assert f"report {report / 'index.html'}" in printed and (report / "index.html").stat().st_size > 10_000
     assert json.loads(numbers.read_text())["counts"] == [1, 2, 3, 4, 5]
-    assert cli.main(["probe", str(tmp_path / "run"), "--datasets", "64"]) == 0
-    printed = capsys.readouterr().out
-    assert "the w of RidgeRegression(ridge=0.25) after 3 examples" in printed and "│            x6 │" in printed
-    args = [str(tmp_path / "run"), "--datasets", "64", "--quantity", "moment", "--probe", "mlp"]
-    assert cli.main(["probe", *args]) == 0
-    assert "Xᵀy after 3 examples" in capsys.readouterr().out
     (tmp_path / "run" / "config.json").write_text("{}")
     assert cli.main(["identify", str(tmp_path / "run")]) == 2
     assert "version 0" in capsys.readouterr().err

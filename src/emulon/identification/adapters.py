@@ -171,7 +171,7 @@ def adapt(model: object, adapter: Any = None, *, loops: int | None = None) -> Pr
         tensor(1.)
     """
     if callable(getattr(adapter, "encode", None)) and callable(getattr(adapter, "decode", None)):
-        from emulon.identification.adapters.hugging_face import TextPredictor
+        from emulon.identification.checkpoints import TextPredictor
 
         return TextPredictor(model, adapter)
     if isinstance(adapter, str):

@@ -153,7 +153,7 @@ def load_public_checkpoint(folder: str | Path) -> CheckpointLearner:
     """
     folder = Path(folder)
     try:
-        return (_from_yaml if (folder / YAML).is_file() else _from_json)(folder)
+        return _from_yaml(folder) if (folder / YAML).is_file() else _from_json(folder)
     except ImportError as missing:
         raise NotAPredictor(f"{folder} needs PyYAML; install it with: pip install 'emulon[hf]'") from missing
     except pickle.UnpicklingError as error:

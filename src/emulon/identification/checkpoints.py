@@ -21,7 +21,7 @@ import inspect
 import json
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ from emulon.tasks import DecisionTree, Linear, RegressionTask, ReluNetwork, Spar
 
 YAML, JSON, STATE, SAFE, PARAMETERS = "config.yaml", "config.json", "state.pt", "model.safetensors", "params.npz"
 # How a looped decoder takes its last output and the prompt, by its name in the configuration.
-LOOPS = {"z=f(x+z)": torch.add, "z=f(x*z)": torch.mul}
+LOOPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"z=f(x+z)": torch.add, "z=f(x*z)": torch.mul}
 # No dataset here distinguishes so many task vectors from Gaussian ones.
 MANY_TASKS = 2**14
 # From the names of weights in the three codes to ours, one after the other; no prompt uses what is then called unused.

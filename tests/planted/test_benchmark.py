@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from emulon.planted.benchmark import (
     score_models,
     summary,
 )
-from emulon.planted.benchmark.methods import circuits
+from emulon.planted.benchmark.methods import alignment, circuits
 from emulon.planted.benchmark.methods.probes import probe
 from emulon.planted.benchmark.questions import CANDIDATES, NONE, PROMPTS
 from emulon.planted.benchmark.scoring import area
@@ -257,15 +258,60 @@ def test_swapped_answers_are_those_of_the_network_with_the_next_prompts_quantity
 
 
 def test_an_interchange_at_a_true_place_changes_answers_as_foretold(questions: Questions) -> None:
-    pytest.importorskip("pyvene", reason="interchanges are pyvene's (pip install 'emulon[lens]')")
     places = METHODS["das"](questions.subject).places
     assert places is not None and places.max() <= 2
     best = places.flatten(1).max(dim=1)
     held = questions.held.flatten(1).gather(1, best.indices[:, None])[:, 0]
     assert (best.values > 1.75).sum() > len(places) / 2 and held.sum() > len(places) / 2
-    same = replace(questions.subject, swapped=questions.subject.run.answers[:16].expand(len(places), -1, -1) + 1.0)
+    same = replace(questions.subject, swapped=questions.subject.run.answers.expand(len(places), -1, -1) + 1.0)
     nothing = METHODS["das"](same).places
     assert nothing is not None and nothing.max() < 1.5, "no interchange adds one to every answer"
+
+
+def some_places(questions: Questions) -> list[tuple[int, int, int]]:
+    """A true place of each quantity, by stream."""
+    places = [(index, *held.nonzero()[len(held.nonzero()) // 2].tolist()) for index, held in enumerate(questions.held)]
+    return sorted(places, key=lambda place: place[1])
+
+
+def test_training_finds_what_an_interchange_must_replace(questions: Questions) -> None:
+    """From random subspaces, on pairs of prompts that are not those of the score."""
+    places, tested = some_places(questions), torch.arange(PROMPTS - 32, PROMPTS)
+    interchanges = alignment.Interchanges(questions.subject, places)
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(questions.subject.prompts.shape[2], 2, generator=generator).double() for _ in places]
+    before = torch.linalg.qr(torch.stack(start)).Q
+    after = interchanges.trained(start)
+    assert torch.allclose(after.mT @ after, torch.eye(2).double().expand(len(places), 2, 2), atol=1e-9)
+    better = interchanges.errors(after, tested) < interchanges.errors(before, tested)
+    assert better.double().mean() > 0.5
+
+
+def test_interchanges_are_those_of_pyvene(questions: Questions) -> None:
+    pyvene = pytest.importorskip("pyvene", reason="another implementation of interchanges")
+    few, rows = replace(questions.subject), torch.arange(8)
+    places = some_places(questions)[-3:]
+    interchanges = alignment.Interchanges(few, places)
+    generator = torch.Generator().manual_seed(1)
+    bases = torch.linalg.qr(torch.randn(3, few.prompts.shape[2], 2, generator=generator).double()).Q
+    ours = interchanges.answers(bases, rows)
+    for (_, stream, token), basis, mine in zip(places, bases, ours, strict=True):
+        part = (stream - 1, "block_output") if stream else (0, "block_input")
+        one = pyvene.RepresentationConfig(*part, "pos", 1, low_rank_dimension=2)
+        config = pyvene.IntervenableConfig([one], pyvene.LowRankRotatedSpaceIntervention)
+        model = pyvene.IntervenableModel(config, copy.deepcopy(few.model))  # it removes a model's hooks
+        ((key, intervention),) = model.interventions.items()
+        intervention.to(basis.dtype).rotate_layer.weight = basis
+        source = few.run.streams[stream, :, token : token + 1].roll(-1, dims=0)[rows]
+        with torch.no_grad():
+            _, changed = model(
+                {"inputs_embeds": few.prompts[rows]},
+                source_representations={key: source},
+                unit_locations={"base": token},
+            )
+        # pyvene rotates the whole stream, pads included, and rounds relative to these.
+        torch.testing.assert_close(mine, few.answers(changed.last_hidden_state), rtol=0.0, atol=1e-4)
+    assert (ours - few.run.answers[rows]).abs().max() > 1e-2
 
 
 def test_a_method_without_its_library_says_what_to_install(
@@ -283,7 +329,7 @@ def test_every_method_beats_chance_at_what_it_answers() -> None:
     rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once"))
     cells = {(one.method, one.measure, one.variant): one for one in summary(rows)}
     missing = {row.method for row in rows if row.missing}
-    assert missing <= {"gim", "das"}
+    assert missing <= {"gim"}
     for name in set(METHODS) - missing:
         asked = {measure for method, measure, _ in cells if method == name}
         assert asked

@@ -15,8 +15,6 @@ from emulon.planted.mechanism import Mechanism
 
 # Prompts (a probe may hold some out for testing), and the largest number of quantities.
 PROMPTS, MOST = 160, 24
-# Prompts on which quantities are swapped.
-SWAPPED = 16
 # Quantities to choose from in `what`.
 CHOICES = 4
 # Noise of the answers in `which`, in their standard deviations.
@@ -83,7 +81,7 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
         embedded[PROMPTS:],
         readout,
         tuple(quantities),
-        _swapped(planted, xs[:SWAPPED], ys[:SWAPPED], values, origins),
+        _swapped(planted, xs[:PROMPTS], ys[:PROMPTS], values, origins),
         NoisyAnswers(planted.network, embedding, readout, NOISE, inside),
         planted.task,
         CANDIDATES,
@@ -119,7 +117,7 @@ def _quantities(
 
 def _swapped(
     planted: PlantedModel, xs: Tensor, ys: Tensor, values: dict[str, Tensor], origins: list[tuple[str, int]]
-) -> Float[Tensor, "quantities swapped samples"]:
+) -> Float[Tensor, "quantities prompts samples"]:
     """ŷ if what a version holds at a token were what it holds there on the next prompt, by the program."""
     out = torch.zeros(len(origins), *ys.shape, dtype=torch.float64, device="cpu")
     for answers, (name, token) in zip(out, origins, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +18,8 @@ from emulon.planted.mechanism import BoundedLinear
 
 # Largest batch when many changes are tried.
 BATCH = 1024
+# A direction that varies less than this, relative to its size, is rounding; or than so many units in the last place.
+ROUNDING, ULPS = 1e-9, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,8 @@ class Subject:
         others: As many other prompts.
         readout: The direction of ŷ.
         quantities: Numbers that the algorithm computes on these prompts, unnamed and in random order.
-        swapped: For every quantity and the first prompts, ŷ if the algorithm's quantity were that of the next of these
-            prompts (of the first for the last), all else as before.
+        swapped: For every quantity and prompt, ŷ if the algorithm's quantity were that of the next prompt (of the first
+            for the last), all else as before.
         predictor: The model's answers on any data of `task`, with a little noise.
         task: Draws data of the model's domain.
         candidates: Names of algorithms.
@@ -75,7 +77,7 @@ class Subject:
     others: Float[Tensor, "prompts tokens width"]
     readout: Float[Tensor, " width"]
     quantities: tuple[Float[Tensor, "prompts _"], ...]
-    swapped: Float[Tensor, "quantities swapped samples"]
+    swapped: Float[Tensor, "quantities _ samples"]
     predictor: NoisyAnswers
     task: BoundedLinear
     candidates: tuple[str, ...]
@@ -97,9 +99,16 @@ class Subject:
         return int(self.model.config.num_attention_heads)
 
     def few(self, count: int) -> Subject:
-        """The same subject with the first `count` prompts only."""
-        quantities = tuple(one[:count] for one in self.quantities)
-        return replace(self, prompts=self.prompts[:count], others=self.others[:count], quantities=quantities)
+        """The same subject with the first `count` prompts only, but for `swapped`; made once."""
+        if count not in self._fewer:
+            quantities = tuple(one[:count] for one in self.quantities)
+            few = replace(self, prompts=self.prompts[:count], others=self.others[:count], quantities=quantities)
+            self._fewer[count] = few
+        return self._fewer[count]
+
+    @cached_property
+    def _fewer(self) -> dict[int, Subject]:
+        return {}
 
     @cached_property
     def run(self) -> Activations:
@@ -112,6 +121,11 @@ class Subject:
         """Activations on the other prompts."""
         with torch.no_grad():
             return self.activations(self.others)
+
+    @cached_property
+    def features(self) -> Float[Tensor, "streams tokens prompts width"]:
+        """The streams, every direction scaled to variance 1 over prompts."""
+        return standard(self.run.streams.double().transpose(1, 2))
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
         """ŷ, read off the last hidden state."""
@@ -154,46 +168,78 @@ class Subject:
             hidden = self.model(inputs_embeds=prompts).last_hidden_state
         return streams, heads, mlps, self.answers(hidden)
 
+    def entered(self, streams: Mapping[int, Float[Tensor, "_ tokens width"]]) -> Float[Tensor, "rows samples"]:
+        """ŷ of streams that enter the model before these blocks, in ascending order of blocks.
+
+        No row is computed in blocks before its own; a first row, which is dropped, keeps batches from being empty.
+        """
+        modules = [*self.architecture.blocks_of(self.model), self.model.get_submodule(self.architecture.norm)]
+        with _until_done(
+            [modules[block].register_forward_pre_hook(_joined_by(rows)) for block, rows in streams.items()]
+        ):
+            hidden = self.model(inputs_embeds=self.prompts[:1]).last_hidden_state
+        return self.answers(hidden[1:])
+
     def with_changes(self, changes: Sequence[Change | tuple[Change, ...]]) -> Float[Tensor, "changes prompts samples"]:
         """ŷ on the prompts under each change alone, a tuple of them together; many changes run in one batch."""
-        at_once = max(1, BATCH // len(self.prompts))
-        parts = [changes[start : start + at_once] for start in range(0, len(changes), at_once)]
-        return torch.cat([self._changed(part) for part in parts])
-
-    def _changed(self, changes: Sequence[Change | tuple[Change, ...]]) -> Tensor:
-        names, count, handles = self.architecture, len(self.prompts), []
         several = [change if isinstance(change, tuple) else (change,) for change in changes]
+        first = [min(one.block for one in together) for together in several]
+        order = sorted(range(len(several)), key=first.__getitem__)
+        at_once, out = max(1, BATCH // len(self.prompts)), []
+        for start in range(0, len(order), at_once):
+            part = order[start : start + at_once]
+            out.append(self._changed([several[number] for number in part], [first[number] for number in part]))
+        return torch.cat(out)[torch.tensor(order, device="cpu").argsort()]
+
+    def _changed(self, several: Sequence[tuple[Change, ...]], first: Sequence[int]) -> Tensor:
+        """Each set of changes on rows that enter at its first block."""
+        streams = {block: self.run.streams[block].repeat(first.count(block), 1, 1) for block in dict.fromkeys(first)}
+        count, parts = len(self.prompts), dict[tuple[int, bool], list[tuple[slice, slice, Tensor]]]()
         for number, change in ((number, one) for number, together in enumerate(several) for one in together):
-            rows = slice(number * count, (number + 1) * count)
-            block = names.blocks_of(self.model)[change.block]
-            output, mlp = block.get_submodule(names.output), block.get_submodule(names.mlp)
-            if change.head is None:
-                handles.append(mlp.register_forward_hook(_replacing_output(rows, change.value)))
-            else:
-                size = change.value.shape[-1]
-                hook = _replacing_input(rows, slice(change.head * size, (change.head + 1) * size), change.value)
-                handles.append(output.register_forward_pre_hook(hook))
+            rows = slice(1 + number * count, 1 + (number + 1) * count)
+            start = (change.head or 0) * change.value.shape[-1]
+            columns = slice(start, start + change.value.shape[-1])
+            parts.setdefault((change.block, change.head is None), []).append((rows, columns, change.value))
+        handles, names = [], self.architecture
+        for (block, is_mlp), replaced in parts.items():
+            module = names.blocks_of(self.model)[block].get_submodule(names.mlp if is_mlp else names.output)
+            hook = _replacing(replaced)
+            handles.append(
+                module.register_forward_hook(lambda _, inputs, output, hook=hook: hook(output))
+                if is_mlp
+                else module.register_forward_pre_hook(lambda _, inputs, hook=hook: (hook(inputs[0]), *inputs[1:]))
+            )
         with torch.no_grad(), _until_done(handles):
-            hidden: Tensor = self.model(inputs_embeds=self.prompts.repeat(len(changes), 1, 1)).last_hidden_state
-        return self.answers(hidden.unflatten(0, (len(changes), count)))
+            answers: Tensor = self.entered(streams).unflatten(0, (len(several), count))
+        return answers
 
 
-def _replacing_output(rows: slice, value: Tensor) -> Any:
-    def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
-        output = output.clone()
-        output[rows] = value
-        return output
+def standard(values: Float[Tensor, "... prompts width"]) -> Float[Tensor, "... prompts width"]:
+    """Mean 0 and variance 1 over prompts; directions that hold only rounding become 0."""
+    centred = values - values.mean(dim=-2, keepdim=True)
+    size = values.abs().amax(dim=-2, keepdim=True)
+    deviation = (centred.square().sum(dim=-2, keepdim=True) / (values.shape[-2] - 1)).sqrt()
+    least = max(ROUNDING, ULPS * torch.finfo(values.dtype).eps) * size
+    return torch.where(deviation > least, centred / deviation.clamp(min=1e-300), 0.0)
 
-    return hook
 
-
-def _replacing_input(rows: slice, columns: slice, value: Tensor) -> Any:
+def _joined_by(rows: Tensor) -> Any:
     def hook(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        changed = inputs[0].clone()
-        changed[rows, :, columns] = value
-        return (changed, *inputs[1:])
+        return (torch.cat([inputs[0], rows]), *inputs[1:])
 
     return hook
+
+
+def _replacing(parts: Sequence[tuple[slice, slice, Tensor]]) -> Callable[[Tensor], Tensor]:
+    """A function that puts values into rows and columns of a copy."""
+
+    def replaced(before: Tensor) -> Tensor:
+        after = before.clone()
+        for rows, columns, value in parts:
+            after[rows, :, columns] = value
+        return after
+
+    return replaced
 
 
 @contextmanager

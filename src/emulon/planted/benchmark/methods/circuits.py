@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,8 @@ def readout_attribution(subject: Subject) -> Answers:
 # Prompts and steps of the edge methods, and the rise of the error at which pruning keeps a component, relative to the
 # variance of ŷ.
 EDGE_PROMPTS, STEPS, KEPT = 16, 5, 1e-6
+# Components that pruning tries in one batch.
+AT_ONCE = 24
 # Modules of a block: the norm before attention, what computes queries, keys and values, and the norm before the MLP.
 READERS = {
     "gpt2": ("ln_1", ("attn.c_attn",), "ln_2"),
@@ -100,24 +102,36 @@ def pruning(subject: Subject) -> Answers:
     """ACDC (Conmy et al. 2023) on heads and MLPs as nodes, all edges out of a node at once.
 
     From the last component to the first, each gets its output on the other prompt; where the error, squared here
-    instead of a KL divergence, rises by less than a threshold, it is never put back. The score is the rise.
+    instead of a KL divergence, rises by less than a threshold, it is never put back. The score is the rise. Runs of
+    several components are made at once on a guess, from each alone, of what is put back, and again where it was wrong.
     """
     few = subject.few(PATCHED)
     other, wanted = few.other_run, few.run.answers
-    heads, mlps = wanted.new_zeros(few.blocks, few.heads), wanted.new_zeros(few.blocks)
+    changes = [
+        Change(block, head, other.mlps[block] if head is None else other.heads[block, :, :, head])
+        for block in reversed(range(few.blocks))
+        for head in (None, *reversed(range(few.heads)))
+    ]
+
+    def errors(tried: Sequence[Change | tuple[Change, ...]]) -> list[float]:
+        return (few.with_changes(tried) - wanted).square().mean(dim=(1, 2)).tolist()
+
+    least, rises, error = KEPT * wanted.var().item(), list[float](), 0.0
+    guessed = [alone < least for alone in errors(changes)]
     removed: tuple[Change, ...] = ()
-    error, least = 0.0, KEPT * wanted.var().item()
-    for block in reversed(range(few.blocks)):
-        for head in (None, *reversed(range(few.heads))):
-            change = Change(block, head, other.mlps[block] if head is None else other.heads[block, :, :, head])
-            worse = (few.with_changes([(*removed, change)])[0] - wanted).square().mean().item()
-            if head is None:
-                mlps[block] = worse - error
-            else:
-                heads[block, head] = worse - error
-            if worse - error < least:
-                removed, error = (*removed, change), worse
-    return Answers(heads=heads, mlps=mlps)
+    while len(rises) < len(changes):
+        tried, gone = [], removed
+        for change, unused in zip(changes[len(rises) :][:AT_ONCE], guessed[len(rises) :], strict=False):
+            tried.append((*gone, change))
+            gone = (*gone, change) if unused else gone
+        for worse, unused in zip(errors(tried), guessed[len(rises) :], strict=False):
+            rises.append(worse - error)
+            if rises[-1] < least:
+                removed, error = (*removed, changes[len(rises) - 1]), worse
+            if (rises[-1] < least) != unused:
+                break
+    scores = torch.tensor(rises, dtype=wanted.dtype, device="cpu").unflatten(0, (few.blocks, -1)).flip(0)
+    return Answers(heads=scores[:, 1:].flip(1), mlps=scores[:, 0])
 
 
 def _best_edges(subject: Subject, steps: int) -> Answers:

@@ -7,12 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.planted.benchmark.answers import Answers, method
-from emulon.planted.benchmark.subject import Subject
+from emulon.planted.benchmark.subject import Subject, standard
 
 # Ridge penalty of the probe, for features of variance 1; a third of the prompts is held out.
 RIDGE = 1e-4
-# A direction that varies less than this, relative to its size, is rounding.
-ROUNDING = 1e-9
 # Random functions of the control task, and random ReLUs of the MLP probe.
 CONTROLS, HIDDEN = 16, 48
 
@@ -20,7 +18,7 @@ CONTROLS, HIDDEN = 16, 48
 @method("linear-probe")
 def linear_probe(subject: Subject) -> Answers:
     """Ridge regression from the stream to a quantity."""
-    return Answers(places=probe(features(subject), subject.quantities))
+    return Answers(places=probe(subject.features, subject.quantities))
 
 
 @method("mlp-probe")
@@ -30,7 +28,7 @@ def mlp_probe(subject: Subject) -> Answers:
     Only the last layer is fitted, in closed form, so that a probe at every place needs no training run.
     """
     generator = torch.Generator().manual_seed(subject.seed)
-    inputs = features(subject)
+    inputs = subject.features
     width = inputs.shape[-1]
     inward = torch.randn(width, HIDDEN, dtype=inputs.dtype, generator=generator, device="cpu") / width**0.5
     shift = torch.randn(HIDDEN, dtype=inputs.dtype, generator=generator, device="cpu")
@@ -45,30 +43,18 @@ def control_probe(subject: Subject) -> Answers:
     The control task is random functions of the prompt; a place where these are found gives away any function.
     """
     generator = torch.Generator().manual_seed(subject.seed)
-    inputs = features(subject)
+    inputs = subject.features
     # cos of random projections of the embeddings: as random as a table, and equal for equal prompts.
     given = inputs[0].movedim(0, 1).flatten(1)
     angles = given @ torch.randn(given.shape[1], CONTROLS, dtype=given.dtype, generator=generator, device="cpu")
-    controls = (torch.cos(angles / given.shape[1] ** 0.5),)
-    return Answers(places=probe(inputs, subject.quantities) - probe(inputs, controls).clamp(min=0.0))
+    found = probe(inputs, (*subject.quantities, torch.cos(angles / given.shape[1] ** 0.5)))
+    return Answers(places=found[:-1] - found[-1].clamp(min=0.0))
 
 
 @method("coordinate-probe")
 def coordinate_probe(subject: Subject) -> Answers:
     """The r² of the best single coordinate, as when looking for an interpretable neuron."""
-    return Answers(places=best_correlation(features(subject), subject))
-
-
-def features(subject: Subject) -> Float[Tensor, "streams tokens prompts width"]:
-    """The streams, every direction scaled to variance 1 over prompts."""
-    return standard(subject.run.streams.double().transpose(1, 2))
-
-
-def standard(values: Float[Tensor, "... prompts width"]) -> Float[Tensor, "... prompts width"]:
-    """Mean 0 and variance 1 over prompts; directions that hold only rounding become 0."""
-    centred = values - values.mean(dim=-2, keepdim=True)
-    size, deviation = values.abs().amax(dim=-2, keepdim=True), centred.std(dim=-2, keepdim=True)
-    return torch.where(deviation > ROUNDING * size, centred / deviation.clamp(min=1e-300), 0.0)
+    return Answers(places=best_correlation(subject.features, subject))
 
 
 def ridge(
@@ -103,7 +89,7 @@ def best_correlation(
     read = standard(read)
     count = read.shape[2] - 1
     found = [
-        (read.mT @ standard(one) / count).square().amax(dim=-2).mean(dim=-1).round(decimals=3)
+        (read.mT @ standard(one).to(read) / count).square().amax(dim=-2).mean(dim=-1).round(decimals=3)
         for one in subject.quantities
     ]
     return torch.stack(found) if found else read.new_zeros(0, *read.shape[:2])

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.planted.benchmark.answers import Answers, method
-from emulon.planted.benchmark.methods.probes import best_correlation, features, ridge, standard
-from emulon.planted.benchmark.subject import Subject
+from emulon.planted.benchmark.methods.probes import best_correlation, ridge
+from emulon.planted.benchmark.subject import Subject, standard
 
 # Latents of the autoencoder, how many of them are active, and its training.
 LATENTS, ACTIVE, TRAINING, ROWS, RATE = 128, 16, 120, 256, 1e-2
@@ -50,7 +50,7 @@ def sparse_autoencoder(subject: Subject) -> Answers:
     beside TransformerLens 4, which this library supports, so that the autoencoder is written out here.
     """
     generator = torch.Generator().manual_seed(subject.seed)
-    streams = features(subject).float()
+    streams = subject.features.float()
     rows = streams.flatten(0, 2)
     width = rows.shape[1]
     outward = torch.nn.functional.normalize(torch.randn(LATENTS, width, generator=generator, device="cpu"), dim=1)
@@ -67,7 +67,7 @@ def sparse_autoencoder(subject: Subject) -> Answers:
             with torch.no_grad():
                 outward.copy_(torch.nn.functional.normalize(outward, dim=1))
     with torch.no_grad():
-        return Answers(places=best_correlation(latents(streams, inward, shift).double(), subject))
+        return Answers(places=best_correlation(latents(streams, inward, shift), subject))
 
 
 def latents(rows: Float[Tensor, "... width"], inward: Tensor, shift: Tensor) -> Float[Tensor, "... latents"]:

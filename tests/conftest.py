@@ -3,13 +3,16 @@
 import atexit
 import builtins
 import gc
+import math
 import os
 import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import wraps
+from inspect import isclass
 from types import FunctionType
 from typing import Any
 
@@ -28,6 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SHAPED = re.compile(r"\b(" + "|".join(name for name in dir(jaxtyping) if name[:1].isupper()) + r")\[")
+CALLS = 1000
 with_shapes = jaxtyping.jaxtyped
 
 
@@ -35,47 +39,56 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any] | None = Non
     """What checks types at run time: by beartype, and dimensions of one name against each other where there are some.
 
     jaxtyping's own way checks arguments twice and binds them by name, on functions without shapes, too: half of the
-    time of all tests. A function inside another would be compiled anew whenever the other runs; mypy has looked at it.
+    time of all tests. A function inside another would be compiled anew whenever the other runs; mypy has looked at it,
+    and at what a function without shapes is given after its first thousand calls.
     """
     if thing == "context":
         return with_shapes(thing)
     assert typechecker is not None
     if thing is None:
         return lambda each: checked(each, typechecker=typechecker)
+    if isclass(thing):
+        if is_dataclass(thing):
+            thing.__init__ = checked(thing.__init__, typechecker=typechecker)
+        return thing
     if not isinstance(thing, FunctionType):
         return with_shapes(thing, typechecker=typechecker)
     if "<locals>" in thing.__qualname__:
         return thing
-    inner = None
+    inner, left = None, math.inf
 
     @wraps(thing)
     def at_last(*args: Any, **kwargs: Any) -> Any:
-        nonlocal inner
+        nonlocal inner, left
         if jaxtyping.config.jaxtyping_disable:
             return thing(*args, **kwargs)
         if inner is None:  # at its first call, when everything that annotations name is defined
-            inner = with_checks(thing, typechecker)
+            inner, left = with_checks(thing, typechecker)
+        left -= 1
+        if not left:
+            inner = thing
         return inner(*args, **kwargs)
 
     return at_last
 
 
-def with_checks(thing: FunctionType, typechecker: Callable[[Any], Any]) -> Callable[..., Any]:
+def with_checks(thing: FunctionType, typechecker: Callable[[Any], Any]) -> tuple[Callable[..., Any], float]:
+    """The function with checks, and for how many calls."""
     words = " ".join(map(str, thing.__annotations__.values()))
     names = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", re.sub(r"\"[^\"]*\"|'[^']*'", "", words)))
     # names that are imported for type checkers alone, as sympy's: only they can say whether these are kept
     if names - set(thing.__globals__) - set(dir(builtins)):
-        return thing
+        return thing, math.inf
     beartyped = typechecker(thing)
     # a shape may have a name of its own, as Integers
     if not SHAPED.search(words) and not any("jaxtyping" in repr(thing.__globals__.get(name)) for name in names):
-        return beartyped
+        return beartyped, CALLS
 
     def with_dimensions(*args: Any, **kwargs: Any) -> Any:
         with with_shapes("context"):
             return beartyped(*args, **kwargs)
 
-    return with_dimensions
+    return with_dimensions, math.inf
 
 
 jaxtyping.jaxtyped = checked

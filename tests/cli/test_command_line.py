@@ -17,7 +17,7 @@ import pytest
 import emulon
 from emulon import cli
 from emulon.cli import options_of
-from emulon.cli.options import CommandOptions
+from emulon.cli.options import Command, CommandOptions
 
 SOURCE = Path(cli.__file__).parents[2]
 # Words each command needs before it looks at anything else.
@@ -52,7 +52,7 @@ def nothing_is_left_behind(tmp_path, monkeypatch):
 
 
 def flags_of(command: str) -> list[str]:
-    fields = dataclasses.fields(cli.module_of(command).Options)
+    fields = dataclasses.fields(cli.command_of(command).options)
     return [
         f"--{field.name.replace('_', '-')}" for field in fields if "Positional" not in field.type and field.name[3:]
     ]
@@ -75,7 +75,7 @@ def lines_of(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_the_examples_of_the_help_can_be_read(command):
-    examples = lines_of(cli.module_of(command).EXAMPLES)
+    examples = lines_of(cli.command_of(command).examples)
     assert examples
     for name, *words in examples:
         assert options_of(name, words)
@@ -200,11 +200,17 @@ def test_the_version_is_the_packages(capsys):
     assert emulon.__version__ == version("emulon")
 
 
+def replaced(monkeypatch: pytest.MonkeyPatch, main) -> None:
+    """Every command does this instead of what it does."""
+    real = cli.command_of
+    monkeypatch.setattr(cli, "command_of", lambda name: real(name)._replace(main=main))
+
+
 def test_stopping_by_hand_is_one_line_and_code_130(monkeypatch, capsys):
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("emulon.cli.show.main", interrupted)
+    replaced(monkeypatch, interrupted)
     assert cli.main(["show", "program"]) == 130
     assert capsys.readouterr().err == "emulon show: stopped\n"
 
@@ -213,7 +219,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(options: object) -> int:
         raise ValueError("a bug")
 
-    monkeypatch.setattr("emulon.cli.show.main", broken)
+    replaced(monkeypatch, broken)
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["show", "program"])
 
@@ -245,7 +251,7 @@ class Told(CommandOptions):
 
 
 def test_a_command_may_have_subcommands(monkeypatch, capsys):
-    group = SimpleNamespace(SUBCOMMANDS={"write": Told}, EXAMPLES="", main=lambda told: told.size)
+    group = SimpleNamespace(COMMANDS={"sketch": Command({"write": Told}, lambda told: told.size, "")})
     monkeypatch.setitem(cli.COMMANDS, "sketch", "draw a sketch")
     monkeypatch.setitem(sys.modules, "emulon.cli.sketch", group)
     assert cli.main(["sketch", "write", "--size", "7"]) == 7
@@ -278,8 +284,7 @@ def test_shells_complete_commands_and_options(capsys):
 )
 def test_commands_of_02_still_work_and_say_their_names_of_today(monkeypatch, capsys, words, today):
     seen = []
-    name = cli.EARLIER.get(words[0], words[0])
-    monkeypatch.setattr(f"emulon.cli.{name}.main", lambda options: seen.append(options) or 0)
+    replaced(monkeypatch, lambda options: seen.append(options) or 0)
     assert cli.main(words) == 0
     assert {field: getattr(seen[0], field) for field in today} == today
     assert "since 0.3; the earlier name goes with 0.4\n" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from torch import nn
 
 from emulon import compile_network
 from emulon.cli import main
-from emulon.cli.rows import read_rows
+from emulon.cli.compile import read_rows
 from emulon.core.errors import EmulonError
 from emulon.identification.loading import load_object
 from emulon.interpreter import BadFile, load_program

@@ -19,12 +19,10 @@ from typing import Annotated, Any
 import tyro
 
 import emulon
-from emulon.cli.options import BadUsage, read
+from emulon.cli.options import BadUsage, Command, CommandOptions, read
 from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.report.terminal import quiet
 
-# A command is the module of emulon.cli of this name, imported when it is its turn. It has `Options`, or `SUBCOMMANDS`
-# (options by the word that follows the command's name), `EXAMPLES`, and `main(options)`, which returns the exit code.
 GROUPS = {
     "compile and run": {
         "run": "run algorithms on a table through one frozen interpreter, and compare",
@@ -56,6 +54,9 @@ GROUPS = {
     },
 }
 COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+# The module of emulon.cli that a command stands in, imported when it is its turn; its own where there is no other.
+MODULES = {"predict": "run", "exec": "compile", "export": "compile", "benchmark": "plant", "llama": "stock"}
+MODULES |= {"canary": "stock", "approximate": "prove", "check": "prove", "show": "look", "playground": "look"}
 # Commands and options of 0.2, which go with 0.4.
 EARLIER = {
     "specimen": "plant",
@@ -126,44 +127,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"emulon {command}", str(stop) or "stopped", 128 + getattr(stop, "signal", signal.SIGINT))
 
 
-def module_of(command: str) -> Any:
-    """The module of a command."""
-    return import_module(f"emulon.cli.{command}")
+def command_of(name: str) -> Command:
+    """The command of this name."""
+    module = import_module(f"emulon.cli.{MODULES.get(name, name)}")
+    found: dict[str, Command] = getattr(module, "COMMANDS", None) or {
+        name: Command(module.Options, module.main, module.EXAMPLES)
+    }
+    return found[name]
 
 
-def options_of(command: str, words: Sequence[str]) -> Any:
+def options_of(name: str, words: Sequence[str]) -> Any:
     """The options that the words after a command's name say; raises BadUsage, or SystemExit where help is printed."""
-    module, words = module_of(command), list(words)
-    kinds = getattr(module, "SUBCOMMANDS", None)
-    if kinds is None:
-        return read(module.Options, words, command)
+    kinds, words = command_of(name).options, list(words)
+    if not isinstance(kinds, Mapping):
+        return read(kinds, words, name)
     if not words or words[0] not in kinds:
-        raise BadUsage(unknown(f"command {command}", words[0] if words else "", kinds))
-    return read(kinds[words[0]], words[1:], f"{command} {words[0]}")
+        raise BadUsage(unknown(f"command {name}", words[0] if words else "", kinds))
+    return read(kinds[words[0]], words[1:], f"{name} {words[0]}")
 
 
-def _run(command: str, words: Sequence[str]) -> int:
-    module = module_of(command)
-    if list(words[:1]) in (["--help"], ["-h"]) and hasattr(module, "SUBCOMMANDS"):
-        return _print_subcommands(command, module)
+def _run(name: str, words: Sequence[str]) -> int:
+    command = command_of(name)
+    if list(words[:1]) in (["--help"], ["-h"]) and isinstance(command.options, Mapping):
+        return _print_subcommands(name, command.options, command.examples)
     try:
-        options = options_of(command, words)
+        options = options_of(name, words)
     except SystemExit as stop:  # tyro has printed the help
-        print(f"\n{module.EXAMPLES}")
+        print(f"\n{command.examples}")
         return int(stop.code or 0)
     except BadUsage as error:
-        raise BadUsage(f"{error} (see emulon {command} --help)") from None
+        raise BadUsage(f"{error} (see emulon {name} --help)") from None
     options.require_writable()
     with quiet(options.quiet or options.json == "-"):
-        return int(module.main(options))
+        return command.main(options)
 
 
-def _print_subcommands(command: str, module: Any) -> int:
-    kinds = module.SUBCOMMANDS
-    print(f"usage: emulon {command} {'|'.join(kinds)} … | emulon {command} WORD --help\n\n{COMMANDS[command]}\n")
-    for name, kind in kinds.items():
-        print(f"  {name:8} {(kind.__doc__ or '').strip().partition(chr(10))[0]}")
-    print(f"\n{module.EXAMPLES}")
+def _print_subcommands(name: str, kinds: Mapping[str, type[CommandOptions]], examples: str) -> int:
+    print(f"usage: emulon {name} {'|'.join(kinds)} … | emulon {name} WORD --help\n\n{COMMANDS[name]}\n")
+    for word, kind in kinds.items():
+        print(f"  {word:8} {(kind.__doc__ or '').strip().partition(chr(10))[0]}")
+    print(f"\n{examples}")
     return 0
 
 
@@ -172,11 +175,8 @@ def print_completion(words: Sequence[str]) -> int:
     shells = ("bash", "zsh", "tcsh")
     if len(words) != 1 or words[0] not in shells:
         raise BadUsage(unknown("shell", " ".join(words), shells))
-    kinds = {}
-    for command in COMMANDS:
-        module = module_of(command)
-        of = getattr(module, "SUBCOMMANDS", None)
-        kinds[command] = module.Options if of is None else _one_of(of)
+    options = {name: command_of(name).options for name in COMMANDS}
+    kinds = {name: _one_of(of) if isinstance(of, Mapping) else of for name, of in options.items()}
     try:
         tyro.cli(_one_of(kinds), prog="emulon", args=["--tyro-print-completion", words[0]])
     except SystemExit as stop:

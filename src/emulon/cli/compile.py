@@ -1,32 +1,102 @@
-"""`emulon compile`: an interpreter and a program, which is an algorithm's or a network's prompt, as files."""
+"""`emulon compile`, `emulon exec` and `emulon export`: interpreters and programs as files."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import torch as files
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from emulon.certify.certificate import READS
 from emulon.certify.checker import canonical
-from emulon.cli.data import DescentOptions
-from emulon.cli.options import BadUsage, Positive, shown
-from emulon.cli.rows import read_rows
-from emulon.core.errors import EmulonError
-from emulon.core.files import make_folder, write_atomically
+from emulon.cli.data import DataOptions, DescentOptions, save_weights, weights_of
+from emulon.cli.options import BadUsage, Command, Positive, shown
+from emulon.core.arrays import as_tensor
+from emulon.core.errors import BadShape, EmulonError, OutOfDomain
+from emulon.core.files import make_folder, write_atomically, write_json
+from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.export.graph import onnx_package
 from emulon.identification.loading import is_run, load_object
-from emulon.interpreter import Interpreter, save
+from emulon.interpreter import Interpreter, Program, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
-from emulon.networks import compile_network, save_network
-from emulon.report.terminal import say
-from emulon.run import algorithm_named, algorithm_with, interpreter_for, kind_of, program_for, require_taken
+from emulon.machine.transformer import Transformer
+from emulon.models import Learner
+from emulon.networks import NetworkProgram, NetworkRun, compile_network, load_network, save_network
+from emulon.report.network import write
+from emulon.report.terminal import progress, say
+from emulon.run import (
+    algorithm_named,
+    algorithm_with,
+    algorithms_asked,
+    common_kind,
+    held_out_score,
+    interpreter_for,
+    program_for,
+    require_taken,
+    run_program,
+)
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder
 
+WRITTEN = (".csv", ".safetensors")
+
+
+def read_rows(path: Path) -> Tensor:
+    """A .csv with a line of names first, a .npy, or the one tensor of a .safetensors (of several, the one called x)."""
+    try:
+        if path.suffix == ".safetensors":
+            return _one_tensor(path)
+        numbers = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+    except EmulonError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        why = " ".join(str(error).split())[:100]
+        kinds = "give a .csv with a line of names, a .npy, or a .safetensors"
+        raise EmulonError(f"{path} cannot be read as numbers ({why}); {kinds}") from None
+    return as_tensor(numbers, str(path))
+
+
+def _one_tensor(path: Path) -> Tensor:
+    tensors = files.load_file(path)
+    name = "x" if "x" in tensors else next(iter(tensors), "")
+    if name != "x" and len(tensors) != 1:
+        raise EmulonError(f"{path} holds {', '.join(sorted(tensors)) or 'no tensor'}; give one tensor, or call it x")
+    return tensors[name]
+
+
+def _require_kind(path: Path) -> None:
+    """Refuse a file of another kind before the work, not after."""
+    if path.suffix not in WRITTEN:
+        raise EmulonError(f"{path} is neither .csv nor .safetensors; name the kind of file to write by its ending")
+
+
+def write_rows(outputs: Tensor, path: Path) -> None:
+    """To the last bit, in either kind of file."""
+    text = path.suffix == ".csv"
+    write_atomically(path, as_csv(outputs) if text else files.save({"outputs": outputs.contiguous().clone()}))
+
+
+def as_csv(outputs: Tensor) -> str:
+    """A line for each row, all of its numbers beside each other."""
+    lines = outputs.reshape(len(outputs), -1).tolist()
+    names = [f"output {number}" for number in range(len(lines[0]) if lines else 0)]
+    text = io.StringIO(newline="")
+    rows = [(number, *map(repr, line)) for number, line in enumerate(lines, start=1)]
+    csv.writer(text, lineterminator="\n").writerows([("row", *names), *rows])
+    return text.getvalue()
+
+
 # Prompts of its own task on which a learner's ranges are seen.
 PROMPTS = 1024
-EXAMPLES = """examples:
+COMPILE_EXAMPLES = """examples:
   emulon compile lasso --data diabetes --out files           interpreter.safetensors and program.safetensors
   emulon compile runs/small --out files                      a trained learner, ranges from prompts of its own task
   emulon compile mine.py:network --data x.csv --out files    a torch module or an MLP of scikit-learn
@@ -36,7 +106,7 @@ A network is written as files/network.safetensors. emulon show tells what is in 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DescentOptions):
+class CompileOptions(DescentOptions):
     """Write an interpreter and a program (an algorithm or a network as its prompt) as files.
 
     For a network --data has inputs to see ranges on, a row each: .csv (a line of names first), .npy or .safetensors.
@@ -53,8 +123,8 @@ class Options(DescentOptions):
     """of a network: a bound on |x| instead of data"""
 
 
-def main(options: Options) -> int:
-    return _network(options) if is_network(options.what) else _algorithm(options)
+def compile_main(options: CompileOptions) -> int:
+    return _compile_network(options) if is_network(options.what) else _compile_algorithm(options)
 
 
 def is_network(what: str) -> bool:
@@ -62,14 +132,14 @@ def is_network(what: str) -> bool:
     return ":" in what or "/" in what or what.endswith((".safetensors", ".skops")) or Path(what).exists()
 
 
-def _algorithm(options: Options) -> int:
+def _compile_algorithm(options: CompileOptions) -> int:
     if options.domain is not None:
         raise BadUsage(f"--domain is for networks, and {options.what} is none")
     named = algorithm_named(options.what)
     require_taken([named], options.settings)
     make_folder(options.out)
     algorithm = algorithm_with(named, options.steps, options.settings)
-    program = program_for(algorithm, options.load(kind_of(named)), options.tolerance, options.margin or 1.0)
+    program = program_for(algorithm, options.load(common_kind([named])), options.tolerance, options.margin or 1.0)
     interpreter = interpreter_for([program])
     files = [options.out / "interpreter.safetensors", options.out / "program.safetensors"]
     save(interpreter, files[0])
@@ -82,7 +152,7 @@ def _algorithm(options: Options) -> int:
     return _finish(options, files, interpreter, interpreter.certificate(program))
 
 
-def _network(options: Options) -> int:
+def _compile_network(options: CompileOptions) -> int:
     if others := options.changed("what", "out", "data", "domain", "tolerance", "margin"):
         raise BadUsage(f"{others[0]} is for algorithms, and {options.what} is a network")
     model, data = _with_data(options)
@@ -97,13 +167,13 @@ def _network(options: Options) -> int:
     return _finish(options, files, interpreter, program.certificate)
 
 
-def _finish(options: Options, files: list[Path], interpreter: Interpreter, certificate: Any) -> int:
+def _finish(options: CompileOptions, files: list[Path], interpreter: Interpreter, certificate: Any) -> int:
     say(*files, f"interpreter sha256 {interpreter.sha256}", f"certificate {certificate}")
     names = [str(file) for file in files]
     return options.finish({"files": names, "interpreter sha256": interpreter.sha256, "certificate": str(certificate)})
 
 
-def _with_data(options: Options) -> tuple[Any, Tensor | None]:
+def _with_data(options: CompileOptions) -> tuple[Any, Tensor | None]:
     """The network, and the data that show its ranges, if any."""
     if options.data is not None and options.domain is not None:
         raise BadUsage("give --data or --domain, not both")
@@ -124,3 +194,252 @@ def _own_prompts(folder: Path, learner: Any) -> Tensor:
     drawn = task.held_out(0, PROMPTS, (learner.tokens + 1) // 2)
     prompts: Tensor = learner._prompt(drawn.xs, drawn.ys[:, :-1]).double()
     return prompts
+
+
+EXEC_EXAMPLES = """examples:
+  emulon compile ridge --data diabetes --out files
+  emulon exec files --data diabetes --out weights.csv      the weights of emulon run, to the bit
+  emulon compile mine.py:network --data x.csv --out files
+  emulon exec files --data x.csv --out y.csv               the outputs, and in y.json the bounds on their error
+  emulon exec files --data x.npy --report page             a page: every layer as a phase of the frozen transformer
+For a program the data, target, features and seed must be those of emulon compile. For a network, rows of images or
+sequences are .npy or .safetensors, or a .csv with all numbers of a row beside each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecOptions(DataOptions):
+    """Run a compiled program, or a compiled network with an audit of the run."""
+
+    files: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR | INTERPRETER PROGRAM")]]
+    """the folder of emulon compile, or its two files"""
+    mode: Literal["fast", "reference"] = "fast"
+    """reference: every token, head and score"""
+    out: Annotated[Path | None, shown("FILE")] = None
+    """of a program: the weights, as .csv, to the last bit; of a network: the outputs, as .csv or .safetensors, and
+    beside them the bounds, as .json"""
+    report: Annotated[Path | None, shown("DIR")] = None
+    """of a network: write a page that shows the layers as phases"""
+    audit: bool = True
+    """of a network: bound the error of this run; deep networks take about a second a row for it"""
+
+
+def exec_main(options: ExecOptions) -> int:
+    interpreter, program = _two_files(options.files)
+    run = _run_network if kind_of(program) == "network" else _run_program
+    return run(options, interpreter, program)
+
+
+def _two_files(files: tuple[Path, ...]) -> tuple[Path, Path]:
+    if len(files) == 1 and files[0].is_dir():
+        compiled = [files[0] / f"{kind}.safetensors" for kind in ("program", "network")]
+        there = [path for path in compiled if path.exists()]
+        if len(there) == 2:
+            raise BadUsage(f"{files[0]} holds a program and a network; name the interpreter's file and one of them")
+        return files[0] / "interpreter.safetensors", (there or compiled)[0]
+    if len(files) != 2:
+        raise BadUsage("name the folder of emulon compile, or the interpreter's file and the program's")
+    return files[0], files[1]
+
+
+def _run_program(options: ExecOptions, first: Path, second: Path) -> int:
+    """A program's weights on a table, and their score on the rows held out."""
+    if others := [name for name in ("report", "audit") if f"--{name}" in options.changed()]:
+        raise BadUsage(f"--{others[0]} is for networks")
+    interpreter, program = load_interpreter(first), load_program(second)
+    data = options.load(program.loss.link.kind)
+    try:
+        with progress() as report_progress:
+            run = run_program(interpreter, program, data, options.mode, report_progress)
+    except (BadShape, OutOfDomain) as error:
+        advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
+        raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None
+    weights, score = weights_of(run, data), held_out_score(run, data)
+    say(
+        f"{program.name}, {program.steps} steps; held-out score {score:.4f}, of the baseline {data.baseline_score:.4f}",
+        f"{'weight':<24} {'in original units':<24} feature",
+        *(f"{weight:<+24.17g} {own:<+24.17g} {feature}" for _, feature, weight, own in weights),
+        *(f"error {line}" for line in str(run.bounds).splitlines()),
+        f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}",
+    )
+    if options.out is not None:
+        save_weights(weights, options.out)
+        say(options.out)
+    return options.finish(
+        {
+            "program": program.name,
+            "score": score,
+            "baseline": data.baseline_score,
+            "bound": run.bounds.bound,
+            "weights": {feature: weight for _, feature, weight, _ in weights},
+            "interpreter sha256": list(run.sha256),
+        }
+    )
+
+
+def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
+    """A network's outputs on rows of numbers, with bounds on their error."""
+    if others := options.changed("files", "mode", "out", "report", "audit", "data"):
+        raise BadUsage(f"{others[0]} is for programs, and {second} is a network")
+    if options.data is None:
+        raise BadUsage("--data is missing: a row for each input, as .csv (a line of names first), .npy or .safetensors")
+    if options.out is not None:
+        _require_kind(options.out)
+    options.require_writable(options.report)
+    program, interpreter, data = load_network(second), load_interpreter(first), Path(options.data)
+    x = _as_inputs(read_rows(data), program, data)
+    try:
+        with progress() as report_progress:
+            run = interpreter.run(program, x, mode=options.mode, report_progress=report_progress)
+            report_progress("auditing", 1.0)
+            record = _record(run, options)
+    except (BadShape, OutOfDomain) as error:
+        raise EmulonError(f"the network does not run on {data}: {error}") from None
+    # Where outputs are printed, nothing else is on standard output.
+    printed = options.out is None
+    if options.out is not None:
+        write_rows(run.last, options.out)
+        write_json(options.out.with_suffix(".json"), record)
+    elif options.json != "-":
+        print(as_csv(run.last), end="")
+    say(
+        f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}",
+        *(f"error {line}" for line in _bounds(run, options)),
+        f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}",
+        err=printed,
+    )
+    if options.out is not None:
+        say(f"{options.out}, {options.out.with_suffix('.json')}")
+    if options.report is not None:
+        say(f"report {write(run, options.report, options.audit)}", err=printed)
+    return options.finish(record | {"outputs": run.last.tolist()})
+
+
+def _as_inputs(x: Tensor, program: NetworkProgram, path: Path) -> Tensor:
+    """Lines of a table as what the network reads: images and sequences have all their numbers beside each other."""
+    wanted = math.prod(program.shape)
+    if not len(x):
+        raise BadShape(f"{path} has no rows; give one for each input")
+    if x.ndim != 2 or len(program.shape) == 1:
+        return x
+    if x.shape[1] != wanted:
+        raise BadShape(f"{path} has {x.shape[1]} columns, and a row of {program.name} is {wanted}, {program.shape}")
+    return x.reshape(-1, *program.shape)
+
+
+def _bounds(run: NetworkRun, options: ExecOptions) -> list[str]:
+    """Without the terms, of which a network has one a layer: emulon show has them."""
+    bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
+    size = run.last.abs().max().item()
+    void = "; says nothing, it is above the largest output"
+    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.is_informative(size) else void}" for one in bounds]
+
+
+def _record(run: NetworkRun, options: ExecOptions) -> dict[str, Any]:
+    """What stands beside the outputs: bounds, where known, and on which interpreter they came out."""
+    bound = run.certificate.bound
+    return {
+        "network": run.program.name,
+        "inputs": str(options.data),
+        "shape": list(run.last.shape),
+        "mode": run.mode,
+        "audit": run.audit.bound if options.audit else None,
+        "certificate": bound if math.isfinite(bound) else None,
+        "assumes": run.certificate.assumes,
+        "interpreter sha256": list(run.sha256),
+    }
+
+
+EXPORT_EXAMPLES = """examples:
+  emulon export ridge lasso --data diabetes --out files   interpreter.onnx; ridge.safetensors, ridge.csv; lasso's
+  emulon export files/program.safetensors --out files     a program of emulon compile, with its interpreter
+  emulon export results/learners/small_learner --out files
+  emulon export machines.py:sgd --out files               a function that returns a compiled register machine
+A program comes with the rows that it was compiled on, standardised as emulon run does. With onnxruntime alone:
+  python examples/run_onnx.py files/interpreter.onnx files/ridge.safetensors files/ridge.csv"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(DescentOptions):
+    """Write models as ONNX files, and programs as the prompts that run on them."""
+
+    what: Positional[Annotated[tuple[str, ...], arg(metavar="WHAT [WHAT ...]")]]
+    """algorithms and programs' files, which share one interpreter; or a run, or module:name of a machine or learner"""
+    out: Annotated[Path, arg(metavar="DIR")]
+    """folder for the files"""
+
+
+def export_main(options: ExportOptions) -> int:
+    if not options.what:
+        raise BadUsage("WHAT is missing (see emulon export --help)")
+    algorithms_asked([word for word in options.what if not is_network(word)])
+    onnx_package()  # refused now where it is missing, not after a minute's work
+    make_folder(options.out)
+    models = [word for word in options.what if is_network(word) and not word.endswith(".safetensors")]
+    if models and len(options.what) > 1:
+        raise EmulonError(f"{models[0]} is a model of its own and shares no interpreter; export it by itself")
+    files = [_export_model(models[0], options.out)] if models else _export_programs(options)
+    return options.finish({"files": [str(file) for file in files]})
+
+
+def _export_model(target: str, out: Path) -> Path:
+    thing = load_object(target)
+    path = out / f"{Path(target.rpartition(':')[2]).name}.onnx"
+    if isinstance(thing, Transformer):
+        write_atomically(path, machine_to_onnx(thing))
+    elif isinstance(thing, Learner):
+        write_atomically(path, learner_to_onnx(thing))
+    else:
+        raise EmulonError(f"{target} is a {type(thing).__name__}, neither a compiled register machine nor a learner")
+    say(path)
+    return path
+
+
+def _export_programs(options: ExportOptions) -> list[Path]:
+    programs, written = _programs(options)
+    interpreter = interpreter_for(list(programs.values()), "reference")
+    path = options.out / "interpreter.onnx"
+    write_atomically(path, interpreter_to_onnx(interpreter))
+    say(path)
+    for name, program in programs.items():
+        written.append(options.out / f"{name}.safetensors")
+        save_prompt(program, interpreter.capacity, written[-1])
+        say(f"{written[-1]}  certificate {interpreter.certificate(program)}")
+    say(f"interpreter sha256 {interpreter.sha256}")
+    return [path, *written]
+
+
+def _programs(options: ExportOptions) -> tuple[dict[str, Program], list[Path]]:
+    """By the names of their files, and the rows of those compiled here; nothing that is read here is written over."""
+    programs, rows, named = {}, [], algorithms_asked([word for word in options.what if not is_network(word)])
+    data = options.load(common_kind(list(named.values()))) if named else None
+    require_taken(list(named.values()), options.settings)
+    for name, each in named.items():
+        assert data is not None
+        algorithm = algorithm_with(each, options.steps, options.settings)
+        program = programs[name] = program_for(algorithm, data, options.tolerance, options.margin or 1.0)
+        options.note_tolerance(program)
+        rows += _write_rows(*data.problem(program.loss), options.out / name)
+    for word in filter(is_network, options.what):
+        programs[f"{Path(word).stem}_prompt"] = load_program(word)
+    return programs, rows
+
+
+def _write_rows(x: Tensor, y: Tensor, path: Path) -> list[Path]:
+    """Write the training rows of a program in its own units, to the last bit, the target in the last column.
+
+    Of several classes (x and y then have a leading axis) each has a file of its own, numbered from 1.
+    """
+    problems, written = list(zip(x, y, strict=True)) if y.ndim > 1 else [(x, y)], []
+    for number, (inputs, targets) in enumerate(problems, start=1):
+        rows = [",".join(map(repr, [*row, own])) for row, own in zip(inputs.tolist(), targets.tolist(), strict=True)]
+        written.append(path.with_name(f"{path.name}{'' if len(problems) == 1 else f'_{number}'}.csv"))
+        write_atomically(written[-1], "\n".join(rows) + "\n")
+        say(written[-1])
+    return written
+
+
+COMMANDS = {
+    "compile": Command(CompileOptions, compile_main, COMPILE_EXAMPLES),
+    "exec": Command(ExecOptions, exec_main, EXEC_EXAMPLES),
+    "export": Command(ExportOptions, export_main, EXPORT_EXAMPLES),
+}

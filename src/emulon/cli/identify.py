@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from emulon.cli.options import BadUsage, CommandOptions, Count, Seed, shown
+from emulon.cli.options import BadUsage, Command, CommandOptions, Count, Seed, shown
 from emulon.core.predictor import EstimatorPredictor, Predictor, as_predictor
 from emulon.identification import Analysis, Identification, analyse, over_training
 from emulon.identification.checkpoints import TextPredictor
@@ -164,3 +164,6 @@ def distance_tables(analysis: Analysis) -> Iterator[Table]:
         every = {name.partition("(")[0]: curve for name, curve in curves.items()} | more
         rows = [(str(n), *(f"{curve[n].value:.2g}" for curve in every.values())) for n in counts]
         yield table(("examples", *every), rows, title=f"distance by number of examples: {what}")
+
+
+COMMANDS = {"identify": Command(Options, main, EXAMPLES)}

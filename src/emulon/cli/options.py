@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -69,6 +69,14 @@ class CommandOptions:
 
 
 Options = TypeVar("Options", bound=CommandOptions)
+
+
+class Command(NamedTuple):
+    """A command: its options, or those behind each of its words; what it does, giving the exit code; its examples."""
+
+    options: type[CommandOptions] | Mapping[str, type[CommandOptions]]
+    main: Callable[[Any], int]
+    examples: str
 
 
 def read(kind: type[Options], words: Sequence[str], command: str) -> Options:

@@ -1,27 +1,32 @@
-"""`emulon run`: algorithms on real data through one frozen interpreter, and a report."""
+"""`emulon run` and `emulon predict`: algorithms on a table through one frozen interpreter, and models on new rows."""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from emulon.algorithms import name_of
 from emulon.cli.data import DescentOptions, Weight, save_weights, weights_of
-from emulon.cli.options import shown
-from emulon.core.files import remember_own_files, remove_own_files
+from emulon.cli.options import Command, CommandOptions, shown
+from emulon.core.files import remember_own_files, remove_own_files, text_cell, write_atomically
 from emulon.report.page import write
 from emulon.report.terminal import note, progress, say, table
 from emulon.run import Experiment, Result, algorithms_asked, common_kind, require_taken, run_experiments, runnable
+from emulon.tables.columns import Cells, read_columns
 from emulon.tables.data import Data
-from emulon.tables.model import FittedModel, save_models
+from emulon.tables.model import FittedModel, load_models, save_models
 
-EXAMPLES = """examples:
+RUN_EXAMPLES = """examples:
   emulon run                                   every regression algorithm on diabetes
   emulon run --data breast_cancer              every classifier
   emulon run ridge huber --data ames --features 20
@@ -32,7 +37,7 @@ then emulon predict report/ridge.json new.csv"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DescentOptions):
+class RunOptions(DescentOptions):
     """Run algorithms on data through one frozen interpreter, and compare."""
 
     algorithms: Positional[Annotated[tuple[str, ...], shown("[ALGORITHM ...]")]] = ()
@@ -51,7 +56,7 @@ class Options(DescentOptions):
         return [self.report / (f"{name}-{i}" if clash else name) for i, name in enumerate(names, start=1)]
 
 
-def main(options: Options) -> int:
+def run_main(options: RunOptions) -> int:
     asked = algorithms_asked(options.algorithms)
     algorithms = list(asked.values())
     require_taken(algorithms or list(runnable().values()), options.settings)
@@ -195,3 +200,70 @@ def _cells(result: Result) -> tuple[str, ...]:
     bounds = result.run.bounds
     errors = (f"{result.error:.1e}", bounds.shown("run"), bounds.shown("domain"), distance)
     return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")
+
+
+PREDICT_EXAMPLES = """examples:
+  emulon run ridge --data houses.csv --target price
+  emulon predict report/ridge.json new.csv --out predictions.csv
+  emulon run logistic --data wine && emulon predict report/logistic.json new.csv --proba
+Columns are imputed, encoded and scaled as the training rows were. Where the table has the target, the score is
+printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(CommandOptions):
+    """Predict the target, or targets, of every row of a table with a model that emulon run fitted."""
+
+    model: Positional[Annotated[Path, arg(metavar="MODEL")]]
+    """a file of emulon run, as report/ridge.json"""
+    data: Positional[Annotated[Path, arg(metavar="TABLE")]]
+    """FILE.csv (.parquet, .feather) with the model's columns"""
+    proba: bool = False
+    """of logistic regression: a column with the probability of each class, too"""
+    out: Annotated[Path | None, shown("FILE.csv")] = None
+    """write them there instead of to the terminal"""
+
+
+def predict_main(options: PredictOptions) -> int:
+    models, columns = load_models(options.model), read_columns(options.data)
+    for model in models:
+        model.require(columns, str(options.data))
+    cells = Cells(columns)
+    answers = {model.target: model.predict(cells) for model in models}
+    shown = dict(answers)
+    for model in models if options.proba else ():
+        shares = model.probabilities(cells).T
+        shown |= {f"{model.target}={name}": share for name, share in zip(model.classes, shares, strict=True)}
+    for text in dict.fromkeys(text for model in models for text in model.notes(cells)):
+        note(text)
+    text, count = _as_csv(shown), len(answers[models[0].target])
+    if options.out is not None:
+        write_atomically(options.out, text)
+        say(f"{count} predictions of {', '.join(answers)} by {models[0].algorithm} in {options.out}")
+    elif options.json != "-":
+        print(text, end="")
+    scores = {model.target: _score(model, columns, answers[model.target], len(models) > 1) for model in models}
+    return options.finish({"predictions": {name: column.tolist() for name, column in shown.items()}, "scores": scores})
+
+
+def _as_csv(shown: dict[str, np.ndarray]) -> str:
+    text = io.StringIO(newline="")
+    lines = zip(itertools.count(1), *(column.tolist() for column in shown.values()), strict=False)
+    rows = [[text_cell(each) if isinstance(each, str) else each for each in row] for row in [("row", *shown), *lines]]
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _score(model: FittedModel, columns: dict[str, list[str]], answers: np.ndarray, several: bool) -> str | None:
+    """Print the score on standard error where the table has the target."""
+    if model.target not in columns:
+        return None
+    score = model.scored(columns[model.target], answers)
+    say(f"{model.target}: {score}" if several else score, err=True)
+    return score
+
+
+COMMANDS = {
+    "run": Command(RunOptions, run_main, RUN_EXAMPLES),
+    "predict": Command(PredictOptions, predict_main, PREDICT_EXAMPLES),
+}

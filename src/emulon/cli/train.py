@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from emulon.cli.options import BadUsage, CommandOptions, Count, shown
+from emulon.cli.options import BadUsage, Command, CommandOptions, Count, shown
 from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.core.files import make_folder, provenance, read_json, write_json
 from emulon.models import Learner
@@ -226,3 +226,6 @@ def errors_table(record: Mapping[str, Any]) -> Any:
 
 def _values(options: Options) -> dict[str, Any]:
     return {name: getattr(options, name) for name in OPTIONS}
+
+
+COMMANDS = {"train": Command(Options, main, EXAMPLES)}

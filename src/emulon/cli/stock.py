@@ -1,22 +1,26 @@
-"""`emulon llama`: one stock Llama that runs learning algorithms from a prompt of readable text."""
+"""`emulon llama` and `emulon canary`: stock models that run from text, and known answers for inference engines."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from torch import Tensor
 from tyro.conf import Positional, arg
 
 from emulon import language
 from emulon.algorithms import NamedAlgorithm
+from emulon.canary.check import Report, canary, check, compare, names_for
+from emulon.canary.engines import engines_named
+from emulon.canary.whole import whole
 from emulon.cli.data import DataOptions
-from emulon.cli.options import BadUsage, CommandOptions, Count, NotNegative, Positive, shown
+from emulon.cli.options import BadUsage, Command, CommandOptions, Count, NotNegative, Positive, shown
 from emulon.core.files import make_folder, write_atomically
 from emulon.language.methods import Method, as_method, method_named
 from emulon.language.vocabulary import SMALL
@@ -24,7 +28,7 @@ from emulon.report.terminal import note, progress, quiet, say, table
 from emulon.run import solved_directly
 from emulon.tables.data import Data
 
-EXAMPLES = """examples:
+LLAMA_EXAMPLES = """examples:
   emulon llama write llama                     a Hugging Face folder, which pipeline("text-generation") opens
   emulon llama prompt ridge --rows 3 --features 2   the text to paste
   emulon llama run ridge lasso huber           diabetes: three algorithms by prompt, one sha256
@@ -35,7 +39,7 @@ Methods: linear, ridge, heavy_ball, lasso, elastic_net, huber, log_cosh, quantil
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(CommandOptions):
+class LlamaWriteOptions(CommandOptions):
     """Write the frozen model as a folder that Hugging Face opens."""
 
     out: Positional[Annotated[Path, arg(metavar="DIR")]]
@@ -107,16 +111,13 @@ class RunOptions(PromptOptions):
     """plain: generate(), word by word; drafted: words that the prompt decides are fed in blocks, and checked"""
 
 
-SUBCOMMANDS = {"write": WriteOptions, "prompt": PromptOptions, "run": RunOptions}
-
-
-def main(options: WriteOptions | PromptOptions | RunOptions) -> int:
-    if isinstance(options, WriteOptions):
-        return _write(options)
+def llama_main(options: LlamaWriteOptions | PromptOptions | RunOptions) -> int:
+    if isinstance(options, LlamaWriteOptions):
+        return _write_llama(options)
     return _run(options) if isinstance(options, RunOptions) else _prompt(options)
 
 
-def _write(options: WriteOptions) -> int:
+def _write_llama(options: LlamaWriteOptions) -> int:
     digest = language.write(options.out, options.capacity)
     if options.gguf:
         from emulon.machine.targets.gguf import write_gguf
@@ -203,3 +204,108 @@ def _run(options: RunOptions) -> int:
         f"after        {after} ({'the same' if before == after else 'CHANGED'})",
     )
     return options.finish({"sha256": [before, after], "runs": records})
+
+
+CANARY_EXAMPLES = """examples:
+  emulon canary write canaries                 four checkpoints, each a Hugging Face folder with its prompts
+  emulon canary write canaries --gguf          and as GGUF, for llama.cpp
+  emulon canary write canaries --arch qwen3 --dtype bfloat16
+  emulon canary check --engine transformers    its eager and its fused attention in four number formats
+  emulon canary check --engine "llama.cpp F32"   every configuration whose name begins so
+  emulon canary check --logits answers         answers/digital.npy, … from an engine of your own: (prompts, vocabulary)
+Exit code 0: every probe keeps the proved bits. 1: one does not, and the first wrong operation is named."""
+Format = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryWriteOptions(CommandOptions):
+    """Write the checkpoints, their prompts and a tokenizer."""
+
+    out: Positional[Annotated[Path, arg(metavar="DIR")]]
+    """folder for the folders"""
+    arch: Literal["llama", "mistral", "qwen3", "gemma"] = "llama"
+    """the stock class"""
+    dtype: Annotated[Format, arg(aliases=("--arithmetic",))] = "float32"
+    """how weights are stored, the same numbers in all; for float16 they are smaller"""
+    gguf: bool = False
+    """also as GGUF files (needs the package gguf)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(CommandOptions):
+    """Compare an engine's logits with the exact answers, operation by operation."""
+
+    engine: Annotated[str | None, shown("NAME")] = None
+    """engines whose name begins so: transformers, onnxruntime, openvino, ctranslate2, llama.cpp, …"""
+    logits: Annotated[Path | None, shown("DIR")] = None
+    """folder of NAME.npy for every canary: the logits after the last token of each line of its prompts.txt"""
+    arch: Literal["llama", "mistral", "qwen3", "gemma"] = "llama"
+    """with --logits: the stock class"""
+    dtype: Annotated[Format, arg(aliases=("--arithmetic",))] = "float32"
+    """with --logits: the number format to hold them to"""
+    whole: bool = False
+    """with --engine: engines of float32 also write gradient descent as text, which is judged word by word"""
+
+
+GGUF = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+def canary_main(options: CanaryWriteOptions | CheckOptions) -> int:
+    return _write_canaries(options) if isinstance(options, CanaryWriteOptions) else _check_engine(options)
+
+
+def _write_canaries(options: CanaryWriteOptions) -> int:
+    folders = []
+    if options.gguf and options.arch != "llama":
+        raise BadUsage(f"GGUF files are written of Llamas, not of {options.arch}")
+    for name in names_for(options.dtype, options.arch):
+        folder = make_folder(options.out / name)
+        canary(name).write(folder, options.dtype)
+        if options.gguf:
+            from emulon.machine.targets.gguf import write_gguf
+
+            write_gguf(folder, folder / f"{name}.gguf", GGUF[options.dtype])
+        folders.append(str(folder))
+    say(*(f"{folder}: config.json, model.safetensors, tokenizer, prompts.txt" for folder in folders))
+    return options.finish({"folders": folders})
+
+
+def _check_engine(options: CheckOptions) -> int:
+    if (options.engine is None) == (options.logits is None):
+        raise BadUsage("say which: --engine NAME or --logits DIR")
+    reports = [_of_files(options)] if options.logits else _of_engines(options.engine or "", options.whole)
+    say(*reports)
+    options.finish([report.to_json() for report in reports])
+    return int(any(report.wrong for report in reports))
+
+
+def _of_files(options: CheckOptions) -> Report:
+    folder, rows = options.logits, []
+    assert folder is not None
+    for name in names_for(options.dtype, options.arch):
+        try:
+            logits = np.load(folder / f"{name}.npy", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise BadUsage(f"{folder / name}.npy: {error}") from None
+        rows += compare(name, logits, options.dtype)
+    return Report(str(folder), options.dtype, tuple(rows))
+
+
+def _of_engines(start: str, text: bool) -> list[Report]:
+    asked, reports = engines_named(start), []
+    with progress() as report_progress:
+        for done, engine in enumerate(asked):
+            report_progress(engine.name, done / len(asked))
+            report = check(engine.open, engine.name, engine.arithmetic, family=engine.family, first=engine.offset)
+            if text and engine.writes:
+                report = replace(report, rows=(*report.rows, *whole(engine.open)))
+            reports.append(report)
+    return reports
+
+
+COMMANDS = {
+    "llama": Command(
+        {"write": LlamaWriteOptions, "prompt": PromptOptions, "run": RunOptions}, llama_main, LLAMA_EXAMPLES
+    ),
+    "canary": Command({"write": CanaryWriteOptions, "check": CheckOptions}, canary_main, CANARY_EXAMPLES),
+}

@@ -1,7 +1,4 @@
-"""`emulon check`: does a certificate or a transcript hold? Checked by files that import nothing else of emulon.
-
-`certify/checker.py` for certificates, `certify/transcript_checker.py` for transcripts of the text language.
-"""
+"""`emulon approximate` and `emulon check`: one softmax as a function with a proof, and certificates checked."""
 
 from __future__ import annotations
 
@@ -12,21 +9,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from tyro.conf import Positional, arg
 
 from emulon.certify import checker, transcript_checker
-from emulon.cli.options import BadUsage, CommandOptions, Positive, shown
+from emulon.cli.options import BadUsage, Command, CommandOptions, Positive, shown
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.report.terminal import say
+from emulon.report.terminal import say, table
+from emulon.softmax import approximate
 
-EXAMPLES = """examples:
+APPROXIMATE_EXAMPLES = """example:
+  emulon approximate "Max(0, t)" -4 4 --tolerance 1e-6
+The expression is sympy's, in t. A negative bound that starts with a minus sign is fine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateOptions(CommandOptions):
+    """Make one softmax act as a function of one number, with a proof."""
+
+    expression: Positional[Annotated[str, arg(metavar="EXPR")]]
+    """in t, as "tanh(5*t)\""""
+    lo: Positional[Annotated[float, arg(metavar="LO")]]
+    """the left end of the interval"""
+    hi: Positional[Annotated[float, arg(metavar="HI")]]
+    """the right end"""
+    tolerance: Positive = 1e-8
+    """largest error allowed"""
+
+
+def approximate_main(options: ApproximateOptions) -> int:
+    softmax = approximate(options.expression, (options.lo, options.hi), tolerance=options.tolerance)
+    points = torch.linspace(options.lo, options.hi, 9, dtype=torch.float64, device="cpu")
+    rows = [
+        (f"{t:.6g}", f"{exact:.12g}", f"{ours:.12g}", f"{ours - exact:+.1e}")
+        for t, exact, ours in zip(points, softmax.function(points), softmax(points), strict=True)
+    ]
+    title = f"{options.expression} by one softmax over {softmax.keys} keys ({softmax.grid.way})"
+    say(table(("t", "function", "softmax", "difference"), rows, title=title), f"certificate {softmax.certificate}")
+    grid = {name: getattr(softmax, name).tolist() for name in ("slopes", "intercepts", "values")}
+    return options.finish({"keys": softmax.keys, "bound": softmax.certificate.bound, **grid})
+
+
+CHECK_EXAMPLES = """examples:
   emulon check certificate.json --interpreter files/interpreter.safetensors --program files/program.safetensors
   emulon check transcript.txt --within 2e-7    a prompt and the weights that a model wrote after it
 Exit code 0: it holds. 1: it does not, and a line says what is wrong. 2: it cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class CheckOptions(CommandOptions):
     """Check a certificate of emulon compile --certificate, or a transcript of emulon llama."""
 
     certificate: Positional[Annotated[Path, arg(metavar="FILE")]]
@@ -39,7 +70,7 @@ class Options(CommandOptions):
     """how far a written weight of a transcript may be from the exact one (1e-6)"""
 
 
-def main(options: Options) -> int:
+def check_main(options: CheckOptions) -> int:
     words, transcript = [str(options.certificate)], _is_transcript(options.certificate)
     found, refused = io.StringIO(), io.StringIO()
     if options.within is not None:
@@ -68,3 +99,9 @@ def _is_transcript(path: Path) -> bool:
             return file.read(100).lstrip().startswith(b"until:")
     except OSError:
         return False
+
+
+COMMANDS = {
+    "approximate": Command(ApproximateOptions, approximate_main, APPROXIMATE_EXAMPLES),
+    "check": Command(CheckOptions, check_main, CHECK_EXAMPLES),
+}

@@ -1,30 +1,32 @@
-"""`emulon show`: what is in a program's or a network's prompt, or how a training run went."""
+"""`emulon show` and `emulon playground`: what is in a prompt or a run, and the page in the browser."""
 
 from __future__ import annotations
 
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from emulon.cli.options import CommandOptions, Count, Seed, shown
+from emulon.cli.options import Command, CommandOptions, Count, Seed, Size, shown
 from emulon.core.errors import EmulonError
 from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
+from emulon.playground.server import address, serving
 from emulon.report.prompt import facts, network_facts, network_rows, phases, prompt_rows
 from emulon.report.terminal import progress, say, table
 from emulon.report.training import write_run
 
-EXAMPLES = """examples:
+SHOW_EXAMPLES = """examples:
   emulon compile ridge --out files && emulon show files/program.safetensors
   emulon train standard --preset small --keep-checkpoints 0 --out runs/small && emulon show runs/small
 The second prints the nearest algorithm at every checkpoint, and writes runs/small/report/index.html."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class ShowOptions(CommandOptions):
     """Show what is in a prompt, row by row, or phase by phase; of a training run write the page: its errors beside the
     baselines', its loss, and which algorithm it ran when."""
 
@@ -38,7 +40,7 @@ class Options(CommandOptions):
     """of these datasets"""
 
 
-def main(options: Options) -> int:
+def show_main(options: ShowOptions) -> int:
     if is_run(options.what):
         return _show_run(options)
     files = [options.what]
@@ -50,7 +52,7 @@ def main(options: Options) -> int:
     return options.finish(shown[0] if len(shown) == 1 else shown)
 
 
-def _show_run(options: Options) -> int:
+def _show_run(options: ShowOptions) -> int:
     folder = options.report or options.what / "report"
     options.require_writable(folder)
     with progress() as report_progress:
@@ -81,3 +83,45 @@ def _show_network(path: Path) -> dict[str, object]:
     say(*(f"{name}  {what}" for name, what in network_facts(program)))
     say(table(columns, rows, title="phases, in order", words=columns[:5]))
     return dict(network_facts(program)) | {"phases": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+
+PLAYGROUND_EXAMPLES = """examples:
+  emulon playground
+  emulon playground --port 0 --no-browser      any free port, printed; no browser is opened
+  emulon run ridge --data houses.csv --target price && emulon playground --run report"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaygroundOptions(CommandOptions):
+    """Open the playground: one frozen transformer in the browser, running whatever its prompt says."""
+
+    port: Size = 8765
+    """of 127.0.0.1; 0 for any that is free"""
+    browser: bool = True
+    """open it in the browser"""
+    run: Annotated[Path | None, shown("DIR")] = None
+    """a report folder of emulon run: open with some of its rows, and what it fitted to them"""
+
+
+def playground_main(options: PlaygroundOptions) -> int:
+    places: dict[str, str] = {}
+    if options.run is not None:
+        from emulon.playground.runs import places_of  # the server alone needs no torch
+
+        places = places_of(options.run)
+    with serving(options.port) as server:
+        home = address(server)
+        addresses = {name: f"{home}#{place}" for name, place in places.items()}
+        first, *others = list(addresses.items()) or [("", home)]
+        say(f"{first[1]}  (Ctrl-C to stop)", *(f"{name}: {where}" for name, where in others))
+        options.finish({"address": first[1], "runs": addresses})
+        if options.browser:
+            webbrowser.open(first[1])
+        server.serve_forever()
+    return 0
+
+
+COMMANDS = {
+    "show": Command(ShowOptions, show_main, SHOW_EXAMPLES),
+    "playground": Command(PlaygroundOptions, playground_main, PLAYGROUND_EXAMPLES),
+}

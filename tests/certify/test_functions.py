@@ -8,7 +8,7 @@ from flint import arb, ctx
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.certify.functions import ball_operations, enclosed, undecided
+from emulon.certify.functions import Cells, ball_operations, enclosed, undecided
 from emulon.expressions import parse
 
 f64 = torch.float64
@@ -46,6 +46,44 @@ def test_smooth_functions_are_enclosed_to_twice_the_precision(text):
             exact = f.arb_series(arb(at), ())
             assert abs(exact - arb(high) - arb(low)) <= arb(radius)
             assert radius <= 1e-17 * max(abs(float(exact)), 1.0), at
+
+
+@pytest.mark.parametrize("text", SMOOTH)
+@pytest.mark.parametrize(("lo", "hi"), [(-3.0, 5.0), (0.7, 0.7001)])
+def test_a_table_holds_a_function_and_its_changes_all_over_its_range_and_to_the_last_bits(text, lo, hi) -> None:
+    f, draw = parse(text), torch.Generator().manual_seed(0)
+    table = Cells.of(f, lo, hi)
+    assert table is not None
+    high = torch.linspace(lo, hi, 301, dtype=f64)
+    high = torch.cat([high, high.sub(lo).div(table.width / 2).round().mul(table.width / 2).add(lo)])  # and at edges
+    low = table.width * 1e-9 * torch.randn(high.shape, dtype=f64, generator=draw)
+    off = table.width * 1e-16
+    first, rest, error = table.read(high, low, off)
+    by = table.move * torch.tensor([-1.0, -0.3, 1e-9, 1.0], dtype=f64).unsqueeze(-1).expand(4, len(high))
+    change, more = table.change(high, low, by, off)
+    largest = max(abs(f(torch.tensor([lo, (lo + hi) / 2, hi], dtype=f64))).tolist())
+    assert error < 1e-15 * max(largest, 0.1) and more < 1e-15 * max(largest, 0.1)
+    with ctx.workprec(200):
+        for k, (a, b, value, tail) in enumerate(zip(*map(Tensor.tolist, (high, low, first, rest)), strict=True)):
+            for side in (-1, 0, 1):
+                at = arb(a) + arb(b) + side * arb(off)
+                exact = f.arb_series(at, ())
+                assert abs(exact - arb(value) - arb(tail)) <= arb(error)
+                for moved, found in zip(by[:, k].tolist(), change[:, k].tolist(), strict=True):
+                    assert abs(f.arb_series(at + arb(moved), ()) - exact - arb(found)) <= arb(more)
+
+
+def test_a_table_says_so_where_it_does_not_reach_and_is_not_made_of_what_it_cannot_hold() -> None:
+    table = Cells.of(parse("tanh(t)"), -1.0, 1.0)
+    inside = torch.zeros(3, dtype=f64)
+    assert table.read(inside, inside, 0.0)[2] < 1e-16
+    for beyond in (1.02, -1.02, math.nan, math.inf):
+        assert table.read(inside + torch.tensor([0.0, beyond, 0.0]), inside, 0.0)[2] == math.inf
+    assert table.read(inside, inside, table.width)[2] == math.inf
+    for text, lo, hi in (("Max(0, t)", -1, 1), ("1/t", -1, 1), ("sqrt(t)", -1, 1), ("tanh(300*t)", -9, 9)):
+        assert Cells.of(parse(text), float(lo), float(hi)) is None
+    for lo, hi in ((0.0, 0.0), (1.0, -1.0), (-math.inf, 1.0), (math.nan, 1.0), (1e9, 1e9 + 1e-5)):
+        assert Cells.of(parse("tanh(t)"), lo, hi) is None
 
 
 @pytest.mark.parametrize("kind", [Ball, FloatBall])

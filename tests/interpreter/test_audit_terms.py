@@ -16,7 +16,6 @@ from emulon.interpreter import audit
 from emulon.interpreter.audit import (
     GRADES,
     PathError,
-    _around,
     _grown,
     _lifted,
     _mean,
@@ -80,8 +79,7 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
     monkeypatch.setattr(audit, "SLICE", 4)  # so that samples and steps are looked at in several parts
     plan = plan_of(descent, y=y)
     path = PathError(plan, X, y, PATH, grade)
-    slope = parse(plan.loss.derivative)
-    defects, (low, high) = path._defects(slope, *plan.loss.template_data(X, y))
+    defects = path.defects
     states = [[Fraction(v) for v in row] for row in PATH.tolist()]
     with ctx.workprec(200):
         for t in range(3):
@@ -92,6 +90,7 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
     if name == "log_cosh":
         residuals = X @ PATH[:-1].mT - Y.unsqueeze(-1)
         least, most = residuals.aminmax(dim=-1)
+        low, high = path.reach
         assert bool((low < least).all()) and bool((most < high).all())
         torch.testing.assert_close((low, high), (least, most), rtol=1e-9, atol=0.0)
 
@@ -135,7 +134,7 @@ def test_with_momentum_every_defect_is_multiplied_by_its_own_gain() -> None:
     plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1, momentum=0.25), x, y)
     path = torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64)
     error = PathError(plan, x, y, path)
-    defects, _ = error._defects(parse("t"), x, y, None)
+    defects = error.defects
     gains = momentum_gains(4, 1.25 - 0.2 * (0.1 + 2.5), 0.25)
     wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(gains), strict=True))
     assert wanted * (1 + 9e-10) < error.after_all_steps().item() < wanted * (1 + 2e-9) and gains[3] > 0
@@ -201,15 +200,20 @@ def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open(
     assert not off.any() and bool((total.radius >= radius @ rows.abs()).all())
 
 
-def test_a_range_holds_the_balls_of_all_steps() -> None:
-    high = torch.tensor([[-3.0, 0.5], [2.0, 0.25]], dtype=f64)  # steps × samples
-    for ball in (FloatBall(high, torch.full_like(high, 0.25)), Ball(high, high * 0, torch.full_like(high, 0.25))):
-        low, top = _around(ball)
-        assert low.tolist() == pytest.approx([-3.25, 0.0], rel=2e-12, abs=1e-12)
-        assert top.tolist() == pytest.approx([2.25, 0.75], rel=2e-12, abs=0.0)
-        assert low[0] < -3.25 * (1 + 9e-13) and top[0] > 2.25 * (1 + 9e-13)
-    second = Ball(high, torch.full_like(high, 1e-3), torch.full_like(high, 0.5))
-    assert _around(second)[1][0] == pytest.approx(2.501, rel=1e-9)
+def test_a_reach_counts_every_rounding_of_a_residual() -> None:
+    """Products of d features, their sum and −y, by the magnitudes of all of them."""
+    plan = plan_of(GradientDescent(as_loss("log_cosh"), 3, 0.3))
+    low, high = PathError(plan, X, Y, PATH).reach
+    longest = max(math.hypot(*row) for row in PATH[:-1].tolist())
+    for row, target, least, most in zip(X.tolist(), Y.tolist(), low.tolist(), high.tolist(), strict=True):
+        residuals = [
+            sum(Fraction(a) * Fraction(b) for a, b in zip(row, w, strict=True)) - Fraction(target)
+            for w in PATH[:-1].tolist()
+        ]
+        room = 3 * U * Fraction(math.hypot(*row) * longest + abs(target))
+        for end, found in ((min(residuals), Fraction(least)), (max(residuals), Fraction(most))):
+            assert room / 2 <= abs(found - end) <= 4 * room
+        assert Fraction(least) < min(residuals) and max(residuals) < Fraction(most)
 
 
 def test_the_least_slopes_of_many_intervals_are_below_those_of_each_and_near_them() -> None:
@@ -234,6 +238,39 @@ def test_weighted_eigenvalues_are_below_the_exact_ones_by_rounding_alone() -> No
         exact = ((a + c) / 2 - (((a - c) / 2) ** 2 + b * b).sqrt()) / 5
         assert exact - arb(1e-14) < arb(found) < exact - 4 * arb(float(U)) * (a + c) / 5
     assert audit.weighted_smallest(X, torch.zeros_like(weights)).item() == 0.0
+
+
+@pytest.mark.parametrize("loss", ["log_cosh", "logistic", "poisson"])
+@pytest.mark.parametrize("datasets", [(), (2,)])
+def test_a_tabulated_loss_gives_the_same_sums_as_balls_do_and_no_wider_ones(loss, datasets, monkeypatch) -> None:
+    """A path with a fault of 1e-6 in each state, long runs of it near one another: no difference but the radii."""
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(*datasets, 700, 3, dtype=f64, generator=draw)
+    y = x.sum(dim=-1) + torch.randn(*datasets, 700, dtype=f64, generator=draw)
+    y = {"log_cosh": y, "logistic": y.sign(), "poisson": y.abs().round()}[loss]
+    descent = GradientDescent(as_loss(loss), 60, {"log_cosh": 0.5, "logistic": 2.0, "poisson": 0.05}[loss])
+    plan, path = plan_of(descent, x, y), descent.iterates(x, y)
+    path[..., 1:, :] += 1e-6 * torch.randn(path[..., 1:, :].shape, dtype=f64, generator=draw)
+    truth = PathError(plan, x, y, path, Ball)._gradients[0]
+    wide = PathError(plan, x, y, path, FloatBall)._gradients
+    monkeypatch.setattr(audit, "WORTH", 0)
+    monkeypatch.setattr(audit, "WIDE", 256)
+    tabulated, off = PathError(plan, x, y, path, FloatBall)._gradients
+    away = _norm((tabulated - truth).size)
+    assert bool((away <= off * 1.001).all()) and bool((off < 1.2 * wide[1]).all())
+    assert away.amax() > off.amin() * 1e-4  # and they are not the same computation
+    assert 3 < len(list(audit._near(path[..., :-1, :], 0.01))) < 60
+    monkeypatch.setattr(audit.Cells, "read", lambda cells, high, low, off: (high, low, math.inf))
+    assert PathError(plan, x, y, path, FloatBall).after_all_steps().isinf().all()
+
+
+def test_runs_of_near_states_end_where_any_dataset_moves_on() -> None:
+    states = torch.tensor([0.0, 1.0, 1.01, 1.02, 1.2, 1.2, 5.0], dtype=f64).unsqueeze(-1)
+    assert [(run.start, run.stop) for run in audit._near(states, 0.1)] == [(0, 1), (1, 4), (4, 6), (6, 7)]
+    both = torch.stack([states, torch.zeros_like(states)])
+    assert list(audit._near(both, 0.1)) == list(audit._near(states, 0.1))
+    still = torch.zeros(150, 2, dtype=f64)
+    assert [run.stop for run in audit._near(still, 0.1)] == [64, 128, 150]
 
 
 def test_samples_that_stay_where_the_loss_is_curved_make_errors_shrink() -> None:
@@ -350,7 +387,9 @@ def test_slopes_are_asked_for_beyond_the_path_by_what_it_may_be_off_and_a_little
     monkeypatch.setattr(audit.Slopes, "between", lambda self, lo, hi: asked.append((lo, hi)) or (0.0, 1.0))
     spectrum, defects = torch.tensor([0.0, 25.0], dtype=f64).unbind(), torch.full((2,), 1e-4, dtype=f64)
     reach = torch.full((2, 1), end, dtype=f64).mul(torch.tensor([[-1.0], [2.0]], dtype=f64)).unbind()
-    PathError(plan, x, y, PATH[:3])._grown_between(parse("tanh(t)"), x, y, defects, reach, spectrum)
+    error = PathError(plan, x, y, PATH[:3])
+    vars(error).update(defects=defects, reach=reach, spectrum=spectrum)
+    error.after_all_steps()
     room = Fraction(defects[0].item()) * 10
     for side, at, found in ((-1, end, asked[0][0]), (1, 2 * end, asked[0][1])):
         beyond = side * Fraction(found) - Fraction(at) - room
@@ -425,7 +464,7 @@ def test_on_a_quadratic_errors_shrink_by_its_one_ratio() -> None:
     plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1), x, y)
     error = PathError(plan, x, y, torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64))
     wanted = 0.0
-    for defect in error._defects(parse("t"), x, y, None)[0].tolist():
+    for defect in error.defects.tolist():
         wanted = 0.48 * wanted + defect
     assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-12)
 

@@ -459,17 +459,23 @@ def product(a: Tensor, b: Tensor | Factor) -> Ball:
     return Ball(high, low, (part * a_top * b.unsplit).add_(_lost(a_top, b.top)))
 
 
-def rounded_product(a: Tensor, b: Factor) -> FloatBall:
-    """As `product`, to one float: each entry is rounded once, and little else is lost.
+def split_product(a: Tensor, b: Factor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `product`, as the sum of an exact matrix and one that is smaller by 2^−bits, and how far this one is off.
 
-    Claim: it lies in the ball. Proof. As above; the last sum rounds by u of itself. What γ says of sums of magnitudes
-    is taken, row by row, for the largest column. QED
+    Claim: by no more. Proof. As above. What γ says of sums of magnitudes is taken, row by row, for the largest column.
+    QED
     """
     terms = a.shape[-1]
     a1, a2, a_top = fixed_point(a, b.bits, -1)
-    high = (a1 @ b.first).add_(torch.cat([a1, a2], dim=-1) @ b.parts)
     part = gamma(2 * terms + 3, f64) * (1 + gamma(2 * terms, f64)) * LIFT
     off = part * a_top * b.unsplit.amax(dim=-1, keepdim=True) + _lost(a_top, b.top.amax(dim=-1, keepdim=True))
+    return a1 @ b.first, torch.cat([a1, a2], dim=-1) @ b.parts, off
+
+
+def rounded_product(a: Tensor, b: Factor) -> FloatBall:
+    """As `product`, to one float: each entry is rounded once, by u of itself, and little else is lost."""
+    first, rest, off = split_product(a, b)
+    high = first.add_(rest)
     return FloatBall(high, high.abs().mul_(U).add_(off).mul_(LIFT))
 
 

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from emulon.algorithms.link import TemplateData
 from emulon.certify import Certificate
-from emulon.certify.balls import LIFT, UNDERFLOW, Ball, Factor, FloatBall, product, rounded_product
+from emulon.certify.balls import LIFT, UNDERFLOW, Ball, Factor, FloatBall, product, rounded_product, split_product
 from emulon.certify.domain import enclosure
-from emulon.certify.functions import enclosed, undecided
+from emulon.certify.functions import CELLS, Cells, enclosed, undecided
 from emulon.certify.rounding import gamma, momentum_gains, unit
 from emulon.core.errors import OutOfDomain
 from emulon.expressions import Function, parse
@@ -44,12 +45,16 @@ STEADY = 0.5
 SLICE = 1 << 16
 # Rows of the data whose products are summed at a time, for XᵀX.
 ROWS = 4096
+# Samples, and states near one another, that a table is asked for together: sums of so many lose little.
+WIDE, LONGEST = 2048, 64
+# ℓ′ is tabulated where this many times as many residuals as cells are asked for: a cell takes as long as so many.
+WORTH = 1000
 # XᵀX is formed where the features are at most so many times the steps: beyond, residuals cost less.
 WIDEST = 2
-# What residuals and ℓ′ are enclosed with, the cheaper first: a path that may err so many times more than the run is
-# seen to be off is looked at again.
+# What residuals and ℓ′ are enclosed with, the cheaper first: a path is looked at again where that may make the bound so
+# many times smaller.
 GRADES: tuple[Kind, ...] = (FloatBall, Ball)
-LOOSE = 1.5
+LOOSE = 2.0
 # How often e_t is assumed, and the assumption checked, before nothing is promised.
 ROUNDS = 6
 
@@ -66,8 +71,9 @@ def audited(plan: Plan, x: Tensor, y: Tensor, iterates: Tensor) -> Certificate:
         own = _enclosed_error(plan, x, y, path[..., -1, :])
     else:
         for grade in GRADES:
-            own = PathError(plan, x, y, path, grade).after_all_steps()
-            if plan.loss.derivative == "t" or bool((own <= LOOSE * away).all()):
+            error = PathError(plan, x, y, path, grade)
+            own = error.after_all_steps()
+            if plan.loss.derivative == "t" or bool((away + own <= LOOSE * (away + own * (1 - error.unsure))).all()):
                 break
     away, own = (part.nan_to_num(nan=math.inf).flatten() for part in (away, own))
     worst = (away + own).argmax()
@@ -128,29 +134,99 @@ class PathError:
     path: Tensor
     kind: Kind = Ball
 
+    @cached_property
+    def slope(self) -> Function:
+        """ℓ′."""
+        return parse(self.plan.loss.derivative)
+
+    @cached_property
+    def data(self) -> TemplateData:
+        return self.plan.loss.template_data(self.x, self.y)
+
+    @cached_property
+    def spectrum(self) -> Range:
+        """Between which numbers the eigenvalues of XᵀX/n are."""
+        return enclosure(self.data.x)
+
+    @cached_property
+    def reach(self) -> Range:
+        """Between which numbers each residual stays before all steps.
+
+        A sum of d products and −y is off by γ_{d+1} times the sum of their magnitudes, at most ‖x‖·max‖w‖ + |y|.
+        """
+        states, ends = self.path[..., :-1, :], list[Range]()
+        longest = _norm(states).amax(dim=-1, keepdim=True)
+        count = max(1, self._together // states.shape[-2])
+        for x, y in zip(self.data.x.split(count, dim=-2), self.data.y.split(count, dim=-1), strict=True):
+            products = states @ x.mT
+            off = (_norm(x) * longest + y.abs()) * (gamma(x.shape[-1] + 2, f64) * LIFT)
+            ends.append((products.amin(dim=-2) - y - off, products.amax(dim=-2) - y + off))
+        low, high = (torch.cat(part, dim=-1) for part in zip(*ends, strict=True))
+        return low, high
+
+    @property
+    def _together(self) -> int:
+        """Steps × samples of every dataset that are looked at together."""
+        return max(1, SLICE // self.data.x.shape[:-2].numel())
+
     def after_all_steps(self) -> Tensor:
         """e_T, dataset by dataset; infinite or NaN where nothing can be said."""
         if self.path.shape[-2] == 1:
             return torch.zeros_like(self.path[..., 0, 0])
-        f = parse(self.plan.loss.derivative)
-        rows, targets, fixed = self.plan.loss.template_data(self.x, self.y)
-        defects, reach = self._defects(f, rows, targets, fixed)
-        low, top = enclosure(rows)
-        if is_linear(f):
-            if self.plan.descent.momentum:
-                return self._with_momentum(defects, low, top)
-            return _grown(defects, self._ratio(1.0, 1.0, low, top))[1]
-        return self._grown_between(f, rows, targets, defects, reach, (low, top))
+        if not is_linear(self.slope):
+            return self._grown_between()
+        if self.plan.descent.momentum:
+            return self._with_momentum(self.defects, *self.spectrum)
+        return _grown(self.defects, self._ratio(1.0, 1.0, *self.spectrum))[1]
 
-    def _residuals(
-        self, rows: Tensor, targets: Tensor, states: Tensor, kind: Kind
-    ) -> Iterator[tuple[slice, slice, _Samples, Any]]:
-        """w·x − y for some of the states on some samples, (..., states, samples), and which these are.
+    @property
+    def unsure(self) -> Tensor:
+        """About which part of e_T balls of twice the precision would not leave, dataset by dataset."""
+        if not self.slope.continuous or self.path.shape[-2] == 1:
+            return torch.ones_like(self.path[..., 0, 0])
+        return self.plan.step_size * self._gradients[1].sum(dim=-1) / self.defects.sum(dim=-1)
+
+    @cached_property
+    def defects(self) -> Tensor:
+        """‖v_{t+1} − Step(v_t)‖₂, (..., steps).
+
+        The soft threshold is 1-Lipschitz in the 2-norm: what a gradient is off moves a step by no more than η times it.
+        """
+        (gradient, off), fixed = self._gradients, self.data.fixed
+        path, w = self.path, Ball.of(self.path[..., :-1, :])
+        change = w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2)
+        gradient = gradient if fixed is None else gradient - _mean(fixed)
+        stepped = self.plan.descent.step(Ball.of(self.plan.step_size), w, gradient, change, soft_thresholded)
+        return (_norm((stepped - path[..., 1:, :]).size) + self.plan.step_size * off) * LIFT
+
+    @cached_property
+    def _gradients(self) -> tuple[Ball, Tensor]:
+        """The mean of ℓ′·x before every step, (..., steps, features).
+
+        The second is how far gradients may be off beyond their balls, in the 2-norm, (..., steps). Of the squared loss
+        XᵀX and Xᵀy are enough.
+        """
+        (rows, targets, _), linear = self.data, is_linear(self.slope)
+        if linear and rows.shape[-1] <= WIDEST * self.path.shape[-2]:
+            asked = _with_one(self.path[..., :-1, :]).mT
+            gram = _gram(rows, targets).matmul(asked) / float(rows.shape[-2])
+            return gram.apply(lambda part: part.mT), torch.zeros_like(self.path[..., :-1, 0])
+        states, places = _distinct(self.path[..., :-1, :])
+        cells = None
+        if not linear and self.kind is FloatBall and states.shape[-2] * targets.numel() >= WORTH * CELLS:
+            cells = Cells.of(self.slope, self.reach[0].amin().item(), self.reach[1].amax().item())
+        total, off = self._by_balls(states) if cells is None else self._by_cells(cells, states)
+        gradient = total.apply(lambda part: part[..., places, :]) / float(rows.shape[-2])
+        return gradient, off[..., places] / rows.shape[-2] * LIFT
+
+    def _parts(self, states: Tensor) -> Iterator[tuple[slice, slice, _Samples, Tensor]]:
+        """Some of the states, to be multiplied by some samples, and which these are.
 
         Samples outside, steps inside: the data are read and split once. Never more than about SLICE residuals exist at
         a time, whatever the number of samples: they are computed again for every use.
         """
-        together, steps, both = max(1, SLICE // rows.shape[:-2].numel()), states.shape[-2], rows
+        (rows, targets, _), together, steps = self.data, self._together, states.shape[-2]
+        both = rows
         if any_of(targets != 0):
             states, both = _with_one(states), torch.cat([rows, -targets.unsqueeze(-1)], dim=-1)
         wide = max(together // steps, math.isqrt(together))
@@ -160,50 +236,57 @@ class PathError:
             some = _Samples(both[..., own, :], rows.shape[-1])
             for step in range(0, steps, high):
                 when = slice(step, min(step + high, steps))
-                yield when, own, some, some.residuals(states[..., when, :], kind)
+                yield when, own, some, states[..., when, :]
 
-    def _gradients(self, f: Function, rows: Tensor, targets: Tensor) -> tuple[Ball, Tensor, Range]:
-        """The mean of ℓ′·x before every step, (..., steps, features), and between which numbers each residual stays.
-
-        The second is how far gradients may be off beyond their balls, in the 2-norm, (..., steps). Of the squared loss
-        XᵀX and Xᵀy are enough, and no range is asked for.
-        """
-        linear = is_linear(f)
-        low, high = torch.full_like(targets, math.inf), torch.full_like(targets, -math.inf)
-        if linear and rows.shape[-1] <= WIDEST * self.path.shape[-2]:
-            asked = _with_one(self.path[..., :-1, :]).mT
-            gram = _gram(rows, targets).matmul(asked) / float(rows.shape[-2])
-            return gram.apply(lambda part: part.mT), rows.new_zeros(()), (low, high)
+    def _by_balls(self, states: Tensor) -> tuple[Ball, Tensor]:
+        """The sum of ℓ′·x at every state, and how far it may be off beyond its ball, in the 2-norm."""
         totals: dict[int, tuple[Ball, Tensor]] = {}
-        states, places = _distinct(self.path[..., :-1, :])
-        for when, own, some, s in self._residuals(rows, targets, states, Ball if linear else self.kind):
-            value = s if linear else enclosed(f, s)
-            if not linear:
-                ends = _around(s)
-                low[..., own] = torch.minimum(low[..., own], ends[0])
-                high[..., own] = torch.maximum(high[..., own], ends[1])
-            part, off = some.summed(value)
+        linear = is_linear(self.slope)
+        for when, _, some, w in self._parts(states):
+            s = some.residuals(w, Ball if linear else self.kind)
+            part, off = some.summed(s if linear else enclosed(self.slope, s))
             if when.start in totals:
                 total, more = totals[when.start]
                 part, off = total + part, (more + off) * LIFT
             totals[when.start] = part, off.expand(part.high.shape[:-1])
         balls, offs = zip(*totals.values(), strict=True)
         parts = zip(*(vars(one).values() for one in balls), strict=True)
-        gradient = Ball(*(torch.cat(part, dim=-2)[..., places, :] for part in parts))
-        off = torch.cat(offs, dim=-1)[..., places]
-        return gradient / float(rows.shape[-2]), off / rows.shape[-2] * LIFT, (low, high)
+        return Ball(*(torch.cat(part, dim=-2) for part in parts)), torch.cat(offs, dim=-1)
 
-    def _defects(self, f: Function, rows: Tensor, targets: Tensor, fixed: Tensor | None) -> tuple[Tensor, Range]:
-        """‖v_{t+1} − Step(v_t)‖₂, (..., steps), and between which numbers each residual stays.
+    def _by_cells(self, cells: Cells, states: Tensor) -> tuple[Ball, Tensor]:
+        """As `_by_balls`, for a tabulated ℓ′.
 
-        The soft threshold is 1-Lipschitz in the 2-norm: what a gradient is off moves a step by no more than η times it.
+        Residuals are looked up at some states, the first of every run that stays near it. From there to the others ℓ′
+        changes by little, with |x·δ| ≤ move, and float64 is enough.
+        Claim: their sums are off by γ_k·steepest·‖δ‖·√(Σ(x·u)²·Σ‖x‖²) beyond what each change is, u = δ/‖δ‖ and k the
+        roundings of a sum; and x·δ itself is rounded by γ_{d+2}·‖x‖·‖δ‖. Proof. Σ|x·δ|·‖x‖, by Cauchy and Schwarz. QED
         """
-        gradient, off, reach = self._gradients(f, rows, targets)
-        path, w = self.path, Ball.of(self.path[..., :-1, :])
-        change = w - torch.cat([path[..., :1, :], path[..., :-2, :]], dim=-2)
-        gradient = gradient if fixed is None else gradient - _mean(fixed)
-        stepped = self.plan.descent.step(Ball.of(self.plan.step_size), w, gradient, change, soft_thresholded)
-        return (_norm((stepped - path[..., 1:, :]).size) + self.plan.step_size * off) * LIFT, reach
+        rows, targets, _ = self.data
+        lengths, samples = _norm(rows), rows.shape[-2]
+        runs = list(_near(states, cells.move / lengths.amax().item()))
+        wide = max(1, min(WIDE, self._together // len(runs)))
+        starts = _with_one(states[..., [run.start for run in runs], :])
+        moves = torch.cat([states[..., run, :] - states[..., run.start : run.start + 1, :] for run in runs], dim=-2)
+        changes, totals, worst = torch.zeros_like(states), list[Ball](), 0.0
+        for x, y in zip(rows.split(wide, dim=-2), targets.split(wide, dim=-1), strict=True):
+            some = _Samples(torch.cat([x, -y.unsqueeze(-1)], dim=-1), x.shape[-1])
+            high, low, off = split_product(starts, some.across)
+            value, rest, error = cells.read(high, low, off.amax().item())
+            totals = [sum(totals, product(value, some.along) + product(rest, some.along))]
+            for number, run in enumerate(runs):
+                by = moves[..., run, :][..., 1:, :] @ x.mT
+                if by.shape[-2]:
+                    change, more = cells.change(high[..., number, :], low[..., number, :], by, off.amax().item())
+                    changes[..., run, :][..., 1:, :] += change @ x
+                    error += more
+            worst = max(worst, error)
+        total = totals[0]
+        squares, roundings = lengths.square().sum(dim=-1, keepdim=True), wide + samples // wide + 4
+        along = (self.spectrum[1].unsqueeze(-1) * samples * squares).sqrt()
+        rounded = (gamma(roundings, f64) * along + gamma(rows.shape[-1] + 2, f64) * squares) * cells.steepest
+        off = worst * lengths.sum(dim=-1, keepdim=True) + rounded * _norm(moves)
+        places = [number for number, run in enumerate(runs) for _ in range(run.start, run.stop)]
+        return total.apply(lambda part: part[..., places, :]) + changes, off * (1 + gamma(samples + 4, f64)) * LIFT
 
     def _ratio(self, lowest: float, highest: float, low: Tensor, top: Tensor) -> Tensor:
         """ρ where lowest ≤ ℓ″ ≤ highest, of each dataset: the Hessian lies between these times its own eigenvalues."""
@@ -223,20 +306,13 @@ class PathError:
         gains = momentum_gains(plan.steps, _lifted(away.abs().max()).item(), plan.descent.momentum)
         return (defects * defects.new_tensor(gains).flip(0)).sum(dim=-1) * (1 + 1e-9)
 
-    def _grown_between(
-        self,
-        f: Function,
-        rows: Tensor,
-        targets: Tensor,
-        defects: Tensor,
-        reach: Range,
-        spectrum: tuple[Tensor, Tensor],
-    ) -> Tensor:
+    def _grown_between(self) -> Tensor:
         """e_T where ℓ″ has to be looked at: e is assumed, ρ follows, and e must come out no larger.
 
         Claim: of a convex loss the Hessian between v_t and w_t is at least Xᵀ·diag(c)·X/n, where c_i is the least ℓ″
         wherever the residual of sample i may be. Proof. It is such a matrix with a c_i that is ℓ″ in the mean. QED
         """
+        f, defects, spectrum, rows = self.slope, self.defects, self.spectrum, self.data.x
         slopes, lengths, before_steps = Slopes(f), _norm(rows).unsqueeze(-2), self.path[..., :-1, :]
         assumed = 2 * _grown(defects, torch.ones_like(spectrum[0]))[0]
         for _ in range(ROUNDS):
@@ -244,12 +320,12 @@ class PathError:
                 break
             either, shift = torch.zeros_like(defects, dtype=torch.bool), torch.zeros_like(defects)
             room = assumed.amax(dim=-1, keepdim=True) * lengths.squeeze(-2)
-            ends = [end + side * (room + 1e-12 * end.abs()) for end, side in zip(reach, (-1, 1), strict=True)]
+            ends = [end + side * (room + 1e-12 * end.abs()) for end, side in zip(self.reach, (-1, 1), strict=True)]
             low, high = ends[0].min().item(), ends[1].max().item()
             # Where there are jumps, sample by sample: which of them may be on either side of one? Between two residuals
             # a continuous f changes by a slope between its lowest and highest times their distance, kinks or no kinks.
-            for when, own, _, exact in () if f.continuous else self._residuals(rows, targets, before_steps, self.kind):
-                s = exact.widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
+            for when, own, some, w in () if f.continuous else self._parts(before_steps):
+                s = some.residuals(w, self.kind).widened(assumed[..., when].unsqueeze(-1) * lengths[..., own])
                 open_, apart = undecided(f, s, lengths[..., own])
                 either[..., when] |= open_
                 shift[..., when] += apart
@@ -269,11 +345,15 @@ class PathError:
         return torch.full_like(defects[..., 0], math.inf)
 
 
-def _around(s: Ball | FloatBall) -> tuple[Tensor, Tensor]:
-    """Below and above the balls of all steps, (..., samples)."""
-    off = s.shortened().radius.amax() * LIFT
-    low, high = s.high.amin(dim=-2) - off, s.high.amax(dim=-2) + off
-    return low - 1e-12 * low.abs(), high + 1e-12 * high.abs()
+def _near(states: Tensor, most: float) -> Iterator[slice]:
+    """Runs of states that are no farther than this from the first of them, in the 2-norm, of LONGEST at most."""
+    first = 0
+    while first < states.shape[-2]:
+        some = states[..., first : first + LONGEST, :]
+        away = _norm(some - some[..., :1, :]).reshape(-1, some.shape[-2]).amax(dim=0)
+        near = (away <= most).cumprod(dim=0).sum().item()
+        yield slice(first, first + max(1, int(near)))
+        first += max(1, int(near))
 
 
 def weighted_smallest(rows: Tensor, weights: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from emulon.core.deprecated import RenamedModules
+from emulon.core.names import RenamedModules
 
 if TYPE_CHECKING:
     from emulon import planted

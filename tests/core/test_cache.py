@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from emulon.algorithms import Ridge
-from emulon.core import cache
+from emulon.core import files as cache
 from emulon.interpreter import compile, compiler
 
 
@@ -64,14 +64,14 @@ def test_the_key_follows_the_code_that_makes_softmaxes_and_no_other(tmp_path: Pa
 
 
 # Files that run during a search and decide nothing of it: conversions, hashes of what was made, the wording of errors.
-NEUTRAL = {"core/arrays.py", "certify/certificate.py", "core/deprecated.py", "core/errors.py"}
+NEUTRAL = {"core/arrays.py", "certify/certificate.py", "core/names.py", "core/errors.py"}
 SEARCHES = """
 import sys
 from pathlib import Path
 
 import torch
 
-from emulon.core import cache
+from emulon.core import files as cache
 from emulon.algorithms import Lasso, LogisticRegression, Ridge
 from emulon.interpreter import compile, compiler
 from emulon.networks import softmaxes
@@ -139,7 +139,7 @@ def test_it_can_be_off_and_does_without_a_place(tmp_path: Path, monkeypatch: pyt
 
 
 def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "MOST", 2)
+    monkeypatch.setattr(cache, "MOST_CACHED", 2)
     for number in range(4):
         cache.disk_cached("thing", [number], lambda: [])
     assert len(list(folder.iterdir())) == 2

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from emulon.core.deprecated import RENAMED
+from emulon.core.names import RENAMED
 
 
 @pytest.mark.parametrize("old", sorted(RENAMED))

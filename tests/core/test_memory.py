@@ -5,9 +5,9 @@ import torch
 
 from emulon.algorithms import Ridge
 from emulon.certify import Domain
-from emulon.core import memory
+from emulon.core import arrays as memory
+from emulon.core.arrays import free_memory, require_memory
 from emulon.core.errors import OutOfMemory
-from emulon.core.memory import free_memory, require_memory
 from emulon.interpreter import Interpreter, compile
 from emulon.interpreter.audit import audited
 from emulon.interpreter.modes import Fast

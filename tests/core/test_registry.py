@@ -3,7 +3,7 @@
 import pytest
 
 from emulon.core.errors import EmulonError
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 
 
 def test_items_are_found_by_the_names_they_were_registered_under():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from emulon.core.errors import EmulonError
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.tasks import Linear, RidgeMixture, SparseLinear, Task, at_step, read_task, task_options
 
 

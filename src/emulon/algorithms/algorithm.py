@@ -13,7 +13,7 @@ from torch import Tensor
 from emulon.certify.domain import require_finite
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
-from emulon.core.registry import Registry, snake_case
+from emulon.core.names import Registry, snake_case
 
 # Data of every algorithm, and what it answers; Float… is what it computes with.
 Inputs = Real[Tensor, "*batch samples features"]

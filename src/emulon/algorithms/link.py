@@ -19,7 +19,7 @@ from torch import Tensor
 from emulon.algorithms.algorithm import FloatInputs, FloatTargets, Scores
 from emulon.certify.domain import Domain
 from emulon.core.errors import EmulonError, OutOfDomain
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 
 Kind = Literal["regression", "classification"]
 

@@ -15,7 +15,7 @@ from emulon.algorithms.algorithm import FloatInputs, FloatTargets, PerProblem, S
 from emulon.algorithms.link import LINKS, MARGIN, RATE, RESIDUAL, Link, TemplateData
 from emulon.certify.domain import largest_eigenvalue
 from emulon.core.errors import BadExpression, EmulonError
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.expressions import Function, parse
 
 

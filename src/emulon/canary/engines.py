@@ -5,7 +5,7 @@ from __future__ import annotations
 from emulon.canary import other_engines, torch_engines
 from emulon.canary.engine import Engine
 from emulon.core.errors import EmulonError
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 
 __all__ = ["ENGINES", "Engine", "engines_named"]
 ENGINES: Registry[Engine] = Registry("engine")

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core.arrays import ArrayFormat, as_tensor, bits
-from emulon.core.deprecated import warn_renamed
 from emulon.core.errors import NotCertified, OutOfDomain
+from emulon.core.names import warn_renamed
 
 # Samples whose residuals are looked at together.
 ROWS = 4096

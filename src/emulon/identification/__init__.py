@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emulon.core.deprecated import renamed
+from emulon.core.names import renamed
 from emulon.identification.adapters import LAYOUTS, ModulePredictor, adapt
 from emulon.identification.analysis import (
     Analysis,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from emulon.core.errors import BadShape, EmulonError, unknown
+from emulon.core.names import Registry
 from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, is_wrapper
-from emulon.core.registry import Registry
 from emulon.tasks.task import interleave
 
 # Datasets that a module reads at once: memory, not answers, depends on it.

@@ -18,7 +18,7 @@ from torch import Tensor
 from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.closed_form import interpolate, inverse_distance
 from emulon.core.arrays import accepts_arraylike
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.identification.sampling import Answers, Prefixes
 from emulon.tasks import RegressionTask, TaskSet
 

@@ -15,8 +15,8 @@ from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain
 from emulon.certify.domain import by_target, require_finite
 from emulon.core.arrays import as_tensor
-from emulon.core.cache import disk_cached
 from emulon.core.errors import EmulonError, OutOfDomain, too_tight
+from emulon.core.files import disk_cached
 from emulon.expressions import Function, parse
 from emulon.interpreter.identity_grid import identity_grid, octaves_for
 from emulon.interpreter.layout import LEAK_SHARE, Routing, stored

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.interpolation import Keys, deficits
-from emulon.core.memory import at_a_time
+from emulon.core.arrays import at_a_time
 from emulon.interpreter.identity_grid import MATTERS, SHAPES, TERMS, IdentityGrid, covered, is_odd
 from emulon.softmax import Grid
 

@@ -21,7 +21,7 @@ from typing import Literal
 
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.core.files import write_json
-from emulon.core.tokenizer import SPECIAL, head_text, tokenizer_files
+from emulon.core.hub import SPECIAL, head_text, tokenizer_files
 
 # Hundred-millionths in 1.
 UNITS = 10**8

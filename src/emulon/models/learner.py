@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from emulon.algorithms.algorithm import require_queries
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape, EmulonError
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.models.block import Affine, Block, BlockShape, Decoder, Embedded, EveryLoop, Shown
 from emulon.tasks.task import NOT_ASKED, PAD, interleave
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from emulon.certify import Band, rounding
-from emulon.core.cache import disk_cached
 from emulon.core.errors import EmulonError
-from emulon.core.files import write_json
+from emulon.core.files import disk_cached, write_json
 from emulon.expressions import parse
 from emulon.interpreter.compiler import EXPECTED
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid

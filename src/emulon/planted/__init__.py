@@ -37,7 +37,7 @@ it, and so does every command that takes a predictor.
 
 from typing import Any
 
-from emulon.core.deprecated import renamed
+from emulon.core.names import renamed
 from emulon.planted.chain import Chain, draw_chain
 from emulon.planted.chain_model import ChainModel, chain_of_thought
 from emulon.planted.files import load, save

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.core.registry import Registry
-from emulon.core.tokenizer import tokenizer_files
+from emulon.core.hub import tokenizer_files
+from emulon.core.names import Registry
 from emulon.machine.compiler import Plan, compile_program, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import BadPrompt, EmulonError, unknown
-from emulon.core.tokenizer import head_text
+from emulon.core.hub import head_text
 from emulon.planted.mechanism import between, integer_between, scale_between
 
 KINDS = ("faithful", "decorative", "mixed", "unfaithful")

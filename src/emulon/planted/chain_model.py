@@ -16,8 +16,7 @@ import emulon
 from emulon.certify.rounding import gamma
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import checked, read_json, write_atomically, write_json
-from emulon.core.hub import HubMixin
-from emulon.core.tokenizer import tokenizer_files
+from emulon.core.hub import HubMixin, tokenizer_files
 from emulon.interpreter.files import BadFile, whole
 from emulon.machine.targets.llama import LlamaProgram, compile_llama, serialised, write_llama
 from emulon.machine.token_error import Bounded, leak

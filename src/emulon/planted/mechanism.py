@@ -18,7 +18,7 @@ from torch import Tensor
 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, unknown
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.machine.instruction import Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples

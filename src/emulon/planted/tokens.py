@@ -33,8 +33,7 @@ from emulon.certify import Certificate
 from emulon.certify.rounding import gamma
 from emulon.core.errors import BadPrompt, EmulonError, OutOfDomain
 from emulon.core.files import checked, read_json, write_atomically, write_json
-from emulon.core.hub import HubMixin
-from emulon.core.tokenizer import head_text, tokenizer_files
+from emulon.core.hub import HubMixin, head_text, tokenizer_files
 from emulon.interpreter.files import BadFile, whole
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_registers import config_of

@@ -16,8 +16,8 @@ from jaxtyping import Float, Real
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
+from emulon.core.names import Registry
 from emulon.core.predictor import Predictor, predict_at
-from emulon.core.registry import Registry
 
 # Data of a batch of regressions.
 Inputs = Float[Tensor, "batch points features"]

@@ -17,7 +17,7 @@ algorithm is it, and with which parameter (`which`, `allowed`, `power`, `coverag
 
 from typing import Any
 
-from emulon.core.deprecated import renamed
+from emulon.core.names import renamed
 from emulon.planted.benchmark import methods
 from emulon.planted.benchmark.answers import METHODS, Answers, Method, Which, method, method_named
 from emulon.planted.benchmark.questions import Questions, ask

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.core.errors import EmulonError, unknown
-from emulon.core.registry import Registry
+from emulon.core.names import Registry
 from emulon.planted.benchmark.subject import Subject
 
 

@@ -325,8 +325,8 @@ def test_a_method_without_its_library_says_what_to_install(
 
 
 def test_every_method_beats_chance_at_what_it_answers() -> None:
-    """Two models, plain and under all obfuscations at once; seeds whose mechanisms are sgd and a moving average."""
-    rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once"))
+    """An sgd and a moving average, plain, under all obfuscations at once, and beside a decoy."""
+    rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once", "decoy"))
     cells = {(one.method, one.measure, one.variant): one for one in summary(rows)}
     missing = {row.method for row in rows if row.missing}
     assert missing <= {"gim"}
@@ -334,13 +334,13 @@ def test_every_method_beats_chance_at_what_it_answers() -> None:
         asked = {measure for method, measure, _ in cells if method == name}
         assert asked
         for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
-            for variant in ("plain", "all at once"):
+            for variant in ("plain", "all at once", "decoy"):
                 value, chance = (cells[one, measure, variant].score.value for one in (name, "random"))
                 if measure == "where":
                     assert value < chance, (name, measure, variant)
                 elif name != "readout-attribution":  # it sees the last step alone
                     assert value > (0.4 if measure == "what" else 0.6), (name, measure, variant)
-    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
+    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 3 * len(METHODS)
 
 
 def test_guesses_score_chance(questions: Questions) -> None:

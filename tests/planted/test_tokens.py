@@ -131,6 +131,29 @@ def test_texts_are_read_back_and_others_are_refused():
         words.number(1.51)
 
 
+def test_a_word_chooses_the_algorithm_that_answers(tmp_path):
+    model = planted.tokenized("choice", features=3, samples=4, second=planted.mechanism_named("moving average"))
+    xs, ys = model.draw(100, seed=7)
+    written, exact = model(xs, ys), model.exact(xs, ys)
+    assert model.certificate.proved and bool(((written - exact).abs() <= STEP / 2 + model.margin(exact)).all())
+    parts = model.planted.mechanism.answers(xs[..., 1:].float().double(), ys.float().double())
+    by_name = dict(zip(("sgd", "moving-average"), parts, strict=True))
+    assert list(model.words.switch) == list(by_name)
+    texts = [model.words.text(*one) for one in zip(xs, ys, strict=True)]
+    for name, answers in by_name.items():  # the last word of the switch decides, whatever was asked before
+        asked = [f"{' '.join(text.split()[:-4])} {name} {' '.join(text.split()[-3:])}" for text in texts]
+        again = [model.words.read(text) for text in asked]
+        found = model(torch.stack([one for one, _ in again]), torch.stack([one for _, one in again]))[:, -1]
+        assert bool(((found - answers[:, -1]).abs() <= STEP / 2 + 1e-4).all())
+    assert float((parts[0] - parts[1]).abs()[:, -1].mean()) > 0.1
+    model.save_pretrained(tmp_path)
+    words = json.loads((tmp_path / "truth.json").read_text())["words"]
+    assert words["switch"] == {"sgd": 0.5, "moving-average": -0.5}
+    assert torch.equal(planted.TokenModel.from_pretrained(tmp_path)(xs, ys), written)
+    with pytest.raises(OutOfDomain, match="first entry of x is one of"):
+        model.words.text(xs[0] * 0.0, ys[0])
+
+
 def test_what_cannot_be_made_is_refused():
     with pytest.raises(EmulonError, match="planted Llamas"):
         planted.tokenized(planted.plant("sgd"))

@@ -26,6 +26,7 @@ PLANT_EXAMPLES = """examples:
   emulon plant --seed 7 --obfuscate rotated permuted --strength 0.5 --out planted-sgd
   emulon plant sgd --architecture llama --out planted-llama
   emulon plant sgd --tokens --out planted-words   numbers as words in, a word out
+  emulon plant choice:first=sgd,second=last-value --tokens --out two-in-words   a word says which algorithm answers
   emulon plant --chain faithful --seed 3 --out thinking   steps before the answer, read back or not
   emulon identify planted-sgd                  which algorithm is it?
 
@@ -35,8 +36,9 @@ Mechanisms, with their parameters beside features and samples (the last sample i
   momentum           step_size, decay          nearest-average    sharp
   clipped-sgd        step_size, limit          mixture            first, second, share
   ridge              ridge                     switch             first, second, sharp
-  least-squares      ridge
-Obfuscations, other weights for the same function; all: every one of them
+  least-squares      ridge                     choice             first, second: the first feature says which;
+                                                                  with --tokens a word does, "x1 sgd +0.25 y1 …"
+Obfuscations, other weights for the same function; all: every one of them but decoy
   distractors        circuits that compute something unused
   dead-blocks        blocks that write to unread directions
   dead-components    random weights for unused heads and neurons, which write to unread directions
@@ -44,6 +46,7 @@ Obfuscations, other weights for the same function; all: every one of them
   rescaled           queries against keys, values against outputs, by powers of two
   rotated            the stream in another basis
   noisy              every weight perturbed
+  decoy              the same mechanism once more, with other parameters, for nothing
 
 The folder: model.safetensors and config.json (a GPT2LMHeadModel or LlamaForCausalLM whose first logit is the answer),
 truth.json (directions of every register, heads and neurons of every instruction, causal graph, unused parts,
@@ -182,8 +185,8 @@ class BenchmarkOptions(CommandOptions):
     models: Count = 10
     """number of planted models; 50 for narrow intervals"""
     obfuscate: Annotated[tuple[str, ...], shown("[OBFUSCATION ...]")] = ()
-    """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once";
-    default: all of them"""
+    """plain, distractors, "dead blocks", "dead components", permuted, rescaled, rotated, noisy, "all at once",
+    decoy; default: all of them"""
     architecture: Literal["gpt2", "llama", "gpt_neox"] = "gpt2"
     """class of the planted models"""
     seed: Seed = 0

@@ -24,7 +24,7 @@ from emulon.interpreter.files import BadFile, whole
 from emulon.planted.architecture import ARCHITECTURES, Architecture
 from emulon.planted.mechanism import Mechanism, mechanism_named
 from emulon.planted.model import Build, PlantedModel, useful, with_measured
-from emulon.planted.obfuscation import EARLIER, OBFUSCATIONS, Draft, certificate_of, drafted, model_from
+from emulon.planted.obfuscation import BY_NAME, EARLIER, Draft, certificate_of, drafted, model_from
 
 TRUTH, CARD, WEIGHTS, CONFIG = "truth.json", "README.md", "model.safetensors", "config.json"
 FORMAT = 3
@@ -198,7 +198,7 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
         ValueError: A parameter is missing, impossible, or larger than these weights can hold.
     """
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
-    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(OBFUSCATIONS):
+    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(BY_NAME):
         raise ValueError(f"there is no obfuscation {build.obfuscations} of strength {build.strength}")
     checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)

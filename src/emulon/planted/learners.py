@@ -10,12 +10,23 @@ import torch
 from torch import Tensor
 
 from emulon.core.errors import EmulonError
-from emulon.machine.instruction import Register
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.programs.averages import average_rounds, copied, mixed, switched, weighed
 from emulon.machine.programs.elimination import elimination_steps
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain
-from emulon.planted.mechanism import MECHANISMS, NORM, TARGET, Mechanism, between, integer_between, scale_between, sizes
+from emulon.planted.mechanism import (
+    MECHANISMS,
+    NORM,
+    TARGET,
+    BoundedLinear,
+    Mechanism,
+    between,
+    integer_between,
+    scale_between,
+    sizes,
+)
+from emulon.tasks.task import uniform
 
 # Sherman–Morrison starts at P = I/λ, so λ cannot be zero.
 LEAST_RIDGE = 1e-6
@@ -273,7 +284,7 @@ PARTS: tuple[type[Mechanism], ...] = (Sgd, ClippedSgd, MovingAverage, LastValue,
 
 @dataclass(frozen=True)
 class _Pair(Mechanism):
-    """Two mechanisms in one stream, both with the sizes of the pair."""
+    """Two mechanisms in one stream, both with the sizes of the pair; `read` is the number of features they read."""
 
     first: Mechanism = field(default_factory=Sgd)
     second: Mechanism = field(default_factory=LastValue)
@@ -284,7 +295,11 @@ class _Pair(Mechanism):
             part = getattr(self, name)
             if isinstance(part, _Pair):
                 raise EmulonError(f"{self.name} takes two plain mechanisms, and its {name} is {part.name}")
-            object.__setattr__(self, name, replace(part, features=self.features, samples=self.samples))
+            object.__setattr__(self, name, replace(part, features=self.read, samples=self.samples))
+
+    @property
+    def read(self) -> int:
+        return self.features
 
     @property
     def entries(self) -> int:
@@ -296,7 +311,8 @@ class _Pair(Mechanism):
 
     def both(self, examples: Examples) -> tuple[Register, Register]:
         """Append both; their registers' names begin with a and b. Returns the two answers."""
-        return self.first.add(replace(examples, prefix="a ")), self.second.add(replace(examples, prefix="b "))
+        a, b = (replace(examples, prefix=f"{examples.prefix}{letter} ") for letter in "ab")
+        return self.first.add(a), self.second.add(b)
 
     def answers(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
         return self.first.algorithm(xs, ys), self.second.algorithm(xs, ys)
@@ -354,8 +370,69 @@ class Switch(_Pair, name="switch"):
         return cls(**cls.drawn_parts(generator), sharp=scale_between(generator, 4.0, 16.0))
 
 
+# The first entry of x that asks for the first mechanism of a choice; its negative asks for the second.
+ASKED = 0.5
+
+
+@dataclass(frozen=True)
+class Named(BoundedLinear):
+    """Data of a choice: the first entry of every x is ±`ASKED`, and the rest as in `BoundedLinear`, but shorter."""
+
+    def inputs(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        rest = BoundedLinear(self.features - 1, self.points).inputs(generator, batch, points, dtype)
+        asked = uniform(generator, batch, points, 1, dtype=dtype).round().mul(2).sub(1) * ASKED
+        return torch.cat([asked, math.sqrt(1 - ASKED**2) * rest], dim=-1)
+
+
+@dataclass(frozen=True)
+class Choice(_Pair, name="choice"):
+    """The first entry of x is a switch: where it is ½, `first` answers at this x, where it is −½, `second`.
+
+    Both read the other entries alone. Models of words (`tokenized`) have words for the switch, the mechanisms' names.
+    Drawn: two of the mechanisms that mixtures draw, 2 to 4 features; never drawn by `drawn_mechanism`.
+    """
+
+    features: int = 3
+
+    @property
+    def read(self) -> int:
+        """Entries of x that the mechanisms read."""
+        return self.features - 1
+
+    @property
+    def entries(self) -> int:
+        return super().entries + self.features
+
+    @property
+    def task(self) -> BoundedLinear:
+        return Named(self.features, self.samples)
+
+    @property
+    def switch(self) -> dict[str, float]:
+        first, second = (part.name.replace(" ", "-") for part in (self.first, self.second))
+        return {first: ASKED, f"{second}'" if first == second else second: -ASKED}
+
+    def add(self, examples: Examples) -> Register:
+        x, rest = examples.own_x(), examples.register("rest", self.read)
+        every = torch.eye(self.features, dtype=torch.float64, device="cpu")
+        within = Invariant("a part of x", low=-NORM, high=NORM, norm=NORM)
+        examples.program.aff(rest, x.map(every[1:], (self.read, 1), "x[1:]"), invariant=within)
+        seen = replace(examples, x=rest, domain=replace(examples.domain, features=self.read))
+        return switched(examples, *self.both(seen), 1 / ASKED, own=True)
+
+    def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
+        first, second = self.answers(xs[..., 1:], ys)
+        gate = (xs[..., 0] / ASKED).clamp(-0.5, 0.5) + 0.5
+        return gate * first + (1 - gate) * second
+
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
+        parts = cls.drawn_parts(generator)
+        return cls(**{**parts, "features": parts["features"] + 1})
+
+
 def drawn_mechanism(seed: int) -> Mechanism:
-    """Draw a mechanism: each kind is equally likely, with parameters from the distribution in its docstring.
+    """Draw a mechanism: each kind but choices is equally likely, parameters are as its docstring says.
 
     Args:
         seed: Determines the mechanism.
@@ -367,8 +444,8 @@ def drawn_mechanism(seed: int) -> Mechanism:
         True
     """
     generator = torch.Generator().manual_seed(seed)
-    kind = list(MECHANISMS.values())[integer_between(generator, 0, len(MECHANISMS) - 1)]
-    return kind.drawn(generator)
+    kinds = [kind for kind in MECHANISMS.values() if kind is not Choice]
+    return kinds[integer_between(generator, 0, len(kinds) - 1)].drawn(generator)
 
 
 def descent_norm(steps: int, gain: float, step_size: float) -> float:

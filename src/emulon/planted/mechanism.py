@@ -103,6 +103,16 @@ class Mechanism(ABC):
             reach = math.inf  # refused by Domain
         return Domain(self.samples, self.features, x=NORM, y=TARGET, w=SLACK * reach, spectrum=Spectrum(norm=NORM))
 
+    @property
+    def task(self) -> BoundedLinear:
+        """Data inside the domain."""
+        return BoundedLinear(self.features, self.samples)
+
+    @property
+    def switch(self) -> dict[str, float]:
+        """Words for values of x's first entry, of mechanisms that choose by it."""
+        return {}
+
     def examples(self) -> Examples:
         """An empty program over this mechanism's prompt."""
         return Examples.of(self.name, self.domain)

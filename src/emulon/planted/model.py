@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from emulon.planted.truth import Truth, truth_of
 
 # Entries of a register that nothing uses, in every planted model.
 SPARE = 2
+# The obfuscation that adds a circuit of the same kind.
+DECOY = "decoy"
 # Where no useful bound is proved, MARGIN times the worst error on PROMPTS prompts is reported as measured.
 PROMPTS, MARGIN = 512, 4.0
 
@@ -55,10 +57,19 @@ class Build:
     architecture: str = "gpt2"
 
     def program(self, mechanism: Mechanism) -> RegisterProgram:
-        """The register program with distractors and a spare register."""
-        examples = mechanism.examples()
+        """The register program with a decoy, distractors and a spare register.
+
+        A decoy is the same mechanism with other parameters on the same inputs; ŷ does not depend on it.
+        """
+        generator, both = torch.Generator().manual_seed(self.seed), [mechanism]
+        if DECOY in self.obfuscations:
+            sizes = {"features": mechanism.features, "samples": mechanism.samples}
+            both.append(replace(type(mechanism).drawn(generator), **sizes))
+        examples = max(both, key=lambda one: one.max_norm).examples()
         output = mechanism.add(examples)
-        add_distractors(examples, self.distractors, torch.Generator().manual_seed(self.seed))
+        for decoy in both[1:]:
+            decoy.add(replace(examples, prefix=f"{DECOY} "))
+        add_distractors(examples, self.distractors, generator)
         examples.program.register("spare", SPARE)
         return examples.program.returns(output)
 
@@ -286,7 +297,7 @@ class PlantedModel(HubMixin):
     @property
     def task(self) -> BoundedLinear:
         """Data inside its domain."""
-        return BoundedLinear(self.mechanism.features, self.mechanism.samples)
+        return self.mechanism.task
 
     def draw(self, batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """xs (batch, samples, features) and ys (batch, samples) of `task`, in float64."""

@@ -20,7 +20,7 @@ from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.transformer import result_name
 from emulon.planted.architecture import ARCHITECTURES, Architecture, Block, Weights
 from emulon.planted.mechanism import Mechanism
-from emulon.planted.model import Build, PlantedModel, readout, useful, with_measured
+from emulon.planted.model import DECOY, Build, PlantedModel, readout, useful, with_measured
 from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
 from emulon.planted.truth import Compiled, Truth, truth_of
 
@@ -284,6 +284,8 @@ FUNCTIONS: dict[str, Callable[[Draft], None]] = {
     "noisy": noisy,
 }
 OBFUSCATIONS = ("distractors", *FUNCTIONS)
+# With the one that is applied only by name, as it makes a model up to twice as large.
+BY_NAME = (*OBFUSCATIONS, DECOY)
 # Names of 0.2.
 EARLIER = {"idle blocks": "dead blocks", "idle weights": "dead components", "turned": "rotated"}
 
@@ -297,7 +299,7 @@ def obfuscate(
         planted: The model; obfuscations do not stack, earlier ones are discarded.
         seed: Draws the obfuscations.
         strength: 0 … 1, scales every obfuscation.
-        only: Names of `OBFUSCATIONS`.
+        only: Names of `OBFUSCATIONS`, or "decoy".
     Returns:
         Another planted model.
     Raises:
@@ -308,9 +310,9 @@ def obfuscate(
         ('rotated',)
     """
     names = {current_name(name) for name in only}
-    chosen = [name for name in OBFUSCATIONS if name in names]
-    for name in names - set(OBFUSCATIONS):
-        raise EmulonError(unknown("obfuscation", name, OBFUSCATIONS))
+    chosen = [name for name in BY_NAME if name in names]
+    for name in names - set(BY_NAME):
+        raise EmulonError(unknown("obfuscation", name, BY_NAME))
     if not 0 <= strength <= 1:
         raise EmulonError(f"an obfuscation has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,19 @@ class WordBuild(Build):
 class Words:
     """The vocabulary: special words, the markers x1 y1 … xn yn, and the numbers −limit … +limit in hundredths.
 
+    Where two algorithms are in one model, `switch` has words for values of x's first entry: the algorithm named behind
+    x_i answers behind y_i.
+
     >>> Words(2, 3, 150).text([[0.25, -0.5], [0.1, 0.0]], [0.75])
     'x1 +0.25 -0.50 y1 +0.75 x2 +0.10 +0.00 y2'
+    >>> Words(2, 3, 150, {"sgd": 0.5, "last-value": -0.5}).text([[0.5, 0.25], [-0.5, 0.1]], [0.75])
+    'x1 sgd +0.25 y1 +0.75 x2 last-value +0.10 y2'
     """
 
     features: int
     samples: int
     most: int
+    switch: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def markers(self) -> list[str]:
@@ -86,7 +93,7 @@ class Words:
     @cached_property
     def all(self) -> tuple[str, ...]:
         """Every word, in the order of the vocabulary."""
-        return (*SPECIAL, *self.markers, *map(head_text, self.counts))
+        return (*SPECIAL, *self.markers, *self.switch, *map(head_text, self.counts))
 
     @property
     def length(self) -> int:
@@ -107,7 +114,8 @@ class Words:
         rows, targets = (torch.as_tensor(part, device="cpu").double().tolist() for part in (xs, ys))
         words = []
         for i, row in enumerate(rows):
-            words += [f"x{i + 1}", *map(self.number, row), f"y{i + 1}"]
+            named = [self.named(row[0])] if self.switch else []
+            words += [f"x{i + 1}", *named, *map(self.number, row[len(named) :]), f"y{i + 1}"]
             words += [self.number(targets[i])] if i + 1 < len(rows) else []
         return " ".join(words)
 
@@ -117,6 +125,13 @@ class Words:
         if abs(count) > self.most:
             raise OutOfDomain(f"{value:.6g} is no word of this model, whose numbers go to {self.most * STEP:.2f}")
         return head_text(count)
+
+    def named(self, value: float) -> str:
+        """The word of the switch for this value of x's first entry."""
+        for word, meant in self.switch.items():
+            if abs(value - meant) < STEP / 2:
+                return word
+        raise OutOfDomain(f"the first entry of x is one of {sorted(self.switch.values())}, not {value:.6g}")
 
     def read(self, text: str) -> tuple[Tensor, Tensor]:
         """xs (samples, features) and ys (samples − 1) of a text.
@@ -128,7 +143,7 @@ class Words:
         samples = (len(words) + 1) // size
         wanted = [f"{'xy'[place % size > 0]}{place // size + 1}" for place in self.places(samples)]
         found = [words[place] for place in self.places(samples) if place < len(words)]
-        numbers = {head_text(count): count * STEP for count in self.counts}
+        numbers = {**self.switch, **{head_text(count): count * STEP for count in self.counts}}
         rest = [word for place, word in enumerate(words) if place not in self.places(samples)]
         wrong = next((word for word in rest if word not in numbers), None)
         if len(words) + 1 != size * samples or found != wanted or wrong or not 0 < samples <= self.samples:
@@ -224,6 +239,7 @@ class TokenModel(HubMixin):
     def _record(self) -> dict[str, Any]:
         """The content of truth.json: that of other planted models, and what is in words."""
         words = {"most": self.words.most, "step": STEP, "places": self.words.places()}
+        words |= {"switch": dict(self.words.switch)} if self.words.switch else {}
         return {**asdict(Record.of(replace(self.planted, truth=self.truth))), "words": words}
 
     def _card(self) -> str:
@@ -362,10 +378,11 @@ def _built(mechanism: Mechanism, build: WordBuild, most: int) -> TokenModel:
         changed = gamma(mechanism.features + 4, torch.float32)
         planted = replace(planted, certificate=certificate_of(draft, changed))
     planted = planted if useful(planted.certificate) else with_measured(planted)
-    words = Words(mechanism.features, mechanism.samples, most)
+    words = Words(mechanism.features, mechanism.samples, most, mechanism.switch)
     surrounded = WordWeights(draft, words.length)
     counts = torch.arange(-most, most + 1, dtype=torch.float64, device="cpu")
-    weights = Weights(surrounded.embedding(len(SPECIAL), counts * STEP), surrounded.blocks(), surrounded.gain)
+    values = torch.cat([counts.new_tensor([*words.switch.values()]), counts * STEP])
+    weights = Weights(surrounded.embedding(len(SPECIAL), values), surrounded.blocks(), surrounded.gain)
     head = surrounded.unembedding(len(words.all), counts, STEP, NEVER)
     architecture = ARCHITECTURES["llama"]
     state = architecture.state(weights, head, torch.float32)

@@ -11,7 +11,7 @@ from typing import Any
 
 from emulon.core.files import provenance
 from emulon.identification.sampling import Interval
-from emulon.planted.benchmark import MEASURES, PLAIN, Cell, Row, over_variants, summary
+from emulon.planted.benchmark import ALL, MEASURES, PLAIN, Cell, Row, over_variants, summary
 from emulon.planted.benchmark.split import BadEntry
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
@@ -117,9 +117,9 @@ def cell_of(told: Mapping[str, Any]) -> Cell:
 
 
 def figure(cells: Sequence[Cell], measure: str) -> Figure:
-    """Bars by method: in the plain, and in the last variant that there is."""
+    """Bars by method: in the plain, and in all obfuscations at once or the last variant that there is."""
     chosen = [cell for cell in cells if cell.measure == measure]
-    last = chosen[-1].variant
+    last = ALL if any(cell.variant == ALL for cell in chosen) else chosen[-1].variant
     series = []
     for variant in dict.fromkeys((PLAIN, last)):
         of = [cell for cell in chosen if cell.variant == variant]

@@ -66,20 +66,18 @@ def mixed(examples: Examples, first: Register, second: Register, share: float) -
     return mixture
 
 
-def switched(examples: Examples, first: Register, second: Register, sharp: float) -> Register:
+def switched(examples: Examples, first: Register, second: Register, sharp: float, *, own: bool = False) -> Register:
     """g·first + (1 − g)·second with g = clip(sharp·x₁[0], ±½) + ½: the first feature of the first example decides.
 
-    Where |x₁[0]| ≥ 1/(2·sharp) exactly one of them answers.
+    With `own` that of the own example does. Where it is at least 1/(2·sharp) in absolute value, one answers alone.
     """
-    program = examples.program
-    cue, gate = examples.register("cue"), examples.register("gate")
-    chosen, answer = examples.register("chosen"), examples.register("answer")
-    x = examples.own_x()
-    program.aff(
-        cue,
-        x.map(torch.eye(x.entries, dtype=torch.float64, device="cpu")[:1], (1, 1), "x[0]"),
-        at=Lookup("first token", (1,) * program.tokens),
-    )
+    program, x = examples.program, examples.own_x()
+    cue = x.map(torch.eye(x.entries, dtype=torch.float64, device="cpu")[:1], (1, 1), "x[0]")
+    if not own:
+        held = examples.register("cue")
+        program.aff(held, cue, at=Lookup("first token", (1,) * program.tokens))
+        cue = 1.0 * held
+    gate, chosen, answer = (examples.register(name) for name in ("gate", "chosen", "answer"))
     program.clip(gate, sharp * cue, 0.5)
     program.mul(chosen, gate + 0.5, first - second)
     program.aff(answer, second + chosen)

@@ -20,9 +20,11 @@ from emulon.planted.benchmark.answers import Answers, NotInstalled, method_named
 from emulon.planted.benchmark.questions import ask
 from emulon.planted.benchmark.scoring import MEASURES, score
 from emulon.planted.benchmark.subject import Subject
+from emulon.planted.model import DECOY
 
 PLAIN, ALL = "plain", "all at once"
-VARIANTS = (PLAIN, *OBFUSCATIONS, ALL)
+# A variant's place here is part of its methods' seeds.
+VARIANTS = (PLAIN, *OBFUSCATIONS, ALL, DECOY)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def score_models(
     Args:
         methods: Names, as `method_named` takes them.
         seeds: One planted model each.
-        variants: "plain", names of obfuscations, "all at once".
+        variants: "plain", names of obfuscations, "all at once", "decoy".
         architecture: Of the models.
         processes: Models in parallel; the result does not depend on it.
         progress: Called with a message and the share that is done.

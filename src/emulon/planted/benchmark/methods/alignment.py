@@ -14,7 +14,7 @@ from emulon.planted.benchmark.subject import Subject, standard
 
 # Places tried for each quantity; steps of the training, pairs of prompts a step, and its rate. Chosen on the planted
 # models 1000 to 1012, which no table has.
-TRIED, STEPS, PAIRS, RATE = 3, 12, 4, 0.1
+TRIED, STEPS, PAIRS, RATE = 2, 12, 4, 0.1
 # Pairs kept back for the score, and as many of the training that say whether it helped.
 KEPT_BACK = 24
 # Prompts whose slopes choose the places.

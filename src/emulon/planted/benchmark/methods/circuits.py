@@ -196,8 +196,8 @@ def gradients_of_inputs(
 def _through(norm: Any, stream: Tensor, slopes: Float[Tensor, "readers prompts tokens width"]) -> Tensor:
     """The gradients of a norm's input, from those of its output."""
     with torch.enable_grad():
-        inputs = stream.detach().expand(len(slopes), *stream.shape).clone().requires_grad_()
-        return torch.autograd.grad(norm(inputs), inputs, slopes)[0]
+        inputs = stream.detach().clone().requires_grad_()
+        return torch.autograd.grad(norm(inputs), inputs, slopes, is_grads_batched=True)[0]
 
 
 @contextmanager

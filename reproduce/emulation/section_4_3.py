@@ -17,7 +17,7 @@ from emulon.identification import identify
 from emulon.identification.sampling import Sampling
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.models import Learner
-from emulon.networks import NetworkProgram, by_prompt, classes_of, compile_network, heads_of, then
+from emulon.networks import NetworkProgram, classes_of, compile_network, heads_of
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, load_learner
@@ -163,13 +163,13 @@ def edits(interpreter: Interpreter, program: NetworkProgram, case: tuple[nn.Modu
     with torch.no_grad():
         other[2].weight += left @ right.T
         wanted = other(x)
-    edited = interpreter.run(program.with_low_rank("2", left, right, data=x), x)
-    y = x.sum(dim=-1).sin()
-    both = then(program, Ridge(steps=50), x, y)
-    learned = both.run(both.fitting(), x, y).learned.last
+    edited = interpreter.run(program.with_weights("2", weight=other[2].weight, data=x), x)
+    y, made = x.sum(dim=-1).sin(), interpreter.run(program, x).last
+    ridge = compile(Ridge(steps=50), data=(made, y))
+    learned = Interpreter.fitting(program, ridge).run(ridge, made, y).last
     with torch.no_grad():
         features = network(x)
-    exact = replace(Ridge(steps=50), step_size=both.algorithm.step_size).run(features, y)
+    exact = replace(Ridge(steps=50), step_size=ridge.step_size).run(features, y)
     return {
         "low rank": largest(edited.last, wanted),
         "moved": largest(wanted, features),
@@ -178,11 +178,23 @@ def edits(interpreter: Interpreter, program: NetworkProgram, case: tuple[nn.Modu
     }
 
 
+def by_prompt(learner: nn.Module, program: NetworkProgram) -> nn.Module:
+    """A copy of the learner whose forward pass is the program's; its other methods stay, and use the new pass."""
+    interpreter, asked = Interpreter.fitting(program), copy.deepcopy(learner)
+
+    @torch.no_grad()
+    def forward(tokens: Tensor) -> Tensor:
+        return interpreter.run(program, tokens).last
+
+    asked.forward = forward
+    return asked
+
+
 def identified(setting: Setting, learner: nn.Module, program: NetworkProgram) -> Numbers:
     """What `identify` says of the learner, and of the learner run by prompt, on the same datasets."""
     assert isinstance(learner, Learner)
     task, sampling = task_of(setting), Sampling(datasets=setting.sizes["datasets"], seed=setting.seed)
-    subjects = {"learner": copy.deepcopy(learner).to(f64), "by prompt": by_prompt(copy.deepcopy(learner), program)}
+    subjects = {"learner": copy.deepcopy(learner).to(f64), "by prompt": by_prompt(learner, program)}
     answers = {name: identify(subject, task, **sampling) for name, subject in subjects.items()}
     return {
         name: {"algorithm": each.algorithm, "nearest": str(each.nearest), "ranking": [one.name for one in each.ranking]}

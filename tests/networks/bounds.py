@@ -71,7 +71,7 @@ def rounding_moves(layer: Linear, sizes: list[float]) -> float:
 
 
 def balancing(a: float, b: float) -> float:
-    return 2.0 ** round(math.log2(a / b) / 2)
+    return 2.0 ** round(math.log2(a / b) / 2) if b > 0 else 1.0
 
 
 def product_off(line, a: float, b: float) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import one_norm, random, small_encoder, small_learner, two_norms
+from small_networks import one_norm, random, small_encoder, two_norms
 from torch import nn
 
 from emulon import compile_network
@@ -14,7 +14,7 @@ from emulon.core.errors import BadNetwork, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.models import AlgoFormer, Looped
-from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, by_prompt, heads_of
+from emulon.networks import Expression, Heads, NetworkProgram, NetworkRun, heads_of
 from emulon.networks.builder import lower
 from emulon.networks.layers import states
 from emulon.networks.products import Norm
@@ -183,13 +183,3 @@ def test_a_looped_learner_is_written_in_layers(kind):
     x = random(2, 7, 3)
     *_, last = states(lower(learner, (7, 3)).layers, x)
     assert (last - learner(x).detach()).abs().max() <= 1e-12
-
-
-def test_a_learner_answers_the_same_by_prompt(warm):
-    learner, xs, ys = small_learner(), random(6, 4, 2), random(6, 4)
-    prompts = learner._prompt(xs, ys[:, :3]).double()
-    program, _ = ran(learner, prompts, margin=0.5)
-    learner.double()
-    with torch.no_grad():
-        wanted = learner(prompts)[:, 0::2, 0]
-    assert (by_prompt(learner, program).predict_prefixes(xs, ys) - wanted).abs().max() <= 1e-9

@@ -1,24 +1,23 @@
-"""Weights are changed by changing the prompt, and a network's features are what an algorithm learns from."""
+"""Weights are changed by changing the prompt."""
 
 import copy
 
 import pytest
 import torch
 
-from emulon.algorithms import Ridge
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
-from emulon.networks import Heads, compile_network, then
+from emulon.networks import Heads, compile_network
 
 
 def test_a_low_rank_update_in_the_prompt_is_the_one_in_pytorch(cases, interpreter):
     case, before = cases["tanh"], interpreter.sha256
     torch.manual_seed(5)
     left, right = (torch.randn(size, 2, dtype=torch.float64) / 8 for size in (6, 7))
-    edited = case.program.with_low_rank("2", left, right)
     other = copy.deepcopy(case.network)
     with torch.no_grad():
         other[2].weight += left @ right.T
         wanted = other(case.x)
+    edited = case.program.with_weights("2", weight=other[2].weight)
     run = interpreter.run(edited, case.x)
     assert (run.outputs - wanted).abs().max() <= 1e-9 and run.audit.bound <= 1e-9
     assert (wanted - case.wanted).abs().max() > 1e-2 and run.sha256 == (before, before)
@@ -55,20 +54,6 @@ def test_an_edit_that_leaves_the_ranges_is_refused_by_the_run_or_given_data(case
 def test_a_bad_edit_is_refused(cases, arguments, error, message):
     with pytest.raises(error, match=message):
         cases["tanh"].program.with_weights(**arguments)
-
-
-def test_a_network_then_ridge_is_ridge_on_its_features(cases):
-    case = cases["tanh"]
-    y = case.x[:, 0].sin()
-    both = then(case.program, Ridge(penalty=0.1, steps=5), case.x, y)
-    interpreter = both.fitting()
-    run = both.run(interpreter, case.x, y)
-    exact = Ridge(penalty=0.1, steps=5, step_size=both.algorithm.step_size).run(case.wanted, y)
-    assert (run.learned.weights - exact).abs().max() <= 1e-9 and run.sha256 == {interpreter.sha256}
-    assert (run.predict(case.x[:3]) - case.wanted[:3] @ exact).abs().max() <= 1e-9
-    assert len(run.predict(case.x[:3].numpy())) == 3
-    with pytest.raises(EmulonError, match="give one y a row"):
-        then(case.program, Ridge(), case.x, y[:3])
 
 
 def test_a_program_stays_as_it_was_when_its_module_is_trained_further():

@@ -18,13 +18,12 @@ from small_networks import one_norm, random, small_encoder, small_learner, two_n
 from torch import Tensor, nn
 
 from emulon import compile_network
-from emulon.certify import Domain
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import Heads, NetworkProgram
 from emulon.networks.arithmetic import BALLS
 from emulon.networks.attention import Attention, AttentionPhase
-from emulon.networks.compiler import compile_iteration, roomy
+from emulon.networks.compiler import compile_iteration
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import AttentionRanges, Box, ErrorBound, ValueRanges, evaluated, require_in_range
 from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interval
@@ -398,11 +397,6 @@ def test_an_audit_counts_its_own_enclosure_once() -> None:
     assert away / 1000 < radius < away / 10 and away >= 2.0**-41
     assert run.audit.terms["its enclosure"] == radius and run.audit.bound == about(away)
     assert run.bounds.bound == run.audit.bound and run.bounds.size == run.last.abs().max().item()
-
-
-def test_an_algorithms_domain_is_wider_than_its_features() -> None:
-    wider = roomy(Domain(4, 2, 2.0, 3.0, 0.5))
-    assert (wider.x, wider.y, wider.w) == about((2 + 2e-6, 3 + 3e-6, 0.5 + 0.5e-6))
 
 
 # Steps that repeat

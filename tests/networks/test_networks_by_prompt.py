@@ -13,7 +13,6 @@ from emulon.core.errors import NotCertified
 from emulon.networks import Box, classes_of
 from emulon.networks.elementwise import FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import ValueRanges, states
-from emulon.networks.linear import LinearPhase
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -75,18 +74,6 @@ def test_an_audit_sees_what_is_wrong(cases, interpreter):
     assert 0.99e-5 < bound < 1.01e-5
     with pytest.raises(NotCertified):
         run.audit.verify(spoilt, run.register)
-
-
-def test_a_trace_shows_prompts_attention_and_what_is_written_back(cases, interpreter):
-    run = interpreter.run(cases["relu"].program, cases["relu"].x)
-    traced = list(run.trace.values())
-    assert [type(each.phase) for each in traced[:2]] == [LinearPhase, GatePhase]
-    first, gate = traced[:2]
-    theta = run.program.layers[0].weight
-    assert torch.equal(first.prompts[0].w_v[:, :-1] * first.phase.scale, theta)
-    assert first.prompts[0].tokens.shape == (1, 1, 6) and first.attention["layer 2"].weights.item() == 1.0
-    assert gate.prompts[0].tokens.shape[-2:] == (2, 3)
-    assert (traced[-1].written - run.register[:1]).abs().max() <= 1e-12
 
 
 def test_a_gate_errs_near_its_kink_as_much_as_it_says():

@@ -40,6 +40,8 @@ NAMED = {
 MOST_BRANCHES = 81
 # Cells of an interval that are asked what a function is there, before it is refused: a few seconds.
 MOST_LOOKED_AT = 20_000
+# Operations of an expression that is compared with a sigmoid.
+MOST_MATCHED = 30
 # How exactly a break is located: a few last places of its size.
 LAST_PLACES = 4e-16
 
@@ -95,6 +97,22 @@ class Function:
     def continuous(self) -> bool:
         """Whether it has no jumps: it is written with smooth functions, Abs, Max and Min alone."""
         return not (self.switches and re.search("d/dt|sign|Heaviside|Piecewise", self.text))
+
+    @cached_property
+    def sigmoid(self) -> tuple[float, float, float, float] | None:
+        """p, q, a and b of p + q·σ(a·t + b) where it is written so, by tanh or by 1/(1 + exp)."""
+        import sympy
+
+        t, of = t_symbol(), _tamed(self.smooth)
+        if self.switches or not of.has(sympy.exp, sympy.tanh) or of.count_ops() > MOST_MATCHED:
+            return None
+        at, height, c, d = (sympy.Wild(name, exclude=[t]) for name in "abcd")
+        for form, turn in ((at + height * sympy.tanh(c * t + d), 2), (at + height / (1 + sympy.exp(c * t + d)), -1)):
+            found = sympy.expand(of).match(form) or sympy.simplify(of).match(form)
+            if found and found[height] != 0 and found[c] != 0:
+                low, rise = (found[at] - found[height], 2 * found[height]) if turn == 2 else (found[at], found[height])
+                return float(low), float(rise), float(turn * found[c]), float(turn * found[d])
+        return None
 
     def __call__(self, s: Tensor) -> Tensor:
         """f(s), elementwise, in s's dtype; NaN where it does not exist."""

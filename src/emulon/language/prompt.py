@@ -230,21 +230,12 @@ def gate_of(expression: str) -> Gate:
 
 def _smooth(f: Function) -> Gate | None:
     """One affine piece, or two constant ones."""
-    import sympy
-
-    t, of = t_symbol(), f.smooth
-    if line := _affine(of):
+    if line := _affine(f.smooth):
         return Gate(0, ((0, 0, *line),))
-    a, b, c, d = (sympy.Wild(name, exclude=[t]) for name in "abcd")
-    for form, slope in ((a + b * sympy.tanh(c * t + d), 2), (a + b / (1 + sympy.exp(c * t + d)), -1)):
-        found = sympy.expand(of).match(form) or sympy.simplify(of).match(form)
-        if found and found[b] != 0 and found[c] != 0:
-            at, height, steep, shift = (found[part] for part in (a, b, c, d))
-            low, high = (at - height, at + height) if slope == 2 else (at, at + height)
-            # p₁ = 1/(1 + exp(−(slope·t + bias))): tanh is 2p₁ − 1 at twice its argument.
-            first = (to_units(float(slope * steep)), to_units(float(slope * shift)), 0, to_units(float(high)))
-            return Gate(0, (first, (0, 0, 0, to_units(float(low)))))
-    return None
+    if f.sigmoid is None:
+        return None
+    low, rise, steep, shift = f.sigmoid
+    return Gate(0, ((to_units(steep), to_units(shift), 0, to_units(low + rise)), (0, 0, 0, to_units(low))))
 
 
 def _affine(of: object) -> tuple[int, int] | None:

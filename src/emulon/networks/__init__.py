@@ -2,13 +2,10 @@
 
 from emulon.networks.builder import traced
 from emulon.networks.compiler import (
-    Composition,
     IterationProgram,
     IterationRun,
-    by_prompt,
     compile_iteration,
     compile_network,
-    then,
 )
 from emulon.networks.files import load_network, save_network
 from emulon.networks.layers import Box
@@ -17,20 +14,17 @@ from emulon.networks.program import NetworkProgram, NetworkRun
 
 __all__ = [
     "Box",
-    "Composition",
     "Expression",
     "Heads",
     "IterationProgram",
     "IterationRun",
     "NetworkProgram",
     "NetworkRun",
-    "by_prompt",
     "classes_of",
     "compile_iteration",
     "compile_network",
     "heads_of",
     "load_network",
     "save_network",
-    "then",
     "traced",
 ]

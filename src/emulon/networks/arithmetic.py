@@ -8,7 +8,6 @@ indexing work on all of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,8 +59,8 @@ class Arithmetic:
         hidden = scores.masked_fill(ahead(scores.shape[-1]), -torch.inf) if causal else scores
         return (hidden - hidden.amax(dim=-1, keepdim=True)).exp()
 
-    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
-        """f(x), with f written in t; an enclosure is infinite, or NaN, above `most`."""
+    def function(self, f: str, x: Any) -> Any:
+        """f(x), with f written in t."""
         return parse(f)(x)
 
     def beside(self, parts: Sequence[Any]) -> Any:
@@ -100,12 +99,8 @@ class _Balls(Arithmetic):
         kept = moved.apply(lambda part: part.masked_fill(hidden, 0.0)).exp()
         return kept.apply(lambda part: part.masked_fill(hidden, 0.0))
 
-    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
-        value = enclosed(parse(f), x)
-        if most == math.inf:
-            return value
-        above = x.high + x.shortened().radius >= most
-        return value.widened(torch.where(above, math.inf, 0.0))
+    def function(self, f: str, x: Any) -> Any:
+        return enclosed(parse(f), x)
 
     def beside(self, parts: Sequence[Any]) -> Any:
         return self.kind(
@@ -147,11 +142,8 @@ class _Arb(Arithmetic):
         largest = _each(lambda t: t.mid(), np.diagonal(scores))[:, None]
         return np.where(hidden, largest * 0, _each(lambda t: t.exp(), np.where(hidden, largest, scores) - largest))
 
-    def function(self, f: str, x: Any, most: float = math.inf) -> Any:
-        from flint import arb
-
-        value = parse(f).arb_value
-        return _each(lambda t: value(t) if most == math.inf or t <= most else arb.nan(), x)
+    def function(self, f: str, x: Any) -> Any:
+        return _each(parse(f).arb_value, x)
 
     def beside(self, parts: Sequence[Any]) -> Any:
         return np.concatenate(list(parts), axis=-1)

@@ -124,9 +124,9 @@ class Builder:
         self._require_features(place or what, features, reads)
         return self.add(rounded(self.name(place, what), reads, Unrounded(*parts)), out)
 
-    def function(self, place: str, what: str, f: str, most: float = math.inf) -> int:
-        """Of every feature, f written in t; the network's is another function above `most`."""
-        layer = Function(name=self.name(place, what), reads=(self.at,), expression=f, most=most)
+    def function(self, place: str, what: str, f: str) -> int:
+        """Of every feature, f written in t."""
+        layer = Function(name=self.name(place, what), reads=(self.at,), expression=f)
         return self.add(layer, self.features)
 
     def square(self, place: str) -> int:

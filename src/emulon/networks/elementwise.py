@@ -86,17 +86,13 @@ class Elementwise(SimpleLayer):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Function(Elementwise):
-    """Any expression in t. The network's function is another one above `most`, where no number may be."""
+    """Any expression in t."""
 
     expression: str
-    most: float = math.inf
 
     @property
     def f(self) -> str:
         return self.expression
-
-    def evaluate(self, x: Any, a: Arithmetic) -> Any:
-        return a.function(self.f, x, self.most)
 
     def steepest(self, inputs: Box) -> float:
         return slope_bound(self.f, *inputs.ends)

@@ -279,8 +279,6 @@ def _false_claim_of(phase: NetworkPhase) -> str | None:
 def _false_softmax(phase: FunctionPhase) -> str | None:
     layer, softmax, (lo, hi) = phase.layer, phase.softmax, phase.ranges.inputs.ends
     assert isinstance(layer, Function)
-    if hi > layer.most:
-        return f"{layer.name} reaches where it is another function"
     known = (softmax.interpolation, softmax.deviation, softmax.size, softmax.grid.lo, softmax.grid.hi)
     if softmax.f != layer.f or not softmax.grid.lo <= lo <= hi <= softmax.grid.hi:
         return f"the softmax of {layer.name} is for another function, or another range"

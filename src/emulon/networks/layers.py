@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from emulon.attention import Trace
 from emulon.certify.domain import require_within
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter.identity_grid import IdentityGrid
@@ -265,15 +264,6 @@ class Prompt(NamedTuple):
     queries: int
 
 
-class PhaseTrace(NamedTuple):
-    """One phase on one row of the input: its prompts, what both layers did, and what was written back."""
-
-    phase: NetworkPhase
-    prompts: list[Prompt]
-    attention: Trace
-    written: Tensor
-
-
 class Slack(NamedTuple):
     """How far from the edges of its range the numbers of a register must stay, so that exact ones are inside."""
 
@@ -310,10 +300,6 @@ class NetworkPhase(ABC):
     def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
         """What it writes; a number out of range is refused."""
 
-    @abstractmethod
-    def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
-        """Token by token, with all that attention did; a composite has a trace for each of its parts."""
-
 
 @dataclass(frozen=True, eq=False)
 class SimplePhase(NetworkPhase):
@@ -341,12 +327,6 @@ class SimplePhase(NetworkPhase):
             raise OutOfDomain(f"{self.layer.name}: {error}") from None
         require_in_range(self, register, slack.register)
         return register
-
-    def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
-        prompts = list(self.prompts(x))
-        with Trace() as attention:
-            written = self.written([answered(interpreter, prompt) for prompt in prompts], x.shape)
-        yield PhaseTrace(self, prompts, attention, written)
 
 
 def joint_capacity(phases: Sequence[NetworkPhase]) -> Capacity:

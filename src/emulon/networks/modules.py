@@ -180,10 +180,11 @@ def leaky_relu(builder: Builder, module: nn.LeakyReLU, place: str) -> None:
 
 @lowers(nn.Softplus)
 def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
-    """PyTorch's is t itself above the threshold, a jump of e^(−threshold): numbers there are refused."""
+    """PyTorch's is t itself above the threshold, a jump of e^(−threshold), which is not compiled."""
     if module.beta != 1:
         raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1; write it as an Expression")
-    builder.function(place, "softplus", "Max(t, 0) + log(1 + exp(-Abs(t)))", most=float(module.threshold))
+    below, most = "Max(t, 0) + log(1 + exp(-Abs(t)))", as_fraction(module.threshold, place)
+    builder.function(place, "softplus", f"Piecewise(({below}, t <= {most}), (t, True))")
 
 
 @lowers(nn.ELU)

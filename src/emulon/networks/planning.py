@@ -27,7 +27,6 @@ from emulon.networks.layers import (
     ErrorBound,
     Layer,
     NetworkPhase,
-    PhaseTrace,
     Prompt,
     SimpleLayer,
     Slack,
@@ -183,13 +182,6 @@ class CompositePhase(NetworkPhase):
         for phase, part in zip(self.phases, slacks, strict=True):
             registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), mode, part))
         return registers[-1]
-
-    def traced(self, interpreter: Interpreter, x: Tensor) -> Iterator[PhaseTrace]:
-        registers = self.layer.split(x)
-        for phase in self.phases:
-            *inner, last = phase.traced(interpreter, beside(phase.layer.reads, registers))
-            yield from (*inner, last)
-            registers.append(last.written)
 
     def own_error(self, line: IdentityGrid) -> float:
         return ErrorPropagation(line, VOID["data"]).own(self)[-1].bound.each.max().item()
@@ -386,11 +378,6 @@ def _phase(layer: Layer, ranges: ValueRanges, tolerance: float, positions: int) 
         wanted = (1 - layer.low) * KINK / tolerance if layer.kinked else 1.0
         return GatePhase(layer, ranges, 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest))))
     assert isinstance(layer, Function)
-    if ranges.inputs.ends[1] > layer.most:
-        raise OutOfDomain(
-            f"{layer.name} is {layer.f} up to {layer.most:g} only, and its numbers may reach "
-            f"{ranges.inputs.ends[1]:.4g}; give a smaller domain, or write it as an Expression"
-        )
     return FunctionPhase(layer, ranges, softmax_for(layer.f, *ranges.inputs.ends, tolerance))
 
 

@@ -30,7 +30,6 @@ from emulon.networks.layers import (
     Box,
     Layer,
     NetworkPhase,
-    PhaseTrace,
     Slack,
     beside,
     computed,
@@ -165,17 +164,6 @@ class NetworkProgram:
         elif self.source == "domain":
             layers, ranges = from_box(layers, [self.box])
         return replace(self, phases=layers_to_phases(layers, ranges, self.tolerance, self.box, self.positions))
-
-    def with_low_rank(self, layer: str, left: Any, right: Any, **options: Any) -> NetworkProgram:
-        """Θ + left·rightᵀ in a linear layer: left (out, rank), right (features, rank)."""
-        old: Any = self.layers[self._find(layer, {"weight": left})]
-        left, right = (as_tensor(part, name).detach().to(f64) for part, name in ((left, "left"), (right, "right")))
-        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise BadShape(f"left {tuple(left.shape)} and right {tuple(right.shape)} are not (out, rank), (in, rank)")
-        update = left @ right.T
-        if update.shape != old.weight.shape:
-            raise BadShape(f"{old.name} is {tuple(old.weight.shape)}, and the update {tuple(update.shape)}")
-        return self.with_weights(layer, weight=old.weight + update, **options)
 
     def _find(self, name: str, parts: Mapping[str, Any]) -> int:
         """The number of the one layer of this name, or at this place, that has such parts."""
@@ -369,16 +357,6 @@ class NetworkRun(Run):
         off, wide = (part.nan_to_num(nan=math.inf) for part in (exact.distance_from(self.register[rows]), exact.radius))
         distance, radius = (part.max().item() if part.numel() else 0.0 for part in (off, wide))
         return (distance, radius) if radius <= TIGHT * distance else (math.inf, math.inf)
-
-    @cached_property
-    def trace(self) -> dict[str, PhaseTrace]:
-        """Every phase on the first row of the input, token by token, by the name of its layer."""
-        found, registers = dict[str, PhaseTrace](), [self.inputs[:1]]
-        for phase in self.program.phases:
-            for part in phase.traced(self.interpreter, beside(phase.layer.reads, registers)):
-                found[part.phase.layer.name] = part
-            registers.append(part.written)
-        return found
 
     def statistics(self) -> list[PhaseStatistics]:
         """Every phase once more, in the same mode, on the first rows."""

@@ -347,7 +347,7 @@ class _Maker:
 
     @cached_property
     def _spectral(self) -> Spectral:
-        return Spectral(self.f, self.lo, self.hi, self.dtype, self.rounding)
+        return Spectral(self.f, self.lo, self.hi, self.dtype, self.rounding, sigmoid=self.function.sigmoid)
 
     @cached_property
     def _piecewise(self) -> Piecewise:

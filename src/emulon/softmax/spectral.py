@@ -27,9 +27,6 @@ SOFTNESS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 5 / 8, 1.0, 3 / 2)
 # Values far larger than f would cancel in the average; more than this is never worth it.
 LARGEST_VALUE = 30.0
 
-# Numbers up to this, and down to one over it, have squares and products of squares that float64 holds.
-SQUARES = 1e70
-
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 
 # Points at which a function's turns are looked for.
@@ -111,10 +108,9 @@ class Shaped:
 
 @dataclass
 class FitCache:
-    """Grids fitted to one target on one interval: by (keys, softness, half_width), and the two keys of sigmoids."""
+    """Grids fitted to one target on one interval, by (keys, softness, half_width)."""
 
     shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
-    sigmoids: list[Shaped] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +123,8 @@ class Spectral:
     dtype: torch.dtype
     rounding: Rounding
     largest: float = LARGEST_VALUE
+    sigmoid: tuple[float, float, float, float] | None = None
+    """p, q, a and b where f is p + q·σ(a·s + b)."""
     typical: bool = False
     """Weigh grids by the error to expect on ordinary data rather than by its bound."""
     cache: FitCache = field(default_factory=FitCache, compare=False)
@@ -256,61 +254,15 @@ class Spectral:
         return found
 
     def logistic(self) -> Fit | None:
-        """Two keys are p + q·σ(a(s − m)) exactly: sigmoid and tanh need no more, on any range."""
-        if self.cache.sigmoids is None:
-            self.cache.sigmoids = [keys for keys in map(self._two_keys, self._sigmoids()) if keys is not None]
-        return _cheapest([self._weigh(keys, 1.0, 1.0) for keys in self.cache.sigmoids])
-
-    def _sigmoids(self) -> list[np.ndarray]:
-        """(p, q, a, m) of sigmoids near f, the nearest of all among them if f is one."""
-        s = np.linspace(self.lo, self.hi, 4001)
-        y = self.f(s)
-        if not all(1 / SQUARES < np.abs(each).max() < SQUARES for each in (s, y)):
-            return []  # fitting them squares numbers, which would overflow
-        rise, steepest = y[-1] - y[0], int(np.abs(np.diff(y)).argmax())
-        steepness = 4 * (y[steepest + 1] - y[steepest]) / (s[1] - s[0]) / rise if rise else 0.0
-        # A sigmoid only rises, or only falls.
-        if not steepness > 0 or (np.diff(y) * np.sign(rise)).min() < -1e-9 * np.abs(y).max():
-            return []
-        # Half a second of importing, which most functions do without.
-        from scipy.optimize import least_squares
-        from scipy.special import expit
-
-        near = np.clip(s[steepest] + np.linspace(-40, 40, 401) / steepness, self.lo, self.hi)
-        wanted = self.f(near)
-
-        def residual(p: np.ndarray) -> np.ndarray:
-            off: np.ndarray = p[0] + p[1] * expit(p[2] * (near - p[3])) - wanted
-            return off
-
-        def jacobian(p: np.ndarray) -> np.ndarray:
-            share = expit(p[2] * (near - p[3]))
-            slope = p[1] * share * (1 - share)
-            return np.stack([np.ones_like(near), share, slope * (near - p[3]), -slope * p[2]], axis=1)
-
-        sharp = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
-        options = []
-        for guess in filter(None, ([y[0], rise, steepness, s[steepest]], _riccati(s, y))):
-            fitted = least_squares(residual, guess, jac=jacobian, x_scale="jac", max_nfev=12, **sharp)
-            # Whatever is one has nearly found its parameters by now; the rest need not be followed further.
-            if np.abs(fitted.fun).max() <= 1e-3 * np.abs(wanted).max():
-                fitted = least_squares(residual, fitted.x, jac=jacobian, x_scale="jac", max_nfev=48, **sharp)
-            # On a short range they are known to a few digits only; but the true ones are often round numbers.
-            options += [fitted.x, *(np.round(fitted.x, digits) for digits in (9, 6, 4, 2))]
-        return options
-
-    def _two_keys(self, sigmoid: np.ndarray) -> Shaped | None:
-        p, q, a, m = sigmoid.tolist()
-        parts = (np.array([-a / 2, a / 2]), np.array([a * m / 2, -a * m / 2]), np.array([p, p + q]))
-        if not all(np.isfinite(part).all() for part in parts):
+        """Two keys are p + q·σ(a·s + b) exactly: sigmoid and tanh need no more, on any range."""
+        if self.sigmoid is None:
             return None
+        p, q, a, b = self.sigmoid if self.sigmoid[2] > 0 else _turned(*self.sigmoid)
+        parts = (np.array([-a / 2, a / 2]), np.array([-b / 2, b / 2]), np.array([p, p + q]))
         s = np.linspace(self.lo, self.hi, 4001)
-        f = self.f(s)
-        # A nearly straight f is the middle of a very wide sigmoid: its values must stay modest too.
-        if not np.abs(parts[2]).max() <= LARGEST_VALUE * np.abs(f).max():
-            return None
         keys = Keys(*map(self._stored, parts))
-        return Shaped(keys, *map(float, statistics(keys.weights(s), keys.values, f)))
+        numbers = map(float, statistics(keys.weights(s), keys.values, self.f(s)))
+        return self._weigh(Shaped(keys, *numbers), 1.0, 1.0)
 
     def smallest(self, tolerance: float, limit: int = 512, like: Fit | None = None) -> Fit | None:
         """The smallest grid within the tolerance; else the cheapest found, for the caller to judge.
@@ -387,21 +339,9 @@ class Spectral:
         return found
 
 
-def _riccati(s: np.ndarray, y: np.ndarray) -> list[float] | None:
-    """p, q, a, m of p + q·σ(a(s − m)) from its equation y′ = −(a/q)(y − p)(y − p − q), or None if that has no roots."""
-    middle = slice(1, -1)
-    slope = (y[2:] - y[:-2]) / (s[2:] - s[:-2])
-    powers = np.stack([np.ones_like(slope), y[middle], y[middle] ** 2], axis=1)
-    c = np.linalg.lstsq(powers, slope, rcond=None)[0]
-    discriminant = c[1] ** 2 - 4 * c[0] * c[2]
-    if not discriminant > 0 or not c[2]:
-        return None
-    low, high = np.sort((-c[1] + np.array([-1, 1]) * math.sqrt(discriminant)) / (2 * c[2])).tolist()
-    share = (y[len(y) // 2] - low) / (high - low)
-    if not 0 < share < 1:
-        return None
-    steepness = -c[2] * (high - low)
-    return [low, high - low, steepness, s[len(s) // 2] - math.log(share / (1 - share)) / steepness]
+def _turned(p: float, q: float, a: float, b: float) -> tuple[float, float, float, float]:
+    """The same, as σ(−x) = 1 − σ(x)."""
+    return p + q, -q, -a, -b
 
 
 def _cheapest(fits: list[Fit | None]) -> Fit | None:

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
-from emulon.algorithms.link import Kind
+from emulon.algorithms.losses import Kind
 from emulon.certify.certificate import Bounds
 from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter, Run, compile

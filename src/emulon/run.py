@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, LeastSquares, NamedAlgorithm, RidgeRegression, name_of
-from emulon.algorithms.link import Kind
+from emulon.algorithms.losses import Kind
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.progress import Progress, silent
 from emulon.interpreter import Capacity, Interpreter, Mode, Program, Run, compile

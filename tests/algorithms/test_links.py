@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from emulon.algorithms import MARGIN, RATE, RESIDUAL, as_loss
-from emulon.algorithms.link import LINKS
+from emulon.algorithms.losses import LINKS
 from emulon.certify.domain import Domain
 from emulon.core.errors import EmulonError, OutOfDomain
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from emulon.certify import balls
 from emulon.certify.balls import Ball, Factor, FloatBall, product, rounded_product
-from emulon.certify.error_free import power_of_two, two_product, two_sum
+from emulon.certify.rounding import power_of_two, two_product, two_sum
 
 f64 = torch.float64
 U = Fraction(1, 2**53)

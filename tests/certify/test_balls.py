@@ -8,7 +8,7 @@ import torch
 from flint import arb, ctx, fmpq
 
 from emulon.certify.balls import Ball, Factor, FloatBall, product
-from emulon.certify.error_free import LOG_2
+from emulon.certify.rounding import LOG_2
 
 f64 = torch.float64
 

@@ -24,8 +24,8 @@ from flint import arb, arb_series
 from fuzz.oracle import descended, dot
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
-from emulon.algorithms.link import TemplateData
 from emulon.algorithms.losses import Loss as AnyLoss
+from emulon.algorithms.losses import TemplateData
 from emulon.certify import Domain, checker
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse

@@ -9,7 +9,7 @@ import torch
 from by_hand import GRID, phase
 from library import JUMPS, KINKS, NAMES, case
 
-from emulon.algorithms.link import TemplateData
+from emulon.algorithms.losses import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, modes, module
 from emulon.interpreter.identity_grid import left_out
 from emulon.interpreter.modes import CachedPhase, Rows, UnitVectorPhase, _flat, unit_vectors

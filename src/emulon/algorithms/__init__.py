@@ -15,9 +15,12 @@ from emulon.algorithms.closed_form import (
     lasso_path,
 )
 from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold
-from emulon.algorithms.link import MARGIN, RATE, RESIDUAL, Link
 from emulon.algorithms.losses import (
     LOSSES,
+    MARGIN,
+    RATE,
+    RESIDUAL,
+    Link,
     Loss,
     as_loss,
     huber,

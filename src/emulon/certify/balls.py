@@ -1,7 +1,7 @@
 """Balls around numbers of twice float64's precision: checks that enclose the truth, at the cost of array operations.
 
 A ball is high + low ± radius, elementwise, with |low| ≤ u·|high|. Nothing is assumed but what
-`error_free` does. The bounds of double-word arithmetic are those of Joldes, Muller and Popescu 2017 (Algorithms 4, 6
+`rounding` does. The bounds of double-word arithmetic are those of Joldes, Muller and Popescu 2017 (Algorithms 4, 6
 and 10: 2u², 3u² + 13u³ and 5u²), each rounded up.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.certify.error_free import (
+from emulon.certify.rounding import (
     ERF_STEPS,
     EXP_MOST,
     U,
@@ -26,12 +26,12 @@ from emulon.certify.error_free import (
     exp_table,
     f64,
     fixed_point,
+    gamma,
     power_parts,
     quick_sum,
     two_product,
     two_sum,
 )
-from emulon.certify.rounding import gamma
 from emulon.expressions.evaluation import any_of
 
 # Of a sum or product of double words. Radii are computed in float64, and lifted by this part each time. Products may

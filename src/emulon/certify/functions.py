@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import LIFT, UNDERFLOW, Ball, FloatBall
-from emulon.certify.error_free import U, f64
-from emulon.certify.rounding import unit
+from emulon.certify.rounding import U, f64, unit
 from emulon.core.errors import BadExpression
 from emulon.expressions.evaluation import Operations, any_of, ball_arithmetic
 from emulon.expressions.expression import Function, OpenSwitches

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tyro.conf import UseAppendAction, arg
 
-from emulon.algorithms.link import Kind
+from emulon.algorithms.losses import Kind
 from emulon.cli.options import BadUsage, CommandOptions, Count, Factor, NotNegative, Positive, Seed, Size, shown
 from emulon.core.files import text_cell, write_atomically
 from emulon.interpreter import Program, Run

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.algorithms.link import TemplateData
-from emulon.certify.error_free import fixed_point
+from emulon.algorithms.losses import TemplateData
+from emulon.certify.rounding import fixed_point
 from emulon.core.errors import BadExpression
 from emulon.expressions import Function, parse
 from emulon.expressions.evaluation import any_of, arb_matrix, ball_arithmetic

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from emulon.algorithms import GradientDescent
-from emulon.algorithms.link import LINKS
-from emulon.algorithms.losses import Loss, registered
+from emulon.algorithms.losses import LINKS, Loss, registered
 from emulon.attention.codes import Codes
 from emulon.certify import Band, Domain, Spectrum, rounding
 from emulon.core.arrays import bits

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import TemplateData
+from emulon.algorithms.losses import TemplateData
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
 from emulon.core.arrays import at_a_time

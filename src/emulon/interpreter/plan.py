@@ -12,8 +12,7 @@ from torch import Tensor
 
 from emulon.algorithms import Algorithm, GradientDescent
 from emulon.algorithms.gradient_descent import in_batches
-from emulon.algorithms.link import TemplateData
-from emulon.algorithms.losses import Loss, registered
+from emulon.algorithms.losses import Loss, TemplateData, registered
 from emulon.certify import Domain, Spectrum
 from emulon.certify.domain import SLACK, largest_eigenvalue, smallest_eigenvalue
 from emulon.certify.rounding import (

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss, NamedAlgorithm, logistic, squared
-from emulon.algorithms.link import MARGIN, RESIDUAL
+from emulon.algorithms.losses import MARGIN, RESIDUAL
 from emulon.core.errors import EmulonError, unknown
 
 

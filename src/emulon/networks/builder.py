@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from emulon.certify.domain import require_finite
-from emulon.certify.error_free import two_product
+from emulon.certify.rounding import two_product
 from emulon.core.errors import BadNetwork, nearest
 from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, Gate

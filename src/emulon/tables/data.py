@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import Loss
-from emulon.algorithms.link import Encoding, Kind
+from emulon.algorithms.losses import Encoding, Kind
 from emulon.core.errors import OutOfDomain, nearest
 from emulon.tables.columns import (
     DATASETS,

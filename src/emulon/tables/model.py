@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import emulon
-from emulon.algorithms.link import Kind
+from emulon.algorithms.losses import Kind
 from emulon.core.errors import nearest
 from emulon.core.files import checked, read_json, write_json
 from emulon.interpreter import Run

@@ -260,7 +260,7 @@ class Function:
 
         known = zip(self._open_in(expression), signs, strict=False)
         values = {symbol: sympy.Rational(sign) for symbol, sign in known if symbol is not None}
-        return _substituted(expression, values) if values else expression
+        return expression.xreplace(values) if values else expression
 
     def _open_in(self, expression: sympy.Expr) -> tuple[sympy.Symbol | None, ...]:
         """The symbols of the switches that an expression has, each in its place."""
@@ -385,20 +385,6 @@ class Function:
 def _size(lo: float, hi: float) -> float:
     """Of numbers in an interval: what is near is a part of 1, or of an interval that is shorter."""
     return min(1.0, max(abs(lo), abs(hi)))
-
-
-def _substituted(expression: sympy.Expr, values: dict[sympy.Expr, sympy.Expr]) -> sympy.Expr:
-    """Like sympy's `xreplace`, but works on a part once, however often it occurs, as it does in a Max of many."""
-    known = dict(values)
-
-    def made(node: sympy.Expr) -> sympy.Expr:
-        if node not in known:
-            args = [made(arg) for arg in node.args]
-            same = all(new is old for new, old in zip(args, node.args, strict=True))
-            known[node] = node if same else node.func(*args)
-        return known[node]
-
-    return made(expression)
 
 
 def halve_until_certain(

@@ -129,14 +129,14 @@ class NetworkProgram:
 
     def _errors_on(self, line: IdentityGrid) -> list[Register]:
         """`errors` from an exact input, kept for the identity grid that was asked for last."""
-        if self._known_errors.get("line") is not line:
-            self._known_errors.update(line=line, registers=self.errors(line))
-        registers: list[Register] = self._known_errors["registers"]
+        if self._known_errors[:1] != [line]:
+            self._known_errors[:] = [line, self.errors(line)]
+        registers: list[Register] = self._known_errors[1]
         return registers
 
     @cached_property
-    def _known_errors(self) -> dict[str, Any]:
-        return {}
+    def _known_errors(self) -> list[Any]:
+        return []
 
     def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.algorithms.link import TemplateData
+from emulon.algorithms.losses import TemplateData
 from emulon.certify import Certificate
 from emulon.certify.balls import LIFT, UNDERFLOW, Ball, Factor, FloatBall, product, rounded_product, split_product
 from emulon.certify.domain import enclosure

@@ -83,12 +83,16 @@ def networks() -> dict[str, nn.Module]:
     }
 
 
-def write(folder: Path) -> None:
-    """A program, its interpreter and its certificate file for each algorithm, and networks."""
-    x, y = data()
+def write(folder: Path) -> dict[str, str]:
+    """A program, its interpreter and its certificate file for each algorithm, and networks; hashes of interpreters.
+
+    Programs differ in their last places from one processor to another, interpreters that fit them do not.
+    """
+    (x, y), fitting = data(), {}
     for name, algorithm in ALGORITHMS.items():
         program = compile(algorithm, data=(x, y))
         interpreter = Interpreter.fitting(program)
+        fitting[name] = interpreter.sha256
         files = {kind: folder / f"{name}.{kind}" for kind in ("program", "interpreter")}
         save(program, files["program"])
         save(interpreter, files["interpreter"])
@@ -98,6 +102,7 @@ def write(folder: Path) -> None:
     made = networks()
     save_network(compile_network(made["tanh"], 1.0, shape=(30,)), folder / "tanh.network")
     save_network(compile_network(made["norm"], data=x), folder / "norm.network")
+    return fitting
 
 
 def read(folder: Path, again: Path) -> dict[str, str]:
@@ -120,6 +125,6 @@ def read(folder: Path, again: Path) -> dict[str, str]:
 if __name__ == "__main__":
     own, other = map(Path, sys.argv[1:])
     own.mkdir()
-    write(own)
+    found: dict[str, object] = {"fitting": write(own)}
     again = own.with_suffix(".again")
-    print(json.dumps(shipped() | frozen() | {"playground": read(SHIPPED, again), "read": read(other, again)}))
+    print(json.dumps(found | shipped() | frozen() | {"playground": read(SHIPPED, again), "read": read(other, again)}))

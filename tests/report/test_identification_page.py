@@ -5,7 +5,7 @@ import torch
 
 from emulon.algorithms import LeastSquares, RidgeRegression
 from emulon.identification import AlgorithmPhase, Curve, Identification, Interval, Match, analyse, identify
-from emulon.report.identification import distances, phases_figure, ranking, render, ridge, write
+from emulon.report.learners import distances, phases_figure, ranking, render, ridge, write
 from emulon.tasks import Linear
 
 TASK = Linear(3, noise=0.5)

@@ -4,7 +4,7 @@ import json
 import math
 
 from emulon import cli
-from emulon.report.training import draw_curve, run_figure
+from emulon.report.learners import draw_curve, run_figure
 
 RECORD = {
     "config": {"model": "standard", "task": "linear"},

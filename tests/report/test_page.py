@@ -14,13 +14,12 @@ import torch
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.cli import main
 from emulon.playground.runs import where
-from emulon.report.page import write
-from emulon.report.prompt import facts, prompt_rows, routing, telling_samples
+from emulon.report.page import facts, prompt_rows, write
 from emulon.run import run_experiment
 from emulon.tables.columns import Column
 from emulon.tables.data import Data
 
-SECTIONS = ["table", "fitted", "routing", "errors", "functions", "prompt", "hash"]
+SECTIONS = ["table", "fitted", "errors", "functions", "prompt", "hash"]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def test_the_page_is_whole_and_fetches_nothing(page, experiment):
         assert not address.startswith("#") or address[1:] in read.ids, address
     assert not re.search(r"@import|url\((?!#)|<script", text)
     assert all(ref in read.ids for ref in re.findall(r"url\(#(.*?)\)", text))
-    assert text.count("<svg") == 3 * 2 + 2 * 2 + 2 + 2 + 1
+    assert text.count("<svg") == 3 * 2 + 2 + 2
     assert experiment.interpreter.sha256 in text and "&lt;made &amp; up&gt;" in text
     assert "width=device-width" in text
 
@@ -137,36 +136,6 @@ def test_the_command_opens_the_playground_with_a_run(page, tmp_path, capsys, mon
     assert main(["playground", "--run", str(tmp_path), "--no-browser"]) == 2
     refused = capsys.readouterr().err
     assert "holds no run that the playground could open" in refused and refused.count("\n") == 1
-
-
-def test_the_routing_drawn_is_the_trace(experiment):
-    run = experiment.results[0].run
-    chosen = telling_samples(run, 4)
-    drawn = routing(run, chosen)
-    traced = run.trace["layer 2"].weights[list(chosen)].unflatten(-1, (12, drawn.keys))
-    torch.testing.assert_close(drawn.weights, traced[:, list(chosen)].flatten(-2), rtol=0, atol=1e-12)
-    assert drawn.samples == 12 and 0 <= drawn.elsewhere < 1e-6
-
-
-def test_of_much_data_the_routing_of_the_first_samples_is_drawn(experiment, monkeypatch):
-    run = experiment.results[0].run
-    whole = routing(run, (0, 5))
-    monkeypatch.setattr("emulon.report.prompt.AFFORDABLE", 1)
-    part = routing(run, (0, 5))
-    assert (part.samples, max(telling_samples(run, 12))) == (8, 7)
-    torch.testing.assert_close(part.weights, whole.weights, rtol=0, atol=1e-12)
-
-
-def test_a_prompt_begins_as_the_prompt_of_its_first_samples(experiment):
-    run = experiment.results[0].run
-    phase, state = run.program.gradient, run.weights
-    whole = phase.prompt(phase.data_rows(run.x, run.y), state, state=state, before=state * 0)
-    begun = phase.beginning(5)
-    part = begun.prompt(begun.data_rows(run.x[:5], run.y[:5]), state, state=state, before=state * 0)
-    assert torch.equal(part[:5], whole[:5])
-    asking = torch.cat([torch.arange(phase.slots.width)[phase.slots[slot]] for slot in phase.slots if "query" in slot])
-    keys = [row for row in range(phase.slots.width) if row not in asking.tolist()]
-    assert torch.equal(part[:, keys], whole[: len(part), keys]) and not part[5:, asking].any()
 
 
 def test_the_prompts_rows_cover_every_row_and_bounds_what_is_there(experiment):

@@ -18,7 +18,7 @@ from emulon.identification.loading import Subject, load_subject
 from emulon.identification.sampling import DATASETS
 from emulon.interpreter import Program
 from emulon.models import Learner
-from emulon.report.identification import phases_table, write, write_phases
+from emulon.report.learners import phases_table, write, write_phases
 from emulon.report.terminal import note, progress, say, table
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is

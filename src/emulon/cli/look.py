@@ -15,9 +15,10 @@ from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
 from emulon.playground.server import address, serving
-from emulon.report.prompt import facts, network_facts, network_rows, phases, prompt_rows
+from emulon.report.learners import write_run
+from emulon.report.network import network_facts, network_rows
+from emulon.report.page import facts, prompt_rows
 from emulon.report.terminal import progress, say, table
-from emulon.report.training import write_run
 
 SHOW_EXAMPLES = """examples:
   emulon compile ridge --out files && emulon show files/program.safetensors
@@ -64,7 +65,7 @@ def _show_run(options: ShowOptions) -> int:
 def _show_program(path: Path) -> dict[str, object]:
     program, record = load_program(path), {}
     say(*(f"{name}  {what}" for name, what in facts(program)))
-    for phase in phases(program):
+    for phase in program.phases:
         rows = [
             (row.rows, row.slot, row.tokens, row.holds, row.scale, f"{row.largest:.4g}")
             for row in prompt_rows(program, phase)

@@ -13,8 +13,8 @@ from emulon.cli.options import BadUsage, Command, CommandOptions, Count, shown
 from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.core.files import make_folder, provenance, read_json, write_json
 from emulon.models import Learner
+from emulon.report.learners import keep_curve, write_run
 from emulon.report.terminal import progress, say, table
-from emulon.report.training import keep_curve, write_run
 from emulon.tasks import TASKS
 from emulon.training import PRESETS, BadConfig, NoRun, RunFolder, TrainConfig, Trained, resume, train
 from emulon.training.configuration import (

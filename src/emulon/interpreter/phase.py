@@ -113,11 +113,6 @@ class Phase(TokenLayout):
         strength = (self.grid.log_normaliser_range + math.log(max(samples - 1, 1) / leak) + SPARE) / codes.gap
         return replace(self, domain=replace(self.domain, samples=samples), codes=codes, strength=strength)
 
-    def beginning(self, samples: int) -> Phase:
-        """Its first so many samples' tokens: codes and routing are those of all, queries theirs alone."""
-        codes = replace(self.codes, vectors=self.codes.vectors[:samples])
-        return replace(self, domain=replace(self.domain, samples=samples), codes=codes)
-
     @property
     def width(self) -> int:
         """Rows of the emulated head: keys and queries need d + 2 + code, values d for gradient and state each."""

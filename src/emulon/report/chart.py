@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import math
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,7 +11,7 @@ from itertools import cycle
 
 import numpy as np
 
-from emulon.report.figure import Figure, Heat, Number, Panel, Series
+from emulon.report.figure import Figure, Number, Panel, Series
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2a6f97", "#c8553d", "#9aa5ad"
 GREEN, GOLD, PURPLE = "#4f8a5b", "#c9a227", "#7b5ea7"
@@ -26,21 +23,14 @@ MOST_MARKERS = 24
 MOST_PANELS = 3
 # Legends of more rows make the panel higher.
 LEGEND_ROWS = 2
-# Pixels of a heat map in either direction; of larger matrices some rows and columns are drawn.
-MOST_PIXELS = 400
 TEXT, TITLE, LINE = 7.0, 8.5, 9.5
 # The mean width of a letter over the size of the text.
 LETTER = 0.54
-BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
-SIGNED = ("#7f3b08", "#e08214", "#f7f7f7", "#8073ac", "#2d004b")
-# Where a symmetric logarithm begins.
-SMALL = 1e-2
 # An exact zero has no logarithm: it is drawn here, below what float64 knows of errors of numbers of size 1.
 LEAST = 1e-17
 # Stands for the id of a panel's area until the whole picture is known.
 CLIP = "\0"
 DASHES = "4 2.5"
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def chart(figure: Figure) -> str:
@@ -179,8 +169,7 @@ class _Drawing:
         self.x, self.y = self._scales()
         vertical = self._vertical_ticks()
         self.left = 8 + (11 if down else 0) + max(map(_text_width, vertical.values()), default=0)
-        bar = panel.heat is not None and panel.heat.bar is not None
-        self.right = width - (50 if bar else 8)
+        self.right = width - 8
         self.x, self.y = self._placed(self.x, panel.across), self._placed(self.y, not panel.across)
         self._inside()
         self._frame(vertical, down, along)
@@ -191,15 +180,11 @@ class _Drawing:
         """Along the page; names that run down it begin at the top."""
         if not vertical:
             return _Scale(scale.lo, scale.hi, scale.log, self.left, self.right)
-        ends = (self.top, self.bottom) if self.panel.across or self.panel.heat else (self.bottom, self.top)
+        ends = (self.top, self.bottom) if self.panel.across else (self.bottom, self.top)
         return _Scale(scale.lo, scale.hi, scale.log, *ends)
 
     def _scales(self) -> tuple[_Scale, _Scale]:
         panel, bars = self.panel, any(series.mark == "bars" for series in self.panel.series)
-        if panel.heat is not None:
-            rows, columns = panel.heat.values.shape
-            (left, right), (top, bottom) = panel.x_range or (0.0, columns), panel.y_range or (0.0, rows)
-            return _Scale(left, right, False), _Scale(top, bottom, False)
         ys = [np.asarray(part, float) for s in panel.series for part in (s.y, s.low, s.high) if part is not None]
         ys += [np.array([rule.at for rule in panel.rules if rule.axis == "y"]), np.zeros(int(bars and not panel.log_y))]
         values = np.concatenate([np.ravel(part) for part in ys])
@@ -228,13 +213,9 @@ class _Drawing:
             return {x: f"{x:g}" for x in xs.tolist()}  # powers of ten alone would be too few
         return self.x.ticks(most, whole=bool(len(xs) == 0 or (xs == np.round(xs)).all()))
 
-    def _y_ticks(self, most: int) -> Mapping[Number, str]:
-        heat = self.panel.heat is not None
-        return self.panel.y_ticks if self.panel.y_ticks is not None else self.y.ticks(most, whole=heat)
-
     def _vertical_ticks(self) -> Mapping[Number, str]:
         most = max(3, int((self.bottom - self.top) / 24))
-        return self._x_ticks(most) if self.panel.across else self._y_ticks(most)
+        return self._x_ticks(most) if self.panel.across else self.y.ticks(most)
 
     def _at(self, x: object, y: object) -> tuple[np.ndarray, np.ndarray]:
         """Places on the page."""
@@ -250,8 +231,6 @@ class _Drawing:
         for lo, hi, colour, opacity in panel.spans:
             start, end = self.x.places([lo, hi])
             self._rectangle((start, top, end - start, height), fill=colour, fill_opacity=opacity)
-        if panel.heat is not None:
-            self._image(_pixels(panel.heat), box)
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
             colour = self._colour(series)
@@ -270,8 +249,6 @@ class _Drawing:
         for x, y, words, colour in panel.texts:
             across, down = self._at(x, y)
             self._text(float(across), float(down) + TEXT / 3, words, "middle", colour)
-        if panel.heat is not None and panel.heat.bar is not None:
-            self._bar_of_colours(panel.heat)
 
     def _colour(self, series: Series) -> str:
         return series.colour or self.colours[series.of or series.label]
@@ -322,26 +299,11 @@ class _Drawing:
                 self._rectangle((min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0)), fill=colour)
         self._intervals(series, places, INK, 0.7)
 
-    def _image(self, pixels: np.ndarray, box: Sequence[Number]) -> None:
-        left, top, width, height = box
-        style = {"preserveAspectRatio": "none", "style": "image-rendering:pixelated", "href": _png(pixels)}
-        self._add("image", x=left, y=top, width=width, height=height, **style)
-
-    def _bar_of_colours(self, heat: Heat) -> None:
-        lo, hi = _range(heat)
-        ramp = np.linspace(1, 0, 64)[:, None]
-        self._image(_coloured(ramp, heat.signed), (self.right + 6, self.top, 6, self.bottom - self.top))
-        for value in sorted({lo, 0.0, hi}):
-            place = self.bottom - (value - lo) / (hi - lo) * (self.bottom - self.top)
-            self._text(self.right + 14, place + TEXT / 3, f"{value:.2g}", "start")
-        middle = (self.top + self.bottom) / 2
-        self._text(self.right + 45, middle, heat.bar or "", "middle", turned=True)
-
     def _frame(self, vertical: Mapping[Number, str], down: str, along: str) -> None:
         """The two axes with their ticks and names."""
         panel = self.panel
         most = max(2, int((self.right - self.left) / 34))
-        level = self._y_ticks(most) if panel.across else self._x_ticks(most)
+        level = self.y.ticks(most) if panel.across else self._x_ticks(most)
         flat, upright = (self.y, self.x) if panel.across else (self.x, self.y)
         left, bottom = self.left, self.bottom
         axes = f"M{_n(left)} {_n(self.top)}V{_n(bottom)}H{_n(self.right)}"
@@ -422,42 +384,3 @@ def _path(across: np.ndarray, down: np.ndarray) -> str:
         else:
             pen = "M"
     return "".join(parts)
-
-
-def _range(heat: Heat) -> tuple[float, float]:
-    most = max(float(np.abs(heat.values).max()), 1e-300)
-    return -most if heat.signed else 0.0, most
-
-
-def _pixels(heat: Heat) -> np.ndarray:
-    """A colour for each cell, (rows, columns, 3); of a large matrix for some of them, evenly spread."""
-    values = heat.values
-    for axis, size in enumerate(values.shape):
-        if size > MOST_PIXELS:
-            values = values.take(np.linspace(0, size - 1, MOST_PIXELS).round().astype(int), axis=axis)
-    shares = values / _range(heat)[1]
-    if heat.symlog:
-        most = math.log1p(_range(heat)[1] / SMALL)
-        shares = np.sign(values) * np.log1p(np.abs(values) / SMALL) / most
-    return _coloured((shares + 1) / 2 if heat.signed else shares, heat.signed)
-
-
-def _coloured(shares: np.ndarray, signed: bool) -> np.ndarray:
-    """Colours of numbers in 0 … 1."""
-    stops = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in (SIGNED if signed else BLUES)])
-    places = np.linspace(0, 1, len(stops))
-    channels = [np.interp(shares, places, stops[:, channel]) for channel in range(3)]
-    return np.stack(channels, axis=-1).round().astype(np.uint8)
-
-
-def _png(pixels: np.ndarray) -> str:
-    """An image as a data address."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows, columns, _ = pixels.shape
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
-    return f"data:image/png;base64,{base64.b64encode(PNG + parts).decode()}"

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 Number = float | int
 # dashes are for bounds and references, dots for somebody else's numbers, bars and points for names along x
 Mark = Literal["line", "dashes", "dots", "bars", "points"]
@@ -44,17 +42,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Heat:
-    """A matrix as coloured cells, the first row on top; `symlog` colours orders of magnitude, around ±0.01."""
-
-    values: np.ndarray
-    signed: bool = False
-    symlog: bool = False
-    bar: str | None = None
-    """what the bar of colours is called; None: no bar"""
-
-
-@dataclass(frozen=True)
 class Panel:
     """One pair of axes. `across`: x runs down the page and y across it, for long names.
 
@@ -71,11 +58,9 @@ class Panel:
     rules: Sequence[Rule] = ()
     spans: Sequence[tuple[Number, Number, str, Number]] = ()
     texts: Sequence[tuple[Number, Number, str, str]] = ()
-    heat: Heat | None = None
     x_range: tuple[Number, Number] | None = None
     y_range: tuple[Number, Number] | None = None
     x_ticks: Mapping[Number, str] | None = None
-    y_ticks: Mapping[Number, str] | None = None
     size: tuple[Number, Number] | None = None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -13,39 +14,13 @@ from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
 from emulon.playground.runs import PLACES, single_page, where
-from emulon.report.chart import BLUE, GREY, INK, ORANGE, chart
-from emulon.report.figure import Figure, Heat, Panel, Rule, Series
-from emulon.report.prompt import RoutingPicture, facts, phases, prompt_rows, routing, telling_samples
+from emulon.report.chart import BLUE, GREY, ORANGE, chart
+from emulon.report.figure import Figure, Panel, Rule, Series
 from emulon.run import Experiment, Result, answers
 from emulon.tables.data import Data
 
 # Bars beyond these would be too thin to read, and steps beyond these are between two pixels.
 MOST_BARS, MOST_STEPS = 20, 64
-# Heights of the picture of a prompt: a slot of one row is drawn as tall as it takes to read its name.
-PIXELS, LEAST_HEIGHT = 360, 0.05
-
-
-def attention(routing: RoutingPicture) -> str:
-    """Queries against tokens; beside it, how queries spread over their own sample's grid points."""
-    weights = routing.weights.double().numpy()
-    queries, keys = len(weights), routing.keys
-    names = [str(number + 1) for number in routing.chosen]
-    every = Panel(
-        "tokens of sample",
-        "query of sample",
-        title=f"{routing.name}: {keys} tokens a sample",
-        heat=Heat(weights, bar="weight"),
-        rules=[Rule("x", edge * keys) for edge in range(1, queries)],
-        x_ticks={(i + 0.5) * keys: name for i, name in enumerate(names)},
-        y_ticks={i + 0.5: name for i, name in enumerate(names)},
-        size=(4.0, 2.4),
-    )
-    chosen = sorted({0, queries // 2, queries - 1})
-    own = [weights[i, i * keys : (i + 1) * keys] for i in chosen]
-    points = range(1, keys + 1)
-    series = [Series(f"sample {names[i]}", points, each.tolist()) for i, each in zip(chosen, own, strict=True)]
-    spread = Panel("grid point of its own sample", "weight", series, title=routing.name, size=(4.0, 2.4))
-    return chart(Figure([every])) + chart(Figure([spread]))
 
 
 def error(result: Result) -> str:
@@ -108,37 +83,6 @@ def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Ten
     return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
 
 
-def prompt(tokens: np.ndarray, phase: Phase) -> str:
-    """A corner of the token matrix: rows by name, one column a token, colour by sign and size."""
-    slots, keys = phase.slots, len(phase.grid)
-    heights = [max(slots.size(name), LEAST_HEIGHT * slots.width) for name in slots]
-    edges = np.cumsum(
-        [
-            0.0,
-            *(
-                height / slots.size(name)
-                for name, height in zip(slots, heights, strict=True)
-                for _ in range(slots.size(name))
-            ),
-        ]
-    )
-    tops = np.cumsum([0.0, *heights])
-    shown = np.searchsorted(edges[1:-1], np.linspace(0, edges[-1], PIXELS, endpoint=False), side="right")
-    panel = Panel(
-        f"tokens: {keys} for each sample, the first {len(tokens) // keys} samples",
-        "",
-        heat=Heat(tokens.T[shown], signed=True, symlog=True, bar="entry"),
-        rules=[
-            *(Rule("y", top, colour=INK) for top in tops[1:-1]),
-            *(Rule("x", edge, colour=INK) for edge in range(keys, len(tokens), keys)),
-        ],
-        y_range=(0.0, float(tops[-1])),
-        y_ticks={(top + height / 2): name for top, height, name in zip(tops, heights, slots, strict=False)},
-        size=(7.2, 4.8),
-    )
-    return chart(Figure([panel]))
-
-
 def coefficients(result: Result, data: Data) -> str:
     """The largest weights, of the first class where there are several, and another solver's of the same objective."""
     ours = np.atleast_2d(result.run.weights.double().numpy())[0]
@@ -157,7 +101,7 @@ def coefficients(result: Result, data: Data) -> str:
 
 
 def predicted(result: Result, data: Data) -> str:
-    """On the held-out rows: a point each, or for classes a count for each pair of true and predicted."""
+    """On the held-out rows: a point each, or for classes a table of counts for each pair of true and predicted."""
     said = answers(result.run, data, data.x_test)
     title, size, truth = f"{result.name}: {result.score:.4f}", (3.0, 2.8), f"{data.target}, held out"
     if data.kind == "regression":
@@ -167,16 +111,10 @@ def predicted(result: Result, data: Data) -> str:
             Series("", data.y_test.tolist(), said.tolist(), "dots", colour=BLUE),
         ]
         return chart(Figure([Panel(truth, "predicted", series, title, size=size)]))
-    counts = np.array([[np.sum((data.y_test == a) & (said == b)) for b in data.classes] for a in data.classes])
-    texts = [
-        (column + 0.5, row + 0.5, str(counts[row, column]), "white" if 2 * counts[row, column] > counts.max() else INK)
-        for row, column in np.ndindex(counts.shape)
-    ]
-    ticks = {place + 0.5: str(name) for place, name in enumerate(data.classes)}
-    panel = Panel(
-        "predicted", truth, (), title, texts=texts, heat=Heat(counts), x_ticks=ticks, y_ticks=ticks, size=size
-    )
-    return chart(Figure([panel]))
+    rows = [(a, *(np.sum((data.y_test == a) & (said == b)) for b in data.classes)) for a in data.classes]
+    head, *lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in [("", *data.classes), *rows]]
+    caption = f"<caption>{escape(title)}; a row for each true class, a column for each predicted</caption>"
+    return f"<table>{caption}<thead>{head}</thead>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def objective(result: Result) -> str:
@@ -194,9 +132,89 @@ def objective(result: Result) -> str:
     return chart(Figure([Panel("steps", "objective", series, result.name, rules=rules, size=(3.6, 2.0))]))
 
 
+@dataclass(frozen=True)
+class Row:
+    """One named group of rows of the token matrix."""
+
+    slot: str
+    rows: str
+    size: int
+    tokens: str
+    holds: str
+    scale: str
+    largest: float
+
+
+def prompt_rows(program: Program, phase: Phase) -> list[Row]:
+    """The rows of one phase's prompt. x, y are the data as the loss sees them; r counts grid points, i samples."""
+    domain, scales, slots = phase.domain, phase.scales, phase.slots
+    held = phase.values
+    step, shrink, momentum, fixed = held.step, held.shrink, held.momentum, held.fixed
+    m, (value_scale, state_scale) = phase.magnitudes, phase.reading_scales
+    every, asking = f"all {phase.tokens}", f"first {domain.samples}"
+    values = phase.grid.largest * domain.x
+    holds = {
+        "key_x": (every, "slope_r · x_i", f"× {scales.x:g}", m["key_x"]),
+        "key_y": (every, "slope_r · y_i", f"× {scales.y:g}", m["key_y"]),
+        "key_bias": (every, "intercept_r", f"× {scales.bias:g}", m["key_bias"]),
+        "key_code": (every, "code of sample i", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
+        "value": (every, "value_r · x_i", f"W_V: {-value_scale * step:.4g}", values),
+        "fixed": (every, "y_i · x_i (a rate's linear part)" if fixed else "0", f"W_V: {value_scale * step:.4g}", fixed),
+        "state": (every, "w", f"W_V: {state_scale * (shrink + momentum):.6g}", domain.w),
+        "before": (every, "w of the step before", f"W_V: {-state_scale * momentum:g}", domain.w),
+        "query_x": (asking, "w", f"÷ {scales.x:g}", m["query_x"]),
+        "query_y": (asking, "−1", f"÷ {scales.y:g}", m["query_y"]),
+        "query_bias": (asking, "1", f"÷ {scales.bias:g}", m["query_bias"]),
+        "query_code": (asking, "code of the sample asked about", f"× {phase.code_factors[0]:.4g}", m["key_code"]),
+    }
+    return [Row(slot, _span(slots[slot]), slots.size(slot), *holds[slot]) for slot in slots]
+
+
+def _span(where: slice) -> str:
+    return f"{where.start}" if where.stop - where.start == 1 else f"{where.start}–{where.stop - 1}"
+
+
+def facts(program: Program) -> list[tuple[str, str]]:
+    """What a program says about itself in a line each."""
+    domain = program.domain
+    lines = [
+        ("algorithm", f"{program.name}: {program.loss.name} loss, ℓ′(t) = {program.loss.derivative}"),
+        ("steps", f"{program.steps} of size {program.step_size:.6g}, {_kind_of_steps(program)}"),
+        ("penalties", f"l2 {program.descent.l2:g}, l1 {program.descent.l1:g}"),
+        ("data", f"{program.rows} samples, {domain.features} features, |x| ≤ {domain.x:.4g}, |y| ≤ {domain.y:.4g}"),
+        ("state", f"|w| ≤ {domain.w:.4g}, argument of ℓ′ within ±{program.plan.inner.residual:.4g}"),
+    ]
+    for phase in program.phases:
+        grid = phase.grid
+        lines.append(
+            (
+                f"{phase.name} grid",
+                f"{len(grid)} keys, {grid.way}, on ({grid.lo:.4g}, {grid.hi:.4g}), |slope| ≤ "
+                f"{grid.steepest:.4g}, |value| ≤ {grid.largest:.4g}",
+            )
+        )
+        lines.append(
+            (
+                f"{phase.name} prompt",
+                f"{phase.tokens} tokens of {phase.slots.width} rows, routing {phase.strength:.4g}, "
+                f"read out by the {phase.readout}",
+            )
+        )
+    capacity = program.capacity
+    lines.append(("needs", f"width {capacity.width}, numbers up to {capacity.reach:.4g}"))
+    lines.append(("certificate", str(program.certificate)))
+    return lines
+
+
+def _kind_of_steps(program: Program) -> str:
+    if program.descent.accelerated:
+        return "accelerated"
+    if program.descent.batch is not None:
+        return f"each on a batch of {program.descent.batch}"
+    return f"momentum {program.descent.momentum:g}"
+
+
 NAME, PLAYGROUND = "index.html", "playground.html"
-# Samples whose tokens the picture of the prompt shows.
-CORNER = 4
 
 
 def write(experiment: Experiment, folder: Path) -> tuple[Path, ...]:
@@ -230,10 +248,7 @@ def fill(template: str, **values: object) -> str:
 
 
 def render(experiment: Experiment, places: Mapping[str, str]) -> str:
-    pair = _pair(experiment.results)
     programs = [result.run.program for result in experiment.results]
-    chosen = telling_samples(pair[0].run)
-    routings = [routing(result.run, chosen) for result in pair]
     return fill(
         "page.html",
         data=experiment.data,
@@ -243,35 +258,10 @@ def render(experiment: Experiment, places: Mapping[str, str]) -> str:
         places={name: f"{PLAYGROUND}#{place}" for name, place in places.items()},
         interpreter=experiment.interpreter,
         sha256=experiment.sha256,
-        routings=routings,
-        attention=[attention(each) for each in routings],
         coefficients=[coefficients(result, experiment.data) for result in experiment.results],
         predicted=[predicted(result, experiment.data) for result in experiment.results],
         objectives=[objective(result) for result in experiment.results],
         errors=[error(result) for result in experiment.results],
-        functions=[function(program, phase) for program in programs for phase in phases(program)],
-        prompt=prompt(_corner(pair[0]), pair[0].run.program.gradient),
-        shown=pair[0].run.program.name,
-        programs=[(p, facts(p), [(phase, prompt_rows(p, phase)) for phase in phases(p)]) for p in programs],
+        functions=[function(program, phase) for program in programs for phase in program.phases],
+        programs=[(p, facts(p), [(phase, prompt_rows(p, phase)) for phase in p.phases]) for p in programs],
     )
-
-
-def _pair(results: Sequence[Result]) -> list[Result]:
-    """Two that look different: the first, and the one whose grid is of another kind or size, the larger the better."""
-    first, *others = sorted(results, key=lambda r: r.name != "ridge")
-    telling = sorted(others, key=lambda r: (r.name != "huber_regression", -len(r.run.program.gradient.grid)))
-    return [first, *telling[:1]]
-
-
-def _corner(result: Result) -> np.ndarray:
-    """The first tokens of the prompt at the last step: (tokens, rows)."""
-    run, phase = result.run, result.run.program.gradient
-    first = (0,) * (run.x.ndim - 2)
-    shown = CORNER * len(phase.grid)
-    # as many samples as tokens are shown: each of these asks, too
-    begun = phase.beginning(min(shown, phase.domain.samples))
-    x, y, fixed = run.program.loss.template_data(run.x[first], run.y[first])
-    count = begun.domain.samples
-    rows = begun.data_rows(x[:count], y[:count], None if fixed is None else fixed[:count])
-    state = run.weights[first]
-    return begun.prompt(rows, state, state=state, before=state * 0)[:shown].numpy()

@@ -4,6 +4,7 @@ be. Data outside them is refused, never silently wrong."""
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -145,11 +146,13 @@ def require_finite(**tensors: Tensor) -> None:
 
 def require_within(bound: float, **tensors: Tensor) -> None:
     """Refuse non-finite entries and entries above `bound` in magnitude, naming the tensor; not where compiled."""
-    require_finite(**tensors)
+    require_real(**tensors)
     if torch.compiler.is_compiling():
         return
     for name, tensor in tensors.items():
-        if tensor.numel() and (worst := tensor.abs().max().item()) > bound:
+        # The largest of entries with a NaN is one.
+        if tensor.numel() and not (worst := tensor.abs().max().item()) <= min(bound, sys.float_info.max):
+            require_finite(**{name: tensor})
             beyond = f"|{name}| reaches {worst:.6g} but the domain was built for {bound:.6g}"
             raise OutOfDomain(f"{beyond}; rescale or build a wider domain")
 

@@ -24,7 +24,7 @@ SCORES = 1 << 16
 # In log weight: such weights, and what float32 makes of their products, are still no denormal numbers, which take long.
 FAINT = -80.0
 # Numbers of the data that a step of a lazy phase takes at a time: what is made of them stays in cache.
-LAZY = 1 << 17
+LAZY = 1 << 18
 # Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
 WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
 # What reading the data changes in an answer is computed anew where a state has moved by this part of itself: it then

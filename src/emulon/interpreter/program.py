@@ -200,7 +200,6 @@ class Program:
         return MODES[mode](interpreter, self.plan, (self.gradient, self.proximal), data, report_progress)
 
     def _require_data(self, x: Tensor, y: Tensor) -> None:
-        require_finite(x=x, y=y)
         require_shape(x, "x", self.rows, self.domain.features)
         require_shape(y, "y", self.rows)
         require_within(self.domain.y, y=y)

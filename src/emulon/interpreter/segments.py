@@ -31,9 +31,8 @@ from emulon.softmax import Grid
 # Powers of z that are multiplied out: all of a short polynomial; of a longer one coefficients are taken so many at a
 # time.
 SHORT, POWERS = 16, 8
-# Numbers that are read at a time: their powers stay in cache, and in memory that the allocator keeps. (Of four times as
-# many each takes 60 ns in place of 14, for pages that are handed back and asked for again.)
-TOGETHER = 1 << 13
+# Numbers that are read at a time: their powers stay in cache, and in memory that the allocator keeps.
+TOGETHER = 1 << 14
 # Digits that coefficients are computed with; the part of a dtype's exponents that powers of z may take up.
 DIGITS, EXPONENTS = 60, 0.85
 # Gaps between slopes are equal to within this part; runs of equal gaps, at most; how often one is halved.

@@ -129,7 +129,7 @@ class NetworkProgram:
 
     def _errors_on(self, line: IdentityGrid) -> list[Register]:
         """`errors` from an exact input, kept for the identity grid that was asked for last."""
-        if self._known_errors[:1] != [line]:
+        if not self._known_errors or self._known_errors[0] is not line:
             self._known_errors[:] = [line, self.errors(line)]
         registers: list[Register] = self._known_errors[1]
         return registers

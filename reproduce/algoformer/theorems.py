@@ -37,11 +37,15 @@ ASKED = {TWO: 1e-5, OURS: 1e-9}
 
 def compare(
     setting: Setting,
+    stated: tuple[tuple[int, int], ...],
     build: Callable[[float | None], Built],
     run: Callable[[Built, int], Tensor],
     exact: Callable[[Built, int], Tensor],
 ) -> Numbers:
-    """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours."""
+    """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours.
+
+    `stated` are the layers and the heads that the theorem says pre, loop and post take.
+    """
     loops = setting.sizes["loops"]
     found: Numbers = {}
     for done, (name, tolerance) in enumerate(WAYS.items()):
@@ -49,8 +53,9 @@ def compare(
         model = build(tolerance)
         errors = (run(model, loops) - exact(model, loops)).abs().reshape(loops + 1, -1).amax(dim=1)
         found[name] = {"errors": errors.tolist(), "bounds": [bound_after(model, step) for step in range(loops + 1)]}
-        for what, parts in (("sizes", model.frame.sizes), ("stated", model.frame.stated)):
-            found[name][what] = {part: [size.layers, size.heads] for part, size in parts.items()}
+        heads = model.frame.heads
+        found[name]["sizes"] = {part: [len(each), max(each, default=0)] for part, each in heads.items()}
+        found[name]["stated"] = {part: list(size) for part, size in zip(heads, stated, strict=True)}
     return found
 
 
@@ -140,6 +145,7 @@ def theorem_3_1(setting: Setting) -> Numbers:
     domain = Domain.covering(features, ys, asked, 1.001)
     return compare(
         setting,
+        ((phi.depth + 1, 2), (1, 2), (1, 1)),
         lambda tolerance: LoopedGradientDescent(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),
         lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
         lambda model, loops: descent(features, ys.unsqueeze(-1), asked, model.step_size, loops).squeeze(-1),
@@ -177,6 +183,7 @@ def theorem_3_2(setting: Setting) -> Numbers:
     domain, horizon = Domain.covering(features, series, asked, 1.001), setting.sizes["loops"]
     return compare(
         setting,
+        ((phi.depth + 2, ORDER), (1, 2), (1, 1)),
         lambda tolerance: LoopedAutoRegression(domain, phi, tolerance, order=ORDER, horizon=horizon),
         lambda model, loops: model.run(series, loops=loops).predictions,
         lambda model, loops: descent(features, series, asked, model.step_size, loops),
@@ -218,6 +225,7 @@ def theorem_3_3(setting: Setting) -> Numbers:
     horizon = setting.sizes["loops"]
     return compare(
         setting,
+        ((7, 2), (1, 2), (1, 1)),
         lambda tolerance: LoopedChainOfThought(domain, tolerance, depth=CHAIN, slope=LEAK, horizon=horizon),
         lambda model, loops: model.run(known, start, loops=loops).predictions,
         lambda model, loops: leaky(descent(xs, labels, query, model.step_size, loops), LEAK),
@@ -239,6 +247,7 @@ def theorem_4_1(setting: Setting) -> Numbers:
     domain = Domain.covering(xs, ys, query)
     return compare(
         setting,
+        ((1, 2), (1, 2), (2, 2)),
         lambda tolerance: LoopedNewton(domain, tolerance, horizon=setting.sizes["loops"]),
         lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
         lambda model, loops: newton_iterates(xs, ys, query, start_scale(domain), loops),
@@ -272,6 +281,7 @@ def theorem_4_2(setting: Setting) -> Numbers:
     domain = Domain.covering(xs, ys, query)
     return compare(
         setting,
+        ((1, 2), (1, 2), (2, 2)),
         lambda tolerance: CausalLoopedGradientDescent(domain, tolerance, horizon=setting.sizes["loops"]),
         lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
         lambda model, loops: prefix_iterates(xs, ys, query, model.step_size, loops),

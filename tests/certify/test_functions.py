@@ -24,7 +24,7 @@ def test_smooth_functions_are_enclosed_in_single_precision(text):
     f, s = parse(text), torch.linspace(-40, 40, 401, dtype=f64) + 1e-3
     room, operations = 1e-12 * torch.rand(401, dtype=f64), ball_operations(single=True)
     for given, least in ((FloatBall.of(s), 8e-16), (FloatBall(s, room), 1e-11)):
-        ball = f.over(operations, f.switched(operations, given, FloatBall.sign))
+        ball = f.over(operations, given, FloatBall.sign)
         with ctx.workprec(300):
             for at, off_, high, radius in zip(
                 *map(Tensor.tolist, (s, given.radius, ball.high, ball.radius)), strict=True
@@ -38,7 +38,7 @@ def test_smooth_functions_are_enclosed_in_single_precision(text):
 @pytest.mark.parametrize("text", SMOOTH)
 def test_smooth_functions_are_enclosed_to_twice_the_precision(text):
     f, s = parse(text), torch.linspace(-40, 40, 801, dtype=f64) + 1e-3
-    ball = f.over(ball_operations(), f.switched(ball_operations(), Ball.of(s), Ball.sign))
+    ball = f.over(ball_operations(), Ball.of(s), Ball.sign)
     with ctx.workprec(300):
         for at, high, low, radius in zip(
             *(part.tolist() for part in (s, ball.high, ball.low, ball.radius)), strict=True

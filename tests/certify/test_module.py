@@ -25,7 +25,7 @@ LOOPED = Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(2.0, 0.0, 1.5))
 X = torch.rand(4, 2, dtype=f64, generator=torch.Generator().manual_seed(0)) - 0.5
 Y = X.sum(dim=-1)
 MAKERS = {
-    "approximation": lambda: approximate("tanh(t)", (-1, 1), tolerance=1e-6),
+    "approximation": lambda: approximate("tanh(t/3)", (-1, 1), tolerance=1e-6),
     "linear layer": lambda: LinearLayer(4, 2, 3, 2.0, 1e-6),
     "truncated linear map": lambda: TruncatedLinear(8, 2, -1.0, 1.0, heads=20, grid="paper"),
     "gradient step": lambda: GradientStep("huber", DOMAIN, 1e-3),

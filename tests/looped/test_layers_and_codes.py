@@ -9,7 +9,7 @@ from emulon.attention import Slots
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import RepresentationNetwork
 from emulon.looped.heads import GAP, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, Size, gate_height, no_heads, read, write
+from emulon.looped.layer import Circuit, Frame, Layer, gate_height, no_heads, read, write
 
 
 def test_a_layer_is_equation_1():
@@ -46,10 +46,10 @@ def test_loops_are_an_argument_of_the_call():
         )
         return Layer(no_heads(slots), circuit.matrices, dtype=torch.float64)
 
-    frame = Frame([adding(100.0)], [adding(1.0), adding(1.0)], [adding(1000.0)], {})
+    frame = Frame([adding(100.0)], [adding(1.0), adding(1.0)], [adding(1000.0)])
     tokens = torch.zeros(3, 1, dtype=torch.float64)
     assert [frame(tokens, loops)[0, 0].item() for loops in (0, 1, 5)] == [1100.0, 1102.0, 1110.0]
-    assert frame.sizes["loop"] == Size(2, 0)
+    assert frame.heads["loop"] == [0, 0] and "loop: heads [0, 0]" in repr(frame)
     with pytest.raises(OutOfDomain):
         frame(tokens, -1)
 

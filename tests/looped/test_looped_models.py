@@ -143,8 +143,6 @@ def test_at_the_papers_size_every_loop_count_is_within_its_certificate(name, dty
         assert run.audit.bound <= min(run.certificate.bound, largest if dtype == f64 else 1e-2)
     if dtype == f64 and name in ("gradient descent", "causal descent"):
         assert model.certificate.bound <= 1e-7
-    for part, stated in model.frame.stated.items():
-        assert model.frame.sizes[part].layers <= stated.layers
 
 
 # A model and data at the edges of its domain: entries of ±bound and 0, steps up to 2/L, the eigenvalues granted
@@ -303,21 +301,19 @@ def test_the_tolerance_is_kept_at_every_loop_count_up_to_the_horizon() -> None:
 def test_layers_heads_and_widths_are_the_theorems() -> None:
     """Rows of the paper's layouts: x, x/N, y, res, p, indicators; 2d + 1 + code + 4, and `step`; and so on."""
     descent = AT_PAPERS_SIZE["gradient descent, two heads"][0](f64)[0]
-    stated = descent.frame.stated
-    assert descent.frame.sizes == {**stated, "pre": type(stated["pre"])(1, 1)}
+    assert descent.frame.heads == {"pre": [1], "loop": [2], "post": [1]}
     assert descent.slots.width == 20 + 3 + 6 + 4 < 2 * 20 + 2 + 6 + 4
     newton = LoopedNewton(Domain(8, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.5, largest=1.0)), tolerance=1e-2)
-    assert newton.pairs == 1 and newton.frame.sizes == newton.frame.stated
+    assert newton.pairs == 1 and newton.frame.heads == {"pre": [2], "loop": [2], "post": [1, 2]}
     assert newton.slots.width == 3 * 2 + 1 + 4 + 4
     causal = CausalLoopedGradientDescent(Domain(8, 3, 1.0, 1.0, 0.0), tolerance=1e-2)
-    for name, size in causal.frame.sizes.items():
-        assert size.layers <= causal.frame.stated[name].layers and size.heads <= causal.frame.stated[name].heads
+    assert causal.frame.heads == {"pre": [1], "loop": [2], "post": [2]}
     assert causal.pairs == 1 and causal.slots.width == 4 * 3 + 1 + 1 + 4 + 3
     series = a_series(f64)[0]
     assert series.frame.heads == {"pre": [3, 0, 0, 0], "loop": [2 * series.pairs], "post": []}
     chain = LoopedChainOfThought(chain_domain(chain_task()), 1e-2)
     assert chain.frame.heads == {"pre": [2, 0], "loop": [2], "post": [0]}
-    assert with_representation(f64)[0].frame.sizes["pre"].layers == 4
+    assert len(with_representation(f64)[0].frame.heads["pre"]) == 4
 
 
 def test_nothing_is_trainable_and_weights_are_plain_matrices() -> None:
@@ -326,7 +322,7 @@ def test_nothing_is_trainable_and_weights_are_plain_matrices() -> None:
     layer = model.frame.loop[0]
     assert layer.w_v.shape == (2 * model.pairs, model.slots.width, model.slots.width)
     assert layer.w_1.shape[1] == layer.w_2.shape[0] == model.slots.width
-    assert "theorem" in repr(model)
+    assert "loop: heads [" in repr(model)
 
 
 def test_the_numbers_come_out_of_attention() -> None:
@@ -413,7 +409,7 @@ def test_the_window_of_a_series_is_copied_exactly_and_is_zero_before_the_start()
     model = of_series(phi, series, 1e-2, 1.1)
     window = model.frame.pre[0](model.prompt(series))[1:, model.slots["ping"]]
     assert torch.equal(window, model.windows(series)) and torch.equal(window, windows(series, 3))
-    assert model.pairs == 1 and model.frame.sizes["loop"] == model.frame.stated["loop"]
+    assert model.pairs == 1 and model.frame.heads["loop"] == [2]
     pair = model.predict(series.expand(2, 40, 20), loops=3)
     torch.testing.assert_close(pair[1], model.predict(series, loops=3), rtol=0, atol=1e-9)
     with pytest.raises(BadShape):

@@ -76,6 +76,13 @@ def test_an_audit_sees_what_is_wrong(cases, interpreter):
         run.audit.verify(spoilt, run.register)
 
 
+def test_a_program_runs_on_one_interpreter_after_another(cases, interpreter):
+    program, x = cases["relu"].program, cases["relu"].x
+    for machine in (interpreter, Interpreter.fitting(program), interpreter):
+        run = machine.run(program, x)
+        assert run.certificate == program.certificate_on(machine.identity) and run.audit.bound < 1e-9
+
+
 def test_a_gate_errs_near_its_kink_as_much_as_it_says():
     program = compile_network(nn.Sequential(nn.ReLU()), 4.0, tolerance=1e-6, shape=(1,))
     gate = program.phases[0]

@@ -69,7 +69,7 @@ def enclosed(f: Function, s: AnyBall) -> AnyBall:
                 open_ &= ~here
             if any_of(open_):
                 left = s[open_]
-                value = _with(value, open_, _like(f.over(operations, f.switched(operations, left, kind.sign)), left))
+                value = _with(value, open_, _like(f.over(operations, left, kind.sign), left))
         else:
             value = _like(f.over_branch(operations, s, ()), s)
     except BadExpression:

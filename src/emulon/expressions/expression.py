@@ -108,7 +108,7 @@ class Function:
             return None
         at, height, c, d = (sympy.Wild(name, exclude=[t]) for name in "abcd")
         for form, turn in ((at + height * sympy.tanh(c * t + d), 2), (at + height / (1 + sympy.exp(c * t + d)), -1)):
-            found = sympy.expand(of).match(form) or sympy.simplify(of).match(form)
+            found = sympy.expand(of).match(form)
             if found and found[height] != 0 and found[c] != 0:
                 low, rise = (found[at] - found[height], 2 * found[height]) if turn == 2 else (found[at], found[height])
                 return float(low), float(rise), float(turn * found[c]), float(turn * found[d])
@@ -188,8 +188,8 @@ class Function:
         """The Taylor series around `at` (an `arb_series` in t) of the branch that these switches select."""
         return self._arb(self.smooth, signs)({"t": at})
 
-    def switched(self, operations: Operations, t: Any, sign: Callable[[Any, float], Any]) -> dict[str, Any]:
-        """t and every switch by name, over any number system that can tell signs, `sign(value, tie)`, or not.
+    def over(self, operations: Operations, t: Any, sign: Callable[[Any, float], Any]) -> Any:
+        """f(t), over any number system that can tell signs, `sign(value, tie)`, or not.
 
         Refuses (BadExpression) what the number system has no function for.
         """
@@ -197,10 +197,6 @@ class Function:
         for switch in self.switches:
             value = self._compile(switch.of, (), operations)(values)
             values[switch.symbol.name] = sign(value, switch.tie)
-        return values
-
-    def over(self, operations: Operations, values: dict[str, Any]) -> Any:
-        """f(t), given what `switched` returned."""
         return self._compile(self.smooth, (), operations)(values)
 
     def decided(
@@ -231,17 +227,10 @@ class Function:
         """f on an Arb ball, with every value that an open switch allows; NaN around a pole."""
         from flint import arb
 
-        operations = arb_operations()
         try:
-            if not self.switches:
-                return arb(self._over_arb({"t": t}))
-            return arb(self.over(operations, self.switched(operations, t, _arb_sign)))
+            return arb(self.over(arb_operations(), t, _arb_sign))
         except (ValueError, ZeroDivisionError):
             return arb.nan()
-
-    @cached_property
-    def _over_arb(self) -> Callable[..., Any]:
-        return self._arb(self.smooth, ())
 
     def breaks(self, lo: float, hi: float) -> list[Break]:
         """Where the switches flip to some effect inside (lo, hi), located to the last bit."""

@@ -26,7 +26,7 @@ from emulon.looped.heads import (
     readout_heads,
     recall_layer,
 )
-from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, read
+from emulon.looped.layer import Circuit, Frame, Layer, constant, read
 from emulon.looped.transformer import (
     HORIZON,
     Inputs,
@@ -142,7 +142,6 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
             [recall_layer(self.slots, "step", self.domain.x, dtype)],
             [causal_layer(self.slots, step, self.domain, self.step_size)],
             [product_layer(self.slots, answer)],
-            {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
         )
 
     def promise_after(self, loops: int) -> Certificate:

@@ -19,7 +19,7 @@ from emulon.certify.rounding import gamma, unit
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, exchange_layer, pair_tokens, readout_heads
-from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, no_heads, others, read, zeros
+from emulon.looped.layer import Circuit, Frame, Layer, constant, no_heads, others, read, zeros
 from emulon.looped.transformer import (
     HORIZON,
     LoopedRegression,
@@ -205,9 +205,8 @@ class LoopedGradientDescent(LoopedRegression):
         self.frame = self._frame()
 
     def _frame(self) -> Frame:
-        slots, dtype, depth, lift = self.slots, self.dtype, 0, list[Layer]()
+        slots, dtype, lift = self.slots, self.dtype, list[Layer]()
         if self.representation is not None:
-            depth = self.representation.depth
             lift = self.representation.layers(slots, "x", others(slots, "train", "query", kinds=KINDS), dtype)
         most = self.domain.y + self.descent.largest_prediction(self.horizon)
         labels = exchange_layer(
@@ -218,7 +217,6 @@ class LoopedGradientDescent(LoopedRegression):
             [*lift, labels],
             [self.descent.layer(slots, self.pairs, KINDS)],
             [answer],
-            {"pre": Size(depth + 1, 2), "loop": Size(1, 2), "post": Size(1, 1)},
         )
 
     def promise_after(self, loops: int) -> Certificate:

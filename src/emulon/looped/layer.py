@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -67,26 +66,12 @@ class Layer(nn.Module):
         return attended + (torch.relu(attended @ self.w_1.mT + self.b_1) @ self.w_2.mT + self.b_2)
 
 
-@dataclass(frozen=True)
-class Size:
-    """Layers of one of the three transformers, and the heads of its widest layer."""
-
-    layers: int
-    heads: int
-
-    def __str__(self) -> str:
-        return f"{self.layers} layer{'s' * (self.layers != 1)} of ≤ {self.heads} head{'s' * (self.heads != 1)}"
-
-
 class Frame(nn.Module):
-    """The three stacks of layers; `stated` is what the theorem says they take, where there is one."""
+    """The three stacks of layers."""
 
-    def __init__(
-        self, pre: Sequence[Layer], loop: Sequence[Layer], post: Sequence[Layer], stated: Mapping[str, Size]
-    ) -> None:
+    def __init__(self, pre: Sequence[Layer], loop: Sequence[Layer], post: Sequence[Layer]) -> None:
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
-        self.stated = dict(stated)
 
     @property
     def heads(self) -> dict[str, list[int]]:
@@ -94,13 +79,8 @@ class Frame(nn.Module):
         stacks = {"pre": self.pre, "loop": self.loop, "post": self.post}
         return {name: [layer.heads for layer in stack if isinstance(layer, Layer)] for name, stack in stacks.items()}
 
-    @property
-    def sizes(self) -> dict[str, Size]:
-        return {name: Size(len(heads), max(heads, default=0)) for name, heads in self.heads.items()}
-
     def extra_repr(self) -> str:
-        stated = {name: f" (theorem: {size})" for name, size in self.stated.items()}
-        return "\n".join(f"{name}: {size}{stated.get(name, '')}" for name, size in self.sizes.items())
+        return "\n".join(f"{name}: heads {heads}" for name, heads in self.heads.items())
 
     def forward(self, tokens: Float[Tensor, "... tokens features"], loops: int) -> Float[Tensor, "... tokens features"]:
         *_, looped = self.iterates(tokens, loops)

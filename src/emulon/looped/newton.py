@@ -16,7 +16,7 @@ from emulon.certify.rounding import unit
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, copy_head, pair_tokens, readout_heads
-from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, others, read
+from emulon.looped.layer import Circuit, Frame, Layer, constant, others, read
 from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, newton, product, share
 
 
@@ -118,7 +118,6 @@ class LoopedNewton(LoopedRegression):
                 Layer(labels, spread.matrices, dtype=self.dtype, name="label exchange"),
                 Layer(heads, Circuit(self.slots).matrices, dtype=self.dtype, name="answer"),
             ],
-            {"pre": Size(1, 2), "loop": Size(1, 2), "post": Size(2, 2)},
         )
 
     def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.gradient_descent import DescentLoop, RepresentationNetwork
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, Size, constant, eye, join, no_heads, others, read, write, zeros
+from emulon.looped.layer import Circuit, Frame, Layer, constant, eye, join, no_heads, others, read, write, zeros
 from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, descent, fewest_pairs, leaky, product
 
 SERIES_KINDS = ("sink", "train", "query")
@@ -76,7 +76,6 @@ class LoopedAutoRegression(LoopedTransformer):
             [self._window(), *representation.layers(self.slots, "x", off, dtype)],
             [self.descent.layer(self.slots, self.pairs, SERIES_KINDS)],
             [],
-            {"pre": Size(representation.depth + 2, order), "loop": Size(1, 2), "post": Size(1, 1)},
         )
 
     def _window(self) -> Layer:
@@ -197,7 +196,6 @@ class LoopedChainOfThought(LoopedTransformer):
             [self._find(), self._filter()],
             [self.descent.layer(self.slots, self.pairs, CHAIN_KINDS)],
             [self._activate()],
-            {"pre": Size(7, 2), "loop": Size(1, 2), "post": Size(1, 1)},
         )
 
     def promise_after(self, loops: int) -> Certificate:

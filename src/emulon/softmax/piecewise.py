@@ -24,7 +24,7 @@ from emulon.certify.interpolation import Keys
 from emulon.certify.rounding import unit
 from emulon.expressions import Break, Function
 from emulon.softmax.grid import Grid
-from emulon.softmax.spectral import LARGEST_VALUE, Fit, FitCache, Rounding, Spectral, Target, chebyshev, least_squares
+from emulon.softmax.spectral import LARGEST_VALUE, Fit, Fitted, Rounding, Spectral, Target, chebyshev, least_squares
 
 # A soft piece that needs more keys than this is cut in two.
 PIECE_LIMIT = 56
@@ -180,8 +180,8 @@ class Piecewise:
         # Gates make large scores, and their rounding meets the values' spread: keep it small.
         largest = GATED_VALUE if sharpness else LARGEST_VALUE
         # Another sharpness weighs the same grids otherwise.
-        cache = self._caches.setdefault((lo, hi, largest), FitCache())
-        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, cache=cache)
+        fitted = self._fitted.setdefault((lo, hi, largest), {})
+        search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, fitted=fitted)
         return self._searches.setdefault(key, search)
 
     @cached_property
@@ -189,7 +189,7 @@ class Piecewise:
         return {}
 
     @cached_property
-    def _caches(self) -> dict[tuple[object, ...], FitCache]:
+    def _fitted(self) -> dict[tuple[float, float, float], Fitted]:
         return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:

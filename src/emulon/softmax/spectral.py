@@ -106,11 +106,8 @@ class Shaped:
     size: float
 
 
-@dataclass
-class FitCache:
-    """Grids fitted to one target on one interval, by (keys, softness, half_width)."""
-
-    shaped: dict[tuple[int, float, float], Shaped | None] = field(default_factory=dict)
+# Grids fitted to one target on one interval, by (keys, softness, half_width).
+Fitted = dict[tuple[int, float, float], Shaped | None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ class Spectral:
     """p, q, a and b where f is p + q·σ(a·s + b)."""
     typical: bool = False
     """Weigh grids by the error to expect on ordinary data rather than by its bound."""
-    cache: FitCache = field(default_factory=FitCache, compare=False)
+    fitted: Fitted = field(default_factory=dict, compare=False)
     """What was fitted already, by this search or by one that weighs the same grids otherwise."""
 
     def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
@@ -136,8 +133,8 @@ class Spectral:
         Weighing takes longer than fitting. No grid costs less than it errs, and rounding goes about with the deviation:
         a grid is not weighed where its error and a quarter of what rounding should make of its deviation cost too much.
         """
-        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.cache.shaped])
-        known = [(shape, self.cache.shaped[keys, *shape]) for shape in shapes]
+        self._shape(keys, [shape for shape in shapes if (keys, *shape) not in self.fitted])
+        known = [(shape, self.fitted[keys, *shape]) for shape in shapes]
         left = sorted(((shape, each) for shape, each in known if each), key=lambda pair: pair[1].error)
         rate = 0.0
         while left:
@@ -179,10 +176,10 @@ class Spectral:
             made = zip(slopes[fitting], intercepts[fitting], values[fitting], *found, strict=True)
             for shape, works in zip(some, fitting, strict=True):
                 if not works:
-                    self.cache.shaped[keys, *shape] = None
+                    self.fitted[keys, *shape] = None
                     continue
                 a, b, v, *numbers = next(made)
-                self.cache.shaped[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
+                self.fitted[keys, *shape] = Shaped(Keys(a, b, v), *map(float, numbers))
 
     def _stored(self, part: np.ndarray) -> np.ndarray:
         rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()

@@ -193,7 +193,8 @@ def leaderboard(entries: list[dict[str, Any]]) -> list[str]:
 # Columns of the table of engines, and the beginnings of their probes' names.
 OPERATIONS = {
     **{"products": "linear", "values": "mixed", "norm": "norm head_norm", "ε": "epsilon", "ties": "tie"},
-    **{"mean": "mean", "look-ups": "look", "Σ p·v": "cancel", "rotary": "rope", "gate": "product activation second"},
+    **{"mean": "mean", "look-ups": "look", "Σ p·v": "cancel", "positions": "rope position"},
+    **{"gate": "product activation second", "biases": "bias"},
     "head": "logit",
 }
 
@@ -217,7 +218,8 @@ def _engine_row(one: dict[str, Any]) -> tuple[str, ...]:
     start = (one["engine"], one["version"].rpartition(" ")[2])
     if "failed" in one:
         return (*start, f"did not run: {one['failed'][:60]}", *[""] * (len(OPERATIONS) + 2))
-    digital = any(wrong for canary, _, _, _, wrong in one["rows"] if canary.startswith("digital"))
+    digital = [(proved, wrong) for canary, _, _, proved, wrong in one["rows"] if canary.startswith("digital")]
+    right = "bit-exact" if min(digital)[0] == 30 else "right"
     cells = []
     for words in [*OPERATIONS.values(), ""]:
         kept = [
@@ -228,7 +230,7 @@ def _engine_row(one: dict[str, Any]) -> tuple[str, ...]:
         ]
         least = f"{min(kept)[0]:.1f}" if kept else "–"
         cells.append(f"**{least}**" if any(wrong for _, wrong in kept) else least)
-    return (*start, "**wrong**" if digital else "bit-exact", *cells, one.get("first", "–"))
+    return (*start, "**wrong**" if any(wrong for _, wrong in digital) else right, *cells, one.get("first", "–"))
 
 
 def _faults(folder: Path) -> list[str]:
@@ -253,7 +255,7 @@ def _faults(folder: Path) -> list[str]:
 def _prompts(folder: Path) -> list[str]:
     rows = [
         (
-            row["arithmetic"],
+            f"{row['arithmetic']}, {row.get('family', 'llama')}",
             *(str(row[name]) for name in ("prompts", "registers")),
             ", ".join(f"{name}: {count}" for name, count in row["violations"].items()),
             f"{row['least_spare_bits']:.1f}",

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.canaries import judged
-from benchmarks.faulty_llama import FAULTS, LATER, NONE, engine, rightly_named
+from benchmarks.faulty_llama import FAULTS, LATER, NONE, Llama, engine, rightly_named
 from emulon.canary import CANARIES, assert_known_answers, canary, check
 from emulon.canary.arithmetic import ARITHMETICS
 from emulon.canary.check import compare, names_for
-from emulon.canary.checkpoint import FAMILIES
+from emulon.canary.checkpoint import CENTRED, FAMILIES
+from emulon.canary.engine import loaded
 from emulon.canary.engines import ENGINES
 from emulon.canary.reference import Reference
 from emulon.canary.whole import METHODS, whole
@@ -64,7 +66,8 @@ def test_relatives_of_llama_are_exact_in_transformers(family):
         one = ENGINES[name]
         report = check(one.open, name, one.arithmetic, family=family)
         assert not report.wrong, str(report)
-        assert all(row.proved == 30 for row in report.rows if row.canary.startswith("digital"))
+        least = 5 if family in CENTRED else 30
+        assert all(row.proved >= least for row in report.rows if row.canary.startswith("digital"))
 
 
 @pytest.mark.parametrize("name", CANARIES)
@@ -116,7 +119,7 @@ def test_the_plug_in_gives_other_suites_a_fixture(tmp_path):
         [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert "1 failed, 1 passed" in done.stdout, done.stdout
-    assert "first wrong operation: layer 1, RMSNorm of a tiny token" in done.stdout
+    assert "first wrong operation: layer 1, norm of a tiny token" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -128,51 +131,24 @@ def test_an_engine_that_writes_gradient_descent_is_judged_word_by_word(fault, wr
     assert any(row.wrong for row in rows) == wrong
 
 
-def test_the_reference_is_a_float64_forward_pass_but_for_its_last_digits():
-    torch.manual_seed(0)
-    one = canary("analog")
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
+def test_the_reference_is_a_float64_forward_pass_but_for_its_last_digits(family, tmp_path):
+    """transformers computes norms of a Llama of float64 in float32; `Llama` does not."""
+    one, rng = canary("analog" if family == "llama" else f"analog-{family}"), np.random.default_rng(0)
     noise = {name: rng.normal(size=each.shape) * (rng.random(each.shape) < 0.03) for name, each in one.weights.items()}
-    weights = {name: each + 0.2 * noise[name] for name, each in one.weights.items()}
-    weights = {name: each.astype(np.float32).astype(np.float64) for name, each in weights.items()}
+    weights = {name: (each + 0.2 * noise[name]).astype(np.float32) for name, each in one.weights.items()}
     few = one.prompts[0][:6]
     exact = Reference(one.config, weights).logits(few)
     assert len(exact) > 200
-    got = _float64(one.config, weights, few)
+    if family == "llama":
+        tensors = {name: torch.tensor(each).double() for name, each in weights.items()}
+        got = Llama(one.config, tensors).forward(torch.tensor(few))[-1].numpy()
+    else:
+        pytest.importorskip("transformers")
+        replace(one, weights=weights).write(tmp_path)
+        with torch.no_grad():
+            got = loaded(tmp_path, "float64", "eager")(torch.tensor([few])).logits[0, -1].numpy()
+    # GPT-NeoX's rotary frequencies are float32 there.
+    close = 1e-6 if family == "gpt_neox" else 1e-9
     for place, value in exact.items():
-        assert abs(float(value.exact.mid()) - got[place]) <= 1e-9 * max(1.0, np.abs(got).max())
-
-
-def _float64(config, weights, tokens):
-    """numpy, float64, token by token."""
-    x = weights["model.embed_tokens.weight"][list(tokens)]
-    heads, groups, size = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
-    half, count = size // 2, len(tokens)
-    angles = np.arange(count)[:, None] * config["rope_parameters"]["rope_theta"] ** (-np.arange(half) / half)
-
-    def norm(x, gain):
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config["rms_norm_eps"]) * gain
-
-    def rotated(z):
-        a, b = z[..., :half], z[..., half:]
-        c, s = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        return np.concatenate([a * c - b * s, b * c + a * s], -1)
-
-    for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}."
-        seen = norm(x, weights[f"{at}input_layernorm.weight"])
-        q, k, v = (
-            (seen @ weights[f"{at}self_attn.{name}_proj.weight"].T).reshape(count, n, size)
-            for name, n in (("q", heads), ("k", groups), ("v", groups))
-        )
-        q, k, read = rotated(q), rotated(k), np.zeros((count, heads, size))
-        for head in range(heads):
-            scores = q[:, head] @ k[:, head * groups // heads].T / np.sqrt(size)
-            scores[np.triu_indices(count, 1)] = -np.inf
-            share = np.exp(scores - scores.max(-1, keepdims=True))
-            read[:, head] = share / share.sum(-1, keepdims=True) @ v[:, head * groups // heads]
-        x = x + read.reshape(count, -1) @ weights[f"{at}self_attn.o_proj.weight"].T
-        seen = norm(x, weights[f"{at}post_attention_layernorm.weight"])
-        gate, up = (seen @ weights[f"{at}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-        x = x + gate / (1 + np.exp(-gate)) * up @ weights[f"{at}mlp.down_proj.weight"].T
-    return norm(x[-1], weights["model.norm.weight"]) @ weights["lm_head.weight"].T
+        assert abs(float(value.exact.mid()) - got[place]) <= close * max(1.0, np.abs(got).max())

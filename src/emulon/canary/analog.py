@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulon.canary.checkpoint import HEAD_PAD, VOCABULARY, Builder, Canary, Probe, Shape, bits_of, eighth_bits, pad_of
+from emulon.canary.checkpoint import (
+    CENTRED,
+    HEAD_PAD,
+    INNER,
+    POSITIONS,
+    VOCABULARY,
+    Builder,
+    Canary,
+    Probe,
+    Shape,
+    bits_of,
+    eighth_bits,
+)
 
 STANDARD = Shape()
 
@@ -41,8 +53,8 @@ INPUTS = {
 PROBES = (
     Probe("linear", "matrix products", 1),
     Probe("mixed", "values of 17 bits (cache of values)", 1),
-    Probe("norm", "RMSNorm", 1),
-    Probe("epsilon", "RMSNorm of a tiny token (ε)", 1),
+    Probe("norm", "norm of a token", 1),
+    Probe("epsilon", "norm of a tiny token (ε)", 1),
     *(Probe(name, f"softmax of two scores near {score}, {gap} apart", 1) for name, (score, gap, _) in TIES.items()),
     Probe("mean", f"mean of {DATA} values", 1),
     *(Probe(f"look_{sharp}", f"look-up with scores {sharp} apart (cache of keys)", 1) for sharp in SHARP),
@@ -50,12 +62,30 @@ PROBES = (
     Probe("rope_fast", "rotary embedding (and cache of keys), the fastest pair", 1),
     Probe("rope_second", "rotary embedding (and cache of keys), the second pair", 1),
     Probe("product", "gated product", 1),
-    Probe("activation", "the gate's activation itself", 1),
+    Probe("activation", "activation by itself", 1),
     Probe("second", "product in layer 2", 2),
     Probe("logit", "residual stream and LM head", 2),
 )
 # Qwen's norms of queries and keys: a query whose norm is a real number.
 HEAD_NORM = Probe("head_norm", "norm of a head's query", 1)
+# GPT-2 and GPT-NeoX have biases, one factor at an activation, and GPT-2 has learnt positions instead of rotary pairs.
+BIASES = (
+    Probe("bias_query", "bias of queries", 1),
+    Probe("bias_attention", "bias of the first norm, of values or of attention's answer", 1),
+    Probe("bias_mlp", "bias of the second norm, of units, of the MLP's answer or of the last norm", 1),
+)
+POSITION = Probe("position", "learnt positions", 1)
+
+
+def _probes(family: str) -> tuple[Probe, ...]:
+    if family == "qwen3":
+        return (*PROBES, HEAD_NORM)
+    if family not in CENTRED:
+        return PROBES
+    kept = [probe for probe in PROBES if probe.name != "product"]
+    if family == "gpt2":
+        kept = [POSITION, *(probe for probe in kept if not probe.name.startswith("rope"))]
+    return (*kept, *BIASES)
 
 
 def analog(
@@ -76,22 +106,54 @@ def analog(
         >>> len(analog().probes)
         20
     """
-    rng = np.random.default_rng(seed)
-    probes = (*PROBES, HEAD_NORM) if family == "qwen3" else PROBES
-    build = Builder(shape, pad_of(half), INPUTS | {probe.name: 1 for probe in probes}, family)
+    rng, probes = np.random.default_rng(seed), _probes(family)
+    build = Builder(shape, INPUTS | {probe.name: 1 for probe in probes}, family, half)
     _embed(build, rng)
     _attention(build)
-    build.multiply(0, build.row(left=1), build.row(right=1), "product", 1.0)
     # left + low/512 needs 17 bits in a sum, and as a factor of the next product. Less left it needs 8, which a coarse
     # norm of the answer leaves alone.
-    build.unit(0, build.row(pad=32), build.row(left=16, low=2.0**-5), "linear")
-    build.unit(0, build.row(pad=32), build.row(left=-16), "linear")
+    build.line(0, build.row(left=16, low=2.0**-5), "linear", build.faint)
+    build.line(0, build.row(left=-16), "linear", build.faint)
     # One unit alone: in a product of two, any activation with f(x) − f(−x) = x would do.
-    build.unit(0, build.row(left=1), build.row(right=1), "activation")
-    build.multiply(1, build.row(look_32=1), build.row(product=1), "second", 1.0)
-    # One saturated gate: the residual stream needs 17 bits afterwards.
-    build.unit(1, build.row(pad=32), build.row(low=2.0**-14), "logit")
-    return build.canary("analog", probes, _prompts(rng, prompts), exact=False)
+    build.unit(0, build.row(left=1), build.row(left=1) if build.centred else build.row(right=1), "activation")
+    if build.centred:
+        build.unit(1, build.row(left=0), build.row(look_32=1, activation=1), "second")
+        _biases(build)
+    else:
+        build.multiply(0, build.row(left=1), build.row(right=1), "product", 1.0)
+        build.multiply(1, build.row(look_32=1), build.row(product=1), "second", 1.0)
+    # The residual stream needs 17 bits afterwards.
+    build.line(1, build.row(low=1), "logit", 2.0**-14)
+    drawn = _prompts(rng, prompts)
+    if family == "gpt2":
+        build.positions[:, build.slots["position"][0]] = [eighth_bits(x) for x in rng.uniform(0.25, 0.95, POSITIONS)]
+    return build.canary("analog", probes, drawn, exact=False)
+
+
+def _biases(build: Builder) -> None:
+    """Each bias adds a number of its own."""
+    at = "model.layers.0."
+    key, value, heads = build.key[0], build.value[0], build.shape.heads * build.shape.size
+    key[7, build.pair(1)], value[7, 1] = build.row(a=1), build.row(a=1)
+    build.bias[f"{at}self_attn.q_proj"] = np.zeros(heads)
+    build.bias[f"{at}self_attn.q_proj"][15 * build.shape.size + build.pair(1)] = 3 * build.shape.size**0.5
+    build.write(0, 15, 1, "bias_query")
+    # Head 6 averages values, and so a bias of the first norm and one of values.
+    value[3, 1] = build.row(bias_attention=1)
+    build.bias[f"{at}self_attn.v_proj"] = np.zeros(heads)
+    build.bias[f"{at}self_attn.v_proj"][6 * build.shape.size + 1] = 0.25
+    build.write(0, 6, 1, "bias_attention")
+    for name, register, each in (
+        (f"{at}input_layernorm", "bias_attention", 0.5),
+        (f"{at}self_attn.o_proj", "bias_attention", 0.125),
+        (f"{at}post_attention_layernorm", "bias_mlp", 0.5),
+        (f"{at}mlp.down_proj", "bias_mlp", 0.125),
+        ("model.norm", "bias_mlp", 0.0625),
+    ):
+        build.bias[name] = each * build.row(**{register: 1.0})
+    build.bias[f"{at}mlp.up_proj"] = np.zeros(INNER)
+    build.bias[f"{at}mlp.up_proj"][build.units[0]] = 0.25
+    build.unit(0, build.row(bias_mlp=1), build.row(bias_mlp=1), "bias_mlp")
 
 
 def _embed(build: Builder, rng: np.random.Generator) -> None:
@@ -113,7 +175,7 @@ def _embed(build: Builder, rng: np.random.Generator) -> None:
 def _attention(build: Builder) -> None:
     """Layer 1. Two query heads share a key/value head. `root` undoes the division of scores by √size, but for √2."""
     root = 2.0 ** (int(build.shape.size).bit_length() // 2)
-    slow, fast = build.pair, range(2)
+    slow, fast = build.pair, range(min(build.turning, 2))
     query, key, value = build.query[0], build.key[0], build.value[0]
     either = build.row(a=1, b=1)
     # Heads 0 to 3 and 11: near ties between A and B.
@@ -124,7 +186,7 @@ def _attention(build: Builder) -> None:
         build.write(0, head, int(head == 11), name)
     # Heads 4 and 5: A and B again, told apart by how far they are.
     key[2, slow(0)], value[2, 0] = either, build.row(a=1)
-    for pair, name in zip(fast, ("rope_fast", "rope_second"), strict=True):
+    for pair, name in zip(fast, ("rope_fast", "rope_second"), strict=False):
         key[2, pair] = either
         query[4 + pair, slow(0)], query[4 + pair, pair] = build.row(pad=HEIGHT * root), build.row(pad=2 * root)
         build.write(0, 4 + pair, 0, name)
@@ -148,15 +210,15 @@ def _attention(build: Builder) -> None:
             query[head, slow(0)] = build.row(pad=HEIGHT * root)
         for bit in range(5):
             query[head, slow(1 + bit)][build.slots["code"][bit]] = 2 * sharp * root
-        build.write(0, head, entry, name, 512.0 if name == "mixed" else 1.0)
+        build.write(0, head, entry, name, 512 * build.faint if name == "mixed" else 1.0)
     # Less the value itself, eight bits are left.
-    build.write(0, 8, 2, "mixed", -512.0)
+    build.write(0, 8, 2, "mixed", -512 * build.faint)
     # Head 10: +240 and −232 with equal weights.
     value[5, 0] = build.row(a=240, b=-232)
     query[10, slow(0)] = build.row(pad=HEIGHT * root)
     build.write(0, 10, 0, "cancel", 2.0**-8)
     # Heads 12 and 14: two tokens without a pad, whose norms are real numbers; one is so small that ε is all of it.
-    undo = 16 / build.pad
+    undo = 1 / build.norm
     for group, name, token, weight in ((6, "epsilon", "small", undo), (7, "norm", "plain", undo / 16)):
         first = build.slots[token][0]
         key[group, slow(0), first] = value[group, 0, first] = weight

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 FLOAT32 = 2.0**-24
 # Roundings of float32 that one call may cost: exp, sigmoid, cosines; 1/√x; a rotary frequency, and its pair on top.
 EXP, ROOT, FREQUENCY = 4, 4, 8
+# And of a LayerNorm's variance.
+MOMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ ASSUMED = (
     f"exp and sigmoid otherwise err by at most {EXP} units roundoff of float32 of their size, sine and cosine by {EXP}",
     f"1/√x errs by at most {ROOT} units, and not at all where x is a power of 4",
     "exp(0) and sigmoid(x ≥ 20) are 1, sigmoid(x ≤ −128) and exp(x ≤ −128) are 0",
-    f"tanh errs by at most {EXP} units of its size, and is ±1 where |x| ≥ 20",
+    f"tanh and erf err by at most {EXP} units of their size, and are ±1 where |x| ≥ 14",
+    f"the variance of a LayerNorm errs by at most {MOMENTS} units of its size beside what its mean is off by",
     f"the frequency of rotary pair j errs by at most {FREQUENCY} + j units",
     "the rotation of a token depends on its position and frequency alone",
 )

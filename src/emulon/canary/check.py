@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from emulon.canary.analog import STANDARD as ANALOG
 from emulon.canary.analog import analog
 from emulon.canary.arithmetic import ARITHMETICS, ASSUMED
-from emulon.canary.checkpoint import FAMILIES, VOCABULARY, Canary, Shape
+from emulon.canary.checkpoint import CENTRED, FAMILIES, NEOX_BASE, VOCABULARY, Canary, Shape
 from emulon.canary.digital import STANDARD as DIGITAL
 from emulon.canary.digital import digital
 from emulon.core.errors import BadShape, EmulonError, unknown
@@ -38,9 +38,13 @@ def _all() -> dict[str, Callable[..., Canary]]:
         for half in (False, True) if family in ("llama", "mistral") else (False,):
             end = f"-{family}" * (family != "llama") + "-float16" * half
             for kind, make, theta in (("digital", digital, DIGITAL.theta), ("analog", analog, ANALOG.theta)):
-                for wide, shape in (("", Shape(theta=theta)), ("-wide", Shape(16, 32, theta))):
-                    # The analog prompt is longer than Mistral's window, and 1/√32 is no number for Qwen's norms.
-                    if (family, kind) != ("mistral", "analog") and (family, wide) != ("qwen3", "-wide"):
+                # 1/√32 is no number for Qwen's norms. GPT-2 and GPT-NeoX have neither groups nor heads of other sizes.
+                shapes = {"": Shape(theta=theta)} | ({} if family == "qwen3" else {"-wide": Shape(16, 32, theta)})
+                if family in CENTRED:
+                    shapes = {"": Shape(16, theta=NEOX_BASE if kind == "digital" else theta)}
+                # The analog prompt is longer than Mistral's window.
+                if (family, kind) != ("mistral", "analog"):
+                    for wide, shape in shapes.items():
                         found[kind + wide + end] = partial(make, shape, family=family, half=half)
     return found
 
@@ -148,9 +152,10 @@ class Report:
         for name in dict.fromkeys(row.canary for row in self.rows):
             rows = [row for row in self.rows if row.canary == name]
             if name.startswith("digital"):
-                wrong = [row for row in rows if row.wrong]
-                say = ", ".join(f"{row.probe} ({row.operation})" for row in wrong)
-                lines.append(f"  {name}: {f'wrong: {say}' if wrong else 'bit-exact'}")
+                wrong = ", ".join(f"{row.probe} ({row.operation})" for row in rows if row.wrong)
+                least = min(row.proved for row in rows)
+                right = "bit-exact" if least == ALL_BITS else f"right to the proved bits, {least:.1f} or more"
+                lines.append(f"  {name}: {f'wrong: {wrong}' if wrong else right}")
                 continue
             lines.append(f"  {name}: bits kept / proved")
             for row in rows:
@@ -176,7 +181,7 @@ def names_for(arithmetic: str, family: str = "llama") -> list[str]:
     if family not in FAMILIES:
         raise EmulonError(unknown("family", family, FAMILIES))
     names = [f"{kind}{wide}" for kind in ("digital", "analog") for wide in ("", "-wide")]
-    end = f"-{family}" * (family != "llama") + "-float16" * (arithmetic == "float16")
+    end = f"-{family}" * (family != "llama") + "-float16" * (arithmetic == "float16" and family not in CENTRED)
     if found := [name + end for name in names if name + end in CANARIES]:
         return found
     raise EmulonError(f"the canaries of {family} need larger numbers than {arithmetic} has")
@@ -238,7 +243,7 @@ def check(
             prompt's last token, (prompts, vocabulary).
         name: What to call the engine.
         arithmetic: float32, bfloat16 or float16: weights and activations; sums, norms and softmax in float32.
-        family: llama, mistral, qwen3 or gemma.
+        family: llama, mistral, qwen3, gemma, gpt2 or gpt_neox.
         first: The position that the engine gives the first token.
     Returns:
         Bits kept and bits proved, a row a probe.

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from emulon.core.names import Registry
 
 Prompts = Sequence[Sequence[int]]
 Answers = NDArray[Any]
 Opened = Callable[[Prompts], Answers]
+One = Callable[[Sequence[int]], Answers]
 # Positions of the first token; the longest prompt.
 OFFSETS, LONGEST = (4096, 32768, 1 << 20), 256
 
@@ -65,8 +69,22 @@ class Engine:
         return torch.cuda.is_available()
 
 
-def as_array(logits: Any) -> Answers:
-    found: Answers = logits.detach().double().cpu().numpy()
+ENGINES: Registry[Engine] = Registry("engine")
+
+
+def add(name: str, package: str, arithmetic: str, open_: Callable[[Path], Opened], **more: Any) -> None:
+    """Register an engine; `more` are other fields of `Engine`."""
+    ENGINES.register(Engine(name, package, arithmetic, open_, **more), name)
+
+
+def each(answer: One) -> Opened:
+    """A function of prompts from one of a prompt, which gives its logits, the last token's last."""
+    return lambda prompts: np.stack([np.asarray(answer(list(prompt)), dtype=np.float64) for prompt in prompts])
+
+
+def last(logits: Any) -> Answers:
+    """Of a tensor (1, tokens, vocabulary)."""
+    found: Answers = logits[0, -1].detach().double().cpu().numpy()
     return found
 
 
@@ -95,5 +113,6 @@ def module_of(folder: Path) -> Any:
         def forward(self, input_ids: Any) -> Any:
             return self.model(input_ids=input_ids, use_cache=False).logits
 
-    example = torch.zeros(1, 8, dtype=torch.long, device="cpu")
-    return Logits(loaded(folder)), (example,), {"input_ids": {1: torch.export.Dim("length", min=2, max=4096)}}
+    example, model = torch.zeros(1, 8, dtype=torch.long, device="cpu"), loaded(folder)
+    length = torch.export.Dim("length", min=2, max=min(4096, model.config.max_position_embeddings))
+    return Logits(model), (example,), {"input_ids": {1: length}}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from emulon.canary import other_engines, torch_engines
-from emulon.canary.engine import Engine
+from emulon.canary.engine import ENGINES, Engine
 from emulon.core.errors import EmulonError
-from emulon.core.names import Registry
 
-__all__ = ["ENGINES", "Engine", "engines_named"]
-ENGINES: Registry[Engine] = Registry("engine")
-ENGINES.update({engine.name: engine for engine in (*torch_engines.FOUND, *other_engines.FOUND)})
+__all__ = ["ENGINES", "Engine", "engines_named", "other_engines", "torch_engines"]
 
 
 def engines_named(start: str) -> list[Engine]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flint import arb
 from numpy.typing import NDArray
 
-from emulon.canary.arithmetic import EXP, FLOAT32, FREQUENCY, ROOT, Arithmetic, growth
+from emulon.canary.arithmetic import EXP, FLOAT32, FREQUENCY, MOMENTS, ROOT, Arithmetic, growth
+from emulon.machine.targets.stock import Config
 
 # Beside every bound: its own computation in float64 rounds up by far less.
 SLACK = 1 + 2.0**-40
@@ -39,7 +39,9 @@ class Value:
         return self.size + self.error
 
 
-Vector = dict[int, Value]
+Vector = dict[int, Value]  # sparse, by entry
+# Entries that stand for all those that a mean moves: see `centred_norm`.
+MOVED, SPREAD = -1, -2
 Parts = dict[int, Vector]
 Rows = dict[int, list[tuple[int, Any, float, int]]]  # input → (output, weight, its size, its grid)
 
@@ -55,47 +57,6 @@ def grid_of(exact: Any) -> int | None:
 def value(exact: Any, error: float = 0.0) -> Value:
     """A number from its ball."""
     return Value(exact, float(abs(exact).upper()) * SLACK, error * SLACK, None if error else grid_of(exact))
-
-
-@dataclass(frozen=True)
-class Config:
-    """What a config.json of a Llama or one of its relatives says that decides its answers.
-
-    `scale` multiplies embeddings and `offset` is added to the weights of norms (Gemma); `head_norms` are those of
-    queries and keys (Qwen3); `window` is how many tokens are seen (Mistral), 0 for all.
-    """
-
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    num_hidden_layers: int
-    rms_norm_eps: float
-    rope_theta: float
-    activation: str
-    window: int
-    head_norms: bool
-    offset: float
-    scale: float
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Config:
-        """From the JSON of a Hugging Face folder."""
-        heads, width, gemma = config["num_attention_heads"], config["hidden_size"], config["model_type"] == "gemma"
-        return cls(
-            width,
-            heads,
-            config["num_key_value_heads"],
-            config.get("head_dim") or width // heads,
-            config["num_hidden_layers"],
-            config["rms_norm_eps"],
-            config["rope_parameters"]["rope_theta"],
-            activation=config["hidden_act"],
-            window=config.get("sliding_window") or 0,
-            head_norms=config["model_type"] == "qwen3",
-            offset=1.0 if gemma else 0.0,
-            scale=math.sqrt(width) if gemma else 1.0,
-        )
 
 
 class _Sum:
@@ -126,11 +87,26 @@ class Forward:
         self.config, self.arithmetic = config, arithmetic
         self.frequencies: dict[int, Any] = {}
 
-    def _stored(self, exact: Any, error: float) -> Value:
-        found = value(exact, error)
-        if self.arithmetic is None or self._holds(found):
+    def _stored(self, exact: Any, error: float, shift: float = 0.0) -> Value:
+        """A number as an engine may store it, or not; `shift` is what it is off by beside the error, for all alike.
+
+        Where all that an engine may have before lies between two midpoints of the format, the number between them is
+        stored, and the error is not added to.
+        """
+        found, format = value(exact, error), self.arithmetic
+        if format is None or self._holds(found):
             return found
-        return Value(found.exact, found.size, found.error + self.arithmetic.stored(found.reach) * SLACK)
+        if not found.size + error < math.inf:
+            return replace(found, error=math.inf)
+        middle = float(exact.mid())
+        power = math.frexp(middle)[1]
+        spacing = math.ldexp(1.0, power - format.bits)
+        nearest = round(middle / spacing) * spacing
+        between = spacing / (4 if abs(nearest) <= math.ldexp(0.5, power) else 2)
+        off = abs(middle - nearest) + 2.0**-50 * abs(middle)
+        if off + error + shift < between and spacing > 4 * format.tiny and abs(nearest) <= format.largest:
+            return replace(found, error=max(found.error, (off + shift) * SLACK))
+        return replace(found, error=found.error + format.stored(found.reach + shift) * SLACK)
 
     def _holds(self, found: Value) -> bool:
         """Whether the format has the number."""
@@ -154,17 +130,18 @@ class Forward:
         """So many units roundoff of float32."""
         return 0.0 if self.arithmetic is None else count * FLOAT32
 
-    def linear(self, x: Vector, rows: Rows) -> Vector:
-        """W·x: products and sums in float32, the result stored."""
+    def linear(self, x: Vector, rows: Rows, bias: Vector | None = None) -> Vector:
+        """W·x, and a bias: products and sums in float32, the result stored before the bias is added and after it."""
         sums: dict[int, _Sum] = defaultdict(_Sum)
         for into, one in x.items():
             for out, weight, size, grid in rows.get(into, ()):
                 together = None if one.grid is None else one.grid + grid
                 sums[out].add(weight * one.exact, size * one.size, size * one.error, together)
-        return {out: self._stored(total.exact, self._total(total)) for out, total in sums.items()}
+        found = {out: self._stored(total.exact, self._total(total)) for out, total in sums.items()}
+        return self.plus(found, bias) if bias else found
 
     def plus(self, x: Vector, y: Vector) -> Vector:
-        """The residual connection."""
+        """The residual connection, or a bias."""
         out = dict(x)
         for i, one in y.items():
             if i in out:
@@ -211,20 +188,59 @@ class Forward:
             out[i] = self._stored(inner.exact * arb(weight), abs(weight) * inner.error)
         return out
 
-    def gated(self, gate: Vector, up: Vector) -> Vector:
-        """f(gate)·up, f = SiLU or GELU by tanh, |f′| ≤ 1.13. A saturated gate is exact."""
+    def centred_norm(self, x: Vector, gain: NDArray[Any], bias: Vector) -> Vector:
+        """(x − m)·g/√(mean (x − m)² + ε) + b, with the mean and the root in float32.
+
+        An engine's m may be off by e, which moves all entries alike, by e·g/√…: rows of weights that sum to 0 over g do
+        not see it. Entry `MOVED` has this error for the sums Σ w·g of rows, entry `SPREAD` its roundings for Σ |w·g|.
+        """
+        width, epsilon = self.config.hidden_size, arb(self.config.rms_norm_eps)
+        mean = sum((one.exact for one in x.values()), arb(0)) / width
+        entries = {i: x.get(i, ZERO) for i in (x if mean == 0 else range(width))}
+        centred = {i: value(one.exact - mean) for i, one in entries.items()}
+        variance = sum((one.exact * one.exact for one in centred.values()), arb(0)) / width
+        # Sums in any order, or a running mean (Welford).
+        moved = sum(one.error for one in x.values()) / width
+        if self.arithmetic:
+            moved += growth(width + 24) * sum(one.reach for one in x.values()) / width
+        around = sum((2 * centred[i].size + one.error) * one.error for i, one in entries.items()) / width
+        off = (around + 3 * moved**2) / float((variance + epsilon).lower()) + self._units(MOMENTS)
+        drift = (1 - off) ** -0.5 if off < 0.5 else math.inf
+        relative = drift - 1 + self._units(ROOT + 1) * drift
+        root = (variance + epsilon).rsqrt()
+        scale, apart = float(root.upper()) * SLACK, 2 * float(abs(mean).upper())
+        shift, out = scale * moved * (1 + relative), {}
+        for i, one in centred.items():
+            rounded = (one.size + entries[i].error + moved + apart) * (relative + self._units(3) * (1 + relative))
+            inner = self._stored(one.exact * root, scale * (entries[i].error + rounded), shift)
+            weight = abs(float(gain[i]))
+            out[i] = self._stored(inner.exact * arb(float(gain[i])), weight * inner.error, weight * shift)
+        unit, tiny = (0.0, 0.0) if self.arithmetic is None else (self.arithmetic.unit, self.arithmetic.tiny)
+        out = self.plus(out, bias)
+        for i in bias:
+            out[i] = replace(out[i], error=out[i].error + (self._units(2) + unit) * (out[i].reach + shift))
+        return out | {
+            MOVED: Value(arb(0), 0.0, shift),
+            SPREAD: Value(arb(0), shift, shift * (self._units(4) + 2 * unit) + 2 * tiny),
+        }
+
+    def activated(self, gate: Vector, up: Vector | None) -> Vector:
+        """f(gate)·up or f(gate), f = SiLU or GELU, |f′| ≤ 1.13. A saturated gate is exact."""
         silu = self.config.activation == "silu"
         out = {}
         for i, one in gate.items():
-            if i not in up:
+            if up is not None and i not in up:
                 continue
             if one.exact - one.error > 20:
                 inner = Value(one.exact, one.size, one.error, one.grid)
             elif one.exact + one.error < (-128 if silu else -20):
                 continue
             else:
-                exact, rounded = _silu(one.exact) if silu else _gelu(one.exact)
+                exact, rounded = ACTIVATIONS[self.config.activation](one.exact)
                 inner = self._stored(exact, 1.13 * one.error + self._units(EXP + rounded[0]) * rounded[1])
+            if up is None:
+                out[i] = inner
+                continue
             other = up[i]
             error = inner.error * other.reach + inner.size * other.error
             out[i] = self._stored(inner.exact * other.exact, error)
@@ -251,7 +267,7 @@ class Forward:
         """
         config = self.config
         if pair not in self.frequencies:
-            self.frequencies[pair] = arb(config.rope_theta) ** (arb(-2 * pair) / config.head_dim)
+            self.frequencies[pair] = arb(config.rope_theta) ** (arb(-2 * pair) / config.rotated)
         frequency = self.frequencies[pair]
         if pair == 0:  # its frequency is 1, and its angles are whole numbers
             return arb(at - other), 0.0
@@ -260,9 +276,14 @@ class Forward:
 
     def _score(self, query: Vector, key: Vector, at: int, other: int) -> Value:
         """q·k after both were rotated, over √d."""
-        half, config = self.config.head_dim // 2, self.config
-        pairs = {i % half for i in query} & {i % half for i in key}
-        total = _Sum()
+        config = self.config
+        half, total = config.rotated // 2, _Sum()
+        still = {i for i in query if i >= config.rotated} & set(key)
+        pairs = {i % half for i in query if i < config.rotated} & {i % half for i in key if i < config.rotated}
+        for i in still:
+            one, its = query[i], key[i]
+            grid = None if one.grid is None or its.grid is None else one.grid + its.grid
+            total.add(one.exact * its.exact, one.size * its.size, one.error * its.reach + one.size * its.error, grid)
         for pair in pairs:
             (a, b), (c, d) = (_pair(query, pair, half), _pair(key, pair, half))
             angle, off = self._angle(pair, at, other)
@@ -274,12 +295,12 @@ class Forward:
             exact = along * angle.cos() + across * angle.sin() if at != other else along
             # Each side: two products, a sum and their cosines; 2-norms of the pairs.
             q, k = math.hypot(a.reach, b.reach), math.hypot(c.reach, d.reach)
-            mine, its = self._rotated(slow, not a.size or not b.size), self._rotated(slow, not c.size or not d.size)
-            error = q * k * (off + mine + its + mine * its)
+            left, right = self._rotated(slow, not a.size or not b.size), self._rotated(slow, not c.size or not d.size)
+            error = q * k * (off + left + right + left * right)
             error += math.hypot(a.error, b.error) * k + q * math.hypot(c.error, d.error)
-            total.add(exact, q * k * (1 + mine) * (1 + its), error, None)
+            total.add(exact, q * k * (1 + left) * (1 + right), error, None)
             total.terms += 1
-        if not pairs:
+        if not pairs and not still:
             return ZERO
         # Stored before it is scaled or after; scaled as a whole or by the root of the scale on either side.
         before = self._stored(total.exact, self._total(total))
@@ -371,6 +392,14 @@ def _gelu(x: Any) -> tuple[Any, tuple[int, float]]:
     """
     inner = (arb(2) / arb.pi()).sqrt() * (x + arb("0.044715") * x**3)
     return x / 2 * (1 + inner.tanh()), (7, float(abs(x).upper()))
+
+
+def _erf_gelu(x: Any) -> tuple[Any, tuple[int, float]]:
+    """x/2·(1 + erf(x/√2)), like `_gelu`: the argument of erf is off by 3 units, and s·erf′(s) ≤ ½."""
+    return x / 2 * (1 + (x / arb(2).sqrt()).erf()), (5, float(abs(x).upper()))
+
+
+ACTIVATIONS = {"silu": _silu, "gelu": _erf_gelu, "gelu_new": _gelu, "gelu_pytorch_tanh": _gelu}
 
 
 def parts_of(x: Vector, size: int) -> Parts:

@@ -215,6 +215,7 @@ CANARY_EXAMPLES = """examples:
   emulon canary check --logits answers         answers/digital.npy, … from an engine of your own: (prompts, vocabulary)
 Exit code 0: every probe keeps the proved bits. 1: one does not, and the first wrong operation is named."""
 Format = Literal["float32", "bfloat16", "float16"]
+Family = Literal["llama", "mistral", "qwen3", "gemma", "gpt2", "gpt_neox"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +224,7 @@ class CanaryWriteOptions(CommandOptions):
 
     out: Positional[Annotated[Path, arg(metavar="DIR")]]
     """folder for the folders"""
-    arch: Literal["llama", "mistral", "qwen3", "gemma"] = "llama"
+    arch: Family = "llama"
     """the stock class"""
     dtype: Annotated[Format, arg(aliases=("--arithmetic",))] = "float32"
     """how weights are stored, the same numbers in all; for float16 they are smaller"""
@@ -239,7 +240,7 @@ class CheckOptions(CommandOptions):
     """engines whose name begins so: transformers, onnxruntime, openvino, ctranslate2, llama.cpp, …"""
     logits: Annotated[Path | None, shown("DIR")] = None
     """folder of NAME.npy for every canary: the logits after the last token of each line of its prompts.txt"""
-    arch: Literal["llama", "mistral", "qwen3", "gemma"] = "llama"
+    arch: Family = "llama"
     """with --logits: the stock class"""
     dtype: Annotated[Format, arg(aliases=("--arithmetic",))] = "float32"
     """with --logits: the number format to hold them to"""
@@ -256,8 +257,8 @@ def canary_main(options: CanaryWriteOptions | CheckOptions) -> int:
 
 def _write_canaries(options: CanaryWriteOptions) -> int:
     folders = []
-    if options.gguf and options.arch != "llama":
-        raise BadUsage(f"GGUF files are written of Llamas, not of {options.arch}")
+    if options.gguf and options.arch not in ("llama", "gpt2", "gpt_neox"):
+        raise BadUsage(f"GGUF files are written of llama, gpt2 and gpt_neox, not of {options.arch}")
     for name in names_for(options.dtype, options.arch):
         folder = make_folder(options.out / name)
         canary(name).write(folder, options.dtype)

@@ -1,4 +1,7 @@
-"""A Llama folder as one GGUF file, for llama.cpp. Needs the package gguf; token ids are its only tokenizer."""
+"""A folder of a Llama, GPT-2 or GPT-NeoX as one GGUF file, for llama.cpp, which needs no tokenizer but token ids.
+
+Needs the package gguf.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,35 @@ from safetensors.torch import load_file
 
 from emulon.core.errors import EmulonError
 from emulon.core.files import read_json
+from emulon.machine.targets.stock import Config, with_llama_names
 
 KINDS = ("F32", "F16", "BF16", "Q8_0")
+# llama.cpp's words for `model_type` and for the parts of a name.
+FAMILIES = {"llama": "llama", "gpt2": "gpt2", "gpt_neox": "gptneox"}
+NAMES = {
+    "model.layers.": "blk.",
+    "model.embed_tokens": "token_embd",
+    "model.positions": "position_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.": "attn_",
+    "mlp.": "ffn_",
+    "_proj": "",
+}
 
 
 def write_gguf(folder: Path, path: Path, kind: str = "F32") -> None:
     """Write a checkpoint for llama.cpp.
 
     Args:
-        folder: A Hugging Face folder of a Llama: config.json and model.safetensors.
+        folder: A Hugging Face folder of a Llama, GPT-2 or GPT-NeoX: config.json and model.safetensors.
         path: The file to write.
         kind: How matrices are stored: one of `KINDS`. Norms are float32.
     Raises:
-        EmulonError: There is no such kind, or the folder does not hold a Llama.
+        EmulonError: There is no such kind, or the folder holds another model.
 
     Example:
         >>> write_gguf(Path("model"), Path("model/model-F32.gguf"))
@@ -33,31 +52,33 @@ def write_gguf(folder: Path, path: Path, kind: str = "F32") -> None:
         raise EmulonError(f"GGUF files are written as {', '.join(KINDS)}, not as {kind!r}")
     try:
         config = read_json(folder / "config.json")
-        weights = {name: each.float().numpy() for name, each in load_file(folder / "model.safetensors").items()}
-        heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-        size = config.get("head_dim") or config["hidden_size"] // heads
+        sizes, family = Config.of(config), FAMILIES[config["model_type"]]
+        stored = {name: each.float().numpy() for name, each in load_file(folder / "model.safetensors").items()}
+        weights = with_llama_names(config["model_type"], stored, sizes.num_attention_heads)
         facts = {
-            "add_context_length": config["max_position_embeddings"],
-            "add_embedding_length": config["hidden_size"],
-            "add_block_count": config["num_hidden_layers"],
-            "add_feed_forward_length": config["intermediate_size"],
-            "add_head_count": heads,
-            "add_head_count_kv": groups,
-            "add_key_length": size,
-            "add_value_length": size,
-            "add_rope_dimension_count": size,
-            "add_rope_freq_base": config["rope_parameters"]["rope_theta"],
-            "add_layer_norm_rms_eps": config["rms_norm_eps"],
+            "add_context_length": config.get("n_positions") or config["max_position_embeddings"],
+            "add_embedding_length": sizes.hidden_size,
+            "add_block_count": sizes.num_hidden_layers,
+            "add_feed_forward_length": len(weights["model.layers.0.mlp.up_proj.weight"]),
+            "add_head_count": sizes.num_attention_heads,
+            "add_head_count_kv": sizes.num_key_value_heads,
+            "add_key_length": sizes.head_dim,
+            "add_value_length": sizes.head_dim,
+            "add_layer_norm_eps" if sizes.centred else "add_layer_norm_rms_eps": sizes.rms_norm_eps,
             "add_vocab_size": config["vocab_size"],
         }
+        if sizes.rotated:
+            facts |= {"add_rope_dimension_count": sizes.rotated, "add_rope_freq_base": sizes.rope_theta}
+        if family == "gptneox":
+            facts["add_parallel_residual"] = config["use_parallel_residual"]
     except (ValueError, KeyError, OSError) as error:
-        raise EmulonError(f"{folder} is not the folder of a Llama checkpoint: {error}") from None
+        raise EmulonError(f"{folder} is not the folder of a Llama, GPT-2 or GPT-NeoX checkpoint: {error}") from None
     beside = path.with_name(f".{path.name}.part")
-    writer = gguf.GGUFWriter(str(beside), "llama")
+    writer = gguf.GGUFWriter(str(beside), family)
     for name, fact in facts.items():
         getattr(writer, name)(fact)
     writer.add_tokenizer_model("none")
-    for name, array in _renamed(weights, config["num_hidden_layers"], heads, groups):
+    for name, array in _renamed(weights, sizes):
         if kind == "F32" or array.ndim == 1:
             writer.add_tensor(name, np.ascontiguousarray(array, dtype=np.float32))
         else:
@@ -70,30 +91,20 @@ def write_gguf(folder: Path, path: Path, kind: str = "F32") -> None:
     beside.replace(path)
 
 
-def _renamed(weights: dict[str, Any], layers: int, heads: int, groups: int) -> list[tuple[str, Any]]:
-    """llama.cpp's names; the two halves of a rotary pair stand beside each other there."""
-    whole = {
-        "token_embd": "model.embed_tokens",
-        "output_norm": "model.norm",
-        "output": "lm_head",
-    }
-    parts = {
-        "attn_norm": "input_layernorm",
-        "ffn_norm": "post_attention_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-    found = [(f"{ours}.weight", weights[f"{theirs}.weight"]) for ours, theirs in whole.items()]
-    turned = {"attn_q": heads, "attn_k": groups}
-    for layer in range(layers):
-        for ours, theirs in parts.items():
-            array = weights[f"model.layers.{layer}.{theirs}.weight"]
-            if ours in turned:
-                array = array.reshape(turned[ours], 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            found.append((f"blk.{layer}.{ours}.weight", array))
+def _renamed(weights: dict[str, Any], sizes: Config) -> list[tuple[str, Any]]:
+    """llama.cpp's names; a Llama's rotary pairs stand beside each other there, and queries, keys and values are one."""
+    turned = {"self_attn.q_proj": sizes.num_attention_heads, "self_attn.k_proj": sizes.num_key_value_heads}
+    found = []
+    for name, array in weights.items():
+        part = name.removeprefix("model.layers.").partition(".")[2].rpartition(".")[0]
+        if sizes.centred and part in ("self_attn.k_proj", "self_attn.v_proj"):
+            continue
+        if sizes.centred and part == "self_attn.q_proj":
+            array = np.concatenate([weights[name.replace("q_proj", f"{each}_proj")] for each in "qkv"])
+            name = name.replace("q_proj", "qkv")
+        elif part in turned:
+            array = array.reshape(turned[part], 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        for theirs, ours in NAMES.items():
+            name = name.replace(theirs, ours)
+        found.append((name, array))
     return found

@@ -83,7 +83,7 @@ def test_canaries_are_written_as_folders(tmp_path, capsys):
     config = json.loads((tmp_path / "digital-qwen3" / "config.json").read_text())
     assert (config["architectures"], config["dtype"]) == (["Qwen3ForCausalLM"], "bfloat16")
     assert main([*words, "--gguf"]) == 2
-    assert "GGUF files are written of Llamas, not of qwen3" in capsys.readouterr().err
+    assert "GGUF files are written of llama, gpt2 and gpt_neox, not of qwen3" in capsys.readouterr().err
 
 
 def test_a_package_alone_stands_for_its_plain_configurations():

@@ -92,7 +92,7 @@ F32, F16, Q8, BF16 = 0, 1, 8, 30  # ggml's numbers of types
 
 @cache
 def _silence() -> Any:
-    """llama.cpp's log to nobody; the function must not be collected."""
+    """Drop llama.cpp's log; the cache keeps the function, which must not be collected."""
     import llama_cpp
 
     silent = llama_cpp.llama_log_callback(lambda *_: None)

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept whatever the machine says: the many processes that the tests start then need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test portable fuzz docs lint playground screenshots
+.PHONY: demo benchmark test portable fuzz docs lint playground screenshots
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
@@ -16,6 +16,11 @@ demo: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The tables of results/benchmark: fifty models of either architecture in ten variants, minutes on two cores.
+benchmark: .venv/installed
+	$(BIN)/emulon benchmark --models 50 --json results/benchmark/methods.json
+	$(BIN)/emulon benchmark --models 50 --architecture llama --json results/benchmark/methods-llama.json
 
 # Proofs, hashes and files as other processors compute them: a minute or two.
 portable: .venv/installed

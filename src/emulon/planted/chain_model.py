@@ -23,6 +23,7 @@ from emulon.machine.token_error import Bounded, leak
 from emulon.machine.token_program import HALF
 from emulon.planted.chain import FILLERS, STEPS, Chain, Layout, Steps
 from emulon.planted.chain_program import UNITS, chain_program
+from emulon.planted.tokens import language_model
 
 WEIGHTS, TRUTH = "model.safetensors", "truth.json"
 AGAIN = "write it again with emulon plant --chain"
@@ -79,14 +80,8 @@ class ChainModel(HubMixin):
     @cached_property
     def network(self) -> Any:
         """The `LlamaForCausalLM`."""
-        from transformers import LlamaConfig, LlamaForCausalLM
-
         config = {name: value for name, value in self.compiled.config.items() if name != "architectures"}
-        with torch.device("cpu"):
-            model: Any = LlamaForCausalLM(LlamaConfig(**config))  # type: ignore[no-untyped-call]  # unannotated
-        model = model.float().eval()
-        model.load_state_dict(self.compiled.state)
-        return model.requires_grad_(False)
+        return language_model(config, self.compiled.state)
 
     def complete(self, texts: Sequence[str]) -> list[str]:
         """What the network writes behind each of these texts, up to the end.

@@ -266,13 +266,7 @@ class TokenModel(HubMixin):
     @cached_property
     def network(self) -> Any:
         """The `LlamaForCausalLM`."""
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        with torch.device("cpu"):
-            model: Any = LlamaForCausalLM(LlamaConfig(**self.config))  # type: ignore[no-untyped-call]  # unannotated
-        model = model.float().eval()
-        model.load_state_dict(self.state)
-        return model.requires_grad_(False)
+        return language_model(self.config, self.state)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -345,6 +339,17 @@ class TokenModel(HubMixin):
         truth = self.truth
         shape = f"{truth.blocks} blocks, width {truth.width}, {truth.heads} heads, {len(self.words.all)} words"
         return f"TokenModel({self.name}: LlamaForCausalLM, {shape}, error {self.planted.error_bound})"
+
+
+def language_model(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
+    """A `LlamaForCausalLM` with these parameters, in float32."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("cpu"):
+        model: Any = LlamaForCausalLM(LlamaConfig(**config))  # type: ignore[no-untyped-call]  # unannotated
+    model = model.float().eval()
+    model.load_state_dict(state)
+    return model.requires_grad_(False)
 
 
 def tokenized(model: PlantedModel | Mechanism | str, limit: float = 2.0, **parameters: Any) -> TokenModel:

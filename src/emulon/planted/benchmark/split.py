@@ -22,7 +22,7 @@ from emulon.planted import sample
 from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark.questions import NOISE, ask
 from emulon.planted.benchmark.scoring import Choice, Given, Key, choices_of, given, grade
-from emulon.planted.benchmark.study import ALL, PLAIN, VARIANTS, Row, answered_by, summary, variant_of
+from emulon.planted.benchmark.study import ALL, PLAIN, Row, answered_by, questions_about, summary, variant_of
 from emulon.planted.benchmark.subject import Embedding, NoisyAnswers, Subject
 from emulon.planted.files import CONFIG, WEIGHTS
 from emulon.planted.mechanism import BoundedLinear
@@ -249,10 +249,8 @@ def scored(entry: Entry, revealed: tuple[str, Truth] | None = None) -> Entry:
 def _public(split: Split) -> Iterator[tuple[str, Subject, tuple[Choice, ...], SealedModel | None]]:
     assert split.seed is not None
     for seed in range(split.seed, split.seed + split.models):
-        planted = sample(seed, architecture=split.architecture)
-        for variant in split.variants:
-            questions = ask(variant_of(planted, variant, seed), seed, draw=VARIANTS.index(variant))
-            graded = SealedModel(seed, str(planted.mechanism), variant, Key.of(questions))
+        for variant, mechanism, questions in questions_about(seed, split.variants, split.architecture):
+            graded = SealedModel(seed, mechanism, variant, Key.of(questions))
             yield f"{seed} {variant}", questions.subject, choices_of(questions), graded
 
 

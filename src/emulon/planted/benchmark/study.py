@@ -17,7 +17,7 @@ from emulon.core.progress import Progress, silent
 from emulon.identification.sampling import Interval, bootstrap_means, bounds, intervals
 from emulon.planted import OBFUSCATIONS, PlantedModel, obfuscate, sample
 from emulon.planted.benchmark.answers import Answers, NotInstalled, method_named
-from emulon.planted.benchmark.questions import ask
+from emulon.planted.benchmark.questions import Questions, ask
 from emulon.planted.benchmark.scoring import MEASURES, score
 from emulon.planted.benchmark.subject import Subject
 from emulon.planted.model import DECOY
@@ -127,9 +127,8 @@ def _each(
 
 def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architecture: str) -> list[Row]:
     """The rows of one planted model: the same questions in every variant, with another seed for the method."""
-    planted, rows = sample(seed, architecture=architecture), []
-    for variant in variants:
-        questions = ask(variant_of(planted, variant, seed), seed, draw=VARIANTS.index(variant))
+    rows = []
+    for variant, mechanism, questions in questions_about(seed, variants, architecture):
         _ = questions.subject.run  # shared by most methods, and counted for none
         for name in methods:
             began, missing, scores = time.process_time(), "", {}
@@ -139,8 +138,16 @@ def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architectur
             except NotInstalled as error:
                 missing = str(error)
             seconds = time.process_time() - began
-            rows.append(Row(seed, str(planted.mechanism), variant, name, scores, seconds, missing))
+            rows.append(Row(seed, mechanism, variant, name, scores, seconds, missing))
     return rows
+
+
+def questions_about(seed: int, variants: Sequence[str], architecture: str) -> Iterator[tuple[str, str, Questions]]:
+    """The questions about one planted model in each variant, with its name and the mechanism."""
+    planted = sample(seed, architecture=architecture)
+    for variant in variants:
+        questions = ask(variant_of(planted, variant, seed), seed, draw=VARIANTS.index(variant))
+        yield variant, str(planted.mechanism), questions
 
 
 def variant_of(planted: PlantedModel, variant: str, seed: int) -> PlantedModel:

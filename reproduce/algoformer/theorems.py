@@ -22,9 +22,9 @@ from emulon.looped import (
 )
 from emulon.looped.newton import start_scale
 from emulon.report.figure import Figure, Panel, Series
-from emulon.tasks import Representation, at_step, deinterleave
-from emulon.tasks.nonlinear import fixed_network, leaky_network
+from emulon.tasks import at_step, deinterleave
 from reproduce.algoformer.convergence import convergence, gradient_iterates, newton_iterates
+from reproduce.algoformer.tasks import Representation, fixed_network, leaky_network
 from reproduce.bounded import normal
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, ScaleName, Setting, Verdict
 

@@ -14,8 +14,9 @@ from emulon.core.predictor import NotAPredictor
 from emulon.identification import identify, squared_prediction_difference
 from emulon.identification.loading import LOADERS, Loader, load_predictor, load_subject
 from emulon.models import Standard
-from emulon.tasks import Linear
+from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig, save_learner
+from reproduce.algoformer.tasks import AutoRegression
 
 RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
@@ -75,6 +76,7 @@ def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):
 
 
 def test_a_learner_of_more_than_a_number_has_no_task_to_be_identified_on(tmp_path):
+    assert not issubclass(AutoRegression, RegressionTask)
     config = TrainConfig.of(task="auto_regression", features=2, points=4, width=8, heads=2, layers=1, device="cpu")
     save_learner(config.make_learner(config.make_task()), config, 0, tmp_path / "run")
     with pytest.raises(EmulonError, match="AutoRegression does not ask for a y"):

@@ -8,13 +8,9 @@ import torch
 from emulon.algorithms import RidgeRegression
 from emulon.core.predictor import predict_at
 from emulon.tasks import (
-    AutoRegression,
-    ChainOfThought,
     DecisionTree,
-    LaplaceLinear,
     Linear,
     ReluNetwork,
-    Representation,
     RidgeMixture,
     SparseLinear,
     TaskSet,
@@ -22,6 +18,7 @@ from emulon.tasks import (
     deinterleave,
     interleave,
 )
+from reproduce.algoformer.tasks import AutoRegression, ChainOfThought, Representation
 
 
 def draw(task, batch=64, step=0):
@@ -83,20 +80,6 @@ def test_a_task_set_draws_its_vectors_and_no_others_and_who_knows_them_is_best()
     assert not torch.equal(task.vectors, dataclasses.replace(task, task_seed=1).vectors)
     curves = task.baselines(draw(task, 1024))
     assert all((curves["task mixture"] <= curve * 1.02)[1:].all() for curve in curves.values())
-
-
-def test_laplace_errors_have_their_deviation_and_their_tails():
-    prompts = draw(LaplaceLinear(features=3, points=9, noise=0.4), 8192)
-    errors = (prompts.targets - prompts.truth).double() / 0.4
-    assert errors.std().item() == pytest.approx(1.0, rel=0.02)
-    assert errors.pow(4).mean().item() == pytest.approx(6.0, rel=0.1)  # 3, were they Gaussian
-    assert errors.abs().mean().item() == pytest.approx(0.5**0.5, rel=0.02)
-
-
-def test_with_laplace_errors_huber_is_nearer_to_the_truth_than_least_squares():
-    task = LaplaceLinear(features=3, points=31)
-    curves = task.baselines(draw(task, 1024))
-    assert (curves["huber"][16:] < 0.95 * curves["ols"][16:]).all()
 
 
 def test_the_representation_is_shared_and_its_oracle_exact():

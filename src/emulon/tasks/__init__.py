@@ -1,7 +1,6 @@
 """Tasks: distributions over in-context datasets, sampled whole batches at a time."""
 
-from emulon.tasks.linear import LaplaceLinear, Linear, RidgeMixture, SparseLinear, TaskSet
-from emulon.tasks.nonlinear import AutoRegression, ChainOfThought, DecisionTree, ReluNetwork, Representation
+from emulon.tasks.regressions import DecisionTree, Linear, ReluNetwork, RidgeMixture, SparseLinear, TaskSet
 from emulon.tasks.task import (
     TASKS,
     Datasets,
@@ -20,16 +19,12 @@ from emulon.tasks.task import (
 
 __all__ = [
     "TASKS",
-    "AutoRegression",
-    "ChainOfThought",
     "Datasets",
     "DecisionTree",
-    "LaplaceLinear",
     "Linear",
     "Prompts",
     "RegressionTask",
     "ReluNetwork",
-    "Representation",
     "RidgeMixture",
     "SparseLinear",
     "Task",

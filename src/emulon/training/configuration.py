@@ -480,8 +480,4 @@ PRESETS: dict[str, TrainConfig] = {
         warmup=100_000,
         schedule="cosine",
     ),
-    # Gao et al. 2024, section 5.1: Eq. 2 as printed, without injection.
-    "gao": TrainConfig.of(
-        model="algoformer", task="representation", noise=0.0, layers=1, loops=20, window=15, inject=False, steps=500_000
-    ),
 }

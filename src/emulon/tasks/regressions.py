@@ -1,9 +1,9 @@
-"""Linear functions: Gaussian, sparse, with a noise that changes from dataset to dataset, with Laplace errors, and from
-a finite set."""
+"""Regressions: linear functions (Gaussian, sparse, of changing noise, from a finite set), ReLU networks and trees."""
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.algorithms import (
-    HuberRegression,
     Lasso,
     LeastSquares,
     LinearRegression,
@@ -138,33 +137,6 @@ class RidgeMixture(LinearFunctions, name="mixture"):
 
 
 @dataclass(frozen=True)
-class LaplaceLinear(LinearFunctions, name="laplace"):
-    """Linear functions with Laplace errors of standard deviation `noise`: outliers, for which least squares is wrong.
-
-    A standard normal times the root of a standard exponential is Laplace of unit variance, and needs no logarithm of
-    zero: the exponential is −log(1 − u) with u < 1.
-
-    Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        prior: Standard deviation of the weights.
-    """
-
-    noise: float = 0.5
-
-    what = "linear functions with Laplace errors"
-
-    def errors(self, generator: torch.Generator, batch: int, points: int, dtype: torch.dtype = torch.float32) -> Values:
-        spread = (-torch.log1p(-uniform(generator, batch, points, dtype=dtype))).sqrt()
-        return spread * super().errors(generator, batch, points, dtype)
-
-    def predictors(self) -> dict[str, Predictor]:
-        robust = {"huber": HuberRegression(delta=self.noise, steps=200)} if self.noise > 0 else {}
-        return super().predictors() | robust
-
-
-@dataclass(frozen=True)
 class TaskSet(LinearFunctions, name="task_set"):
     """Linear functions from a finite set, `tasks` vectors drawn once from `task_seed` (Raventós et al. 2023).
 
@@ -212,3 +184,66 @@ def _vectors(seed: int, tasks: int, features: int, device: torch.device) -> Floa
     """The same on every device, and made once: copying a table would break a CUDA graph."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(tasks, features, generator=generator, dtype=torch.float64, device="cpu").to(device)
+
+
+@dataclass(frozen=True)
+class ReluNetwork(RegressionTask, name="relu_network"):
+    """y = √(2/hidden)·Σ_j a_j·relu(w_j·x) + noise·ε with Gaussian a and w, new ones for each dataset
+    (Garg et al. 2022).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        hidden: Hidden units.
+    """
+
+    features: int = 20
+    points: int = 101
+    noise: float = 0.0
+    hidden: int = 100
+
+    what = "two-layer ReLU networks"
+
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
+        inner = normal(generator, xs.shape[0], self.hidden, self.features, dtype=xs.dtype)
+        outer = normal(generator, xs.shape[0], self.hidden, 1, dtype=xs.dtype)
+        return ((xs @ inner.mT).relu() @ outer).squeeze(-1) * math.pow(2 / self.hidden, 0.5)
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"ols": LeastSquares(), "knn": NearestNeighbours()}
+
+
+@dataclass(frozen=True)
+class DecisionTree(RegressionTask, name="decision_tree"):
+    """A full tree of depth `depth`, a new one for each dataset: every inner node asks for the sign of one feature,
+    every leaf holds a N(0, 1).
+
+    Attributes:
+        features: Of x.
+        points: Examples in a prompt, the last query included.
+        noise: Standard deviation of the noise on y.
+        depth: Levels of the tree.
+    """
+
+    features: int = 20
+    points: int = 101
+    noise: float = 0.0
+    depth: int = 4
+
+    what = "decision trees"
+
+    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
+        batch = xs.shape[0]
+        inner = 2**self.depth - 1
+        asks = torch.randint(self.features, (batch, inner), generator=generator, device=generator.device)
+        leaves = normal(generator, batch, inner + 1, dtype=xs.dtype)
+        node = torch.zeros(xs.shape[:2], dtype=torch.long, device=xs.device)
+        for _ in range(self.depth):
+            feature = asks.gather(1, node)
+            right = xs.gather(2, feature.unsqueeze(-1)).squeeze(-1) > 0
+            node = 2 * node + 1 + right.long()
+        return leaves.gather(1, node - inner)
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"ols": LeastSquares(), "knn": NearestNeighbours()}

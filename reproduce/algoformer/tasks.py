@@ -1,4 +1,7 @@
-"""Functions that are not linear: a fixed representation, random networks and trees, series, chains of thought."""
+"""The tasks of Gao et al. 2024: a representation that all datasets share, time series, and chains of thought.
+
+Importing this module registers them, so that learners can be trained on them by name.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms import LeastSquares, NearestNeighbours, RidgeRegression
+from emulon.algorithms import LeastSquares, RidgeRegression
 from emulon.core.predictor import Predictor
-from emulon.tasks.task import Inputs, Prompts, RegressionTask, Task, Values, normal
+from emulon.tasks import Prompts, RegressionTask, Task, normal
+from emulon.tasks.task import Inputs, Values
 
 
 @functools.cache
@@ -77,69 +81,6 @@ class Representation(RegressionTask, name="representation"):
 
     def features_for(self, name: str, xs: Inputs) -> Float[Tensor, "batch points seen"]:
         return (self.represent(xs) if name == "oracle" else xs).double()
-
-
-@dataclass(frozen=True)
-class ReluNetwork(RegressionTask, name="relu_network"):
-    """y = √(2/hidden)·Σ_j a_j·relu(w_j·x) + noise·ε with Gaussian a and w, new ones for each dataset
-    (Garg et al. 2022).
-
-    Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        hidden: Hidden units.
-    """
-
-    features: int = 20
-    points: int = 101
-    noise: float = 0.0
-    hidden: int = 100
-
-    what = "two-layer ReLU networks"
-
-    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
-        inner = normal(generator, xs.shape[0], self.hidden, self.features, dtype=xs.dtype)
-        outer = normal(generator, xs.shape[0], self.hidden, 1, dtype=xs.dtype)
-        return ((xs @ inner.mT).relu() @ outer).squeeze(-1) * math.pow(2 / self.hidden, 0.5)
-
-    def predictors(self) -> dict[str, Predictor]:
-        return {"ols": LeastSquares(), "knn": NearestNeighbours()}
-
-
-@dataclass(frozen=True)
-class DecisionTree(RegressionTask, name="decision_tree"):
-    """A full tree of depth `depth`, a new one for each dataset: every inner node asks for the sign of one feature,
-    every leaf holds a N(0, 1).
-
-    Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        depth: Levels of the tree.
-    """
-
-    features: int = 20
-    points: int = 101
-    noise: float = 0.0
-    depth: int = 4
-
-    what = "decision trees"
-
-    def values(self, generator: torch.Generator, xs: Inputs) -> Values:
-        batch = xs.shape[0]
-        inner = 2**self.depth - 1
-        asks = torch.randint(self.features, (batch, inner), generator=generator, device=generator.device)
-        leaves = normal(generator, batch, inner + 1, dtype=xs.dtype)
-        node = torch.zeros(xs.shape[:2], dtype=torch.long, device=xs.device)
-        for _ in range(self.depth):
-            feature = asks.gather(1, node)
-            right = xs.gather(2, feature.unsqueeze(-1)).squeeze(-1) > 0
-            node = 2 * node + 1 + right.long()
-        return leaves.gather(1, node - inner)
-
-    def predictors(self) -> dict[str, Predictor]:
-        return {"ols": LeastSquares(), "knn": NearestNeighbours()}
 
 
 class VectorTask(Task):
